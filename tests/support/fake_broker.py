@@ -1,7 +1,17 @@
 """A small cluster in this process that speaks the native protocol, for the tests of the clients.
 
-It keeps records in memory, follows the rules that a client can observe (leaders, epochs, offsets, high
-watermark), records every request, and fails on command. Answers of one connection go out in order.
+    async with FakeCluster(2) as cluster:                       # brokers 1 and 2
+        cluster.add_topic("t", 2, leaders=[1, 2])
+        cluster.partition("t", 0).append(build_batch(…))        # then: await cluster.notify()
+        cluster.move_leader("t", 0, 2)                          # in a new leader epoch
+        gate = cluster.brokers[1].gate(ApiKey.FETCH)            # fetches block until gate.set()
+        cluster.brokers[1].script(ApiKey.PRODUCE, answer)       # answers the next request, or aborts
+        cluster.brokers[1].drop_connections()                   # or: await cluster.brokers[1].stop()
+        cluster.requests(ApiKey.FETCH)                          # all requests received so far
+        FakeCoordinator(cluster)                                # the cluster has groups
+
+It keeps records in memory and follows the rules that a client can observe: leaders, epochs, offsets, high
+watermarks, sequence numbers. The answers of one connection leave in order.
 """
 
 from __future__ import annotations
@@ -9,10 +19,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from barnabas.protocol import codec_msgpack
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.frames import BufferPool, FrameReceiver
 from barnabas.protocol.messages.configs import (
     AlterConfigsResourceResponse,
@@ -61,19 +72,91 @@ from barnabas.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsResponse,
 )
-from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.record_batch import (
+    BatchHeader,
+    check_produced_batch,
+    iter_batches,
+    parse_header,
+    stamp,
+)
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey
-from tests.support.fake_partition import FakePartition
-
-__all__ = ["FakeBroker", "FakeCluster", "FakePartition"]
-
 
 Answer = Callable[[Any], Any]
 
 
+@dataclass
+class FakePartition:
+    """The log of a partition as a list of batches; ``high_watermark`` None is its end."""
+
+    leader: int
+    leader_epoch: int = 0
+    log_start_offset: int = 0
+    batches: list[bytes] = field(default_factory=list)
+    log_end_offset: int = 0
+    high_watermark: int | None = None
+
+    @property
+    def visible_end(self) -> int:
+        return self.log_end_offset if self.high_watermark is None else self.high_watermark
+
+    def append(self, records: memoryview) -> int:
+        """Append a batch and return its base offset, the first one for a batch that was sent before."""
+        data = bytearray(records)
+        header = check_produced_batch(data)
+        if header.producer_id >= 0 and (known := self._known(header)) is not None:
+            return known
+        base = self.log_end_offset
+        stamp(data, 0, base, self.leader_epoch)
+        self.batches.append(bytes(data))
+        self.log_end_offset = base + header.record_count
+        return base
+
+    def _known(self, header: BatchHeader) -> int | None:
+        """Kafka's rules for sequence numbers. Raises OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH."""
+        written = [parse_header(batch) for batch in self.batches]
+        mine = [found for found in written if found.producer_id == header.producer_id]
+        if not mine:
+            return None
+        last = mine[-1]
+        if header.producer_epoch < last.producer_epoch:
+            raise api_error(ErrorCode.INVALID_PRODUCER_EPOCH)
+        if header.producer_epoch > last.producer_epoch:
+            expected = 0
+        else:
+            for found in mine[-5:]:
+                same = (found.base_sequence, found.record_count, found.producer_epoch)
+                if same == (header.base_sequence, header.record_count, header.producer_epoch):
+                    return found.base_offset
+            expected = (last.base_sequence + last.record_count) % (1 << 31)
+        if header.base_sequence != expected:
+            raise api_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        return None
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above this one and where it ends; -1, -1 when there is none."""
+        headers = [parse_header(batch) for batch in self.batches]
+        known = [
+            header.partition_leader_epoch for header in headers if header.partition_leader_epoch <= epoch
+        ]
+        if epoch == self.leader_epoch:
+            return epoch, self.log_end_offset
+        if not known:
+            return -1, -1
+        later = [header.base_offset for header in headers if header.partition_leader_epoch > epoch]
+        return max(known), min(later, default=self.log_end_offset)
+
+    def truncate(self, end_offset: int) -> None:
+        """Lose the batches from an offset on, as an unclean election does."""
+        self.batches = [batch for batch in self.batches if parse_header(batch).base_offset < end_offset]
+        self.log_end_offset = end_offset
+
+    def values(self) -> list[bytes | None]:
+        return [record.value for batch in self.batches for record in decode_records(batch)]
+
+
 class FakeCluster:
-    """Brokers, topics and faults; use as ``async with FakeCluster(3) as cluster``."""
+    """Brokers, topics and faults; see the module."""
 
     def __init__(self, brokers: int = 1) -> None:
         self.brokers = {node_id: FakeBroker(self, node_id) for node_id in range(1, brokers + 1)}
@@ -91,7 +174,7 @@ class FakeCluster:
         self.producer_ids = 0
         self.first_epoch = 0
         self.more_handlers: dict[int, Callable[[FakeBroker, Any], Awaitable[Any]]] = {}
-        """What other fakes answer, by api."""
+        """The handlers of other fakes, by api."""
 
     def add_topic(self, name: str, partitions: int = 1, leaders: list[int] | None = None) -> None:
         ids = list(self.brokers)
@@ -103,9 +186,9 @@ class FakeCluster:
         return self.topics[topic][partition]
 
     def move_leader(self, topic: str, partition: int, leader: int) -> None:
-        found = self.topics[topic][partition]
-        found.leader = leader
-        found.leader_epoch += 1
+        moved = self.topics[topic][partition]
+        moved.leader = leader
+        moved.leader_epoch += 1
 
     @property
     def bootstrap(self) -> str:
@@ -160,14 +243,14 @@ class FakeCluster:
             topic_id=self.topic_ids[name],
             partitions=[
                 MetadataPartition(
-                    error_code=0 if found.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                    error_code=0 if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                     partition_index=index,
-                    leader_id=found.leader,
-                    leader_epoch=found.leader_epoch,
+                    leader_id=partition.leader,
+                    leader_epoch=partition.leader_epoch,
                     replica_nodes=list(self.brokers),
                     isr_nodes=list(self.brokers),
                 )
-                for index, found in enumerate(self.topics[name])
+                for index, partition in enumerate(self.topics[name])
             ],
         )
 
@@ -347,9 +430,7 @@ class FakeBroker:
     async def _list_offsets(self, body: Any) -> Any:
         topics = []
         for topic in body.topics:
-            answers = []
-            for asked in topic.partitions:
-                answers.append(self._list_offset(topic.name, asked))
+            answers = [self._list_offset(topic.name, asked) for asked in topic.partitions]
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         return ListOffsetsResponse(topics=topics)
 

@@ -1,9 +1,8 @@
 """A small group coordinator for `FakeCluster`: the rules of the classic protocol that a member can observe.
 
-One broker coordinates every group; `move` makes another the coordinator, with or without what was committed.
-Members that must come again and do not are thrown out after their rebalance timeout, silent ones after their
-session timeout. The time for that is the coordinator's own: it stands still while the loop is held up, for
-then the members on it can say nothing.
+One broker coordinates every group; `move` makes another broker the coordinator, `kick` evicts a member.
+Members that do not rejoin are evicted after their rebalance timeout, silent ones after their session timeout.
+The coordinator's clock stops while the loop is held up, because the members run on the same loop.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class FakeCoordinator:
         return self.groups.setdefault(group_id, FakeGroup(group_id))
 
     def move(self, node_id: int) -> None:
-        """Another broker coordinates from now on; what waits with the old one is answered so."""
+        """Make another broker the coordinator; waiting joins and syncs fail with NOT_COORDINATOR."""
         self.node_id = node_id
         for group in self.groups.values():
             for member in group.members.values():
@@ -97,7 +96,7 @@ class FakeCoordinator:
                 self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR))
 
     def kick(self, group_id: str, member_id: str) -> None:
-        """Throw a member out, as at the end of its session."""
+        """Evict a member, as at the end of its session."""
         self._remove(self.groups[group_id], member_id)
 
     async def find(self, broker: FakeBroker, body: Any) -> Any:
@@ -203,10 +202,10 @@ class FakeCoordinator:
 
     async def fetch(self, broker: FakeBroker, body: Any) -> Any:
         asked = body.groups[0]
-        found = OffsetFetchResponseGroup(group_id=asked.group_id)
+        answer_group = OffsetFetchResponseGroup(group_id=asked.group_id)
         if broker.node_id != self.node_id:
-            found.error_code = ErrorCode.NOT_COORDINATOR
-            return OffsetFetchResponse(groups=[found])
+            answer_group.error_code = ErrorCode.NOT_COORDINATOR
+            return OffsetFetchResponse(groups=[answer_group])
         offsets = self.group(asked.group_id).offsets
         for topic in asked.topics:
             answers = []
@@ -215,8 +214,8 @@ class FakeCoordinator:
                 answer = OffsetFetchResponsePartition(partition_index=index, committed_offset=offset)
                 answer.metadata, answer.committed_leader_epoch = metadata, epoch
                 answers.append(answer)
-            found.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=answers))
-        return OffsetFetchResponse(groups=[found])
+            answer_group.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=answers))
+        return OffsetFetchResponse(groups=[answer_group])
 
     # Rules
 
@@ -241,7 +240,7 @@ class FakeCoordinator:
             self.watch = loop.create_task(self._expire())
 
     async def _expire(self) -> None:
-        """Throw out who is too late, as long as there are members."""
+        """Evict late members, as long as there are any."""
         loop = asyncio.get_running_loop()
         before = loop.time()
         while any(group.members for group in self.groups.values()):

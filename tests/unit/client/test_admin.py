@@ -88,19 +88,19 @@ async def test_a_controller_that_hangs_is_not_waited_for_beyond_the_time() -> No
                 await admin.create_topics(NewTopic("t"), timeout_ms=100)
 
 
-async def test_a_cluster_that_is_gone_for_a_moment_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        broker = cluster.brokers[1]
-        async with Admin(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=5) as admin:
-            await broker.stop()
-            offsets = asyncio.create_task(admin.list_offsets({TopicPartition("t", 0): "latest"}))
-            deletion = asyncio.create_task(admin.delete_topics("gone"))
-            await until(lambda: "metadata could not be refreshed" in caplog.text)
-            await broker.start()
-            assert (await offsets)[TopicPartition("t", 0)].offset == 0
-            # The first attempt may have been carried out: gone is what was asked for.
-            await deletion
+async def test_a_cluster_that_is_briefly_unreachable_is_waited_for(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = cluster.brokers[1]
+    async with Admin(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=5) as admin:
+        await broker.stop()
+        offsets = asyncio.create_task(admin.list_offsets({TopicPartition("t", 0): "latest"}))
+        deletion = asyncio.create_task(admin.delete_topics("gone"))
+        await until(lambda: "metadata could not be refreshed" in caplog.text)
+        await broker.start()
+        assert (await offsets)[TopicPartition("t", 0)].offset == 0
+        # The first attempt may have been carried out: gone is what was asked for.
+        await deletion
 
 
 async def test_one_topic_fails_with_its_own_error_and_several_with_all_of_theirs() -> None:
@@ -133,7 +133,7 @@ def lost_after(broker: FakeBroker, api: ApiKey) -> None:
     broker.script(api, lose)
 
 
-async def test_what_the_attempt_whose_answer_was_lost_has_done_is_a_success() -> None:
+async def test_a_retry_after_a_lost_answer_succeeds_if_the_change_was_made() -> None:
     async with FakeCluster(3) as cluster:
         broker = cluster.brokers[1]
         async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
@@ -265,24 +265,22 @@ async def test_the_cluster_is_described() -> None:
         assert [node.endpoint.port for node in found.nodes] == [b.port for b in cluster.brokers.values()]
 
 
-async def test_offsets_are_listed_by_name_and_time_and_nothing_else() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.partition("t").log_start_offset = 3
-        cluster.partition("t").log_end_offset = 9
-        tp = TopicPartition("t", 0)
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
-            assert (await admin.list_offsets({tp: "earliest"}))[tp].offset == 3
-            assert (await admin.list_offsets({tp: "latest"}))[tp].offset == 9
-            assert (await admin.list_offsets({tp: 5}))[tp].offset == -1
-            with pytest.raises(ValueError, match="expected earliest, latest or a timestamp"):
-                await admin.list_offsets({tp: "newest"})
-            with pytest.raises(ApiError, match="has 1 partitions, there is no 7"):
-                await admin.list_offsets({TopicPartition("t", 7): "latest"})
-            cluster.move_leader("t", 0, -1)
-            await admin._open().refresh()
-            with pytest.raises(ApiError, match="LEADER_NOT_AVAILABLE"):
-                await admin.list_offsets({tp: "latest"}, timeout_ms=50)
+async def test_offsets_are_listed_by_name_and_time_and_nothing_else(cluster: FakeCluster) -> None:
+    cluster.partition("t").log_start_offset = 3
+    cluster.partition("t").log_end_offset = 9
+    tp = TopicPartition("t", 0)
+    async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        assert (await admin.list_offsets({tp: "earliest"}))[tp].offset == 3
+        assert (await admin.list_offsets({tp: "latest"}))[tp].offset == 9
+        assert (await admin.list_offsets({tp: 5}))[tp].offset == -1
+        with pytest.raises(ValueError, match="expected earliest, latest or a timestamp"):
+            await admin.list_offsets({tp: "newest"})
+        with pytest.raises(ApiError, match="has 1 partitions, there is no 7"):
+            await admin.list_offsets({TopicPartition("t", 7): "latest"})
+        cluster.move_leader("t", 0, -1)
+        await admin._open().refresh()
+        with pytest.raises(ApiError, match="LEADER_NOT_AVAILABLE"):
+            await admin.list_offsets({tp: "latest"}, timeout_ms=50)
 
 
 async def test_before_the_start_every_call_is_refused() -> None:

@@ -68,7 +68,7 @@ def test_range_gives_neighbours_and_the_first_members_one_more() -> None:
     assert written(assign("range", members, {"a": 3, "b": 3})) == {"C0": "a0 a1 b0 b1", "C1": "a2 b2"}
 
 
-def test_range_leaves_out_who_does_not_want_the_topic() -> None:
+def test_range_skips_members_that_are_not_subscribed() -> None:
     members = [member("x", "a"), member("y", "b"), member("z", "a", "missing")]
     assert written(assign("range", members, {"a": 3, "b": 2})) == {"x": "a0 a1", "y": "b0 b1", "z": "a2"}
 
@@ -78,7 +78,7 @@ def test_round_robin_goes_on_with_the_next_member_at_the_next_topic() -> None:
     assert written(assign("roundrobin", members, {"a": 3, "b": 3})) == {"C0": "a0 a2 b1", "C1": "a1 b0 b2"}
 
 
-def test_round_robin_passes_over_who_does_not_want_the_topic() -> None:
+def test_round_robin_skips_members_that_are_not_subscribed() -> None:
     members = [member("C0", "a"), member("C1", "a", "b"), member("C2", "a", "b", "c")]
     found = assign("roundrobin", members, {"a": 1, "b": 2, "c": 3})
     assert written(found) == {"C0": "a0", "C1": "b0", "C2": "b1 c0 c1 c2"}
@@ -98,7 +98,7 @@ def test_members_are_ordered_as_java_orders_texts() -> None:
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(counts, wishes)
-def test_every_partition_that_is_wanted_has_one_member_who_wants_it(
+def test_every_partition_of_a_subscribed_topic_has_one_subscribed_member(
     name: str, partitions: dict[str, int], wanted: list[list[str]]
 ) -> None:
     members = [member(f"m{index}", *topics) for index, topics in enumerate(wanted)]
@@ -130,7 +130,7 @@ class KnownPartitions:
     ("name", "oracle"), [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)]
 )
 @given(counts, wishes)
-def test_range_and_round_robin_give_what_another_client_gives(
+def test_range_and_round_robin_agree_with_another_client(
     name: str, oracle: Any, partitions: dict[str, int], wanted: list[list[str]]
 ) -> None:
     # aiokafka takes a topic without partitions for one that it does not know.

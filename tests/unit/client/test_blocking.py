@@ -139,7 +139,7 @@ def test_a_full_buffer_blocks_and_then_refuses(cluster: ThreadedCluster) -> None
         assert producer.send_and_wait("t", b"goes on").offset > 0
 
 
-def test_an_interrupted_wait_for_memory_gives_back_what_it_was_granted(
+def test_an_interrupted_wait_for_memory_releases_the_granted_bytes(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.do(lambda: cluster.fake.add_topic("t"))
@@ -252,7 +252,7 @@ def test_a_call_from_a_callback_that_could_never_end_is_refused(cluster: Threade
     assert "own thread" in str(told[0])
 
 
-def test_after_a_fork_the_child_is_told_to_make_its_own_client(cluster: ThreadedCluster) -> None:
+def test_after_a_fork_a_client_of_the_parent_raises_client_closed(cluster: ThreadedCluster) -> None:
     # In a process of its own: forking one with the test runner's threads would be asking for trouble.
     program = """
 import os, sys

@@ -66,7 +66,7 @@ def poll_until(condition: Callable[[], object], *consumers: blocking.Consumer) -
             consumer.poll(5)
 
 
-def test_a_commit_covers_only_what_was_handed_out(group: Group) -> None:
+def test_a_commit_covers_only_records_that_were_handed_out(group: Group) -> None:
     group.fill(0, 30)
     with group.consumer(enable_auto_commit=False) as consumer:
         consumer.subscribe("t")
@@ -79,7 +79,7 @@ def test_a_commit_covers_only_what_was_handed_out(group: Group) -> None:
         assert next(consumer).offset == 8
 
 
-def test_closing_commits_what_was_handed_out_and_leaves(group: Group) -> None:
+def test_closing_commits_handed_out_records_and_leaves(group: Group) -> None:
     group.fill(0, 30)
     with group.consumer() as consumer:
         consumer.subscribe("t")
@@ -100,7 +100,7 @@ def test_a_consumer_that_is_dropped_unclosed_leaves_its_group_and_commits_nothin
     assert group.committed() == -1
 
 
-def test_the_outcome_of_a_commit_is_told_in_the_thread_of_the_user(group: Group) -> None:
+def test_commit_callbacks_run_in_the_thread_of_the_user(group: Group) -> None:
     told: list[tuple[Any, Any, threading.Thread]] = []
 
     def on_commit(offsets: Any, error: Any) -> None:
@@ -135,7 +135,7 @@ def test_a_failure_in_the_body_leaves_and_commits_nothing(group: Group) -> None:
     assert group.coordinator.group("g").members == {}
 
 
-def test_ctrl_c_while_waiting_commits_what_was_handed_out(
+def test_ctrl_c_while_waiting_commits_handed_out_records(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The poll ends later, in the consumer's own thread and with an error of its own."""
@@ -212,7 +212,7 @@ def test_a_listener_is_called_in_the_polling_thread_and_may_use_the_consumer(gro
     assert group.committed() == 17
 
 
-def test_what_a_listener_raises_comes_out_of_poll(group: Group) -> None:
+def test_poll_raises_the_exception_of_a_listener(group: Group) -> None:
     class Failing(RebalanceListener):
         def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
             raise ZeroDivisionError

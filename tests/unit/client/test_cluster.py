@@ -77,7 +77,7 @@ def test_an_older_answer_does_not_bring_back_a_refuted_leader() -> None:
     assert not cache.invalidate(T0), "the same leader was refuted before: no news"
 
 
-def test_a_topic_made_anew_begins_with_its_own_epochs() -> None:
+def test_a_recreated_topic_starts_with_its_own_epochs() -> None:
     cache = MetadataCache()
     cache.update(answer(2, 5))
     cache.update(answer(1, 0, topic_id=2))

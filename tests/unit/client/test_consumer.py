@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from barnabas.client.consumer.consumer import Consumer, has_records_in_hand
+from barnabas.client.consumer.partition_state import PartitionState, consumer_metrics
 from barnabas.client.errors import (
     ApiError,
     ClientClosed,
@@ -48,104 +51,91 @@ async def read(consumer: Consumer, count: int, max_records: int | None = None) -
     return found
 
 
-async def test_the_first_question_about_a_topic_does_not_wait_for_the_back_off() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 1)
-        settings = {"auto_offset_reset": "earliest", "retry_backoff_ms": 3_600_000}
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
-            consumer.assign([T0])
-            async with asyncio.timeout(DEADLINE_S):
-                assert (await consumer.getone()).value == b"0"
+@asynccontextmanager
+async def reading(cluster: FakeCluster, **settings: Any) -> AsyncIterator[Consumer]:
+    """A consumer of the first partition, from its start unless the settings say otherwise."""
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **{**EARLIEST, **settings}) as consumer:
+        consumer.assign([T0])
+        yield consumer
 
 
-async def test_records_come_in_order_with_all_their_fields() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 25, timestamp_ms=777)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([("t", 0)])
-            records = await consumer.poll(10_000)
-            while len(records) < 25:
-                records += await consumer.poll(10_000)
-        assert [record.offset for record in records] == list(range(25))
-        assert [record.value for record in records] == values(0, 25)
-        assert {record.timestamp_ms for record in records} == {777}
-        assert records[0].topic == "t"
-        assert records[0].partition == 0
-        assert records[0].headers == ()
-        assert records[0].timestamp_type is TimestampType.CREATE_TIME
+async def test_the_first_question_about_a_topic_does_not_wait_for_the_back_off(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 1)
+    settings = {"auto_offset_reset": "earliest", "retry_backoff_ms": 3_600_000}
+    async with reading(cluster, **settings) as consumer:
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await consumer.getone()).value == b"0"
+
+
+async def test_records_come_in_order_with_all_their_fields(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 25, timestamp_ms=777)
+    async with reading(cluster) as consumer:
+        records = await consumer.poll(10_000)
+        while len(records) < 25:
+            records += await consumer.poll(10_000)
+    assert [record.offset for record in records] == list(range(25))
+    assert [record.value for record in records] == values(0, 25)
+    assert {record.timestamp_ms for record in records} == {777}
+    assert records[0].topic == "t"
+    assert records[0].partition == 0
+    assert records[0].headers == ()
+    assert records[0].timestamp_type is TimestampType.CREATE_TIME
 
 
 @pytest.mark.parametrize("compression", [Compression.ZSTD, Compression.GZIP])
-async def test_compressed_batches_are_read(compression: Compression) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 25, compression=compression)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
-            assert await read(consumer, 25) == values(0, 25)
+async def test_compressed_batches_are_read(cluster: FakeCluster, compression: Compression) -> None:
+    fill(cluster.partition("t"), 0, 25, compression=compression)
+    async with reading(cluster) as consumer:
+        assert await read(consumer, 25) == values(0, 25)
 
 
-async def test_latest_begins_at_the_high_watermark_and_sees_what_comes() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 10)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="latest") as consumer:
-            consumer.assign([T0])
-            assert await consumer.position(T0) == 10
-            fill(cluster.partition("t"), 10, 15)
-            await cluster.notify()
-            assert await read(consumer, 5) == values(10, 15)
+async def test_latest_starts_at_the_high_watermark_and_reads_new_records(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 10)
+    async with reading(cluster, auto_offset_reset="latest") as consumer:
+        assert await consumer.position(T0) == 10
+        fill(cluster.partition("t"), 10, 15)
+        await cluster.notify()
+        assert await read(consumer, 5) == values(10, 15)
 
 
-async def test_nothing_above_the_high_watermark_is_seen() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        partition = cluster.partition("t")
-        fill(partition, 0, 20)
-        partition.high_watermark = 10
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
-            assert await read(consumer, 10) == values(0, 10)
-            assert await consumer.poll(0) == []
-            assert consumer.high_watermark(T0) == 10
-            partition.high_watermark = 20
-            await cluster.notify()
-            assert await read(consumer, 10) == values(10, 20)
+async def test_nothing_above_the_high_watermark_is_seen(cluster: FakeCluster) -> None:
+    partition = cluster.partition("t")
+    fill(partition, 0, 20)
+    partition.high_watermark = 10
+    async with reading(cluster) as consumer:
+        assert await read(consumer, 10) == values(0, 10)
+        assert await consumer.poll(0) == []
+        assert consumer.high_watermark(T0) == 10
+        partition.high_watermark = 20
+        await cluster.notify()
+        assert await read(consumer, 10) == values(10, 20)
 
 
-async def test_seek_into_the_middle_of_a_batch_drops_the_records_before() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 30)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
-            consumer.seek(T0, 17)
-            assert await read(consumer, 13) == values(17, 30)
-            consumer.seek(T0, 4)
-            assert await consumer.position(T0) == 4
-            assert (await consumer.poll(10_000, 1))[0].offset == 4
-            assert await consumer.position(T0) == 5
-            consumer.seek_to_beginning(T0)
-            assert (await consumer.poll(10_000, 3))[0].offset == 0
-            consumer.seek_to_end()
-            assert await consumer.position(T0) == 30
-            assert consumer.lag(T0) == 0
+async def test_seek_into_the_middle_of_a_batch_drops_the_records_before(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 30)
+    async with reading(cluster) as consumer:
+        consumer.seek(T0, 17)
+        assert await read(consumer, 13) == values(17, 30)
+        consumer.seek(T0, 4)
+        assert await consumer.position(T0) == 4
+        assert (await consumer.poll(10_000, 1))[0].offset == 4
+        assert await consumer.position(T0) == 5
+        consumer.seek_to_beginning(T0)
+        assert (await consumer.poll(10_000, 3))[0].offset == 0
+        consumer.seek_to_end()
+        assert await consumer.position(T0) == 30
+        assert consumer.lag(T0) == 0
 
 
-async def test_an_answer_from_before_a_seek_is_dropped() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 30)
-        gate = cluster.brokers[1].gate(ApiKey.FETCH)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
-            consumer.seek(T0, 0)
-            await until(lambda: cluster.requests(ApiKey.FETCH))
-            consumer.seek(T0, 20)
-            gate.set()
-            assert await read(consumer, 10) == values(20, 30)
+async def test_an_answer_from_before_a_seek_is_dropped(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 30)
+    gate = cluster.brokers[1].gate(ApiKey.FETCH)
+    async with reading(cluster) as consumer:
+        consumer.seek(T0, 0)
+        await until(lambda: cluster.requests(ApiKey.FETCH))
+        consumer.seek(T0, 20)
+        gate.set()
+        assert await read(consumer, 10) == values(20, 30)
 
 
 @pytest.mark.parametrize("fate", ["hangs", "is dead"])
@@ -165,61 +155,51 @@ async def test_no_partition_waits_for_the_start_offset_of_another_leader(fate: s
 
 
 @pytest.mark.parametrize(("reset", "first"), [("earliest", 10), ("latest", 30)])
-async def test_an_offset_out_of_range_is_reset(reset: str, first: int) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        partition = cluster.partition("t")
-        fill(partition, 0, 30)
-        partition.log_start_offset = 10
-        del partition.batches[0]
-        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset=reset) as consumer:
-            consumer.assign([T0])
-            consumer.seek(T0, 3)
-            await until(lambda: len(cluster.requests(ApiKey.FETCH)) > 1)
-            assert await consumer.position(T0) >= first
-            fill(partition, 30, 40)
-            await cluster.notify()
-            assert (await read(consumer, 1))[0] == b"%d" % first
+async def test_an_offset_out_of_range_is_reset(cluster: FakeCluster, reset: str, first: int) -> None:
+    partition = cluster.partition("t")
+    fill(partition, 0, 30)
+    partition.log_start_offset = 10
+    del partition.batches[0]
+    async with reading(cluster, auto_offset_reset=reset) as consumer:
+        consumer.seek(T0, 3)
+        await until(lambda: len(cluster.requests(ApiKey.FETCH)) > 1)
+        assert await consumer.position(T0) >= first
+        fill(partition, 30, 40)
+        await cluster.notify()
+        assert (await read(consumer, 1))[0] == b"%d" % first
 
 
-async def test_an_offset_out_of_range_without_a_reset_is_an_error_until_a_seek() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 10)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="none") as consumer:
-            consumer.assign([T0])
-            with pytest.raises(OffsetUnknown, match="t-0 has no position"):
+async def test_an_offset_out_of_range_without_a_reset_is_an_error_until_a_seek(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 10)
+    async with reading(cluster, auto_offset_reset="none") as consumer:
+        with pytest.raises(OffsetUnknown, match="t-0 has no position"):
+            await consumer.poll(10_000)
+        consumer.seek(T0, 99)
+        for _ in range(2):
+            with pytest.raises(ApiError, match="offset 99 of t-0 is outside the log, which has 0 to 10"):
                 await consumer.poll(10_000)
-            consumer.seek(T0, 99)
-            for _ in range(2):
-                with pytest.raises(ApiError, match="offset 99 of t-0 is outside the log, which has 0 to 10"):
-                    await consumer.poll(10_000)
-            consumer.seek(T0, 8)
-            assert await read(consumer, 2) == values(8, 10)
+        consumer.seek(T0, 8)
+        assert await read(consumer, 2) == values(8, 10)
 
 
-async def test_a_damaged_batch_is_an_error_after_the_records_before_it() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        partition = cluster.partition("t")
-        fill(partition, 0, 30)
-        partition.batches[1] = partition.batches[1][:-1] + b"\xff"
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
-            assert await read(consumer, 10) == values(0, 10)
-            with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
-                await consumer.poll(10_000)
-            assert await consumer.position(T0) == 10
-            consumer.seek(T0, 20)
-            assert await read(consumer, 10) == values(20, 30)
+async def test_a_damaged_batch_is_an_error_after_the_records_before_it(cluster: FakeCluster) -> None:
+    partition = cluster.partition("t")
+    fill(partition, 0, 30)
+    partition.batches[1] = partition.batches[1][:-1] + b"\xff"
+    async with reading(cluster) as consumer:
+        assert await read(consumer, 10) == values(0, 10)
+        with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
+            await consumer.poll(10_000)
+        assert await consumer.position(T0) == 10
+        consumer.seek(T0, 20)
+        assert await read(consumer, 10) == values(20, 30)
 
 
 async def test_the_leader_is_followed_through_every_refusal() -> None:
     async with FakeCluster(3) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         partition = cluster.partition("t")
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
+        async with reading(cluster) as consumer:
             for step, leader in enumerate((2, 3, 3, 1)):
                 fill(partition, 10 * step, 10 * step + 10)
                 await cluster.notify()
@@ -232,8 +212,7 @@ async def test_a_dead_leader_is_replaced() -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 10)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
+        async with reading(cluster) as consumer:
             assert await read(consumer, 10) == values(0, 10)
             await cluster.brokers[1].stop()
             cluster.hidden_nodes.add(1)
@@ -242,21 +221,18 @@ async def test_a_dead_leader_is_replaced() -> None:
             assert await read(consumer, 10) == values(10, 20)
 
 
-async def test_prefetch_stops_at_its_bound_and_goes_on_when_there_is_room() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 1_000, per_batch=10)
-        size = len(cluster.partition("t").batches[0])
-        settings = {"max_partition_fetch_bytes": 3 * size, "fetch_max_bytes": 100 * size, **EARLIEST}
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
-            consumer.assign([T0])
-            state = consumer._assignment.states[T0]
-            await until(lambda: state.buffered_bytes >= 3 * size)
-            for _ in range(5):
-                await consumer.end_offsets([T0])
-            assert state.buffered_bytes <= 6 * size
-            assert len(cluster.requests(ApiKey.FETCH)) <= 2
-            assert await read(consumer, 1_000, 7) == values(0, 1_000)
+async def test_prefetch_stops_at_its_bound_and_goes_on_when_there_is_room(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 1_000, per_batch=10)
+    size = len(cluster.partition("t").batches[0])
+    settings = {"max_partition_fetch_bytes": 3 * size, "fetch_max_bytes": 100 * size, **EARLIEST}
+    async with reading(cluster, **settings) as consumer:
+        state = consumer._assignment.states[T0]
+        await until(lambda: state.buffered_bytes >= 3 * size)
+        for _ in range(5):
+            await consumer.end_offsets([T0])
+        assert state.buffered_bytes <= 6 * size
+        assert len(cluster.requests(ApiKey.FETCH)) <= 2
+        assert await read(consumer, 1_000, 7) == values(0, 1_000)
 
 
 async def test_all_partitions_together_stay_within_fetch_max_bytes() -> None:
@@ -290,31 +266,28 @@ async def test_paused_partitions_give_nothing_until_resumed() -> None:
             assert await consumer.position(T0) == 20
 
 
-async def test_iterating_counts_only_what_was_handed_out() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 40)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
-            seen = []
-            async for record in consumer:
-                seen.append(record.value)
-                assert await consumer.position(T0) == record.offset + 1
-                if len(seen) == 13:
-                    break
-            assert (await consumer.getone()).offset == 13
-            assert [record.offset for record in await consumer.poll(10_000, 2)] == [14, 15]
-            assert await consumer.position(T0) == 16
-            assert (await consumer.getone()).offset == 16
-            consumer.pause(T0)
-            assert await consumer.poll(0) == []
-            consumer.resume(T0)
-            assert (await consumer.getone()).offset == 17
-            consumer.seek(T0, 30)
-            assert (await consumer.getone()).offset == 30
-            rest = await read(consumer, 9)
-        assert seen == values(0, 13)
-        assert rest == values(31, 40)
+async def test_the_position_while_iterating_counts_only_handed_out_records(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 40)
+    async with reading(cluster) as consumer:
+        seen = []
+        async for record in consumer:
+            seen.append(record.value)
+            assert await consumer.position(T0) == record.offset + 1
+            if len(seen) == 13:
+                break
+        assert (await consumer.getone()).offset == 13
+        assert [record.offset for record in await consumer.poll(10_000, 2)] == [14, 15]
+        assert await consumer.position(T0) == 16
+        assert (await consumer.getone()).offset == 16
+        consumer.pause(T0)
+        assert await consumer.poll(0) == []
+        consumer.resume(T0)
+        assert (await consumer.getone()).offset == 17
+        consumer.seek(T0, 30)
+        assert (await consumer.getone()).offset == 30
+        rest = await read(consumer, 9)
+    assert seen == values(0, 13)
+    assert rest == values(31, 40)
 
 
 async def test_partitions_take_turns() -> None:
@@ -345,7 +318,7 @@ async def test_a_new_assignment_keeps_the_positions_of_those_that_stay() -> None
                 consumer.seek(T0, 0)
 
 
-async def test_offsets_are_told_by_position_and_time() -> None:
+async def test_offsets_are_listed_by_position_and_time() -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 2)
         fill(cluster.partition("t", 0), 0, 10, timestamp_ms=1_000)
@@ -374,69 +347,58 @@ async def test_an_unknown_topic_is_logged_and_read_when_it_appears(caplog: pytes
             assert await read(consumer, 5) == values(0, 5)
 
 
-async def test_an_error_that_no_retry_cures_comes_out_of_poll() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
-            await consumer.position(T0)
+async def test_an_error_that_no_retry_cures_comes_out_of_poll(cluster: FakeCluster) -> None:
+    async with reading(cluster) as consumer:
+        await consumer.position(T0)
 
-            def refused(body: Any) -> Any:
-                answer = cluster.brokers[1]._read("t", body.topics[0].partitions[0])
-                answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                from barnabas.protocol.messages.fetch import FetchResponse, FetchTopicResponse
+        def refused(body: Any) -> Any:
+            answer = cluster.brokers[1]._read("t", body.topics[0].partitions[0])
+            answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            from barnabas.protocol.messages.fetch import FetchResponse, FetchTopicResponse
 
-                return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[answer])])
+            return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[answer])])
 
-            cluster.brokers[1].script(ApiKey.FETCH, refused, refused)
-            await cluster.notify()
-            with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED"):
-                await consumer.poll(10_000)
+        cluster.brokers[1].script(ApiKey.FETCH, refused, refused)
+        await cluster.notify()
+        with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED"):
+            await consumer.poll(10_000)
 
 
-async def test_control_batches_are_skipped() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        partition = cluster.partition("t")
-        fill(partition, 0, 5)
-        from barnabas.protocol.batch_builder import RecordBatchBuilder
+async def test_control_batches_are_skipped(cluster: FakeCluster) -> None:
+    partition = cluster.partition("t")
+    fill(partition, 0, 5)
+    from barnabas.protocol.batch_builder import RecordBatchBuilder
 
-        builder = RecordBatchBuilder()
-        builder.append(b"marker", b"", None, 0)
-        partition.batches.append(bytes(builder.build(base_offset=5, is_control=True)))
-        partition.log_end_offset = 6
-        fill(partition, 6, 10)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
-            assert await read(consumer, 9) == values(0, 5) + values(6, 10)
+    builder = RecordBatchBuilder()
+    builder.append(b"marker", b"", None, 0)
+    partition.batches.append(bytes(builder.build(base_offset=5, is_control=True)))
+    partition.log_end_offset = 6
+    fill(partition, 6, 10)
+    async with reading(cluster) as consumer:
+        assert await read(consumer, 9) == values(0, 5) + values(6, 10)
 
 
-async def test_closing_ends_a_waiting_poll_and_later_calls() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        consumer = Consumer(bootstrap_servers=cluster.bootstrap)
-        with pytest.raises(ClientClosed, match="not started"):
-            consumer.assign([T0])
-        await consumer.start()
+async def test_closing_ends_a_waiting_poll_and_later_calls(cluster: FakeCluster) -> None:
+    consumer = Consumer(bootstrap_servers=cluster.bootstrap)
+    with pytest.raises(ClientClosed, match="not started"):
         consumer.assign([T0])
-        waiting = asyncio.create_task(consumer.getone())
-        await until(lambda: cluster.requests(ApiKey.FETCH))
-        await consumer.close()
-        await consumer.close()
-        with pytest.raises(ClientClosed, match="closed"):
-            await waiting
-        with pytest.raises(ClientClosed, match="closed"):
-            await consumer.poll()
+    await consumer.start()
+    consumer.assign([T0])
+    waiting = asyncio.create_task(consumer.getone())
+    await until(lambda: cluster.requests(ApiKey.FETCH))
+    await consumer.close()
+    await consumer.close()
+    with pytest.raises(ClientClosed, match="closed"):
+        await waiting
+    with pytest.raises(ClientClosed, match="closed"):
+        await consumer.poll()
 
 
 @pytest.mark.parametrize("offset", [-1, 1.5, "0", None])
-async def test_a_wrong_offset_is_refused(offset: Any) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
-            consumer.assign([T0])
-            with pytest.raises(ValueError, match="expected 0 or more"):
-                consumer.seek(T0, offset)
+async def test_a_wrong_offset_is_refused(cluster: FakeCluster, offset: Any) -> None:
+    async with reading(cluster) as consumer:
+        with pytest.raises(ValueError, match="expected 0 or more"):
+            consumer.seek(T0, offset)
 
 
 def test_records_are_in_hand_unless_the_error_came_out_of_a_poll() -> None:
@@ -450,3 +412,36 @@ def test_records_are_in_hand_unless_the_error_came_out_of_a_poll() -> None:
     assert not has_records_in_hand(late, polled)
     assert has_records_in_hand(polled, None)
     assert has_records_in_hand(other, polled)
+
+
+def fetched_state(position: int | None, log_start_offset: int, high_watermark: int) -> PartitionState:
+    state = PartitionState(T0, check_crcs=True)
+    state.position, state.log_start_offset, state.high_watermark = position, log_start_offset, high_watermark
+    return state
+
+
+def test_the_worst_partition_counts() -> None:
+    states = [fetched_state(10, 2, 30), fetched_state(100, 99, 101), fetched_state(5, 0, 5)]
+    assert consumer_metrics(states) == {"records-lag-max": 20, "records-lead-min": 1}
+
+
+def test_partitions_without_a_fetch_do_not_count() -> None:
+    assert consumer_metrics([]) == {}
+    assert consumer_metrics([fetched_state(None, 0, 10), fetched_state(3, -1, -1)]) == {}
+    assert consumer_metrics([fetched_state(None, 0, 10), fetched_state(3, 1, 4)]) == {
+        "records-lag-max": 1,
+        "records-lead-min": 2,
+    }
+
+
+def test_a_position_outside_the_log_has_no_lag_and_no_lead() -> None:
+    assert consumer_metrics([fetched_state(9, 10, 8)]) == {"records-lag-max": 0, "records-lead-min": 0}
+
+
+async def test_the_metrics_of_a_consumer_follow_its_position(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 100)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        assert consumer.metrics() == {}
+        assert len(await consumer.poll(5_000, max_records=40)) == 40
+        assert consumer.metrics() == {"records-lag-max": 60, "records-lead-min": 40}

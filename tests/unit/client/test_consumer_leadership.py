@@ -19,7 +19,7 @@ from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 from tests.support.waiting import until
 
-from .test_consumer import EARLIEST, T0, fill, read, values
+from .test_consumer import EARLIEST, T0, fill, read, reading, values
 
 T1 = TopicPartition("t", 1)
 
@@ -55,15 +55,14 @@ async def reading_from_one_that_hangs() -> AsyncIterator[tuple[FakeCluster, Cons
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 10)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
+        async with reading(cluster) as consumer:
             assert await read(consumer, 10) == values(0, 10)
             hang(cluster, 1)
             await cluster.notify()
             yield cluster, consumer
 
 
-async def test_a_hanging_fetch_is_given_up_when_another_leads() -> None:
+async def test_a_hanging_fetch_is_cancelled_when_another_broker_leads() -> None:
     async with reading_from_one_that_hangs() as (cluster, consumer):
         await until(lambda: cluster.brokers[1].received[-1][0] == ApiKey.FETCH)
         # The broker stays among the live ones: only the leader is another.
@@ -90,8 +89,7 @@ async def test_a_broker_that_hangs_does_not_take_the_memory_of_the_others() -> N
         fill(cluster.partition("t", 1), 0, 10)
         hang(cluster, 1)
         settings = {"fetch_max_bytes": 1_000, "max_partition_fetch_bytes": 1_000, "auto_offset_reset": "none"}
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
-            consumer.assign([T0])
+        async with reading(cluster, **settings) as consumer:
             consumer.seek(T0, 0)
             await until(lambda: cluster.requests(ApiKey.FETCH))
             consumer.assign([T0, T1])
@@ -105,8 +103,7 @@ async def test_paused_partitions_do_not_keep_the_memory_that_others_need() -> No
         fill(cluster.partition("t", 0), 0, 100)
         fill(cluster.partition("t", 1), 0, 100)
         settings = {"fetch_max_bytes": 500, "max_partition_fetch_bytes": 500, **EARLIEST}
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
-            consumer.assign([T0])
+        async with reading(cluster, **settings) as consumer:
             first = await consumer.poll(10_000, 5)
             await until(lambda: consumer._assignment.states[T0].buffered_bytes >= 500)
             consumer.pause(T0)
@@ -118,19 +115,16 @@ async def test_paused_partitions_do_not_keep_the_memory_that_others_need() -> No
             assert await read(consumer, 95) == values(5, 100)
 
 
-async def test_an_unexpected_error_of_the_broker_is_waited_out(caplog: pytest.LogCaptureFixture) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 10)
-        nothing = FetchResponse(responses=[])
-        cluster.brokers[1].script(
-            ApiKey.FETCH, answer_with(ErrorCode.UNKNOWN_SERVER_ERROR), lambda body: nothing
-        )
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
-            assert await read(consumer, 10) == values(0, 10)
-        assert "t-0 could not be fetched" in caplog.text
-        assert "did not answer for t-0" in caplog.text
+async def test_an_unexpected_error_of_the_broker_is_waited_out(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(cluster.partition("t"), 0, 10)
+    nothing = FetchResponse(responses=[])
+    cluster.brokers[1].script(ApiKey.FETCH, answer_with(ErrorCode.UNKNOWN_SERVER_ERROR), lambda body: nothing)
+    async with reading(cluster) as consumer:
+        assert await read(consumer, 10) == values(0, 10)
+    assert "t-0 could not be fetched" in caplog.text
+    assert "did not answer for t-0" in caplog.text
 
 
 async def test_the_error_of_a_partition_comes_out_though_others_have_records_all_the_time() -> None:
@@ -173,8 +167,7 @@ async def test_after_an_unclean_election_reading_goes_on_where_the_histories_div
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 30)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
+        async with reading(cluster) as consumer:
             assert await read(consumer, 30) == values(0, 30)
             await lose(cluster, 10, grow_to)
             await until(lambda: "diverges at offset 10" in caplog.text)
@@ -189,8 +182,7 @@ async def test_without_a_reset_a_truncation_is_an_error_until_a_seek() -> None:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 30)
         settings = {**EARLIEST, "auto_offset_reset": "none"}
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
-            consumer.assign([T0])
+        async with reading(cluster, **settings) as consumer:
             consumer.seek(T0, 0)
             assert await read(consumer, 30) == values(0, 30)
             await lose(cluster, 10, 40)
@@ -202,15 +194,14 @@ async def test_without_a_reset_a_truncation_is_an_error_until_a_seek() -> None:
             assert await read(consumer, 30) == values(1_010, 1_040)
 
 
-async def test_what_was_fetched_ahead_and_lost_is_replaced_without_a_word(
+async def test_truncated_records_that_were_only_fetched_ahead_are_replaced_silently(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 30)
         settings = {**EARLIEST, "auto_offset_reset": "none"}
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
-            consumer.assign([T0])
+        async with reading(cluster, **settings) as consumer:
             consumer.seek(T0, 0)
             await until(lambda: consumer._assignment.states[T0].fetch_offset == 30)
             assert [record.value for record in await consumer.poll(10_000, 10)] == values(0, 10)
@@ -220,12 +211,11 @@ async def test_what_was_fetched_ahead_and_lost_is_replaced_without_a_word(
         assert "diverges" not in caplog.text
 
 
-async def test_records_handed_out_one_by_one_are_not_lost_by_a_truncation_behind_them() -> None:
+async def test_records_handed_out_one_by_one_are_not_lost_by_a_later_truncation() -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 30)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
+        async with reading(cluster) as consumer:
             await until(lambda: consumer._assignment.states[T0].fetch_offset == 30)
             found = [(await consumer.getone()).value for _ in range(5)]
             await lose(cluster, 10, 40)
@@ -241,8 +231,7 @@ async def test_a_leader_change_without_loss_costs_one_question_and_no_record(
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 10)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
+        async with reading(cluster) as consumer:
             assert await read(consumer, 10) == values(0, 10)
             for step, leader in enumerate((2, 1, 2), start=1):
                 cluster.move_leader("t", 0, leader)

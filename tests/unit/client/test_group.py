@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -52,6 +53,17 @@ def consumer_of(coordinator: FakeCoordinator, **settings: Any) -> Consumer:
     return Consumer(bootstrap_servers=coordinator.cluster.bootstrap, **{**QUICK, **settings})
 
 
+@asynccontextmanager
+async def member_of(
+    coordinator: FakeCoordinator, listener: RebalanceListener | None = None, **settings: Any
+) -> AsyncIterator[Consumer]:
+    """A member that has all six partitions."""
+    async with consumer_of(coordinator, **settings) as consumer:
+        consumer.subscribe("t", listener=listener)
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        yield consumer
+
+
 async def poll_until(condition: Callable[[], object], *consumers: Consumer) -> None:
     """Poll all consumers in turn until the condition holds."""
     loop = asyncio.get_running_loop()
@@ -97,7 +109,7 @@ async def test_a_lone_member_gets_all_partitions_and_leaves_when_it_closes(
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
-async def test_members_share_and_take_over_from_one_that_leaves(
+async def test_members_share_partitions_and_take_over_those_of_a_leaving_member(
     coordinator: FakeCoordinator, strategy: str
 ) -> None:
     settings = {"partition_assignment_strategy": strategy}
@@ -123,7 +135,7 @@ async def test_members_share_and_take_over_from_one_that_leaves(
     ],
     ids=["eager", "cooperative"],
 )
-async def test_a_member_gives_up(
+async def test_a_member_revokes(
     coordinator: FakeCoordinator, settings: dict[str, Any], told: list[tuple[str, int]]
 ) -> None:
     """An eager one everything, a cooperative one only what moves."""
@@ -138,7 +150,9 @@ async def test_a_member_gives_up(
     assert diary.entries[-1][0] == "revoked", "closing tells the listener"
 
 
-async def test_a_cooperative_member_goes_on_reading_what_it_keeps(coordinator: FakeCoordinator) -> None:
+async def test_a_cooperative_member_keeps_reading_partitions_that_it_keeps(
+    coordinator: FakeCoordinator,
+) -> None:
     async with consumer_of(coordinator, **COOPERATIVE) as first:
         first.subscribe("t")
         await poll_until(lambda: shares(first) == [6], first)
@@ -155,7 +169,7 @@ async def test_a_cooperative_member_goes_on_reading_what_it_keeps(coordinator: F
             await poll_until(lambda: shares(first, second) == [3, 3], first, second)
 
 
-async def test_the_next_member_begins_at_what_was_committed(coordinator: FakeCoordinator) -> None:
+async def test_the_next_member_starts_at_the_committed_offsets(coordinator: FakeCoordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
         consumer.subscribe("t")
@@ -174,10 +188,8 @@ async def test_the_next_member_begins_at_what_was_committed(coordinator: FakeCoo
         assert await read(consumer, 20) == values(10, 30)
 
 
-async def test_offsets_are_committed_by_the_users_word(coordinator: FakeCoordinator) -> None:
-    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+async def test_the_user_commits_offsets(coordinator: FakeCoordinator) -> None:
+    async with member_of(coordinator, enable_auto_commit=False) as consumer:
         await consumer.commit({P[1]: 5, P[2]: (7, "note")})
         outcomes: list[Any] = []
         await consumer.commit_nowait({P[3]: 9}, lambda offsets, error: outcomes.append((offsets, error)))
@@ -188,7 +200,9 @@ async def test_offsets_are_committed_by_the_users_word(coordinator: FakeCoordina
     assert (offsets["t", 1][0], offsets["t", 2][:2], offsets["t", 3][0]) == (5, (7, "note"), 9)
 
 
-async def test_an_automatic_commit_never_covers_what_was_not_handed_out(coordinator: FakeCoordinator) -> None:
+async def test_an_automatic_commit_never_covers_records_that_were_not_handed_out(
+    coordinator: FakeCoordinator,
+) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     seen = 0
     async with consumer_of(coordinator, auto_commit_interval_ms=0) as consumer:
@@ -225,7 +239,7 @@ async def test_a_failure_in_the_body_leaves_the_group_and_commits_nothing(
 
 
 @pytest.mark.parametrize("way", ["poll", "async for", "time-out"])
-async def test_a_member_that_is_cancelled_while_it_waits_commits_what_it_handed_out(
+async def test_a_member_that_is_cancelled_while_it_waits_commits_handed_out_records(
     coordinator: FakeCoordinator, way: str
 ) -> None:
     """A service that stops between two records must not read the last ones again at its next start."""
@@ -276,13 +290,11 @@ async def test_a_member_that_is_cancelled_at_work_on_a_record_commits_nothing(
     assert coordinator.group("g").offsets == {}
 
 
-async def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll(
+async def test_a_member_that_does_not_poll_leaves_and_rejoins_with_the_next_poll(
     coordinator: FakeCoordinator,
 ) -> None:
     diary = Diary()
-    async with consumer_of(coordinator, max_poll_interval_ms=60) as consumer:
-        consumer.subscribe("t", listener=diary)
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator, max_poll_interval_ms=60, listener=diary) as consumer:
         await until(lambda: not coordinator.group("g").members, "the member's leaving")
         with pytest.raises(CommitFailed):
             await consumer.commit({P[0]: 1})
@@ -291,22 +303,18 @@ async def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll(
     assert diary.entries[2][0] == "assigned"
 
 
-async def test_who_waits_within_poll_stays_however_long_it_takes(coordinator: FakeCoordinator) -> None:
-    async with consumer_of(coordinator, max_poll_interval_ms=40) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+async def test_a_member_that_waits_within_poll_stays(coordinator: FakeCoordinator) -> None:
+    async with member_of(coordinator, max_poll_interval_ms=40) as consumer:
         assert await consumer.poll(200) == []
         assert len(coordinator.group("g").members) == 1
         assert coordinator.group("g").generation == 1
 
 
-async def test_a_member_that_is_thrown_out_loses_its_partitions_and_joins_anew(
+async def test_an_evicted_member_loses_its_partitions_and_rejoins(
     coordinator: FakeCoordinator,
 ) -> None:
     diary = Diary()
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t", listener=diary)
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator, listener=diary) as consumer:
         (old,) = coordinator.group("g").members
         coordinator.kick("g", old)
         await poll_until(lambda: len(diary.entries) == 3, consumer)
@@ -328,9 +336,7 @@ async def test_the_coordinator_is_followed_when_it_moves(coordinator: FakeCoordi
 
 
 async def test_a_lost_connection_to_the_coordinator_costs_no_rebalance(coordinator: FakeCoordinator) -> None:
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator) as consumer:
         coordinator.cluster.brokers[1].drop_connections()
         before = len(coordinator.cluster.requests(ApiKey.HEARTBEAT))
         await until(lambda: len(coordinator.cluster.requests(ApiKey.HEARTBEAT)) > before + 2)
@@ -342,24 +348,22 @@ async def test_a_lost_connection_to_the_coordinator_costs_no_rebalance(coordinat
     "code",
     [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.REBALANCE_IN_PROGRESS],
 )
-async def test_joining_goes_on_after(coordinator: FakeCoordinator, code: ErrorCode) -> None:
+async def test_a_join_is_retried_after(coordinator: FakeCoordinator, code: ErrorCode) -> None:
     broker = coordinator.cluster.brokers[1]
     broker.script(ApiKey.SYNC_GROUP, lambda _: SyncGroupResponse(error_code=code))
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator) as consumer:
+        assert shares(consumer) == [6]
 
 
-async def test_a_member_that_was_forgotten_while_it_joined_joins_anew(coordinator: FakeCoordinator) -> None:
+async def test_a_member_that_was_evicted_while_it_joined_rejoins(coordinator: FakeCoordinator) -> None:
     broker = coordinator.cluster.brokers[1]
     for answer in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
         broker.script(ApiKey.JOIN_GROUP, lambda _, code=answer: JoinGroupResponse(error_code=code))
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator) as consumer:
+        assert shares(consumer) == [6]
 
 
-async def test_a_full_group_is_told_and_the_next_poll_tries_again(coordinator: FakeCoordinator) -> None:
+async def test_a_full_group_is_an_error_and_the_next_poll_retries(coordinator: FakeCoordinator) -> None:
     broker = coordinator.cluster.brokers[1]
     broker.script(ApiKey.JOIN_GROUP, lambda _: JoinGroupResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
     async with consumer_of(coordinator) as consumer:
@@ -370,11 +374,9 @@ async def test_a_full_group_is_told_and_the_next_poll_tries_again(coordinator: F
         await poll_until(lambda: shares(consumer) == [6], consumer)
 
 
-async def test_a_fenced_static_member_is_told_with_every_poll(coordinator: FakeCoordinator) -> None:
+async def test_a_fenced_static_member_gets_an_error_from_every_poll(coordinator: FakeCoordinator) -> None:
     diary = Diary()
-    async with consumer_of(coordinator, group_instance_id="i") as consumer:
-        consumer.subscribe("t", listener=diary)
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator, group_instance_id="i", listener=diary) as consumer:
         coordinator.cluster.brokers[1].script(
             ApiKey.HEARTBEAT, lambda _: HeartbeatResponse(error_code=ErrorCode.FENCED_INSTANCE_ID)
         )
@@ -401,7 +403,7 @@ async def test_a_static_member_does_not_leave_and_keeps_its_partitions(coordinat
             assert consumer.assignment() == held
 
 
-async def test_a_pattern_finds_topics_that_come_later(coordinator: FakeCoordinator) -> None:
+async def test_a_pattern_finds_topics_that_are_created_later(coordinator: FakeCoordinator) -> None:
     coordinator.cluster.add_topic("other")
     async with consumer_of(coordinator, metadata_max_age_ms=20) as consumer:
         consumer.subscribe(pattern="t.*")
@@ -421,18 +423,14 @@ async def test_a_topic_that_does_not_exist_yet_is_assigned_when_it_does(coordina
 
 
 async def test_partitions_that_are_added_are_assigned(coordinator: FakeCoordinator) -> None:
-    async with consumer_of(coordinator, metadata_max_age_ms=20) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator, metadata_max_age_ms=20) as consumer:
         coordinator.cluster.topics["t"] += [type(coordinator.cluster.partition("t"))(1)]
         await poll_until(lambda: shares(consumer) == [7], consumer)
 
 
-async def test_subscribing_again_replaces_what_was_subscribed(coordinator: FakeCoordinator) -> None:
+async def test_a_second_subscription_replaces_the_first(coordinator: FakeCoordinator) -> None:
     coordinator.cluster.add_topic("u", 2)
-    async with consumer_of(coordinator, **COOPERATIVE) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator, **COOPERATIVE) as consumer:
         consumer.subscribe("u")
         wanted = {TopicPartition("u", 0), TopicPartition("u", 1)}
         await poll_until(lambda: consumer.assignment() == wanted, consumer)
@@ -454,7 +452,7 @@ async def test_a_listener_without_on_partitions_lost_is_refused(coordinator: Fak
         assert consumer.subscription() == set()
 
 
-async def test_what_a_listener_raises_comes_out_of_poll_and_the_member_goes_on(
+async def test_poll_raises_the_exception_of_a_listener_and_the_member_stays(
     coordinator: FakeCoordinator,
 ) -> None:
     class Failing(RebalanceListener):
@@ -531,7 +529,7 @@ async def test_revoked_partitions_are_committed_once_however_short_the_poll(
         assert limits_ms == [5_000]
 
 
-async def test_partitions_assigned_by_hand_begin_at_committed_offsets(coordinator: FakeCoordinator) -> None:
+async def test_manually_assigned_partitions_start_at_committed_offsets(coordinator: FakeCoordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
         consumer.assign([P[0]])
@@ -546,7 +544,7 @@ async def test_partitions_assigned_by_hand_begin_at_committed_offsets(coordinato
     assert not coordinator.cluster.requests(ApiKey.JOIN_GROUP)
 
 
-async def test_a_seek_comes_before_committed_offsets(coordinator: FakeCoordinator) -> None:
+async def test_a_seek_overrides_committed_offsets(coordinator: FakeCoordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     gate = coordinator.cluster.brokers[1].gate(ApiKey.OFFSET_FETCH)
     coordinator.group("g").offsets["t", 0] = (12, "", -1)
@@ -557,10 +555,8 @@ async def test_a_seek_comes_before_committed_offsets(coordinator: FakeCoordinato
         assert await read(consumer, 5) == values(25, 30)
 
 
-async def test_a_commit_that_is_refused_for_a_rebalance_is_for_the_user(coordinator: FakeCoordinator) -> None:
-    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+async def test_a_commit_refused_for_a_rebalance_raises_an_error(coordinator: FakeCoordinator) -> None:
+    async with member_of(coordinator, enable_auto_commit=False) as consumer:
         for code, raised in (
             (ErrorCode.REBALANCE_IN_PROGRESS, ApiError),
             (ErrorCode.ILLEGAL_GENERATION, CommitFailed),
@@ -593,9 +589,7 @@ def refusal(body: Any, code: int) -> OffsetCommitResponse:
 
 
 async def test_a_commit_is_retried_while_the_coordinator_loads(coordinator: FakeCoordinator) -> None:
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator) as consumer:
         coordinator.cluster.brokers[1].script(
             ApiKey.OFFSET_COMMIT,
             *[lambda body: refusal(body, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)] * 2,
@@ -639,9 +633,7 @@ async def test_a_member_does_not_create_topics_again_that_it_no_longer_wants(
     cluster.add_topic("other")
     cluster.add_topic("of-a-guest")
     settings = {"partition_assignment_strategy": strategy, "session_timeout_ms": 600_000}
-    async with consumer_of(coordinator, **settings) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator, **settings) as consumer:
         async with consumer_of(coordinator, **settings) as guest:
             guest.subscribe("of-a-guest")
             await poll_until(lambda: shares(consumer, guest) == [6, 1], consumer, guest)

@@ -22,7 +22,7 @@ from tests.support.fake_coordinator import FakeCoordinator
 from tests.support.waiting import until
 
 from .test_consumer import fill, read, values
-from .test_group import Diary, P, consumer_of, coordinator, poll_until, refusal, shares
+from .test_group import Diary, P, consumer_of, coordinator, member_of, poll_until, refusal, shares
 
 __all__ = ["coordinator"]
 
@@ -43,7 +43,7 @@ async def tasks_are_gone(before: set[asyncio.Task[Any]]) -> None:
 # Listeners
 
 
-async def test_what_was_revoked_is_not_told_as_lost_too(coordinator: FakeCoordinator) -> None:
+async def test_revoked_partitions_are_not_reported_as_lost_too(coordinator: FakeCoordinator) -> None:
     """The member is thrown out while its listener is at work."""
 
     class Slow(Diary):
@@ -54,9 +54,7 @@ async def test_what_was_revoked_is_not_told_as_lost_too(coordinator: FakeCoordin
                 await until(lambda: consumer._group is not None and consumer._group.member.member_id == "")
 
     diary = Slow()
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t", listener=diary)
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator, listener=diary) as consumer:
         coordinator.cluster.brokers[1].script(
             ApiKey.HEARTBEAT, lambda _: HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         )
@@ -64,7 +62,7 @@ async def test_what_was_revoked_is_not_told_as_lost_too(coordinator: FakeCoordin
         assert [what for what, _ in diary.entries] == ["assigned", "revoked", "assigned"]
 
 
-async def test_a_commit_that_finds_the_member_thrown_out_makes_a_loss_of_the_revocation(
+async def test_a_commit_that_finds_the_member_evicted_turns_the_revocation_into_a_loss(
     coordinator: FakeCoordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 10)
@@ -95,7 +93,7 @@ async def test_a_listener_that_would_wait_for_itself_is_refused(
     assert coordinator.group("g").members == {}
 
 
-async def test_subscribing_to_the_same_again_moves_nothing_and_changes_the_listener(
+async def test_subscribing_to_the_same_topics_only_changes_the_listener(
     coordinator: FakeCoordinator,
 ) -> None:
     first, second = Diary(), Diary()
@@ -171,12 +169,10 @@ async def test_closing_waits_for_the_rebalance_that_another_task_is_in(coordinat
 
 
 @pytest.mark.parametrize("way", ["close", "unsubscribe"])
-async def test_a_member_leaves_though_another_broker_coordinates_by_now(
+async def test_a_member_leaves_although_the_coordinator_has_moved(
     coordinator: FakeCoordinator, way: str
 ) -> None:
-    async with consumer_of(coordinator, heartbeat_interval_ms=1_000, enable_auto_commit=False) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator, heartbeat_interval_ms=1_000, enable_auto_commit=False) as consumer:
         coordinator.move(2)
         await getattr(consumer, way)()
         assert coordinator.group("g").members == {}
@@ -205,7 +201,7 @@ async def test_closing_keeps_its_time_limit_while_the_coordinator_hangs(
     assert outcomes[0] is not None
 
 
-async def test_a_close_that_is_cancelled_again_and_again_leaves_no_task(coordinator: FakeCoordinator) -> None:
+async def test_a_close_that_is_cancelled_repeatedly_leaves_no_task(coordinator: FakeCoordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     before = asyncio.all_tasks()
     consumer = consumer_of(coordinator)
@@ -226,7 +222,7 @@ async def test_a_close_that_is_cancelled_again_and_again_leaves_no_task(coordina
         await consumer.poll()
 
 
-async def test_unsubscribing_that_is_cancelled_gives_the_partitions_up_all_the_same(
+async def test_a_cancelled_unsubscribe_still_releases_the_partitions(
     coordinator: FakeCoordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
@@ -251,7 +247,7 @@ async def test_unsubscribing_that_is_cancelled_gives_the_partitions_up_all_the_s
 # Commits
 
 
-async def test_commits_count_in_the_order_of_their_calls_while_the_coordinator_is_looked_for(
+async def test_commits_keep_the_order_of_their_calls_while_the_coordinator_is_looked_up(
     coordinator: FakeCoordinator,
 ) -> None:
     async with consumer_of(coordinator, enable_auto_commit=False, heartbeat_interval_ms=1_000) as consumer:
@@ -273,15 +269,13 @@ async def test_commits_count_in_the_order_of_their_calls_while_the_coordinator_i
             assert coordinator.group("g").offsets["t", 0][0] == 10 * round_ + 2
 
 
-async def test_what_a_callback_of_a_commit_raises_comes_out_of_the_next_poll(
+async def test_the_next_poll_raises_the_exception_of_a_commit_callback(
     coordinator: FakeCoordinator,
 ) -> None:
     def done(offsets: Any, error: Any) -> None:
         raise ZeroDivisionError
 
-    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator, enable_auto_commit=False) as consumer:
         await consumer.commit_nowait({P[0]: 3}, done)
         with pytest.raises(ZeroDivisionError):
             await consumer.getone()
@@ -296,9 +290,7 @@ async def test_a_bug_in_a_commit_in_the_background_is_raised_by_the_next_poll(
         raise KeyError("a bug")
 
     outcomes: list[Any] = []
-    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
-        consumer.subscribe("t")
-        await poll_until(lambda: shares(consumer) == [6], consumer)
+    async with member_of(coordinator, enable_auto_commit=False) as consumer:
         with monkeypatch.context() as patch:
             patch.setattr(CommittedOffsets, "commit", broken)
             await consumer.commit_nowait({P[0]: 3}, lambda offsets, error: outcomes.append(error))
@@ -326,7 +318,7 @@ async def test_automatic_commits_do_not_pile_up_while_one_is_not_answered(
         await poll_until(lambda: coordinator.group("g").offsets.get(("t", 0), (0,))[0] == 30, consumer)
 
 
-async def test_offsets_without_a_member_are_committed_again_though_nothing_came(
+async def test_offsets_of_a_group_without_members_are_committed_again_without_new_records(
     coordinator: FakeCoordinator,
 ) -> None:
     """They would expire: what counts is the time of their last commit."""
@@ -341,7 +333,7 @@ async def test_offsets_without_a_member_are_committed_again_though_nothing_came(
 # Joining
 
 
-async def test_a_leader_that_is_slow_to_deal_out_costs_the_others_no_session(
+async def test_a_slow_group_leader_does_not_end_the_sessions_of_others(
     coordinator: FakeCoordinator,
 ) -> None:
     """Heartbeats go on while the answer to a sync is waited for."""
@@ -355,7 +347,7 @@ async def test_a_leader_that_is_slow_to_deal_out_costs_the_others_no_session(
         assert len(coordinator.cluster.requests(ApiKey.SYNC_GROUP)) == 1
 
 
-async def test_an_assignment_that_cannot_be_read_is_told_and_asked_for_again(
+async def test_an_unreadable_assignment_is_an_error_and_the_member_rejoins(
     coordinator: FakeCoordinator,
 ) -> None:
     """The member must not sit there with a generation and no partitions."""
@@ -369,7 +361,7 @@ async def test_an_assignment_that_cannot_be_read_is_told_and_asked_for_again(
         await poll_until(lambda: shares(consumer) == [6], consumer)
 
 
-async def test_a_poll_that_comes_while_the_member_leaves_for_its_silence_keeps_it_in(
+async def test_a_poll_while_the_member_leaves_after_max_poll_interval_keeps_it_in_the_group(
     coordinator: FakeCoordinator,
 ) -> None:
     """The join that it begins must not be answered to a member that has left meanwhile."""
@@ -408,7 +400,7 @@ def unstable(body: Any) -> OffsetFetchResponse:
 
 
 @pytest.mark.parametrize("way", ["assigned", "subscribed"])
-async def test_offsets_that_cannot_be_told_for_long_are_waited_for(
+async def test_offsets_that_are_not_available_for_long_are_waited_for(
     coordinator: FakeCoordinator, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither another rebalance nor a reset takes their place."""
@@ -452,7 +444,7 @@ async def test_a_listing_that_hangs_does_not_hold_up_heartbeats(coordinator: Fak
             broker.gates.clear()
 
 
-async def test_nothing_of_a_consumer_that_failed_to_close_its_listener_stays(
+async def test_a_failing_listener_at_close_leaves_no_task_and_no_member(
     coordinator: FakeCoordinator,
 ) -> None:
     class Failing(RebalanceListener):

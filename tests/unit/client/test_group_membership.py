@@ -99,7 +99,7 @@ def test_a_young_generation_has_more_heartbeats() -> None:
     assert gaps == pytest.approx([3 / 32, 3 / 16, 3 / 8, 3 / 4, 3 / 2, 3, 3, 3])
 
 
-def test_who_does_not_poll_has_to_leave_unless_it_waits_within_a_poll() -> None:
+def test_a_member_that_does_not_poll_must_leave_unless_it_waits_within_a_poll() -> None:
     member = grown()
     member.heartbeat_sent(59.0)
     assert member.duty(60.0)[0] is Duty.LEAVE
@@ -150,7 +150,7 @@ def test_a_heartbeat_may_end_the_generation(
     assert member.may_commit is not lost
 
 
-def test_an_answer_to_who_we_were_changes_nothing() -> None:
+def test_an_answer_to_an_earlier_identity_changes_nothing() -> None:
     member = stable()
     member.react(Api.HEARTBEAT, Reaction.FORGET_MEMBER, "late", Identity("m", 0))
     assert member.state is MemberState.STABLE

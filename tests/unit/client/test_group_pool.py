@@ -26,7 +26,7 @@ def example() -> ModuleType:
     return module
 
 
-def test_a_member_that_was_thrown_out_goes_on_and_commits_nothing_of_what_it_lost(group: Group) -> None:
+def test_an_evicted_member_rejoins_and_commits_nothing_of_its_lost_partitions(group: Group) -> None:
     group.fill(0, 20)
     is_over, may_go_on = threading.Event(), threading.Event()
     begun: list[int] = []

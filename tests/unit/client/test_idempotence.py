@@ -59,90 +59,82 @@ async def send_numbers(producer: Producer, count: int, first: int = 0) -> list[A
     return [await producer.send("t", number(value), partition=0) for value in range(first, first + count)]
 
 
-async def test_batches_carry_the_producers_id_and_rising_numbers() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await send_numbers(producer, 6)
-        assert headers(cluster) == [(0, 0), (0, 2), (0, 4)]
-        assert {parse_header(batch).producer_id for batch in cluster.partition("t").batches} == {1}
-        assert len(cluster.requests(ApiKey.INIT_PRODUCER_ID)) == 1
+async def test_batches_carry_the_producers_id_and_rising_numbers(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await send_numbers(producer, 6)
+    assert headers(cluster) == [(0, 0), (0, 2), (0, 4)]
+    assert {parse_header(batch).producer_id for batch in cluster.partition("t").batches} == {1}
+    assert len(cluster.requests(ApiKey.INIT_PRODUCER_ID)) == 1
 
 
-async def test_a_lost_answer_writes_nothing_twice() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        broker = cluster.brokers[1]
-        broker.script(ApiKey.PRODUCE, writing(broker, reset_connection))
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            assert (await producer.send_and_wait("t", b"1")).offset == 0
-        assert cluster.partition("t").values() == [b"1"]
-        assert len(cluster.requests(ApiKey.PRODUCE)) == 2
+async def test_a_lost_answer_writes_nothing_twice(cluster: FakeCluster) -> None:
+    broker = cluster.brokers[1]
+    broker.script(ApiKey.PRODUCE, writing(broker, reset_connection))
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        assert (await producer.send_and_wait("t", b"1")).offset == 0
+    assert cluster.partition("t").values() == [b"1"]
+    assert len(cluster.requests(ApiKey.PRODUCE)) == 2
 
 
-async def test_up_to_five_batches_are_on_their_way_once_the_first_is_acknowledged() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await producer.send_and_wait("t", b"first")
-            gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-            sending = asyncio.create_task(send_numbers(producer, 20))
-            await until(lambda: len(pipeline_of(producer).batches) == 5)
-            await sending
-            assert len(pipeline_of(producer).batches) == 5
-            gate.set()
-        assert cluster.partition("t").values() == [b"first", *map(number, range(20))]
-
-
-async def test_before_the_first_acknowledgement_one_batch_goes_at_a_time() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
+async def test_up_to_five_batches_are_on_their_way_once_the_first_is_acknowledged(
+    cluster: FakeCluster,
+) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await producer.send_and_wait("t", b"first")
         gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await send_numbers(producer, 10)
-            await until(lambda: cluster.requests(ApiKey.PRODUCE))
-            await producer.partitions_for("t")
-            assert len(pipeline_of(producer).batches) == 1
-            gate.set()
-        assert cluster.partition("t").values() == [*map(number, range(10))]
+        sending = asyncio.create_task(send_numbers(producer, 20))
+        await until(lambda: len(pipeline_of(producer).batches) == 5)
+        await sending
+        assert len(pipeline_of(producer).batches) == 5
+        gate.set()
+    assert cluster.partition("t").values() == [b"first", *map(number, range(20))]
 
 
-async def test_batches_behind_one_that_is_refused_come_again_in_order() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        broker = cluster.brokers[1]
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await producer.send_and_wait("t", b"first")
-            gate = broker.gate(ApiKey.PRODUCE)
-            broker.script(ApiKey.PRODUCE, refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
-            futures = await send_numbers(producer, 10)
-            await until(lambda: len(pipeline_of(producer).batches) == 5)
-            gate.set()
-            assert [(await future).offset for future in futures] == list(range(1, 11))
-            assert pipeline_of(producer).phase is Phase.STEADY
-        assert cluster.partition("t").values() == [b"first", *map(number, range(10))]
-        assert {epoch for epoch, _ in headers(cluster)} == {0}
+async def test_before_the_first_acknowledgement_one_batch_goes_at_a_time(cluster: FakeCluster) -> None:
+    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await send_numbers(producer, 10)
+        await until(lambda: cluster.requests(ApiKey.PRODUCE))
+        await producer.partitions_for("t")
+        assert len(pipeline_of(producer).batches) == 1
+        gate.set()
+    assert cluster.partition("t").values() == [*map(number, range(10))]
 
 
-async def test_a_topic_that_is_made_anew_under_batches_on_their_way_has_all_that_is_acknowledged() -> None:
+async def test_batches_after_a_refused_one_are_retried_in_order(cluster: FakeCluster) -> None:
+    broker = cluster.brokers[1]
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await producer.send_and_wait("t", b"first")
+        gate = broker.gate(ApiKey.PRODUCE)
+        broker.script(ApiKey.PRODUCE, refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+        futures = await send_numbers(producer, 10)
+        await until(lambda: len(pipeline_of(producer).batches) == 5)
+        gate.set()
+        assert [(await future).offset for future in futures] == list(range(1, 11))
+        assert pipeline_of(producer).phase is Phase.STEADY
+    assert cluster.partition("t").values() == [b"first", *map(number, range(10))]
+    assert {epoch for epoch, _ in headers(cluster)} == {0}
+
+
+async def test_a_topic_that_is_recreated_while_batches_are_in_flight_has_all_acknowledged_records(
+    cluster: FakeCluster,
+) -> None:
     """Its leader knows no producer and takes any number: a later one taken says nothing of those before."""
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        broker = cluster.brokers[1]
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await producer.send_and_wait("t", b"first")
-            gate = broker.gate(ApiKey.PRODUCE)
-            broker.script(ApiKey.PRODUCE, refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-            futures = await send_numbers(producer, 10)
-            await until(lambda: len(pipeline_of(producer).batches) == 5)
-            cluster.partition("t").truncate(0)
-            gate.set()
-            offsets = [(await future).offset for future in futures]
-            assert (await producer.send_and_wait("t", number(10))).offset == 10
-            assert pipeline_of(producer).phase is Phase.STEADY
-        written = cluster.partition("t").values()
-        assert [written[offset] for offset in offsets] == [*map(number, range(10))]
-        assert Counter(written) == Counter(map(number, range(11)))
+    broker = cluster.brokers[1]
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await producer.send_and_wait("t", b"first")
+        gate = broker.gate(ApiKey.PRODUCE)
+        broker.script(ApiKey.PRODUCE, refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        futures = await send_numbers(producer, 10)
+        await until(lambda: len(pipeline_of(producer).batches) == 5)
+        cluster.partition("t").truncate(0)
+        gate.set()
+        offsets = [(await future).offset for future in futures]
+        assert (await producer.send_and_wait("t", number(10))).offset == 10
+        assert pipeline_of(producer).phase is Phase.STEADY
+    written = cluster.partition("t").values()
+    assert [written[offset] for offset in offsets] == [*map(number, range(10))]
+    assert Counter(written) == Counter(map(number, range(11)))
 
 
 async def test_a_broker_that_hangs_is_left_when_another_leads_and_nothing_is_written_twice() -> None:
@@ -163,47 +155,43 @@ async def test_a_broker_that_hangs_is_left_when_another_leads_and_nothing_is_wri
         assert cluster.partition("t").values() == [b"first", *map(number, range(10)), b"last"]
 
 
-async def test_a_batch_that_is_refused_for_good_leaves_no_gap() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        broker = cluster.brokers[1]
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await producer.send_and_wait("t", b"first")
-            gate = broker.gate(ApiKey.PRODUCE)
-            broker.script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
-            futures = await send_numbers(producer, 10)
-            await until(lambda: len(pipeline_of(producer).batches) == 5)
-            gate.set()
-            with pytest.raises(ApiError, match="INVALID_RECORD"):
-                await futures[0]
-            assert [(await future).offset for future in futures[2:]] == list(range(1, 9))
-        assert cluster.partition("t").values() == [b"first", *map(number, range(2, 10))]
-        assert headers(cluster)[:2] == [(0, 0), (1, 0)]
+async def test_a_batch_that_is_refused_for_good_leaves_no_gap(cluster: FakeCluster) -> None:
+    broker = cluster.brokers[1]
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await producer.send_and_wait("t", b"first")
+        gate = broker.gate(ApiKey.PRODUCE)
+        broker.script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
+        futures = await send_numbers(producer, 10)
+        await until(lambda: len(pipeline_of(producer).batches) == 5)
+        gate.set()
+        with pytest.raises(ApiError, match="INVALID_RECORD"):
+            await futures[0]
+        assert [(await future).offset for future in futures[2:]] == list(range(1, 9))
+    assert cluster.partition("t").values() == [b"first", *map(number, range(2, 10))]
+    assert headers(cluster)[:2] == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("was_written", [False, True])
-async def test_a_batch_that_expires_leaves_no_gap(was_written: bool) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        broker = cluster.brokers[1]
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await producer.send_and_wait("t", b"first")
-            outcome = refuse(ErrorCode.REQUEST_TIMED_OUT)
-            answer = writing(broker, outcome) if was_written else outcome
-            broker.script(ApiKey.PRODUCE, answer, *[outcome] * 200)
-            lost = await producer.send("t", b"lost", partition=0)
-            await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) > 3)
-            let_time_pass(producer)
-            with pytest.raises(DeliveryTimedOut):
-                await lost
-            broker.scripted.clear()
-            await producer.send_and_wait("t", b"next")
-            await producer.send_and_wait("t", b"last")
-        written = [b"lost"] * was_written
-        assert cluster.partition("t").values() == [b"first", *written, b"next", b"last"]
+async def test_a_batch_that_expires_leaves_no_gap(cluster: FakeCluster, was_written: bool) -> None:
+    broker = cluster.brokers[1]
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await producer.send_and_wait("t", b"first")
+        outcome = refuse(ErrorCode.REQUEST_TIMED_OUT)
+        answer = writing(broker, outcome) if was_written else outcome
+        broker.script(ApiKey.PRODUCE, answer, *[outcome] * 200)
+        lost = await producer.send("t", b"lost", partition=0)
+        await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) > 3)
+        let_time_pass(producer)
+        with pytest.raises(DeliveryTimedOut):
+            await lost
+        broker.scripted.clear()
+        await producer.send_and_wait("t", b"next")
+        await producer.send_and_wait("t", b"last")
+    written = [b"lost"] * was_written
+    assert cluster.partition("t").values() == [b"first", *written, b"next", b"last"]
 
 
-async def test_the_answer_to_a_later_batch_decides_about_one_that_was_given_up() -> None:
+async def test_the_answer_to_a_later_batch_decides_about_a_doubtful_one() -> None:
     pipeline, batches = numbered_pipeline(3)
     for batch in batches:
         pipeline.launch(batch, 1)
@@ -218,7 +206,7 @@ async def test_the_answer_to_a_later_batch_decides_about_one_that_was_given_up()
     assert (pipeline.identity.epoch, pipeline.next_sequence) == (0, 8)
 
 
-async def test_when_nothing_can_decide_the_numbering_begins_anew() -> None:
+async def test_the_numbering_restarts_when_no_answer_can_decide() -> None:
     pipeline, batches = numbered_pipeline(2)
     for batch in batches:
         pipeline.launch(batch, 1)
@@ -230,7 +218,7 @@ async def test_when_nothing_can_decide_the_numbering_begins_anew() -> None:
     assert (pipeline.phase, pipeline.identity.epoch) == (Phase.UNPROVEN, 1)
 
 
-async def test_a_restart_waits_for_the_requests_under_way_and_numbers_what_is_left() -> None:
+async def test_a_restart_waits_for_requests_in_flight_and_numbers_the_remaining_batches() -> None:
     pipeline, (first, second, third) = numbered_pipeline(3)
     for batch in (first, second, third):
         pipeline.launch(batch, 1)
@@ -248,88 +236,78 @@ async def test_a_restart_waits_for_the_requests_under_way_and_numbers_what_is_le
     assert pipeline.retry is first
 
 
-async def test_when_the_epochs_are_used_up_another_id_is_asked_for() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.first_epoch = MAX_EPOCH
-        broker = cluster.brokers[1]
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await producer.send_and_wait("t", b"first")
-            cluster.first_epoch = 0
-            broker.script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
-            with pytest.raises(ApiError):
-                await producer.send_and_wait("t", b"bad")
-            assert (await producer.send_and_wait("t", b"last")).offset == 1
-        ids = [parse_header(batch).producer_id for batch in cluster.partition("t").batches]
-        assert ids == [1, 2]
+async def test_when_the_epochs_are_used_up_another_id_is_asked_for(cluster: FakeCluster) -> None:
+    cluster.first_epoch = MAX_EPOCH
+    broker = cluster.brokers[1]
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await producer.send_and_wait("t", b"first")
+        cluster.first_epoch = 0
+        broker.script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
+        with pytest.raises(ApiError):
+            await producer.send_and_wait("t", b"bad")
+        assert (await producer.send_and_wait("t", b"last")).offset == 1
+    ids = [parse_header(batch).producer_id for batch in cluster.partition("t").batches]
+    assert ids == [1, 2]
 
 
-async def test_a_leader_that_has_lost_what_it_acknowledged_is_followed_with_a_new_epoch() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            for value in range(4):
-                await producer.send_and_wait("t", number(value), partition=0)
-            cluster.partition("t").truncate(2)
-            futures = await send_numbers(producer, 10, first=10)
-            assert [(await future).offset for future in futures] == list(range(2, 12))
-        assert cluster.partition("t").values() == [*map(number, [0, 1, *range(10, 20)])]
+async def test_a_leader_that_lost_acknowledged_batches_gets_a_new_epoch(
+    cluster: FakeCluster,
+) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        for value in range(4):
+            await producer.send_and_wait("t", number(value), partition=0)
+        cluster.partition("t").truncate(2)
+        futures = await send_numbers(producer, 10, first=10)
+        assert [(await future).offset for future in futures] == list(range(2, 12))
+    assert cluster.partition("t").values() == [*map(number, [0, 1, *range(10, 20)])]
 
 
-async def test_a_batch_known_from_long_ago_counts_as_written() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            assert (await producer.send_and_wait("t", b"1")).offset == -1
+async def test_a_batch_known_from_long_ago_counts_as_written(cluster: FakeCluster) -> None:
+    cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        assert (await producer.send_and_wait("t", b"1")).offset == -1
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
-async def test_a_broker_that_knows_us_no_more_gets_a_new_epoch(code: ErrorCode) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await producer.send_and_wait("t", b"first")
-            cluster.brokers[1].script(ApiKey.PRODUCE, refuse(code))
-            futures = await send_numbers(producer, 6)
-            assert [(await future).offset for future in futures] == list(range(1, 7))
-        assert [epoch for epoch, _ in headers(cluster)] == [0, 1, 1, 1]
+async def test_a_broker_that_knows_us_no_more_gets_a_new_epoch(cluster: FakeCluster, code: ErrorCode) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await producer.send_and_wait("t", b"first")
+        cluster.brokers[1].script(ApiKey.PRODUCE, refuse(code))
+        futures = await send_numbers(producer, 6)
+        assert [(await future).offset for future in futures] == list(range(1, 7))
+    assert [epoch for epoch, _ in headers(cluster)] == [0, 1, 1, 1]
 
 
-async def test_an_epoch_that_is_too_old_fails_the_batch_and_the_next_goes_on() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_PRODUCER_EPOCH))
-            with pytest.raises(ApiError, match="INVALID_PRODUCER_EPOCH"):
-                await producer.send_and_wait("t", b"1")
-            assert (await producer.send_and_wait("t", b"2")).offset == 0
-        assert headers(cluster) == [(1, 0)]
+async def test_an_epoch_that_is_too_old_fails_the_batch_and_the_next_goes_on(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_PRODUCER_EPOCH))
+        with pytest.raises(ApiError, match="INVALID_PRODUCER_EPOCH"):
+            await producer.send_and_wait("t", b"1")
+        assert (await producer.send_and_wait("t", b"2")).offset == 0
+    assert headers(cluster) == [(1, 0)]
 
 
-async def test_the_halves_of_a_batch_that_is_too_large_keep_its_numbers() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        settings = {**QUICK, "batch_size": 2_000}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            await producer.send_and_wait("t", b"first")
-            cluster.max_batch_bytes = 300
-            futures = await send_numbers(producer, 16)
-            assert [(await future).offset for future in futures] == list(range(1, 17))
-        assert cluster.partition("t").values() == [b"first", *map(number, range(16))]
-        assert {epoch for epoch, _ in headers(cluster)} == {0}
+async def test_the_halves_of_a_batch_that_is_too_large_keep_its_numbers(cluster: FakeCluster) -> None:
+    settings = {**QUICK, "batch_size": 2_000}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        await producer.send_and_wait("t", b"first")
+        cluster.max_batch_bytes = 300
+        futures = await send_numbers(producer, 16)
+        assert [(await future).offset for future in futures] == list(range(1, 17))
+    assert cluster.partition("t").values() == [b"first", *map(number, range(16))]
+    assert {epoch for epoch, _ in headers(cluster)} == {0}
 
 
-async def test_a_batch_encoded_elsewhere_is_numbered_without_touching_the_callers_bytes() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        encoded = bytes(build_batch([(None, b"a"), (None, b"b")]))
-        before = bytes(encoded)
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            assert (await (await producer.send_batch("t", 0, encoded))).offset == 0
-            assert (await producer.send_and_wait("t", b"c")).offset == 2
-        assert encoded == before
-        assert headers(cluster) == [(0, 0), (0, 2)]
+async def test_a_batch_encoded_elsewhere_is_numbered_without_touching_the_callers_bytes(
+    cluster: FakeCluster,
+) -> None:
+    encoded = bytes(build_batch([(None, b"a"), (None, b"b")]))
+    before = bytes(encoded)
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        assert (await (await producer.send_batch("t", 0, encoded))).offset == 0
+        assert (await producer.send_and_wait("t", b"c")).offset == 2
+    assert encoded == before
+    assert headers(cluster) == [(0, 0), (0, 2)]
 
 
 async def test_without_a_producer_id_records_wait_and_then_go() -> None:
@@ -355,18 +333,18 @@ async def test_a_producer_id_does_not_wait_for_a_broker_that_hangs() -> None:
         gate.set()
 
 
-async def test_a_producer_id_that_is_refused_fails_what_waits_and_is_asked_for_again() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        refused = InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        gate = cluster.brokers[1].gate(ApiKey.INIT_PRODUCER_ID)
-        cluster.brokers[1].script(ApiKey.INIT_PRODUCER_ID, lambda body: refused)
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            future = await producer.send("t", b"1")
-            gate.set()
-            with pytest.raises(ApiError, match="CLUSTER_AUTHORIZATION_FAILED"):
-                await future
-            assert (await producer.send_and_wait("t", b"2")).offset == 0
+async def test_a_refused_producer_id_fails_waiting_records_and_is_requested_again(
+    cluster: FakeCluster,
+) -> None:
+    refused = InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    gate = cluster.brokers[1].gate(ApiKey.INIT_PRODUCER_ID)
+    cluster.brokers[1].script(ApiKey.INIT_PRODUCER_ID, lambda body: refused)
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        future = await producer.send("t", b"1")
+        gate.set()
+        with pytest.raises(ApiError, match="CLUSTER_AUTHORIZATION_FAILED"):
+            await future
+        assert (await producer.send_and_wait("t", b"2")).offset == 0
 
 
 @pytest.mark.parametrize(
@@ -381,20 +359,18 @@ def test_settings_that_exclude_idempotence_switch_it_off_or_contradict_it(settin
     assert not ProducerConfig(enable_idempotence=False).is_idempotent
 
 
-async def test_switched_off_nothing_is_numbered_and_one_batch_goes_at_a_time() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        settings = {**SMALL, "enable_idempotence": False}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            await producer.send_and_wait("t", b"first")
-            gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-            await send_numbers(producer, 10)
-            await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) == 2)
-            await producer.partitions_for("t")
-            assert len(cluster.requests(ApiKey.PRODUCE)) == 2
-            gate.set()
-        assert not cluster.requests(ApiKey.INIT_PRODUCER_ID)
-        assert {sequence for _, sequence in headers(cluster)} == {-1}
+async def test_switched_off_nothing_is_numbered_and_one_batch_goes_at_a_time(cluster: FakeCluster) -> None:
+    settings = {**SMALL, "enable_idempotence": False}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        await producer.send_and_wait("t", b"first")
+        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+        await send_numbers(producer, 10)
+        await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) == 2)
+        await producer.partitions_for("t")
+        assert len(cluster.requests(ApiKey.PRODUCE)) == 2
+        gate.set()
+    assert not cluster.requests(ApiKey.INIT_PRODUCER_ID)
+    assert {sequence for _, sequence in headers(cluster)} == {-1}
 
 
 # Random faults
@@ -531,7 +507,7 @@ def test_nothing_follows_while_one_that_was_written_lacks_its_answer() -> None:
     assert pipeline.takes_new
 
 
-def test_a_numbering_begins_anew_only_when_what_was_written_has_its_answer() -> None:
+def test_a_numbering_restarts_only_when_written_batches_have_their_answers() -> None:
     pipeline, (lost, later, gap) = numbered_pipeline(3)
     for one in (lost, later, gap):
         pipeline.launch(one, 1)
@@ -549,21 +525,21 @@ def test_a_numbering_begins_anew_only_when_what_was_written_has_its_answer() -> 
     assert gap.base_sequence == 0
 
 
-async def test_a_batch_that_the_broker_has_forgotten_is_delivered_if_a_later_one_was() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await producer.send_and_wait("t", number(0))
-            broker = cluster.brokers[1]
-            broker.script(
-                ApiKey.PRODUCE,
-                writing(broker, refuse(ErrorCode.REQUEST_TIMED_OUT)),
-                refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-            )
-            future = await producer.send("t", number(1))
-            await until(lambda: bool(pipeline_of(producer).batches))
-            (batch,) = pipeline_of(producer).batches
-            batch.is_written = True
-            await producer.flush()
-            assert future.result().offset == -1
-        assert cluster.partition("t").values() == [number(0), number(1)]
+async def test_a_batch_that_the_broker_has_forgotten_is_delivered_if_a_later_one_was(
+    cluster: FakeCluster,
+) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await producer.send_and_wait("t", number(0))
+        broker = cluster.brokers[1]
+        broker.script(
+            ApiKey.PRODUCE,
+            writing(broker, refuse(ErrorCode.REQUEST_TIMED_OUT)),
+            refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        )
+        future = await producer.send("t", number(1))
+        await until(lambda: bool(pipeline_of(producer).batches))
+        (batch,) = pipeline_of(producer).batches
+        batch.is_written = True
+        await producer.flush()
+        assert future.result().offset == -1
+    assert cluster.partition("t").values() == [number(0), number(1)]

@@ -14,7 +14,7 @@ from barnabas.client.loop_thread import LoopThread
 from tests.support.waiting import DEADLINE_S
 
 
-def test_a_call_that_the_end_cuts_short_is_told_so() -> None:
+def test_a_call_that_stop_cancels_raises_client_closed() -> None:
     thread = LoopThread("test")
     begun = threading.Event()
     outcome: list[BaseException] = []
@@ -39,7 +39,7 @@ def test_a_call_that_the_end_cuts_short_is_told_so() -> None:
     assert str(error) == "the end"
 
 
-def test_no_call_slips_in_behind_the_end_and_waits_for_ever() -> None:
+def test_no_call_blocks_after_the_end() -> None:
     thread = LoopThread("test")
     ended: list[str] = []
 

@@ -95,91 +95,77 @@ async def test_a_record_is_written_and_its_future_says_where() -> None:
         assert record.headers == (("h", b"1"), ("n", None))
 
 
-async def test_records_sent_together_share_a_batch() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            futures = [await producer.send("t", b"%d" % number) for number in range(50)]
-            offsets = [(await future).offset for future in futures]
-        assert offsets == list(range(50))
-        assert len(cluster.requests(ApiKey.PRODUCE)) == 1
+async def test_records_sent_together_share_a_batch(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        futures = [await producer.send("t", b"%d" % number) for number in range(50)]
+        offsets = [(await future).offset for future in futures]
+    assert offsets == list(range(50))
+    assert len(cluster.requests(ApiKey.PRODUCE)) == 1
 
 
-async def test_batches_end_at_batch_size() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        settings = {"batch_size": 1_000, "max_request_size": 1_000}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            for number in range(100):
-                await producer.send("t", b"%050d" % number)
-        partition = cluster.partition("t")
-        assert partition.values() == [b"%050d" % number for number in range(100)]
-        assert len(partition.batches) > 5
-        assert all(len(batch) <= 1_000 for batch in partition.batches)
+async def test_batches_end_at_batch_size(cluster: FakeCluster) -> None:
+    settings = {"batch_size": 1_000, "max_request_size": 1_000}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        for number in range(100):
+            await producer.send("t", b"%050d" % number)
+    partition = cluster.partition("t")
+    assert partition.values() == [b"%050d" % number for number in range(100)]
+    assert len(partition.batches) > 5
+    assert all(len(batch) <= 1_000 for batch in partition.batches)
 
 
-async def test_a_batch_grows_while_the_one_before_is_in_flight() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=1_000) as producer:
-            await producer.send("t", b"first")
-            await until(lambda: cluster.requests(ApiKey.PRODUCE))
-            for number in range(100):
-                await producer.send("t", b"%050d" % number)
-            gate.set()
-        batches = cluster.partition("t").batches
-        assert len(batches) == 2
-        assert parse_header(batches[1]).record_count == 100
+async def test_a_batch_grows_while_the_one_before_is_in_flight(cluster: FakeCluster) -> None:
+    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+    async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=1_000) as producer:
+        await producer.send("t", b"first")
+        await until(lambda: cluster.requests(ApiKey.PRODUCE))
+        for number in range(100):
+            await producer.send("t", b"%050d" % number)
+        gate.set()
+    batches = cluster.partition("t").batches
+    assert len(batches) == 2
+    assert parse_header(batches[1]).record_count == 100
 
 
-async def test_lingering_waits_for_more_until_flushed() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000, **_long()) as producer:
-            first = await producer.send("t", b"1")
-            for _ in range(5):
-                await producer.partitions_for("t")
-                await asyncio.sleep(0)
-            second = await producer.send("t", b"2")
-            assert not cluster.requests(ApiKey.PRODUCE)
-            await producer.flush()
-            assert (first.result().offset, second.result().offset) == (0, 1)
-        assert len(cluster.requests(ApiKey.PRODUCE)) == 1
+async def test_lingering_waits_for_more_until_flushed(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000, **_long()) as producer:
+        first = await producer.send("t", b"1")
+        for _ in range(5):
+            await producer.partitions_for("t")
+            await asyncio.sleep(0)
+        second = await producer.send("t", b"2")
+        assert not cluster.requests(ApiKey.PRODUCE)
+        await producer.flush()
+        assert (first.result().offset, second.result().offset) == (0, 1)
+    assert len(cluster.requests(ApiKey.PRODUCE)) == 1
 
 
 def _long() -> dict[str, int]:
     return {"delivery_timeout_ms": 120_000}
 
 
-async def test_lingering_ends_by_itself() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=20) as producer:
-            assert (await producer.send_and_wait("t", b"1")).offset == 0
+async def test_lingering_ends_by_itself(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=20) as producer:
+        assert (await producer.send_and_wait("t", b"1")).offset == 0
 
 
-async def test_a_full_batch_does_not_linger() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        settings = {"linger_ms": 60_000, "batch_size": 500, **_long()}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            first = await producer.send("t", bytes(400))
-            await producer.send("t", bytes(400))
-            assert (await first).offset == 0
+async def test_a_full_batch_does_not_linger(cluster: FakeCluster) -> None:
+    settings = {"linger_ms": 60_000, "batch_size": 500, **_long()}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        first = await producer.send("t", bytes(400))
+        await producer.send("t", bytes(400))
+        assert (await first).offset == 0
 
 
-async def test_a_round_that_is_due_at_once_may_be_put_off() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            assert producer._sender is not None
-            for present, next_at in ((5.0, 5.0), (5.0, 4.0), (5.0, 65.0), (5.0, 5.0)):
-                producer._sender._arm(present, next_at)
-            assert (await producer.send_and_wait("t", b"1")).offset == 0
+async def test_a_round_that_is_due_at_once_may_be_put_off(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        assert producer._sender is not None
+        for present, next_at in ((5.0, 5.0), (5.0, 4.0), (5.0, 65.0), (5.0, 5.0)):
+            producer._sender._arm(present, next_at)
+        assert (await producer.send_and_wait("t", b"1")).offset == 0
 
 
-async def test_one_request_carries_the_partitions_of_a_leader() -> None:
+async def test_one_request_has_all_partitions_of_a_leader() -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 6)
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -200,7 +186,7 @@ async def test_records_without_a_key_stick_to_a_partition_per_batch_and_reach_al
         assert all(partition.log_end_offset for partition in cluster.topics["t"])
 
 
-async def test_a_custom_partitioner_is_asked_and_checked() -> None:
+async def test_the_result_of_a_custom_partitioner_is_checked() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("t", 4)
         wanted = [2, 9]
@@ -222,58 +208,48 @@ async def test_a_wrong_leader_is_replaced_by_the_right_one() -> None:
         assert len(refused) == 2
 
 
-async def test_the_first_record_of_a_topic_asks_about_it_once() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            await producer.send_and_wait("t", b"value")
-            about = [
-                [topic.name for topic in request.topics] for request in cluster.requests(ApiKey.METADATA)
-            ]
-            assert about == [[], ["t"]]
+async def test_the_first_record_of_a_topic_asks_about_it_once(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        await producer.send_and_wait("t", b"value")
+        about = [[topic.name for topic in request.topics] for request in cluster.requests(ApiKey.METADATA)]
+        assert about == [[], ["t"]]
 
 
-async def test_a_retry_does_not_reorder() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        broker = cluster.brokers[1]
-        gate = broker.gate(ApiKey.PRODUCE)
-        broker.script(
-            ApiKey.PRODUCE,
-            refuse(ErrorCode.NOT_ENOUGH_REPLICAS),
-            refuse(ErrorCode.REQUEST_TIMED_OUT),
-            refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
-        )
-        settings = {"batch_size": 200, "max_request_size": 200, **QUICK}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            for number in range(40):
-                await producer.send("t", b"%050d" % number)
-            gate.set()
-        assert cluster.partition("t").values() == [b"%050d" % number for number in range(40)]
-        assert not broker.scripted[ApiKey.PRODUCE]
+async def test_a_retry_does_not_reorder(cluster: FakeCluster) -> None:
+    broker = cluster.brokers[1]
+    gate = broker.gate(ApiKey.PRODUCE)
+    broker.script(
+        ApiKey.PRODUCE,
+        refuse(ErrorCode.NOT_ENOUGH_REPLICAS),
+        refuse(ErrorCode.REQUEST_TIMED_OUT),
+        refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    )
+    settings = {"batch_size": 200, "max_request_size": 200, **QUICK}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        for number in range(40):
+            await producer.send("t", b"%050d" % number)
+        gate.set()
+    assert cluster.partition("t").values() == [b"%050d" % number for number in range(40)]
+    assert not broker.scripted[ApiKey.PRODUCE]
 
 
-async def test_never_two_batches_of_a_partition_are_in_flight() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-        settings = {"batch_size": 200, "max_request_size": 200}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            for number in range(10):
-                await producer.send("t", b"%050d" % number)
-            await until(lambda: cluster.requests(ApiKey.PRODUCE))
-            await producer.partitions_for("t")
-            assert len(cluster.requests(ApiKey.PRODUCE)) == 1
-            gate.set()
+async def test_never_two_batches_of_a_partition_are_in_flight(cluster: FakeCluster) -> None:
+    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+    settings = {"batch_size": 200, "max_request_size": 200}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        for number in range(10):
+            await producer.send("t", b"%050d" % number)
+        await until(lambda: cluster.requests(ApiKey.PRODUCE))
+        await producer.partitions_for("t")
+        assert len(cluster.requests(ApiKey.PRODUCE)) == 1
+        gate.set()
 
 
-async def test_a_connection_reset_in_flight_is_followed_by_a_retry() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.brokers[1].script(ApiKey.PRODUCE, reset_connection)
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            assert (await producer.send_and_wait("t", b"1")).offset == 0
-        assert len(cluster.requests(ApiKey.PRODUCE)) == 2
+async def test_a_connection_reset_in_flight_is_followed_by_a_retry(cluster: FakeCluster) -> None:
+    cluster.brokers[1].script(ApiKey.PRODUCE, reset_connection)
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        assert (await producer.send_and_wait("t", b"1")).offset == 0
+    assert len(cluster.requests(ApiKey.PRODUCE)) == 2
 
 
 async def test_after_the_leaders_death_the_next_leader_gets_the_records() -> None:
@@ -289,7 +265,7 @@ async def test_after_the_leaders_death_the_next_leader_gets_the_records() -> Non
             assert (await future).offset == 1
 
 
-async def test_a_stopped_broker_is_given_up_when_the_cluster_counts_it_out() -> None:
+async def test_requests_to_a_stopped_broker_end_when_the_cluster_drops_it() -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         settings = {"request_timeout_ms": 60_000, "retry_backoff_ms": 5}
@@ -305,255 +281,228 @@ async def test_a_stopped_broker_is_given_up_when_the_cluster_counts_it_out() -> 
         assert cluster.partition("t").values() == [b"1", b"2"]
 
 
-async def test_an_error_that_no_retry_cures_reaches_the_future_at_once() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
+async def test_an_error_that_no_retry_cures_reaches_the_future_at_once(cluster: FakeCluster) -> None:
+    cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        with pytest.raises(ApiError) as refusal:
+            await producer.send_and_wait("t", b"1")
+        assert refusal.value.code == ErrorCode.INVALID_RECORD
+        assert "t-0" in str(refusal.value)
+        assert (await producer.send_and_wait("t", b"2")).offset == 0
+
+
+async def test_a_failed_batch_is_logged_without_a_waiter(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
+    with caplog.at_level(logging.WARNING, "barnabas.client"):
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send("t", b"1")
+    assert "1 records for t-0 were not delivered: INVALID_RECORD" in caplog.text
+
+
+async def test_retries_are_bounded_by_number(cluster: FakeCluster) -> None:
+    cluster.brokers[1].script(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 3)
+    async with Producer(bootstrap_servers=cluster.bootstrap, retries=2, **QUICK) as producer:
+        with pytest.raises(ApiError, match="NOT_ENOUGH_REPLICAS"):
+            await producer.send_and_wait("t", b"1")
+    assert len(cluster.requests(ApiKey.PRODUCE)) == 3
+
+
+async def test_delivery_times_out_with_the_last_error_as_its_cause(cluster: FakeCluster) -> None:
+    cluster.brokers[1].script(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        future = await producer.send("t", b"1")
+        await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) > 2)
+        let_time_pass(producer)
+        with pytest.raises(DeliveryTimedOut, match="delivery_timeout_ms") as failure:
+            await future
+    assert isinstance(failure.value, TimeoutError)
+    assert isinstance(failure.value.__cause__, ApiError)
+    assert failure.value.__cause__.code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+async def test_delivery_times_out_while_the_answer_is_awaited_and_later_records_go_on(
+    cluster: FakeCluster,
+) -> None:
+    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+    settings = {"request_timeout_ms": 100, **QUICK}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        future = await producer.send("t", b"1")
+        await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) > 1)
+        let_time_pass(producer)
+        with pytest.raises(DeliveryTimedOut):
+            await future
+        gate.set()
+        await producer.send_and_wait("t", b"2")
+    assert cluster.partition("t").values()[-1] == b"2"
+
+
+async def test_without_a_leader_records_wait_for_one(cluster: FakeCluster) -> None:
+    cluster.move_leader("t", 0, -1)
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        future = await producer.send("t", b"1")
+        asked = len(cluster.requests(ApiKey.METADATA))
+        await until(lambda: len(cluster.requests(ApiKey.METADATA)) > asked)
+        cluster.move_leader("t", 0, 1)
+        assert (await future).offset == 0
+
+
+async def test_a_full_buffer_refuses_after_max_block(cluster: FakeCluster) -> None:
+    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+    settings = {"buffer_memory": 2_000, "batch_size": 1_000, "max_block_ms": 200}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        await become_known(producer, "t")
+        for _ in range(2):
+            await producer.send("t", bytes(900))
+        with pytest.raises(BufferExhausted, match="max_block_ms"):
+            await producer.send("t", bytes(900))
+        gate.set()
+        await producer.flush()
+        assert (await producer.send_and_wait("t", b"goes on")).offset > 0
+        assert producer._accumulator.available_bytes == 2_000
+
+
+async def test_a_waiting_send_continues_when_memory_is_free(cluster: FakeCluster) -> None:
+    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+    settings = {"buffer_memory": 2_000, "batch_size": 1_000}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+
+        async def send_many() -> None:
+            for number in range(10):
+                await producer.send("t", b"%0900d" % number)
+
+        sending = asyncio.create_task(send_many())
+        await until(lambda: producer._accumulator.is_short_of_memory)
+        gate.set()
+        await sending
+    assert cluster.partition("t").values() == [b"%0900d" % number for number in range(10)]
+
+
+async def test_two_waiters_for_all_of_the_memory_get_it_one_after_the_other(cluster: FakeCluster) -> None:
+    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+    settings = {"buffer_memory": 2_000, "batch_size": 2_000}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        await become_known(producer, "t")
+        await producer.send("t", bytes(1_900), partition=0)
+        senders = [
+            asyncio.create_task(producer.send_and_wait("t", bytes(1_900), partition=0)) for _ in range(3)
+        ]
+        await until(lambda: producer._accumulator.is_short_of_memory)
+        gate.set()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*senders)
+        assert producer._accumulator.available_bytes == 2_000
+
+
+async def test_callbacks_get_success_and_failure_and_may_raise(
+    cluster: FakeCluster,
+) -> None:
+    told: list[tuple[RecordMetadata | None, BarnabasError | None]] = []
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+
+    def broken(metadata: object, error: object) -> None:
+        raise ValueError("the user's own fault")
+
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        await producer.send("t", b"1", on_delivery=broken)
+        await producer.send("t", b"2", on_delivery=lambda *outcome: told.append(outcome))
+        await producer.flush()
         cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            with pytest.raises(ApiError) as refusal:
-                await producer.send_and_wait("t", b"1")
-            assert refusal.value.code == ErrorCode.INVALID_RECORD
-            assert "t-0" in str(refusal.value)
-            assert (await producer.send_and_wait("t", b"2")).offset == 0
-
-
-async def test_a_failed_batch_is_logged_though_nobody_waits(caplog: pytest.LogCaptureFixture) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
-        with caplog.at_level(logging.WARNING, "barnabas.client"):
-            async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-                await producer.send("t", b"1")
-        assert "1 records for t-0 were not delivered: INVALID_RECORD" in caplog.text
-
-
-async def test_retries_are_bounded_by_number() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.brokers[1].script(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 3)
-        async with Producer(bootstrap_servers=cluster.bootstrap, retries=2, **QUICK) as producer:
-            with pytest.raises(ApiError, match="NOT_ENOUGH_REPLICAS"):
-                await producer.send_and_wait("t", b"1")
-        assert len(cluster.requests(ApiKey.PRODUCE)) == 3
-
-
-async def test_delivery_times_out_with_the_last_error_as_its_cause() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.brokers[1].script(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            future = await producer.send("t", b"1")
-            await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) > 2)
-            let_time_pass(producer)
-            with pytest.raises(DeliveryTimedOut, match="delivery_timeout_ms") as failure:
-                await future
-        assert isinstance(failure.value, TimeoutError)
-        assert isinstance(failure.value.__cause__, ApiError)
-        assert failure.value.__cause__.code == ErrorCode.NOT_ENOUGH_REPLICAS
-
-
-async def test_delivery_times_out_while_the_answer_is_awaited_and_later_records_go_on() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-        settings = {"request_timeout_ms": 100, **QUICK}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            future = await producer.send("t", b"1")
-            await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) > 1)
-            let_time_pass(producer)
-            with pytest.raises(DeliveryTimedOut):
-                await future
-            gate.set()
-            await producer.send_and_wait("t", b"2")
-        assert cluster.partition("t").values()[-1] == b"2"
-
-
-async def test_without_a_leader_records_wait_for_one() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.move_leader("t", 0, -1)
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            future = await producer.send("t", b"1")
-            asked = len(cluster.requests(ApiKey.METADATA))
-            await until(lambda: len(cluster.requests(ApiKey.METADATA)) > asked)
-            cluster.move_leader("t", 0, 1)
-            assert (await future).offset == 0
-
-
-async def test_a_full_buffer_refuses_after_max_block() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-        settings = {"buffer_memory": 2_000, "batch_size": 1_000, "max_block_ms": 200}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            await become_known(producer, "t")
-            for _ in range(2):
-                await producer.send("t", bytes(900))
-            with pytest.raises(BufferExhausted, match="max_block_ms"):
-                await producer.send("t", bytes(900))
-            gate.set()
-            await producer.flush()
-            assert (await producer.send_and_wait("t", b"goes on")).offset > 0
-            assert producer._accumulator.available_bytes == 2_000
-
-
-async def test_one_who_waits_for_room_goes_on_when_there_is_some() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-        settings = {"buffer_memory": 2_000, "batch_size": 1_000}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-
-            async def send_many() -> None:
-                for number in range(10):
-                    await producer.send("t", b"%0900d" % number)
-
-            sending = asyncio.create_task(send_many())
-            await until(lambda: producer._accumulator.is_short_of_memory)
-            gate.set()
-            await sending
-        assert cluster.partition("t").values() == [b"%0900d" % number for number in range(10)]
-
-
-async def test_two_waiters_for_all_of_the_memory_get_it_one_after_the_other() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-        settings = {"buffer_memory": 2_000, "batch_size": 2_000}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            await become_known(producer, "t")
-            await producer.send("t", bytes(1_900), partition=0)
-            senders = [
-                asyncio.create_task(producer.send_and_wait("t", bytes(1_900), partition=0)) for _ in range(3)
-            ]
-            await until(lambda: producer._accumulator.is_short_of_memory)
-            gate.set()
-            async with asyncio.timeout(20):
-                await asyncio.gather(*senders)
-            assert producer._accumulator.available_bytes == 2_000
-
-
-async def test_callbacks_are_told_of_success_and_failure_and_may_fail_themselves() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        told: list[tuple[RecordMetadata | None, BarnabasError | None]] = []
-        reported: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
-
-        def broken(metadata: object, error: object) -> None:
-            raise ValueError("the user's own fault")
-
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            await producer.send("t", b"1", on_delivery=broken)
-            await producer.send("t", b"2", on_delivery=lambda *outcome: told.append(outcome))
-            await producer.flush()
-            cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
-            await producer.send("t", b"3", on_delivery=lambda *outcome: told.append(outcome))
-        (metadata, no_error), (no_metadata, error) = told
-        assert metadata is not None
-        assert metadata.offset == 1
-        assert no_error is None
-        assert no_metadata is None
-        assert isinstance(error, ApiError)
-        assert [str(context["exception"]) for context in reported] == ["the user's own fault"]
+        await producer.send("t", b"3", on_delivery=lambda *outcome: told.append(outcome))
+    (metadata, no_error), (no_metadata, error) = told
+    assert metadata is not None
+    assert metadata.offset == 1
+    assert no_error is None
+    assert no_metadata is None
+    assert isinstance(error, ApiError)
+    assert [str(context["exception"]) for context in reported] == ["the user's own fault"]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE])
 async def test_a_batch_that_is_too_large_is_split_and_every_future_and_callback_follows(
+    cluster: FakeCluster,
     code: ErrorCode,
 ) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.too_large = code
-        cluster.max_batch_bytes = 400
-        told: list[int] = []
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            futures = [
-                await producer.send(
-                    "t",
-                    b"%050d" % number,
-                    timestamp_ms=1000 + number,
-                    on_delivery=lambda metadata, _: told.append(metadata.offset if metadata else -1),
-                )
-                for number in range(33)
-            ]
-            found = [await future for future in futures]
-        assert [metadata.offset for metadata in found] == list(range(33))
-        assert [metadata.timestamp_ms for metadata in found] == [1000 + number for number in range(33)]
-        assert sorted(told) == list(range(33))
-        assert cluster.partition("t").values() == [b"%050d" % number for number in range(33)]
+    cluster.too_large = code
+    cluster.max_batch_bytes = 400
+    told: list[int] = []
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        futures = [
+            await producer.send(
+                "t",
+                b"%050d" % number,
+                timestamp_ms=1000 + number,
+                on_delivery=lambda metadata, _: told.append(metadata.offset if metadata else -1),
+            )
+            for number in range(33)
+        ]
+        found = [await future for future in futures]
+    assert [metadata.offset for metadata in found] == list(range(33))
+    assert [metadata.timestamp_ms for metadata in found] == [1000 + number for number in range(33)]
+    assert sorted(told) == list(range(33))
+    assert cluster.partition("t").values() == [b"%050d" % number for number in range(33)]
 
 
-async def test_one_record_that_is_too_large_for_the_broker_fails_alone() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.max_batch_bytes = 400
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            futures = [await producer.send("t", value) for value in (b"a", bytes(1_000), b"c")]
-            await producer.flush()
-            with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
-                futures[1].result()
-        assert cluster.partition("t").values() == [b"a", b"c"]
+async def test_one_record_that_is_too_large_for_the_broker_fails_alone(cluster: FakeCluster) -> None:
+    cluster.max_batch_bytes = 400
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        futures = [await producer.send("t", value) for value in (b"a", bytes(1_000), b"c")]
+        await producer.flush()
+        with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
+            futures[1].result()
+    assert cluster.partition("t").values() == [b"a", b"c"]
 
 
-async def test_a_record_above_max_request_size_is_refused_by_send() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, max_request_size=20_000) as producer:
-            with pytest.raises(ApiError, match=r"max_request_size \(20000\)"):
-                await producer.send("t", bytes(20_000))
-            assert producer._accumulator.available_bytes == producer.config.buffer_memory
+async def test_a_record_above_max_request_size_is_refused_by_send(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, max_request_size=20_000) as producer:
+        with pytest.raises(ApiError, match=r"max_request_size \(20000\)"):
+            await producer.send("t", bytes(20_000))
+        assert producer._accumulator.available_bytes == producer.config.buffer_memory
 
 
-async def test_encoded_batches_go_out_as_they_are() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        batch = build_batch([(b"k", b"1"), (None, b"2")], timestamp_ms=99)
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            await producer.send("t", b"0", partition=0)
-            metadata = await (await producer.send_batch("t", 0, batch))
-            assert (metadata.offset, metadata.timestamp_ms) == (1, 99)
-            with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
-                await producer.send_batch("t", 0, batch[:-1])
-        assert cluster.partition("t").values() == [b"0", b"1", b"2"]
+async def test_encoded_batches_go_out_as_they_are(cluster: FakeCluster) -> None:
+    batch = build_batch([(b"k", b"1"), (None, b"2")], timestamp_ms=99)
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        await producer.send("t", b"0", partition=0)
+        metadata = await (await producer.send_batch("t", 0, batch))
+        assert (metadata.offset, metadata.timestamp_ms) == (1, 99)
+        with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
+            await producer.send_batch("t", 0, batch[:-1])
+    assert cluster.partition("t").values() == [b"0", b"1", b"2"]
 
 
-async def test_acks_0_is_sent_without_an_answer() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, acks=0) as producer:
-            assert (await producer.send_and_wait("t", b"1")).offset == -1
-            await until(lambda: cluster.partition("t").log_end_offset == 1)
+async def test_acks_0_is_sent_without_an_answer(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, acks=0) as producer:
+        assert (await producer.send_and_wait("t", b"1")).offset == -1
+        await until(lambda: cluster.partition("t").log_end_offset == 1)
 
 
-async def test_compressed_batches_are_read_back() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, compression_type="lz4") as producer:
-            for number in range(1_000):
-                await producer.send("t", b"%010d" % number)
-        assert cluster.partition("t").values() == [b"%010d" % number for number in range(1_000)]
-        assert sum(map(len, cluster.partition("t").batches)) < 12_000
+async def test_compressed_batches_are_read_back(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, compression_type="lz4") as producer:
+        for number in range(1_000):
+            await producer.send("t", b"%010d" % number)
+    assert cluster.partition("t").values() == [b"%010d" % number for number in range(1_000)]
+    assert sum(map(len, cluster.partition("t").batches)) < 12_000
 
 
-async def test_cancelling_one_waiter_leaves_the_others() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            futures = [await producer.send("t", b"x") for _ in range(2)]
+async def test_cancelling_one_waiter_leaves_the_others(cluster: FakeCluster) -> None:
+    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        futures = [await producer.send("t", b"x") for _ in range(2)]
 
-            async def wait(index: int) -> int:
-                return (await futures[index]).offset
+        async def wait(index: int) -> int:
+            return (await futures[index]).offset
 
-            impatient, patient = asyncio.create_task(wait(0)), asyncio.create_task(wait(1))
-            await until(lambda: cluster.requests(ApiKey.PRODUCE))
-            impatient.cancel()
-            with pytest.raises(asyncio.InvalidStateError):
-                futures[0].result()
-            gate.set()
-            assert await patient == 1
-            assert futures[0].result().offset == 0
+        impatient, patient = asyncio.create_task(wait(0)), asyncio.create_task(wait(1))
+        await until(lambda: cluster.requests(ApiKey.PRODUCE))
+        impatient.cancel()
+        with pytest.raises(asyncio.InvalidStateError):
+            futures[0].result()
+        gate.set()
+        assert await patient == 1
+        assert futures[0].result().offset == 0
 
 
 @pytest.mark.parametrize(
@@ -565,15 +514,15 @@ async def test_cancelling_one_waiter_leaves_the_others() -> None:
         ({"value": b"", "headers": [("a", "b")]}, "expected pairs of a str and bytes or None"),
     ],
 )
-async def test_arguments_of_a_wrong_type_are_named(arguments: dict[str, Any], said: str) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            for _ in range(2):
-                with pytest.raises(TypeError, match=said):
-                    await producer.send("t", **arguments)
-            assert (await producer.send_and_wait("t", b"fine")).offset == 0
-            assert producer._accumulator.available_bytes == producer.config.buffer_memory
+async def test_arguments_of_a_wrong_type_are_named(
+    cluster: FakeCluster, arguments: dict[str, Any], said: str
+) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for _ in range(2):
+            with pytest.raises(TypeError, match=said):
+                await producer.send("t", **arguments)
+        assert (await producer.send_and_wait("t", b"fine")).offset == 0
+        assert producer._accumulator.available_bytes == producer.config.buffer_memory
 
 
 async def test_an_unknown_topic_is_refused_after_max_block_by_name() -> None:
@@ -596,32 +545,28 @@ async def test_a_topic_that_appears_while_sending_waits_is_used() -> None:
             assert (await sending).offset == 0
 
 
-async def test_after_close_and_before_start_sending_is_refused() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        producer = Producer(bootstrap_servers=cluster.bootstrap)
-        with pytest.raises(ClientClosed, match="not started"):
-            await producer.send("t", b"x")
-        await producer.start()
-        await producer.send_and_wait("t", b"x")
-        await producer.close()
-        await producer.close()
-        with pytest.raises(ClientClosed, match="closed"):
-            await producer.send("t", b"x")
-        with pytest.raises(ClientClosed, match="closed"):
-            await producer.flush()
+async def test_after_close_and_before_start_sending_is_refused(cluster: FakeCluster) -> None:
+    producer = Producer(bootstrap_servers=cluster.bootstrap)
+    with pytest.raises(ClientClosed, match="not started"):
+        await producer.send("t", b"x")
+    await producer.start()
+    await producer.send_and_wait("t", b"x")
+    await producer.close()
+    await producer.close()
+    with pytest.raises(ClientClosed, match="closed"):
+        await producer.send("t", b"x")
+    with pytest.raises(ClientClosed, match="closed"):
+        await producer.flush()
 
 
-async def test_close_with_a_timeout_fails_what_is_left() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.brokers[1].gate(ApiKey.PRODUCE)
-        producer = Producer(bootstrap_servers=cluster.bootstrap)
-        await producer.start()
-        future = await producer.send("t", b"x")
-        await producer.close(timeout_ms=20)
-        with pytest.raises(ClientClosed, match="closed before the record was delivered"):
-            await future
+async def test_close_with_a_timeout_fails_the_remaining_records(cluster: FakeCluster) -> None:
+    cluster.brokers[1].gate(ApiKey.PRODUCE)
+    producer = Producer(bootstrap_servers=cluster.bootstrap)
+    await producer.start()
+    future = await producer.send("t", b"x")
+    await producer.close(timeout_ms=20)
+    with pytest.raises(ClientClosed, match="closed before the record was delivered"):
+        await future
 
 
 async def test_starting_without_a_broker_names_every_server() -> None:
@@ -633,13 +578,13 @@ async def test_starting_without_a_broker_names_every_server() -> None:
     assert "refused" in str(failure.value)
 
 
-async def test_a_broker_that_leaves_a_partition_out_of_its_answer_fails_that_batch() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.brokers[1].script(ApiKey.PRODUCE, lambda body: ProduceResponse(responses=[]))
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            with pytest.raises(ApiError, match="did not answer for t-0"):
-                await producer.send_and_wait("t", b"1")
+async def test_a_broker_that_leaves_a_partition_out_of_its_answer_fails_that_batch(
+    cluster: FakeCluster,
+) -> None:
+    cluster.brokers[1].script(ApiKey.PRODUCE, lambda body: ProduceResponse(responses=[]))
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        with pytest.raises(ApiError, match="did not answer for t-0"):
+            await producer.send_and_wait("t", b"1")
 
 
 async def test_more_partitions_are_used_after_the_next_metadata() -> None:

@@ -69,7 +69,7 @@ async def test_the_leader_is_followed() -> None:
         cluster.close()
 
 
-async def test_offsets_that_are_gone_are_an_error_that_names_them() -> None:
+async def test_an_offset_below_the_log_start_is_an_error_that_names_it() -> None:
     async with FakeCluster() as fake:
         fake.add_topic("t")
         fill(fake.partition("t"), 0, 50)

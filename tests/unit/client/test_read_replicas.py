@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.partition_state import ReadReplica, advised_replica, broker_to_read
 from barnabas.client.metadata import Leader
 from barnabas.protocol.errors import ErrorCode
@@ -17,7 +16,7 @@ from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.waiting import until
 
-from .test_consumer import T0, fill, read, values
+from .test_consumer import T0, fill, read, reading, values
 
 NEAR = {"client_rack": "b", "auto_offset_reset": "none", "retry_backoff_ms": 5}
 
@@ -73,8 +72,7 @@ def fetches_of(cluster: FakeCluster, node_id: int) -> int:
 
 async def test_records_come_from_the_replica_that_the_leader_names(cluster: FakeCluster) -> None:
     Racks(cluster)
-    async with Consumer(bootstrap_servers=cluster.bootstrap, **NEAR) as consumer:
-        consumer.assign([T0])
+    async with reading(cluster, **NEAR) as consumer:
         consumer.seek(T0, 0)
         assert await read(consumer, 30) == values(0, 30)
         fill(cluster.partition("t"), 30, 60)
@@ -84,10 +82,9 @@ async def test_records_come_from_the_replica_that_the_leader_names(cluster: Fake
     assert {body.rack_id for body in cluster.requests(ApiKey.FETCH)} == {"b"}
 
 
-async def test_without_a_rack_nothing_is_told(cluster: FakeCluster) -> None:
+async def test_without_a_rack_the_request_names_none(cluster: FakeCluster) -> None:
     Racks(cluster)
-    async with Consumer(bootstrap_servers=cluster.bootstrap, **{**NEAR, "client_rack": None}) as consumer:
-        consumer.assign([T0])
+    async with reading(cluster, **{**NEAR, "client_rack": None}) as consumer:
         consumer.seek(T0, 0)
         assert await read(consumer, 30) == values(0, 30)
     assert fetches_of(cluster, 2) == 0
@@ -95,8 +92,7 @@ async def test_without_a_rack_nothing_is_told(cluster: FakeCluster) -> None:
 
 async def test_the_leader_is_read_again_when_the_replica_dies(cluster: FakeCluster) -> None:
     racks = Racks(cluster)
-    async with Consumer(bootstrap_servers=cluster.bootstrap, **NEAR) as consumer:
-        consumer.assign([T0])
+    async with reading(cluster, **NEAR) as consumer:
         consumer.seek(T0, 0)
         assert await read(consumer, 30) == values(0, 30)
         await cluster.brokers[2].stop()
@@ -112,11 +108,10 @@ async def test_the_leader_is_read_again_when_the_replica_dies(cluster: FakeClust
     "code",
     [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR],
 )
-async def test_what_a_replica_refuses_is_the_leaders_to_judge(cluster: FakeCluster, code: ErrorCode) -> None:
+async def test_after_an_error_of_a_replica_the_leader_is_read(cluster: FakeCluster, code: ErrorCode) -> None:
     racks = Racks(cluster)
     racks.refusal = code
-    async with Consumer(bootstrap_servers=cluster.bootstrap, **NEAR) as consumer:
-        consumer.assign([T0])
+    async with reading(cluster, **NEAR) as consumer:
         consumer.seek(T0, 10)
         await until(lambda: racks.refused >= 2)
         racks.nearby = 0
@@ -126,8 +121,7 @@ async def test_what_a_replica_refuses_is_the_leaders_to_judge(cluster: FakeClust
 async def test_a_replica_that_is_not_there_is_not_waited_for(cluster: FakeCluster) -> None:
     racks = Racks(cluster)
     racks.nearby = 9
-    async with Consumer(bootstrap_servers=cluster.bootstrap, **NEAR) as consumer:
-        consumer.assign([T0])
+    async with reading(cluster, **NEAR) as consumer:
         consumer.seek(T0, 0)
         await until(lambda: fetches_of(cluster, 1) >= 2)
         racks.nearby = 2
@@ -136,8 +130,7 @@ async def test_a_replica_that_is_not_there_is_not_waited_for(cluster: FakeCluste
 
 async def test_a_new_leader_is_asked_first(cluster: FakeCluster) -> None:
     Racks(cluster)
-    async with Consumer(bootstrap_servers=cluster.bootstrap, **NEAR) as consumer:
-        consumer.assign([T0])
+    async with reading(cluster, **NEAR) as consumer:
         consumer.seek(T0, 0)
         assert await read(consumer, 30) == values(0, 30)
         before = fetches_of(cluster, 1)

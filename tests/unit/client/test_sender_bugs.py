@@ -84,29 +84,28 @@ async def test_a_batch_that_cannot_be_encoded_fails_alone_and_leaves_no_gap(
 
 
 async def test_a_batch_that_cannot_be_numbered_fails_alone_and_leaves_no_gap(
+    cluster: FakeCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def is_third(batch: ProducerBatch, producer_id: int, producer_epoch: int, base_sequence: int) -> bool:
         return batch.encoded is not None and number(4) in batch.encoded
 
     monkeypatch.setattr(ProducerBatch, "number", fails_if(is_third, ProducerBatch.number))
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            futures = await send_numbers(producer, 10)
-            assert await outcomes(futures) == [0, 1, 2, 3, BUG, BUG, 4, 5, 6, 7]
-            assert_nothing_is_left(accumulator_of(producer))
-        assert headers(cluster) == [(0, 0), (0, 2), (0, 4), (0, 6)]
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        futures = await send_numbers(producer, 10)
+        assert await outcomes(futures) == [0, 1, 2, 3, BUG, BUG, 4, 5, 6, 7]
+        assert_nothing_is_left(accumulator_of(producer))
+    assert headers(cluster) == [(0, 0), (0, 2), (0, 4), (0, 6)]
 
 
-async def test_a_batch_that_cannot_be_halved_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_cannot_be_halved_fails_alone(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(accumulator_module, "decode_fields", fails_if(lambda *_, **__: True, print))
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.MESSAGE_TOO_LARGE))
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            assert await outcomes(await send_numbers(producer, 6)) == [BUG, BUG, 0, 1, 2, 3]
-            assert_nothing_is_left(accumulator_of(producer))
+    cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.MESSAGE_TOO_LARGE))
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        assert await outcomes(await send_numbers(producer, 6)) == [BUG, BUG, 0, 1, 2, 3]
+        assert_nothing_is_left(accumulator_of(producer))
 
 
 async def test_a_bug_in_a_partitions_state_ends_its_records_and_a_new_epoch_fences_those_in_flight(

@@ -1,18 +1,24 @@
-"""The leader epoch of a committed offset: is what was read still there where reading goes on (KIP-320)?"""
+"""Where reading starts in a group: the committed offset, checked by its leader epoch (KIP-320)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import pytest
 
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.errors import LogTruncated
+from barnabas.client.consumer.group_offsets import CommittedOffsets
+from barnabas.client.errors import BarnabasError, LogTruncated, RequestTimedOutLocally
+from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 from tests.support.fake_coordinator import FakeCoordinator
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_S, until
 
 from .test_consumer import T0, fill, read, values
 
@@ -53,7 +59,7 @@ def begin(consumer: Consumer, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["assigned", "subscribed"])
-async def test_a_committed_offset_of_a_lost_history_is_not_where_reading_begins(
+async def test_reading_does_not_start_at_a_committed_offset_of_a_truncated_history(
     coordinator: FakeCoordinator, way: str
 ) -> None:
     coordinator.group("g").offsets["t", 0] = (25, "", 0)
@@ -63,7 +69,7 @@ async def test_a_committed_offset_of_a_lost_history_is_not_where_reading_begins(
         assert await read(consumer, 30) == values(1_010, 1_040)
 
 
-async def test_without_a_reset_the_loss_is_told(coordinator: FakeCoordinator) -> None:
+async def test_without_a_reset_the_loss_is_an_error(coordinator: FakeCoordinator) -> None:
     coordinator.group("g").offsets["t", 0] = (25, "", 0)
     lose(coordinator.cluster)
     async with consumer_of(coordinator, auto_offset_reset="none") as consumer:
@@ -82,7 +88,7 @@ async def test_a_committed_offset_that_the_leader_has_is_kept(coordinator: FakeC
     assert len(coordinator.cluster.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)) == 1
 
 
-async def test_an_offset_of_the_present_epoch_or_of_none_costs_no_question(
+async def test_an_offset_of_the_current_or_an_unknown_epoch_is_not_checked(
     coordinator: FakeCoordinator,
 ) -> None:
     for epoch in (0, -1):
@@ -93,7 +99,9 @@ async def test_an_offset_of_the_present_epoch_or_of_none_costs_no_question(
     assert not coordinator.cluster.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)
 
 
-async def test_a_leader_older_than_the_committed_epoch_is_not_believed(coordinator: FakeCoordinator) -> None:
+async def test_a_leader_with_an_epoch_below_the_committed_one_is_not_used(
+    coordinator: FakeCoordinator,
+) -> None:
     """The first answers come from brokers that have not heard of the election yet."""
     cluster = coordinator.cluster
     stale = cluster.metadata
@@ -120,7 +128,7 @@ async def test_a_leader_older_than_the_committed_epoch_is_not_believed(coordinat
     assert not [api for api, _ in cluster.brokers[1].received if api == ApiKey.FETCH]
 
 
-async def test_an_epoch_that_never_was_is_waited_for_and_then_given_up(
+async def test_an_epoch_that_never_appears_is_waited_for_and_then_ignored(
     coordinator: FakeCoordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinator.group("g").offsets["t", 0] = (25, "", 7)
@@ -130,3 +138,44 @@ async def test_an_epoch_that_never_was_is_waited_for_and_then_given_up(
         await until(lambda: "was read in leader epoch 7" in caplog.text)
         await consumer.commit()
     assert coordinator.group("g").offsets["t", 0] == (30, "", 0)
+
+
+async def test_a_request_that_fails_at_once_is_retried_after_a_pause() -> None:
+    asked: list[int] = []
+
+    async def fetch(
+        partitions: Collection[TopicPartition], timeout_ms: int
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        asked.append(timeout_ms)
+        await asyncio.sleep(0)
+        raise RequestTimedOutLocally("nobody coordinates")
+
+    assignment = Assignment(
+        ConsumerConfig(retry_backoff_ms=600_000, retry_backoff_max_ms=600_000, default_api_timeout_ms=1),
+        lambda: None,
+    )
+    assignment.add([T0], fetch)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assignment.close()
+    assert asked == [1]
+
+
+async def test_a_bug_in_finding_the_starts_is_raised_by_the_poll_that_waits_for_them(
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def broken(self: CommittedOffsets, *_: Any) -> Any:
+        raise KeyError("a bug")
+
+    fill(cluster.partition("t"), 0, 1)
+    coordinator = FakeCoordinator(cluster)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, group_id="g") as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr(CommittedOffsets, "fetch", broken)
+            consumer.assign([T0])
+            with pytest.raises(BarnabasError, match="KeyError: 'a bug'"):
+                await consumer.poll(int(DEADLINE_S * 1000))
+        consumer.seek(T0, 0)
+        assert [record.offset for record in await consumer.poll(int(DEADLINE_S * 1000))] == [0]
+    await coordinator.stop()
