@@ -191,12 +191,12 @@ class MetadataCache:
                 self.topic_errors[name] = topic.error_code or int(ErrorCode.LEADER_NOT_AVAILABLE)
 
     def _take(self, topic: TopicInfo) -> None:
-        known = self.topics.get(topic.name)
-        if known is not None and known.topic_id != topic.topic_id:
+        cached = self.topics.get(topic.name)
+        if cached is not None and cached.topic_id != topic.topic_id:
             self.forget(topic.name)
-            known = None
+            cached = None
         self.topic_errors.pop(topic.name, None)
-        before = {info.partition: info for info in known.partitions} if known is not None else {}
+        before = {info.partition: info for info in cached.partitions} if cached is not None else {}
         partitions = []
         for info in topic.partitions:
             old = before.get(info.partition)
@@ -228,10 +228,10 @@ class MetadataCache:
 
     def forget(self, topic: str) -> None:
         self.topic_errors.pop(topic, None)
-        known = self.topics.pop(topic, None)
-        if known is not None:
-            self._names.pop(known.topic_id, None)
-        for info in known.partitions if known is not None else ():
+        cached = self.topics.pop(topic, None)
+        if cached is not None:
+            self._names.pop(cached.topic_id, None)
+        for info in cached.partitions if cached is not None else ():
             tp = TopicPartition(topic, info.partition)
             self._leaders.pop(tp, None)
             self._refuted.pop(tp, None)

@@ -83,46 +83,46 @@ async def list_offsets(
 async def _list_offsets(
     cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec], timeout_ms: int
 ) -> dict[TopicPartition, ListedOffset]:
-    wanted = {tp: wire_timestamp(spec) for tp, spec in specs.items()}
-    found: dict[TopicPartition, ListedOffset] = {}
+    timestamps = {tp: wire_timestamp(spec) for tp, spec in specs.items()}
+    offsets: dict[TopicPartition, ListedOffset] = {}
     deadline = time.monotonic() + timeout_ms / 1000
     while True:
         left_ms = max(1, int((deadline - time.monotonic()) * 1000))
         by_leader: dict[BrokerId, list[TopicPartition]] = {}
-        for tp in wanted:
-            if tp not in found:
+        for tp in timestamps:
+            if tp not in offsets:
                 leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
                 by_leader.setdefault(leader.node_id, []).append(tp)
         answers = await asyncio.gather(
             *(
-                ask_for_offsets(cluster, node_id, {tp: wanted[tp] for tp in tps}, left_ms)
+                ask_for_offsets(cluster, node_id, {tp: timestamps[tp] for tp in tps}, left_ms)
                 for node_id, tps in by_leader.items()
             )
         )
         error: BarnabasError | None = None
         for tp, listed in (item for answer in answers for item in answer.items()):
             if isinstance(listed, ListedOffset):
-                found[tp] = listed
+                offsets[tp] = listed
             elif error is None or not listed.retriable:
                 error = listed
         if error is None:
-            return found
+            return offsets
         await cluster.refresh_after(error, deadline)
 
 
 async def ask_for_offsets(
-    cluster: Cluster, node_id: BrokerId, wanted: Mapping[TopicPartition, int], timeout_ms: int
+    cluster: Cluster, node_id: BrokerId, timestamps: Mapping[TopicPartition, int], timeout_ms: int
 ) -> dict[TopicPartition, ListedOffset | BarnabasError]:
     """Ask one broker once for the offsets of these timestamps; an error is that of its partition."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
-    for tp, timestamp in wanted.items():
-        known = cluster.leader_for(tp)
-        asked = ListOffsetsPartition(
+    for tp, timestamp in timestamps.items():
+        leader = cluster.leader_for(tp)
+        partition = ListOffsetsPartition(
             partition_index=tp.partition,
-            current_leader_epoch=known.epoch if known is not None else -1,
+            current_leader_epoch=leader.epoch if leader is not None else -1,
             timestamp=timestamp,
         )
-        topics.setdefault(tp.topic, []).append(asked)
+        topics.setdefault(tp.topic, []).append(partition)
     request = ListOffsetsRequest(
         topics=[ListOffsetsTopic(name=name, partitions=asked) for name, asked in topics.items()]
     )
@@ -130,18 +130,18 @@ async def ask_for_offsets(
     try:
         response = await cluster.request(node_id, request, timeout_ms=timeout_ms)
     except BarnabasError as error:
-        return dict.fromkeys(wanted, error)
+        return dict.fromkeys(timestamps, error)
     answers = {
         TopicPartition(topic.name, answer.partition_index): answer
         for topic in response.topics
         for answer in topic.partitions
     }
-    found: dict[TopicPartition, ListedOffset | BarnabasError] = {}
-    for tp in wanted:
-        found[tp] = listed = _listed(tp, answers.get(tp))
+    offsets: dict[TopicPartition, ListedOffset | BarnabasError] = {}
+    for tp in timestamps:
+        offsets[tp] = listed = _listed(tp, answers.get(tp))
         if isinstance(listed, ApiError) and listed.retriable:
             cluster.invalidate(tp)
-    return found
+    return offsets
 
 
 def _listed(tp: TopicPartition, answer: ListOffsetsPartitionResponse | None) -> ListedOffset | ApiError:

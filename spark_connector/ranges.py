@@ -79,7 +79,7 @@ def resolve_ranges(
     """
     _check_named("startingOffsets", options.starting_offsets, partitions)
     _check_named("endingOffsets", options.ending_offsets, partitions)
-    found: list[OffsetRange] = []
+    ranges: list[OffsetRange] = []
     for tp in partitions:
         low, high = log_start_offsets[tp], high_watermarks[tp]
         invariant(low <= high, "%s starts at %d, beyond its high watermark %d", tp, low, high)
@@ -92,8 +92,8 @@ def resolve_ranges(
         first = low if start == EARLIEST else _within("startingOffsets", tp, start, low, high, options)
         last = high if end == LATEST else _within("endingOffsets", tp, end, low, high, options)
         if first < last:
-            found.append(OffsetRange(tp.topic, tp.partition, first, last))
-    return found
+            ranges.append(OffsetRange(tp.topic, tp.partition, first, last))
+    return ranges
 
 
 def _check_named(option: str, offsets: PartitionOffsets | None, partitions: Iterable[TopicPartition]) -> None:
@@ -142,17 +142,17 @@ def split_ranges(
     total = sum(entry.end_offset - entry.start_offset for entry in ranges)
     if min_partitions is None:
         by_cores = TASKS_PER_CORE * (cores or os.cpu_count() or 1)
-        wanted = min(max(by_cores, total // FULL_TASK_RECORDS), total // MIN_TASK_RECORDS)
+        task_count = min(max(by_cores, total // FULL_TASK_RECORDS), total // MIN_TASK_RECORDS)
     else:
-        wanted = min(min_partitions, total)
-    if wanted <= len(ranges):
+        task_count = min(min_partitions, total)
+    if task_count <= len(ranges):
         return list(ranges)
-    return [part for entry in ranges for part in _cut(entry, wanted, total)]
+    return [part for entry in ranges for part in _cut(entry, task_count, total)]
 
 
-def _cut(entry: OffsetRange, wanted: int, total: int) -> list[OffsetRange]:
+def _cut(entry: OffsetRange, task_count: int, total: int) -> list[OffsetRange]:
     """The share of this range in the tasks that the total is cut into, rounded up."""
     size = entry.end_offset - entry.start_offset
-    count = -(-size * wanted // total)
+    count = -(-size * task_count // total)
     bounds = [entry.start_offset + size * index // count for index in range(count + 1)]
     return [entry._replace(start_offset=start, end_offset=end) for start, end in itertools.pairwise(bounds)]

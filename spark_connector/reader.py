@@ -31,48 +31,46 @@ _frozen = False
 
 
 def read_range(
-    view: LogView, wanted: OffsetRange, schema: pa.Schema, *, fail_on_data_loss: bool
+    view: LogView, part: OffsetRange, schema: pa.Schema, *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range in batches of `MAX_BATCH_ROWS` rows and about `MAX_BATCH_BYTES` at most.
 
     Raises OFFSET_OUT_OF_RANGE if the log lacks records and `fail_on_data_loss` is true, and the errors of the
     client and the decoder.
     """
-    builder = ArrowBuilder(schema, wanted.topic, wanted.partition, max_rows=MAX_BATCH_ROWS)
+    builder = ArrowBuilder(schema, part.topic, part.partition, max_rows=MAX_BATCH_ROWS)
     _freeze_imports_once()
     decoder = BulkDecoder(
         builder.columns,
-        first_offset=wanted.start_offset,
-        end_offset=wanted.end_offset,
+        first_offset=part.start_offset,
+        end_offset=part.end_offset,
         group_rows=MAX_BATCH_ROWS,
         group_bytes=MAX_BATCH_BYTES,
     )
-    for records in decoder.decode(_buffers(view, wanted, decoder, fail_on_data_loss)):
+    for records in decoder.decode(_buffers(view, part, decoder, fail_on_data_loss)):
         yield from builder.batches(records)
 
 
 def _buffers(
-    view: LogView, wanted: OffsetRange, decoder: BulkDecoder, fail_on_data_loss: bool
+    view: LogView, part: OffsetRange, decoder: BulkDecoder, fail_on_data_loss: bool
 ) -> Iterator[memoryview]:
     """Raw batches from the start of the range to its end, continuing after gaps if that is allowed.
 
     The decoder has processed each buffer before it requests the next, so it has the offset reached.
     """
-    tp = TopicPartition(wanted.topic, wanted.partition)
-    start = wanted.start_offset
-    while start < wanted.end_offset:
+    tp = TopicPartition(part.topic, part.partition)
+    start = part.start_offset
+    while start < part.end_offset:
         try:
-            yield from view.read(tp, start, wanted.end_offset)
+            yield from view.read(tp, start, part.end_offset)
         except ApiError as error:
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
             reached = max(start, decoder.next_offset)
-            start = _after_gap(view, tp, reached, wanted.end_offset, fail_on_data_loss)
+            start = _after_gap(view, tp, reached, part.end_offset, fail_on_data_loss)
         else:
             start = decoder.next_offset
-            invariant(
-                start >= wanted.end_offset, "%s was read to %d, not to %d", tp, start, wanted.end_offset
-            )
+            invariant(start >= part.end_offset, "%s was read to %d, not to %d", tp, start, part.end_offset)
 
 
 def _after_gap(view: LogView, tp: TopicPartition, reached: int, end: int, fail_on_data_loss: bool) -> int:

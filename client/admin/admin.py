@@ -137,17 +137,17 @@ class Admin(Client):
 
         Raises the topic's own error for a single topic, and TopicErrors if some of several topics failed.
         """
-        wanted = [topics] if isinstance(topics, NewTopic) else list(topics)
+        new_topics = [topics] if isinstance(topics, NewTopic) else list(topics)
         timeout_ms = self._timeout(timeout_ms)
         request = CreateTopicsRequest(
-            topics=[creatable_topic(topic) for topic in wanted],
+            topics=[creatable_topic(topic) for topic in new_topics],
             timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
             validate_only=validate_only,
         )
         response, is_doubtful = await ask_controller(
             self._open(), request, lambda answer: [result.error_code for result in answer.topics], timeout_ms
         )
-        by_name = {topic.name: topic for topic in wanted}
+        by_name = {topic.name: topic for topic in new_topics}
         errors: dict[str, ApiError] = {}
         created: dict[str, CreatedTopic] = {}
         for result in response.topics:
@@ -157,9 +157,9 @@ class Admin(Client):
                 )
                 continue
             if is_doubtful and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                found = await self._created_before(by_name[result.name])
-                if found is not None:
-                    created[result.name] = found
+                earlier = await self._created_before(by_name[result.name])
+                if earlier is not None:
+                    created[result.name] = earlier
                     continue
             text = result.error_message or f"topic {result.name!r} was not created"
             errors[result.name] = api_error(result.error_code, text)
@@ -167,47 +167,47 @@ class Admin(Client):
             await wait_until_everywhere(
                 self._open(),
                 created,
-                lambda known: all(
-                    name in known and known[name].topic_id == topic.topic_id
+                lambda visible: all(
+                    name in visible and visible[name].topic_id == topic.topic_id
                     for name, topic in created.items()
                 ),
                 time.monotonic() + timeout_ms / 1000,
             )
-        _raise_errors(errors, created, len(wanted))
+        _raise_errors(errors, created, len(new_topics))
         return created
 
-    async def _created_before(self, wanted: NewTopic) -> CreatedTopic | None:
+    async def _created_before(self, new_topic: NewTopic) -> CreatedTopic | None:
         """The existing topic, if an attempt whose answer was lost may have created it."""
-        resource = ConfigResource.topic(wanted.name)
+        resource = ConfigResource.topic(new_topic.name)
         try:
-            info = (await self.describe_topics(wanted.name))[wanted.name]
+            info = (await self.describe_topics(new_topic.name))[new_topic.name]
             configs = (await self.describe_configs(resource))[resource]
         except ApiError:
             return None
-        replicas = {one.partition: one.replicas for one in info.partitions}
+        replicas = {partition.partition: partition.replicas for partition in info.partitions}
         overridden = {
             name: entry.value
             for name, entry in configs.items()
             if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
         }
         factor = len(replicas[0])
-        if wanted.replica_assignment is not None:
-            given = {index: tuple(brokers) for index, brokers in wanted.replica_assignment.items()}
+        if new_topic.replica_assignment is not None:
+            given = {index: tuple(brokers) for index, brokers in new_topic.replica_assignment.items()}
             is_same = given == replicas
         else:
-            is_same = wanted.num_partitions in (USE_DEFAULT, len(replicas)) and (
-                wanted.replication_factor in (USE_DEFAULT, factor)
+            is_same = new_topic.num_partitions in (USE_DEFAULT, len(replicas)) and (
+                new_topic.replication_factor in (USE_DEFAULT, factor)
             )
-        if not is_same or overridden != dict(wanted.configs):
+        if not is_same or overridden != dict(new_topic.configs):
             return None
-        return CreatedTopic(wanted.name, info.topic_id, len(replicas), factor)
+        return CreatedTopic(new_topic.name, info.topic_id, len(replicas), factor)
 
     async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         """Delete topics and wait until no broker's metadata has them. Raises as `create_topics`."""
-        wanted = [names] if isinstance(names, str) else list(names)
+        topic_names = [names] if isinstance(names, str) else list(names)
         timeout_ms = self._timeout(timeout_ms)
         request = DeleteTopicsRequest(
-            topics=[DeleteTopicState(name=name) for name in wanted],
+            topics=[DeleteTopicState(name=name) for name in topic_names],
             timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
         )
         response, is_doubtful = await ask_controller(
@@ -229,15 +229,15 @@ class Admin(Client):
             await wait_until_everywhere(
                 self._open(),
                 deleted,
-                lambda known: (
+                lambda visible: (
                     not any(
-                        name in known and known[name].topic_id == topic_id
+                        name in visible and visible[name].topic_id == topic_id
                         for name, topic_id in deleted.items()
                     )
                 ),
                 time.monotonic() + timeout_ms / 1000,
             )
-        _raise_errors(errors, {name: None for name in wanted if name not in errors}, len(wanted))
+        _raise_errors(errors, {name: None for name in topic_names if name not in errors}, len(topic_names))
 
     async def create_partitions(
         self,
@@ -250,13 +250,13 @@ class Admin(Client):
 
         Keys then map to other partitions. Raises as `create_topics`.
         """
-        wanted = {
+        growth = {
             name: more if isinstance(more, NewPartitions) else NewPartitions(more)
             for name, more in topics.items()
         }
         timeout_ms = self._timeout(timeout_ms)
         request = CreatePartitionsRequest(
-            topics=[growing_topic(name, more) for name, more in wanted.items()],
+            topics=[growing_topic(name, more) for name, more in growth.items()],
             timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
             validate_only=validate_only,
         )
@@ -269,21 +269,22 @@ class Admin(Client):
                 continue
             if is_doubtful and result.error_code == ErrorCode.INVALID_PARTITIONS:
                 info = (await self.describe_topics(result.name))[result.name]
-                if len(info.partitions) == wanted[result.name].total_count:
+                if len(info.partitions) == growth[result.name].total_count:
                     continue
             text = result.error_message or f"no partitions were added to topic {result.name!r}"
             errors[result.name] = api_error(result.error_code, text)
-        grown = {name: more.total_count for name, more in wanted.items() if name not in errors}
+        grown = {name: more.total_count for name, more in growth.items() if name not in errors}
         if grown and not validate_only:
             await wait_until_everywhere(
                 self._open(),
                 grown,
-                lambda known: all(
-                    name in known and len(known[name].partitions) >= count for name, count in grown.items()
+                lambda visible: all(
+                    name in visible and len(visible[name].partitions) >= count
+                    for name, count in grown.items()
                 ),
                 time.monotonic() + timeout_ms / 1000,
             )
-        _raise_errors(errors, {name: None for name in wanted if name not in errors}, len(wanted))
+        _raise_errors(errors, {name: None for name in growth if name not in errors}, len(growth))
 
     async def describe_configs(
         self,
@@ -297,17 +298,17 @@ class Admin(Client):
 
         Raises a resource's own error for a single resource, and TopicErrors if some of several failed.
         """
-        wanted = [resources] if isinstance(resources, ConfigResource) else list(resources)
-        found, errors = await describe_configs(
+        chosen = [resources] if isinstance(resources, ConfigResource) else list(resources)
+        configs, errors = await describe_configs(
             self._open(),
-            wanted,
+            chosen,
             names,
             documentation=include_documentation,
             timeout_ms=self._timeout(timeout_ms),
         )
-        named = {str(resource): entries for resource, entries in found.items()}
-        _raise_errors({str(resource): error for resource, error in errors.items()}, named, len(wanted))
-        return found
+        named = {str(resource): entries for resource, entries in configs.items()}
+        _raise_errors({str(resource): error for resource, error in errors.items()}, named, len(chosen))
+        return configs
 
     async def alter_configs(
         self,
@@ -338,21 +339,21 @@ class Admin(Client):
 
         Raises as `create_topics`; for an unknown topic the text names topics with similar names.
         """
-        wanted = [names] if isinstance(names, str) else None if names is None else list(names)
-        response = await self._metadata(wanted)
+        topic_names = [names] if isinstance(names, str) else None if names is None else list(names)
+        response = await self._metadata(topic_names)
         errors: dict[str, ApiError] = {}
-        found: dict[str, TopicInfo] = {}
+        described: dict[str, TopicInfo] = {}
         for topic in response.topics:
             name = topic.name or ""
             if topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
-                found[name] = topic_info(topic)
+                described[name] = topic_info(topic)
             elif topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 hint = did_you_mean(name, await self.list_topics(include_internal=True), at_most=3)
                 errors[name] = api_error(topic.error_code, f"there is no topic {name!r}{hint}")
             else:
                 errors[name] = api_error(topic.error_code, f"topic {name!r}")
-        _raise_errors(errors, found, len(wanted or ()))
-        return found
+        _raise_errors(errors, described, len(topic_names or ()))
+        return described
 
     async def describe_cluster(self) -> ClusterDescription:
         """The cluster's id, its controller and its live brokers."""
@@ -411,17 +412,17 @@ class Admin(Client):
         listed = await for_each(
             cluster.nodes, lambda node_id: groups_of_broker(cluster, node_id, request, deadline)
         )
-        found = {group_id: group for groups in listed.values() for group_id, group in groups.items()}
+        by_id = {group_id: group for groups in listed.values() for group_id, group in groups.items()}
         return [
             GroupListing(group.group_id, group.protocol_type, group.group_state)
-            for _, group in sorted(found.items())
+            for _, group in sorted(by_id.items())
         ]
 
     async def describe_groups(
         self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
         """State, members and assignments. Raises GROUP_ID_NOT_FOUND for a group that does not exist."""
-        wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
+        chosen = [group_ids] if isinstance(group_ids, str) else list(group_ids)
 
         async def describe(group_id: str) -> GroupDescription:
             answer, coordinator = await ask_coordinator(
@@ -436,7 +437,7 @@ class Admin(Client):
                 raise api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
             return group_description(group, coordinator)
 
-        return await for_each(wanted, describe)
+        return await for_each(chosen, describe)
 
     async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         """Delete groups and their offsets. If one cannot be deleted, the others are.
@@ -444,7 +445,7 @@ class Admin(Client):
         Raises an ApiError such as NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND for a single group, and GroupErrors
         if some of several groups failed.
         """
-        wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
+        chosen = [group_ids] if isinstance(group_ids, str) else list(group_ids)
 
         async def delete(group_id: str) -> BarnabasError | None:
             try:
@@ -459,7 +460,7 @@ class Admin(Client):
                 return error
             return None
 
-        outcomes = await for_each(wanted, delete)
+        outcomes = await for_each(chosen, delete)
         errors = {group_id: error for group_id, error in outcomes.items() if error is not None}
         if errors and len(outcomes) == 1:
             raise errors.popitem()[1]
@@ -519,11 +520,13 @@ class Admin(Client):
         """Delete committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND and their kind."""
         topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
         for topic, partition in partitions:
-            asked = OffsetDeleteRequestPartition(partition_index=partition)
-            topics.setdefault(topic, []).append(asked)
+            entry = OffsetDeleteRequestPartition(partition_index=partition)
+            topics.setdefault(topic, []).append(entry)
         request = OffsetDeleteRequest(
             group_id=group_id,
-            topics=[OffsetDeleteRequestTopic(name=name, partitions=found) for name, found in topics.items()],
+            topics=[
+                OffsetDeleteRequestTopic(name=name, partitions=entries) for name, entries in topics.items()
+            ],
         )
         await ask_coordinator(
             self._open(),
@@ -531,14 +534,14 @@ class Admin(Client):
             request,
             lambda answer: [
                 answer.error_code,
-                *(one.error_code for topic in answer.topics for one in topic.partitions),
+                *(deleted.error_code for topic in answer.topics for deleted in topic.partitions),
             ],
             self._timeout(timeout_ms),
         )
 
     async def _metadata(self, topics: list[str] | None) -> MetadataResponse:
-        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        return await self._open().ask_any(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+        requested = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        return await self._open().ask_any(MetadataRequest(topics=requested, allow_auto_topic_creation=False))
 
     def _timeout(self, timeout_ms: int | None) -> int:
         return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -549,8 +552,8 @@ class Admin(Client):
         return self._cluster
 
 
-def _raise_errors(errors: dict[str, ApiError], results: Mapping[str, object], asked: int) -> None:
-    if errors and asked == 1:
+def _raise_errors(errors: dict[str, ApiError], results: Mapping[str, object], count: int) -> None:
+    if errors and count == 1:
         raise next(iter(errors.values()))
     if errors:
         raise TopicErrors(errors, results)

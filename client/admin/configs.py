@@ -96,7 +96,7 @@ class Subtract(NamedTuple):
 
 ConfigChange = str | Append | Subtract | None
 """A new value, a change of a list, or None to go back to the default."""
-_ANYBODY: Final = ""
+_ANY_BROKER: Final = ""
 
 
 async def describe_configs(
@@ -109,27 +109,27 @@ async def describe_configs(
 ) -> tuple[dict[ConfigResource, dict[str, ConfigEntry]], dict[ConfigResource, ApiError]]:
     """The settings by resource and name, and the errors by resource."""
     keys = None if names is None else list(names)
-    found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+    configs: dict[ConfigResource, dict[str, ConfigEntry]] = {}
     errors: dict[ConfigResource, ApiError] = {}
-    for whom, asked in _by_broker(resources).items():
+    for broker, chosen in _by_broker(resources).items():
         request = DescribeConfigsRequest(
             resources=[
                 DescribeConfigsResource(
-                    resource_type=one.kind, resource_name=one.name, configuration_keys=keys
+                    resource_type=item.kind, resource_name=item.name, configuration_keys=keys
                 )
-                for one in asked
+                for item in chosen
             ],
             include_synonyms=True,
             include_documentation=documentation,
         )
-        response = await _ask(cluster, whom, request, timeout_ms)
+        response = await _ask(cluster, broker, request, timeout_ms)
         for result in response.results:
             resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
             if result.error_code != ErrorCode.NONE:
                 errors[resource] = api_error(result.error_code, result.error_message or str(resource))
             else:
-                found[resource] = {one.name: _entry(one) for one in result.configs}
-    return found, errors
+                configs[resource] = {item.name: _entry(item) for item in result.configs}
+    return configs, errors
 
 
 async def alter_configs(
@@ -141,19 +141,19 @@ async def alter_configs(
 ) -> dict[ConfigResource, ApiError]:
     """Change settings one by one; returns errors by resource. A failed resource keeps all its settings."""
     errors: dict[ConfigResource, ApiError] = {}
-    for whom, asked in _by_broker(changes).items():
+    for broker, chosen in _by_broker(changes).items():
         request = IncrementalAlterConfigsRequest(
             resources=[
                 IncrementalAlterConfigsResource(
-                    resource_type=one.kind,
-                    resource_name=one.name,
-                    configs=[_alteration(name, change) for name, change in changes[one].items()],
+                    resource_type=item.kind,
+                    resource_name=item.name,
+                    configs=[_alteration(name, change) for name, change in changes[item].items()],
                 )
-                for one in asked
+                for item in chosen
             ],
             validate_only=validate_only,
         )
-        response = await _ask(cluster, whom, request, timeout_ms)
+        response = await _ask(cluster, broker, request, timeout_ms)
         for result in response.responses:
             if result.error_code != ErrorCode.NONE:
                 resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
@@ -162,19 +162,19 @@ async def alter_configs(
 
 
 def _by_broker(resources: Iterable[ConfigResource]) -> dict[str, list[ConfigResource]]:
-    found: dict[str, list[ConfigResource]] = {}
+    by_broker: dict[str, list[ConfigResource]] = {}
     for resource in resources:
         is_broker = resource.kind is ConfigResourceType.BROKER
-        found.setdefault(resource.name if is_broker else _ANYBODY, []).append(resource)
-    return found
+        by_broker.setdefault(resource.name if is_broker else _ANY_BROKER, []).append(resource)
+    return by_broker
 
 
-async def _ask(cluster: Cluster, whom: str, request: RequestOf[R], timeout_ms: int) -> R:
+async def _ask(cluster: Cluster, broker: str, request: RequestOf[R], timeout_ms: int) -> R:
     """Ask one broker, or the first that answers. Changes are idempotent, so a retry is harmless."""
     deadline = time.monotonic() + timeout_ms / 1000
     attempt = 0
     while True:
-        node_id = _node(cluster, whom, attempt)
+        node_id = _node(cluster, broker, attempt)
         attempt += 1
         try:
             left_ms = int((deadline - time.monotonic()) * 1000)
@@ -185,29 +185,32 @@ async def _ask(cluster: Cluster, whom: str, request: RequestOf[R], timeout_ms: i
             await cluster.refresh_after(error, deadline)
 
 
-def _node(cluster: Cluster, whom: str, attempt: int) -> BrokerId:
-    if whom:
-        if not whom.isdecimal():
-            raise InvalidConfiguration(f"broker {whom!r}: expected the id of a broker, a whole number")
-        return BrokerId(int(whom))
+def _node(cluster: Cluster, broker: str, attempt: int) -> BrokerId:
+    if broker:
+        if not broker.isdecimal():
+            raise InvalidConfiguration(f"broker {broker!r}: expected the id of a broker, a whole number")
+        return BrokerId(int(broker))
     nodes = sorted(cluster.nodes)
     return nodes[attempt % len(nodes)] if nodes else cluster.cache.controller_id
 
 
-def _entry(found: DescribeConfigsResourceResult) -> ConfigEntry:
+def _entry(result: DescribeConfigsResourceResult) -> ConfigEntry:
     return ConfigEntry(
-        found.name,
-        found.value,
-        _known(ConfigSource, found.config_source),
-        _known(ConfigType, found.config_type),
-        found.read_only,
-        found.is_sensitive,
-        tuple(ConfigSynonym(one.name, one.value, _known(ConfigSource, one.source)) for one in found.synonyms),
-        found.documentation,
+        result.name,
+        result.value,
+        _member_or_unknown(ConfigSource, result.config_source),
+        _member_or_unknown(ConfigType, result.config_type),
+        result.read_only,
+        result.is_sensitive,
+        tuple(
+            ConfigSynonym(synonym.name, synonym.value, _member_or_unknown(ConfigSource, synonym.source))
+            for synonym in result.synonyms
+        ),
+        result.documentation,
     )
 
 
-def _known(kind: Any, number: int) -> Any:
+def _member_or_unknown(kind: Any, number: int) -> Any:
     """The member of an enum, or its UNKNOWN for a number that a later version has added."""
     return kind(number) if number in kind._value2member_map_ else kind.UNKNOWN
 

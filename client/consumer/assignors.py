@@ -150,8 +150,8 @@ def without_moving(
                 members.add(claim.member_id)
             owners[tp] = generation, members
     return {
-        member_id: [tp for tp in found if tp not in owners or owners[tp][1] == {member_id}]
-        for member_id, found in given.items()
+        member_id: [tp for tp in partitions if tp not in owners or owners[tp][1] == {member_id}]
+        for member_id, partitions in given.items()
     }
 
 
@@ -168,7 +168,7 @@ def assign_stickily(
     assignment.keep_claimed()
     assignment.assign_rest()
     assignment.balance()
-    return {member_id: sorted(found) for member_id, found in assignment.held.items()}
+    return {member_id: sorted(partitions) for member_id, partitions in assignment.held.items()}
 
 
 def assign_sticky(members: Collection[Member], partitions_per_topic: Mapping[str, int]) -> Assignments:
@@ -253,7 +253,7 @@ class _StickyAssignment:
             topic: tuple(claim.member_id for claim in self.claims if topic in claim.topics)
             for topic in sorted(partitions_per_topic)
         }
-        self.takers = {topic: found for topic, found in takers.items() if found}
+        self.takers = {topic: members for topic, members in takers.items() if members}
         self.claimed: dict[TopicPartition, str] = {}
 
     def keep_claimed(self) -> None:
@@ -262,11 +262,11 @@ class _StickyAssignment:
             for tp in set(claim.owned):
                 if tp.topic not in claim.topics or not 0 <= tp.partition < self.counts.get(tp.topic, 0):
                     continue
-                known = newest.get(tp)
-                if known is None or claim.generation_id > known:
+                generation = newest.get(tp)
+                if generation is None or claim.generation_id > generation:
                     self.claimed[tp] = claim.member_id
                     newest[tp] = claim.generation_id
-                elif claim.generation_id == known:
+                elif claim.generation_id == generation:
                     self.claimed.pop(tp, None)
         for tp, member_id in self.claimed.items():
             self.held[member_id].append(tp)
@@ -278,7 +278,9 @@ class _StickyAssignment:
             takers = self.takers[topic]
             heap = heaps.get(takers)
             if heap is None:
-                heap = heaps[takers] = [(len(self.held[one]), self.rank[one], one) for one in takers]
+                heap = heaps[takers] = [
+                    (len(self.held[member_id]), self.rank[member_id], member_id) for member_id in takers
+                ]
                 heapq.heapify(heap)
             for number in range(self.counts[topic]):
                 tp = TopicPartition(topic, number)
@@ -288,9 +290,9 @@ class _StickyAssignment:
     def _fewest(self, heap: list[tuple[int, int, str]]) -> str:
         """The member of a heap that holds fewest; counts only grow meanwhile, so old entries sink."""
         while True:
-            known, rank, member_id = heap[0]
+            count, rank, member_id = heap[0]
             present = len(self.held[member_id])
-            if known == present:
+            if count == present:
                 heapq.heapreplace(heap, (present + 1, rank, member_id))
                 return member_id
             heapq.heapreplace(heap, (present, rank, member_id))
@@ -307,11 +309,13 @@ class _StickyAssignment:
     def _best_move(self) -> tuple[str, str, str] | None:
         """Giver, taker and topic of the move between the most different counts; None if all are even."""
         best: tuple[int, int] = (1, 0)
-        found: tuple[str, str, str] | None = None
+        move: tuple[str, str, str] | None = None
         fewest: dict[tuple[str, ...], str] = {}
         for takers in set(self.takers.values()):
-            fewest[takers] = min(takers, key=lambda one: (len(self.held[one]), self.rank[one]))
-        least = min((len(self.held[one]) for one in fewest.values()), default=0)
+            fewest[takers] = min(
+                takers, key=lambda member_id: (len(self.held[member_id]), self.rank[member_id])
+            )
+        least = min((len(self.held[member_id]) for member_id in fewest.values()), default=0)
         for giver, held in self.held.items():
             if len(held) - least <= best[0]:
                 continue
@@ -319,8 +323,8 @@ class _StickyAssignment:
                 taker = fewest[self.takers[topic]]
                 merit = (len(held) - len(self.held[taker]), self.rank[giver])
                 if merit > best and merit[0] >= 2:
-                    best, found = merit, (giver, taker, topic)
-        return found
+                    best, move = merit, (giver, taker, topic)
+        return move
 
     def _to_give(self, giver: str, topic: str) -> TopicPartition:
         """The cheapest partition to move: one that the giver did not own before, then the highest number."""

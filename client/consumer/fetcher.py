@@ -65,7 +65,7 @@ _WAIT_WHILE_OTHERS_ARE_FULL_MS: Final = 20
 """A fetch without the partitions whose buffer is full must end soon: they can only join the next one."""
 
 
-class Asked(NamedTuple):
+class FetchItem(NamedTuple):
     """A partition in a fetch, as it was when the fetch was sent."""
 
     state: PartitionState
@@ -167,7 +167,7 @@ class Fetcher:
             return
         self._drop_moved()
         present = time.monotonic()
-        by_node: dict[BrokerId, list[Asked]] = {}
+        by_node: dict[BrokerId, list[FetchItem]] = {}
         checks: dict[BrokerId, list[Checked]] = {}
         full: set[BrokerId] = set()
         sources: set[BrokerId] = set()
@@ -202,8 +202,8 @@ class Fetcher:
                 full.add(source)
             elif source not in self._fetches:
                 is_of_leader = source == leader.node_id
-                asked = Asked(state, state.generation, state.fetch_offset, leader.epoch, is_of_leader)
-                by_node.setdefault(source, []).append(asked)
+                item = FetchItem(state, state.generation, state.fetch_offset, leader.epoch, is_of_leader)
+                by_node.setdefault(source, []).append(item)
         if needs_metadata:
             self._cluster.request_refresh()
         for node_id, resets_here in resets.items():
@@ -255,7 +255,7 @@ class Fetcher:
             state.read_replica, leader, self._cluster.nodes, time.monotonic()
         )
 
-    def _send(self, by_node: dict[BrokerId, list[Asked]], full: set[BrokerId], sources: int) -> None:
+    def _send(self, by_node: dict[BrokerId, list[FetchItem]], full: set[BrokerId], sources: int) -> None:
         config = self._config
         # A request may hold more than its share, from when there were fewer brokers; count only the share.
         fair = max(1, config.fetch_max_bytes // max(1, sources))
@@ -264,23 +264,23 @@ class Fetcher:
         room -= sum(state.buffered_bytes for state in self._states.values())
         if by_node and room <= 0:
             room += self._drop_paused()
-        for count, (node_id, asked) in enumerate(by_node.items()):
+        for count, (node_id, items) in enumerate(by_node.items()):
             share = min(
                 room // (len(by_node) - count),
-                len(asked) * config.max_partition_fetch_bytes,
+                len(items) * config.max_partition_fetch_bytes,
                 fair,
             )
             if share <= 0:
                 return
             room -= share
             flight = self._fetches[node_id] = Flight(node_id, share)
-            for one in asked:
-                flight.carry(one.state, one.leader_epoch)
-                one.state.checked_epoch = one.leader_epoch
+            for item in items:
+                flight.carry(item.state, item.leader_epoch)
+                item.state.checked_epoch = item.leader_epoch
             wait_ms = config.fetch_max_wait_ms
             if node_id in full:
                 wait_ms = min(wait_ms, _WAIT_WHILE_OTHERS_ARE_FULL_MS)
-            flight.task = self._spawn(self._fetch(flight, asked, wait_ms), partial(self._landed, flight))
+            flight.task = self._spawn(self._fetch(flight, items, wait_ms), partial(self._landed, flight))
 
     def _drop_paused(self) -> int:
         """Release the memory of paused partitions, or it might never become free; returns its size."""
@@ -317,17 +317,17 @@ class Fetcher:
         if delay < float("inf"):
             self._timer = self._loop.call_later(max(0.0, delay), self.wake)
 
-    async def _fetch(self, flight: Flight, asked: list[Asked], wait_ms: int) -> None:
+    async def _fetch(self, flight: Flight, items: list[FetchItem], wait_ms: int) -> None:
         node_id = flight.node_id
         topic_id = self._cluster.cache.topic_id
-        request = _fetch_request(self._config, asked, topic_id, flight.reserved_bytes, wait_ms)
+        request = _fetch_request(self._config, items, topic_id, flight.reserved_bytes, wait_ms)
         try:
             answer = await self._cluster.request_frame(node_id, request, lane=FETCH_LANE)
         except BarnabasError as error:
             log.debug("a fetch from broker %d failed: %s", node_id, error)
             self._postpone(flight, error)
         else:
-            self._settle(node_id, [one for one in asked if flight.carries(one.state)], answer)
+            self._settle(node_id, [item for item in items if flight.carries(item.state)], answer)
 
     def _landed(self, flight: Flight, task: asyncio.Task[None]) -> None:
         """After a request, however it ended."""
@@ -350,43 +350,43 @@ class Fetcher:
     def _retry_later(self, state: PartitionState) -> None:
         state.retry_at = time.monotonic() + self._config.retry_backoff_ms / 1000
 
-    def _settle(self, node_id: BrokerId, asked: list[Asked], answer: Answer) -> None:
+    def _settle(self, node_id: BrokerId, items: list[FetchItem], answer: Answer) -> None:
         name_of = self._cluster.cache.topic_name
-        found: dict[TopicPartition, FetchPartitionResponse] = {
+        answers: dict[TopicPartition, FetchPartitionResponse] = {
             TopicPartition(topic.topic or name_of(topic.topic_id), partition.partition_index): partition
             for topic in answer.body.responses
             for partition in topic.partitions
         }
         frame = FetchedFrame(answer.frame)
         code = answer.body.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
-        for one in asked:
-            state = one.state
-            if state.generation != one.generation or state.fetch_offset != one.fetch_offset:
+        for item in items:
+            state = item.state
+            if state.generation != item.generation or state.fetch_offset != item.fetch_offset:
                 continue
-            partition = found.get(state.tp)
-            if not one.is_of_leader and (partition is None or partition.error_code != ErrorCode.NONE):
+            partition = answers.get(state.tp)
+            if not item.is_of_leader and (partition is None or partition.error_code != ErrorCode.NONE):
                 self._leave_replica(state, api_error(code if partition is None else partition.error_code))
             elif partition is None:
                 self._warn(api_error(code, f"broker {node_id} did not answer for {state.tp}"))
                 self._retry_later(state)
             elif partition.error_code != ErrorCode.NONE:
-                self._refused(one, partition)
+                self._refused(item, partition)
             else:
                 state.high_watermark = partition.high_watermark
                 state.log_start_offset = partition.log_start_offset
-                if one.is_of_leader:
-                    self._follow_advice(one, Leader(node_id, one.leader_epoch), partition)
+                if item.is_of_leader:
+                    self._follow_advice(item, Leader(node_id, item.leader_epoch), partition)
                 self._take(state, partition, frame)
         frame.release_if_unused()
 
-    def _follow_advice(self, asked: Asked, leader: Leader, partition: FetchPartitionResponse) -> None:
+    def _follow_advice(self, item: FetchItem, leader: Leader, partition: FetchPartitionResponse) -> None:
         """Follow the leader's choice of a replica."""
         present, lease_s = time.monotonic(), self._config.metadata_max_age_ms / 1000
         named = advised_replica(partition.preferred_read_replica, leader, present, lease_s)
-        asked.state.read_replica = named
+        item.state.read_replica = named
         if named is not None and named.node_id not in self._cluster.nodes:
             # The leader would name it again at once, and send no records.
-            self._leave_replica(asked.state, LocalError("it is not among the live brokers"))
+            self._leave_replica(item.state, LocalError("it is not among the live brokers"))
 
     def _leave_replica(self, state: PartitionState, error: BarnabasError) -> None:
         """Read from the leader again, which may name a better replica."""
@@ -407,13 +407,13 @@ class Fetcher:
         else:
             self._arrived()
 
-    def _refused(self, asked: Asked, partition: FetchPartitionResponse) -> None:
-        state, code = asked.state, partition.error_code
+    def _refused(self, item: FetchItem, partition: FetchPartitionResponse) -> None:
+        state, code = item.state, partition.error_code
         if code in LEADERSHIP_ERRORS:
             self._cluster.invalidate(state.tp)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             text = (
-                f"offset {asked.fetch_offset} of {state.tp} is outside the log, which has "
+                f"offset {item.fetch_offset} of {state.tp} is outside the log, which has "
                 f"{partition.log_start_offset} to {partition.high_watermark}"
             )
             reset = reset_of(self._config)
@@ -439,15 +439,15 @@ class Fetcher:
     def _ask(
         self,
         node_id: BrokerId,
-        asked: list[Q],
+        items: list[Q],
         work: Callable[[Flight, list[Q]], Coroutine[Any, Any, None]],
     ) -> None:
         """Ask one leader about positions, so that no partition waits for the answer of another leader."""
         flight = Flight(node_id, 0)
         self._questions.add(flight)
-        for one in asked:
-            flight.carry(one.state, one.leader_epoch)
-        flight.task = self._spawn(work(flight, asked), partial(self._landed, flight))
+        for item in items:
+            flight.carry(item.state, item.leader_epoch)
+        flight.task = self._spawn(work(flight, items), partial(self._landed, flight))
 
     async def _check(self, flight: Flight, checked: list[Checked]) -> None:
         """Ask a new leader whether it still has the records that were read from the previous one."""
@@ -457,17 +457,17 @@ class Fetcher:
             log.debug("broker %d did not return the ends of epochs: %s", flight.node_id, error)
             if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
                 # Brokers before Kafka 2.1 do not have this request.
-                for one in checked:
-                    one.state.checked_epoch = one.leader_epoch
+                for item in checked:
+                    item.state.checked_epoch = item.leader_epoch
             else:
                 self._postpone(flight, error)
             return
-        for one in checked:
-            state = one.state
+        for item in checked:
+            state = item.state
             if (
                 not flight.carries(state)
-                or state.generation != one.generation
-                or state.fetch_offset != one.fetch_offset
+                or state.generation != item.generation
+                or state.fetch_offset != item.fetch_offset
             ):
                 continue
             answer = answers.get(state.tp)
@@ -479,23 +479,23 @@ class Fetcher:
                 else:
                     self._retry_later(state)
             else:
-                self._follow(one, answer)
+                self._follow(item, answer)
 
     async def _epoch_ends(
         self, node_id: BrokerId, checked: Iterable[Checked]
     ) -> dict[TopicPartition, LeaderEpochEndOffset]:
         """Ask a leader where the epochs of these positions end. Raises as `Cluster.request`."""
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        for one in checked:
+        for item in checked:
             partition = OffsetForLeaderPartition(
-                partition=one.state.tp.partition,
-                current_leader_epoch=one.leader_epoch,
-                leader_epoch=one.fetch_epoch,
+                partition=item.state.tp.partition,
+                current_leader_epoch=item.leader_epoch,
+                leader_epoch=item.fetch_epoch,
             )
-            topics.setdefault(one.state.tp.topic, []).append(partition)
+            topics.setdefault(item.state.tp.topic, []).append(partition)
         request = OffsetForLeaderEpochRequest(
             replica_id=_CONSUMER,
-            topics=[OffsetForLeaderTopic(topic=topic, partitions=asked) for topic, asked in topics.items()],
+            topics=[OffsetForLeaderTopic(topic=topic, partitions=items) for topic, items in topics.items()],
         )
         response = await self._cluster.request(node_id, request)
         return {
@@ -537,12 +537,12 @@ class Fetcher:
 
     async def _reset(self, flight: Flight, unplaced: list[Unplaced]) -> None:
         """Ask a leader for the offsets that partitions begin from."""
-        wanted = {one.state.tp: int(one.reset) for one in unplaced if one.reset is not None}
+        timestamps = {item.state.tp: int(item.reset) for item in unplaced if item.reset is not None}
         timeout_ms = self._config.request_timeout_ms
-        answers = await ask_for_offsets(self._cluster, flight.node_id, wanted, timeout_ms)
-        for one in unplaced:
-            state, listed = one.state, answers[one.state.tp]
-            if not flight.carries(state) or state.generation != one.generation:
+        answers = await ask_for_offsets(self._cluster, flight.node_id, timestamps, timeout_ms)
+        for item in unplaced:
+            state, listed = item.state, answers[item.state.tp]
+            if not flight.carries(state) or state.generation != item.generation:
                 continue
             if isinstance(listed, ListedOffset):
                 state.seek(listed.offset, None, listed.leader_epoch)
@@ -572,21 +572,21 @@ class Fetcher:
 
 def _fetch_request(
     config: ConsumerConfig,
-    asked: Iterable[Asked],
+    items: Iterable[FetchItem],
     topic_id: Callable[[str], TopicId],
     max_bytes: int,
     wait_ms: int,
 ) -> FetchRequest:
     """One fetch for these partitions, with the client's rack (KIP-392)."""
     topics: dict[str, list[FetchPartition]] = {}
-    for one in asked:
+    for item in items:
         partition = FetchPartition(
-            partition=one.state.tp.partition,
-            current_leader_epoch=one.leader_epoch,
-            fetch_offset=one.fetch_offset,
+            partition=item.state.tp.partition,
+            current_leader_epoch=item.leader_epoch,
+            fetch_offset=item.fetch_offset,
             partition_max_bytes=config.max_partition_fetch_bytes,
         )
-        topics.setdefault(one.state.tp.topic, []).append(partition)
+        topics.setdefault(item.state.tp.topic, []).append(partition)
     return FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=config.fetch_min_bytes,

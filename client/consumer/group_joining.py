@@ -180,10 +180,10 @@ class GroupJoin:
         """Assign the partitions, as the leader of this generation."""
         assignor = self._assignor()
         members = [
-            Member(one.member_id, decode_subscription(one.metadata), one.group_instance_id)
-            for one in response.members
+            Member(member.member_id, decode_subscription(member.metadata), member.group_instance_id)
+            for member in response.members
         ]
-        topics = frozenset(topic for one in members for topic in one.subscription.topics)
+        topics = frozenset(topic for member in members for topic in member.subscription.topics)
         counts = await self._partition_counts(topics)
         self.led_topics, self.led_counts = topics, counts
         if response.skip_assignment:
@@ -200,32 +200,32 @@ class GroupJoin:
         return given
 
     def _assignor(self) -> Assignor:
-        found = ASSIGNORS.get(self._member.protocol)
-        if found is None:
+        assignor = ASSIGNORS.get(self._member.protocol)
+        if assignor is None:
             raise api_error(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"the coordinator chose {self._member.protocol!r}; known are {', '.join(ASSIGNORS)}",
             )
-        return found
+        return assignor
 
     async def _partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Partitions by existing topic. When a missing one is created, the group joins again."""
-        wanted = set(topics)
-        self._cluster.watch_topics(*wanted)
-        if not wanted <= set(self._cluster.cache.topics):
+        all_topics = set(topics)
+        self._cluster.watch_topics(*all_topics)
+        if not all_topics <= set(self._cluster.cache.topics):
             try:
                 # The first may have begun before the topics were added.
                 await self._cluster.refresh(at_once=True)
-                if not wanted <= set(self._cluster.cache.topics):
+                if not all_topics <= set(self._cluster.cache.topics):
                     await self._cluster.refresh(at_once=True)
             except NoBrokerReachable as error:
                 log.warning("assigning partitions without fresh metadata: %s", error)
-        return self.counts(wanted)
+        return self.counts(all_topics)
 
     def counts(self, topics: Collection[str]) -> dict[str, int]:
         """The number of partitions of each of these topics that is known."""
-        known = self._cluster.cache.topics
-        return {topic: len(known[topic].partitions) for topic in topics if topic in known}
+        cached = self._cluster.cache.topics
+        return {topic: len(cached[topic].partitions) for topic in topics if topic in cached}
 
     async def _sync(
         self, topics: frozenset[str], given: Mapping[str, list[TopicPartition]], holdings: Holdings
@@ -240,8 +240,8 @@ class GroupJoin:
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=member.protocol,
             assignments=[
-                SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(found))
-                for member_id, found in given.items()
+                SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(assigned))
+                for member_id, assigned in given.items()
             ],
         )
         timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)

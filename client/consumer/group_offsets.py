@@ -128,20 +128,23 @@ class CommittedOffsets:
     ) -> tuple[BarnabasError | None, set[TopicPartition]]:
         """One attempt: its retriable error, and the committed partitions."""
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for tp, wanted in offsets.items():
-            asked = OffsetCommitRequestPartition(
+        for tp, offset in offsets.items():
+            partition = OffsetCommitRequestPartition(
                 partition_index=tp.partition,
-                committed_offset=wanted.offset,
-                committed_leader_epoch=wanted.leader_epoch,
-                committed_metadata=wanted.metadata,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                committed_metadata=offset.metadata,
             )
-            topics.setdefault(tp.topic, []).append(asked)
+            topics.setdefault(tp.topic, []).append(partition)
         request = OffsetCommitRequest(
             group_id=self._calls.group_id,
             generation_id_or_member_epoch=sent_as.generation_id,
             member_id=sent_as.member_id,
             group_instance_id=self._member.group_instance_id if self.is_member else None,
-            topics=[OffsetCommitRequestTopic(name=name, partitions=found) for name, found in topics.items()],
+            topics=[
+                OffsetCommitRequestTopic(name=name, partitions=partitions)
+                for name, partitions in topics.items()
+            ],
         )
         response = await self._calls.ask(request, timeout_ms=timeout_ms)
         codes = {
@@ -197,13 +200,13 @@ class CommittedOffsets:
         topics: dict[str, list[int]] = {}
         for tp in partitions or ():
             topics.setdefault(tp.topic, []).append(tp.partition)
-        asked = [
+        requested = [
             OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in topics.items()
         ]
         request = OffsetFetchRequest(
             groups=[
                 OffsetFetchRequestGroup(
-                    group_id=self._calls.group_id, topics=None if partitions is None else asked
+                    group_id=self._calls.group_id, topics=None if partitions is None else requested
                 )
             ],
             require_stable=True,
@@ -263,13 +266,13 @@ class GroupCommits:
         """The assignment has changed; these are the offsets that its partitions begin from."""
         owned = self._assignment.states
         self._known = {tp: offset for tp, offset in self._known.items() if tp in owned}
-        self._known.update((tp, found.offset) for tp, found in offsets.items())
+        self._known.update((tp, offset.offset) for tp, offset in offsets.items())
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None:
         """Commit and wait for it. Raises as `CommittedOffsets.commit`."""
         try:
             await self._offsets.commit(offsets, timeout_ms)
-            self._known.update((tp, found.offset) for tp, found in offsets.items())
+            self._known.update((tp, offset.offset) for tp, offset in offsets.items())
         finally:
             self._noticed()
 
@@ -288,7 +291,7 @@ class GroupCommits:
         error: BarnabasError | None = None
         try:
             await self._offsets.commit(offsets, self._config.request_timeout_ms, retries=False)
-            self._known.update((tp, found.offset) for tp, found in offsets.items())
+            self._known.update((tp, offset.offset) for tp, offset in offsets.items())
         except BarnabasError as failure:
             error = failure
         except asyncio.CancelledError:
@@ -370,4 +373,4 @@ class GroupCommits:
         if not self._offsets.is_member:
             # Offsets of a group without members expire so long after their last commit.
             return consumed
-        return {tp: found for tp, found in consumed.items() if self._known.get(tp) != found.offset}
+        return {tp: offset for tp, offset in consumed.items() if self._known.get(tp) != offset.offset}

@@ -56,14 +56,14 @@ class KeyCache:
         self._bytes = 0
 
     def partition(self, key: bytes) -> int:
-        found = self._partitions.get(key)
-        if found is None:
+        partition = self._partitions.get(key)
+        if partition is None:
             self._bytes += len(key)
             if len(self._partitions) >= self._max_keys or self._bytes > self._max_bytes:
                 self._partitions.clear()
                 self._bytes = len(key)
-            found = self._partitions[bytes(key)] = partition_of_key(key, self._partition_count)
-        return found
+            partition = self._partitions[bytes(key)] = partition_of_key(key, self._partition_count)
+        return partition
 
 
 def round_robin() -> KeyPartitioner:
