@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,9 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import ProcessId, wait_until
 from barnabas.deploy.state import read_record
 
+from .tools import COMMAND, clean_environment, run_command
+
 Barnabas = Callable[..., subprocess.CompletedProcess[str]]
-
-_COMMAND = [sys.executable, "-m", "barnabas"]
-
-
-def _environment(**more: str) -> dict[str, str]:
-    cleaned = {name: value for name, value in os.environ.items() if not name.startswith("BARNABAS_")}
-    return cleaned | more
 
 
 @pytest.fixture
@@ -33,14 +26,11 @@ def barnabas(cluster: LocalCluster) -> Barnabas:
     """Runs a command against the cluster; `check` (default) wants exit code 0."""
 
     def run(*words: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*_COMMAND, *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-            env=_environment(BARNABAS_BOOTSTRAP=cluster.bootstrap, BARNABAS_DIR=str(cluster.directory)),
+        done = run_command(
+            *words,
+            stdin=stdin,
+            BARNABAS_BOOTSTRAP=cluster.bootstrap,
+            BARNABAS_DIR=str(cluster.directory),
         )
         if check:
             assert done.returncode == exit_codes.OK, f"{words}: {done.stdout}\n{done.stderr}"
@@ -66,13 +56,13 @@ def test_lines_go_in_and_come_out_again(barnabas: Barnabas, tmp_path: Path) -> N
     assert [(r["partition"], r["value"]) for r in records if r["key"] is None] == [
         (1, "from stdin, without a key")
     ]
-    # One key, one partition, and there in the order in which its lines stood.
+    # The records of a key are in one partition, in the order of their lines.
     assert [r["value"] for r in records if r["key"] == "carrier3"] == [
         line.partition(":")[2] for line in lines if line.startswith("carrier3:")
     ]
 
 
-def test_consume_begins_and_ends_where_it_is_told(barnabas: Barnabas) -> None:
+def test_consume_begins_and_ends_at_the_chosen_places(barnabas: Barnabas) -> None:
     barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
     barnabas("produce", "t", stdin="".join(f"{number}\n" for number in range(10)))
 
@@ -89,13 +79,13 @@ def test_consume_begins_and_ends_where_it_is_told(barnabas: Barnabas) -> None:
     assert consume("--from", "99") == []
 
 
-def test_follow_prints_what_comes_later(barnabas: Barnabas, cluster: LocalCluster) -> None:
+def test_follow_prints_later_records(barnabas: Barnabas, cluster: LocalCluster) -> None:
     barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
     follower = subprocess.Popen(
-        [*_COMMAND, "consume", "t", "--follow", "--bootstrap", cluster.bootstrap],
+        [*COMMAND, "consume", "t", "--follow", "--bootstrap", cluster.bootstrap],
         stdout=subprocess.PIPE,
         text=True,
-        env=_environment(),
+        env=clean_environment(),
     )
     try:
         assert follower.stdout is not None
@@ -110,7 +100,7 @@ def test_follow_prints_what_comes_later(barnabas: Barnabas, cluster: LocalCluste
         follower.wait()
 
 
-def test_errors_say_what_is_wrong_and_have_their_codes(barnabas: Barnabas) -> None:
+def test_errors_name_the_mistake_and_have_their_exit_codes(barnabas: Barnabas) -> None:
     barnabas("topics", "create", "flights", "--partitions", "2", "--replication-factor", "3")
     for words, code, said in [
         (("produce", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
@@ -195,7 +185,7 @@ def test_settings_are_shown_and_changed_and_partitions_added(barnabas: Barnabas)
     assert barnabas("topics", "add-partitions", "t", "4").stdout.strip() == "topic t has 4 partitions"
 
 
-def test_status_shows_every_replica_and_what_is_wrong(barnabas: Barnabas, cluster: LocalCluster) -> None:
+def test_status_shows_every_replica_and_every_problem(barnabas: Barnabas, cluster: LocalCluster) -> None:
     barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "3")
     barnabas("produce", "t", stdin="one\ntwo\n")
 
@@ -208,7 +198,7 @@ def test_status_shows_every_replica_and_what_is_wrong(barnabas: Barnabas, cluste
     def settled() -> bool:
         found.update(status())
         (partition,) = found["partitions"]
-        # On a busy machine a broker may be too slow for one look, which is a problem of that look.
+        # On a busy machine a broker may miss the time-out of one command.
         return not found["problems"] and all(r["high_watermark"] == 2 for r in partition["replicas"])
 
     assert wait_until(settled, 60), found
@@ -223,10 +213,10 @@ def test_status_shows_every_replica_and_what_is_wrong(barnabas: Barnabas, cluste
     assert wait_until(shown_as_well, 60)
 
     watcher = subprocess.Popen(
-        [*_COMMAND, "status", "--watch", "0.1", "--json", "-b", cluster.bootstrap],
+        [*COMMAND, "status", "--watch", "0.1", "--json", "-b", cluster.bootstrap],
         stdout=subprocess.PIPE,
         text=True,
-        env=_environment(),
+        env=clean_environment(),
     )
     with watcher:
         assert watcher.stdout is not None
@@ -241,7 +231,7 @@ def test_status_shows_every_replica_and_what_is_wrong(barnabas: Barnabas, cluste
     assert "! broker 2 is down" in done.stdout
 
 
-def test_perf_writes_and_reads_what_it_was_told(barnabas: Barnabas) -> None:
+def test_perf_writes_and_reads_the_chosen_number(barnabas: Barnabas) -> None:
     written = json.loads(
         barnabas("perf", "produce", "--records", "5000", "--replication-factor", "1", "--json").stdout
     )
@@ -267,11 +257,11 @@ def test_a_log_of_a_running_broker_can_be_dumped(barnabas: Barnabas, cluster: Lo
 def foreground(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """`barnabas up --json` in the foreground, and the object it printed."""
     up = subprocess.Popen(
-        [*_COMMAND, "up", "--json", "--dir", str(tmp_path), "--set", "num.partitions=2"],
+        [*COMMAND, "up", "--json", "--dir", str(tmp_path), "--set", "num.partitions=2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=_environment(),
+        env=clean_environment(),
     )
     assert up.stdout is not None
     line = up.stdout.readline()
@@ -281,12 +271,6 @@ def foreground(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str
     finally:
         up.kill()
         up.communicate(timeout=20)
-
-
-def _command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*_COMMAND, *words], capture_output=True, text=True, timeout=90, check=False, env=_environment()
-    )
 
 
 def test_up_prints_one_object_when_the_cluster_is_writable(
@@ -300,12 +284,12 @@ def test_up_prints_one_object_when_the_cluster_is_writable(
     assert [broker["metrics"] for broker in described["brokers"]] == [None] * 3
     assert described["bootstrap"] == ",".join(f"127.0.0.1:{b['port']}" for b in described["brokers"])
     assert all(ProcessId.of(broker["pid"]) for broker in described["brokers"])
-    created = _command("topics", "create", "t", "--bootstrap", described["bootstrap"], "--json")
+    created = run_command("topics", "create", "t", "--bootstrap", described["bootstrap"], "--json")
     assert len(json.loads(created.stdout)["partitions"]) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
-def test_nothing_of_a_foreground_cluster_outlives_its_command(
+def test_nothing_of_a_foreground_cluster_outlives_itsrun_command(
     foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path, number: signal.Signals
 ) -> None:
     up, _ = foreground
@@ -324,11 +308,11 @@ def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
 ) -> None:
     up, described = foreground
     directory = ("--dir", str(tmp_path))
-    assert _command("kill", "2", *directory).returncode == exit_codes.OK
-    assert _command("kill", "2", *directory).returncode == exit_codes.FAILED
-    assert _command("pause", "3", *directory).returncode == exit_codes.OK
-    assert _command("resume", "3", *directory).returncode == exit_codes.OK
-    done = _command("restart", "2", *directory, "--json")
+    assert run_command("kill", "2", *directory).returncode == exit_codes.OK
+    assert run_command("kill", "2", *directory).returncode == exit_codes.FAILED
+    assert run_command("pause", "3", *directory).returncode == exit_codes.OK
+    assert run_command("resume", "3", *directory).returncode == exit_codes.OK
+    done = run_command("restart", "2", *directory, "--json")
     assert done.returncode == exit_codes.OK, done.stderr
     restarted = ProcessId.of(json.loads(done.stdout)["pid"])
     assert restarted is not None
@@ -340,11 +324,11 @@ def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
 def test_ctrl_c_while_the_cluster_starts_ends_it_at_once(tmp_path: Path) -> None:
     # This port never answers, so the cluster would wait for its ZooKeeper until the time-out.
     up = subprocess.Popen(
-        [*_COMMAND, "up", "--dir", str(tmp_path)],
+        [*COMMAND, "up", "--dir", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=_environment(BARNABAS_ZOOKEEPER="127.0.0.1:1"),
+        env=clean_environment(BARNABAS_ZOOKEEPER="127.0.0.1:1"),
     )
     try:
 
@@ -368,16 +352,16 @@ def test_ctrl_c_while_the_cluster_starts_ends_it_at_once(tmp_path: Path) -> None
 def test_a_second_up_in_the_same_directory_is_refused(
     foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
 ) -> None:
-    done = _command("up", "--dir", str(tmp_path))
+    done = run_command("up", "--dir", str(tmp_path))
     assert done.returncode == exit_codes.FAILED
     assert str(tmp_path) in done.stderr
 
 
-def test_down_stops_a_foreground_cluster_and_its_command(
+def test_down_stops_a_foreground_cluster_and_itsrun_command(
     foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
 ) -> None:
     up, _ = foreground
-    done = _command("down", "--dir", str(tmp_path), "--json")
+    done = run_command("down", "--dir", str(tmp_path), "--json")
     assert done.returncode == exit_codes.OK, done.stderr
     assert json.loads(done.stdout) == {"dir": str(tmp_path), "was_running": True}
     up.communicate(timeout=60)
@@ -386,14 +370,16 @@ def test_down_stops_a_foreground_cluster_and_its_command(
     assert not record.is_running
 
 
-def test_a_detached_cluster_runs_on_until_down(tmp_path: Path) -> None:
-    up = _command("up", "--detach", "--json", "--brokers", "1", "--dir", str(tmp_path))
+def test_a_detached_cluster_runs_until_down(tmp_path: Path) -> None:
+    up = run_command("up", "--detach", "--json", "--brokers", "1", "--dir", str(tmp_path))
     try:
         assert up.returncode == exit_codes.OK, up.stderr
         (broker,) = json.loads(up.stdout)["brokers"]
-        env = _command("env", "--dir", str(tmp_path))
+        env = run_command("env", "--dir", str(tmp_path))
         assert ProcessId.of(broker["pid"]) is not None
-        assert wait_until(lambda: _command("status", "--dir", str(tmp_path)).returncode == exit_codes.OK, 60)
+        assert wait_until(
+            lambda: run_command("status", "--dir", str(tmp_path)).returncode == exit_codes.OK, 60
+        )
         exported = subprocess.run(
             ["sh", "-c", 'eval "$1" && echo "$BARNABAS_BOOTSTRAP $BARNABAS_DIR"', "sh", env.stdout],
             capture_output=True,
@@ -401,9 +387,12 @@ def test_a_detached_cluster_runs_on_until_down(tmp_path: Path) -> None:
             check=True,
         )
         assert exported.stdout == f"127.0.0.1:{broker['port']} {tmp_path}\n"
-        assert "broker-1 | " in _command("logs", "--dir", str(tmp_path)).stdout
+        assert run_command("restart", "1", "--dir", str(tmp_path)).returncode == exit_codes.OK
+        (restarted,) = read_record(tmp_path).brokers
+        assert restarted.process not in (None, ProcessId.of(broker["pid"]))
+        assert "broker-1 | " in run_command("logs", "--dir", str(tmp_path)).stdout
     finally:
-        down = _command("down", "--dir", str(tmp_path))
+        down = run_command("down", "--dir", str(tmp_path))
     assert (down.returncode, down.stdout) == (exit_codes.OK, "stopped\n")
-    assert ProcessId.of(broker["pid"]) is None
-    assert _command("down", "--dir", str(tmp_path)).stdout.endswith("was not running\n")
+    assert ProcessId.of(restarted.process.pid) is None
+    assert run_command("down", "--dir", str(tmp_path)).stdout.endswith("was not running\n")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,7 @@ from barnabas.client.admin.admin import NewTopic
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 
-from .tools import eventually, what_it_says
+from .tools import COMMAND, eventually, run_command, what_it_says
 
 Groups = Callable[..., Any]
 
@@ -31,18 +29,10 @@ def groups(shared_cluster: LocalCluster) -> Groups:
 
 
 def groups_of(cluster: LocalCluster) -> Groups:
-    """Runs `barnabas groups … --json` and gives what it printed, or its exit code if that is not 0."""
+    """Runs `barnabas groups … --json`; returns the printed object, or an exit code other than 0."""
 
     def run(*words: str) -> Any:
-        cleaned = {name: value for name, value in os.environ.items() if not name.startswith("BARNABAS_")}
-        done = subprocess.run(
-            [sys.executable, "-m", "barnabas.cli.main", "groups", *words, "--json"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env=cleaned | {"BARNABAS_BOOTSTRAP": cluster.bootstrap},
-        )
+        done = run_command("groups", *words, "--json", BARNABAS_BOOTSTRAP=cluster.bootstrap)
         if done.returncode != exit_codes.OK:
             assert done.stderr.startswith(("barnabas groups: ", "usage: ")), done.stderr
             return done.returncode
@@ -53,7 +43,7 @@ def groups_of(cluster: LocalCluster) -> Groups:
 
 @pytest.fixture
 def topic(shared_cluster: LocalCluster) -> str:
-    """Two partitions of ten records each, the younger five an hour younger."""
+    """Two partitions of ten records each; the last five are an hour younger."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     with blocking.Admin(bootstrap_servers=shared_cluster.bootstrap) as admin:
         admin.create_topics(NewTopic(name, 2, 3))
@@ -126,7 +116,9 @@ def test_offsets_are_reset(groups: Groups, topic: str, tmp_path: Path) -> None:
     assert [row["partition"] for row in groups("lag", group)["partitions"]] == [1]
 
 
-def test_what_is_no_state_no_group_and_no_file_is_refused(groups: Groups, topic: str, tmp_path: Path) -> None:
+def test_unknown_states_empty_groups_and_unreadable_files_are_refused(
+    groups: Groups, topic: str, tmp_path: Path
+) -> None:
     assert groups("list", "--state", "Fine") == exit_codes.USAGE
     assert groups("describe", "") == exit_codes.USAGE
     assert groups("reset-offsets", "", "--topic", topic, "--to-latest") == exit_codes.USAGE
@@ -135,12 +127,12 @@ def test_what_is_no_state_no_group_and_no_file_is_refused(groups: Groups, topic:
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_consuming_that_is_stopped_commits_what_it_printed_and_leaves(
+def test_a_stopped_member_commits_the_printed_records_and_leaves(
     shared_cluster: LocalCluster, groups: Groups, topic: str, signal_number: signal.Signals
 ) -> None:
     words = ["consume", topic, "--group", topic, "--set", "auto_commit_interval_ms=600000"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "barnabas.cli.main", *words, "--bootstrap", shared_cluster.bootstrap],
+        [*COMMAND, *words, "-b", shared_cluster.bootstrap],
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
@@ -153,14 +145,11 @@ def test_consuming_that_is_stopped_commits_what_it_printed_and_leaves(
     assert (shown["state"], groups("members", topic), groups("lag", topic)["lag"]) == ("Empty", [], 0)
 
 
-def test_consuming_as_a_member_goes_on_where_the_group_stopped(
+def test_a_member_continues_at_the_offsets_of_its_group(
     shared_cluster: LocalCluster, groups: Groups, topic: str
 ) -> None:
-    command = [sys.executable, "-m", "barnabas.cli.main", "consume", topic, "--group", topic]
-    command += ["--bootstrap", shared_cluster.bootstrap]
-
     def consume(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *words], capture_output=True, text=True, timeout=60, check=False)
+        return run_command("consume", topic, "--group", topic, "-b", shared_cluster.bootstrap, *words)
 
     lines = consume("--max", "7").stdout.splitlines() + consume("--max", "13").stdout.splitlines()
     assert sorted(lines) == sorted([str(number) for number in range(10)] * 2)
@@ -168,7 +157,7 @@ def test_consuming_as_a_member_goes_on_where_the_group_stopped(
     assert consume("--from", "end").returncode == exit_codes.USAGE
 
 
-def test_lag_is_shown_of_what_somebody_leads(start_cluster: Callable[..., LocalCluster]) -> None:
+def test_a_partition_without_leader_has_no_lag(start_cluster: Callable[..., LocalCluster]) -> None:
     cluster = start_cluster()
     with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics(NewTopic("alone", 3, 1))
@@ -180,7 +169,7 @@ def test_lag_is_shown_of_what_somebody_leads(start_cluster: Callable[..., LocalC
             eventually(
                 lambda broker=broker: what_it_says(broker.endpoint, "alone")[1][1] < 0,
                 20,
-                f"broker {broker.id} still names who is gone as the leader",
+                f"broker {broker.id} still names the dead broker as the leader",
             )
     rows = groups_of(cluster)("lag", "g")["partitions"]
     assert [(row["log_end_offset"], row["lag"]) for row in rows] == [(0, 0), (None, None), (0, 0)]

@@ -1,4 +1,4 @@
-"""The examples of groups with many threads: nothing is left out, no commit covers what is not done."""
+"""The examples of groups with many threads: every record is processed, no commit covers an unfinished one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(name: str) -> ModuleType:
 
 
 class Group:
-    """A topic with records, and an account of the work that was done on them."""
+    """A topic with records, and the number of times that each was processed."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -68,7 +68,7 @@ class Group:
 
 
 @pytest.mark.parametrize("name", ["group_workers", "group_pool"])
-def test_every_record_is_worked_on_and_committed_through_a_change_of_members(
+def test_every_record_is_processed_and_committed_through_a_change_of_members(
     shared_cluster: LocalCluster, name: str
 ) -> None:
     group = Group(shared_cluster.bootstrap)
@@ -79,7 +79,7 @@ def test_every_record_is_worked_on_and_committed_through_a_change_of_members(
     try:
         deadline = time.monotonic() + DEADLINE_S
         while len(group.done) < RECORDS:
-            assert time.monotonic() < deadline, f"{len(group.done)} of {RECORDS} records were worked on"
+            assert time.monotonic() < deadline, f"{len(group.done)} of {RECORDS} records were processed"
             if len(group.done) > RECORDS // 3:
                 one_over.set()
             for partition, offset in group.committed().items():

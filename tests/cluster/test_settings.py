@@ -1,4 +1,4 @@
-"""Settings changed, topics grown and made on demand, while real brokers run, stop and start."""
+"""Changed settings, added partitions and topics created on demand, while real brokers run and restart."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def values(cluster: LocalCluster, resource: ConfigResource) -> Mapping[str, tupl
 
 
 def segments(cluster: LocalCluster, broker_id: int, topic: str) -> int:
-    """How many segments a broker's replica of partition 0 has."""
+    """The number of segments of a broker's replica of partition 0."""
     broker = cluster.broker(broker_id)
     return len(list((broker.log_dirs[0] / f"{topic}-0").glob("*.log")))
 
@@ -48,7 +48,7 @@ def write(cluster: LocalCluster, topic: str, count: int, partition: int = 0) -> 
             producer.send(topic, b"x" * 500, partition=partition).result(20)
 
 
-def test_a_change_takes_effect_on_every_replica_and_one_that_was_away_knows_it(
+def test_a_change_takes_effect_on_every_replica_also_on_one_that_was_down(
     start_cluster: StartCluster,
 ) -> None:
     cluster = start_cluster(settings={"log.retention.check.interval.ms": "100"})
@@ -152,7 +152,7 @@ def test_the_limit_of_connections_is_lowered_while_the_broker_runs(start_cluster
         assert early.ask(MetadataRequest(topics=[])).brokers
 
 
-def test_partitions_that_are_added_can_be_written_to_also_after_a_new_controller(
+def test_added_partitions_can_be_written_also_after_a_controller_failover(
     start_cluster: StartCluster,
 ) -> None:
     cluster = start_cluster()
@@ -181,14 +181,14 @@ def test_partitions_that_are_added_can_be_written_to_also_after_a_new_controller
     assert set(ends.values()) == {1}
 
 
-def test_a_topic_that_is_written_to_is_made_and_one_that_is_only_looked_at_is_not(
+def test_writing_creates_a_topic_and_describing_does_not(
     start_cluster: StartCluster,
 ) -> None:
     cluster = start_cluster(settings={"num.partitions": "3", "default.replication.factor": "2"})
     view = ClusterView(cluster)
     with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
         producer.send("fresh", b"x").result(20)
-    # Who leads it knows it; the others hear of it a moment later.
+    # Its leaders know it; the other brokers learn of it a moment later.
     for broker in cluster.brokers:
         knows = functools.partial(knows_topic, broker.endpoint, "fresh")
         eventually(knows, 20, f"broker {broker.id} does not know it")
@@ -198,7 +198,7 @@ def test_a_topic_that_is_written_to_is_made_and_one_that_is_only_looked_at_is_no
         with pytest.raises(ApiError, match="there is no topic 'frsh'; did you mean fresh"):
             admin.describe_topics("frsh")
         assert admin.list_topics() == ["fresh"]
-    # Whichever broker is asked has it made, once, however often it is asked.
+    # Any broker has it created, once, however many requests ask for it.
     asked = MetadataRequest(topics=[MetadataRequestTopic(name="other"), MetadataRequestTopic(name="a b")])
     for broker in cluster.brokers * 3:
         with RawClient(broker.endpoint) as client:

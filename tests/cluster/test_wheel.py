@@ -97,9 +97,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_cluster_runs_from_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
     installation = Installation(tmp_path / "environment", wheel)
     installation.install()
-    client = installation.run(
-        "python", "-c", "import barnabas.client.blocking, barnabas; print(barnabas.__file__)"
-    )
+    client = installation.run("python", "-c", "import barnabas.client.blocking as m; print(m.__file__)")
     assert client.returncode == 0, client.stderr
     package = Path(client.stdout.strip()).parents[1]
     assert package.is_relative_to(installation.folder)
@@ -112,7 +110,9 @@ def test_a_cluster_runs_from_an_installed_wheel(wheel: Path, tmp_path: Path) -> 
 
     installation.install("[local]")
     try:
-        installation.barnabas("up", "--detach", "--brokers", "1")
+        assert "export BARNABAS_BOOTSTRAP=127.0.0.1:" in installation.barnabas(
+            "up", "--detach", "--brokers", "1"
+        )
         installation.barnabas(
             "topics", "create", "greetings", "--partitions", "1", "--replication-factor", "1"
         )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -23,6 +26,8 @@ from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequest
 
 from .raw_client import RawClient
 
+COMMAND: Final = (sys.executable, "-m", "barnabas")
+
 
 def eventually(
     condition: Callable[[], bool],
@@ -33,6 +38,24 @@ def eventually(
     """Wait until the condition holds; a failed test with the complaint when it does not in time."""
     if not wait_until(condition, timeout_s, interval_s):
         raise AssertionError(complaint if isinstance(complaint, str) else complaint())
+
+
+def run_command(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the `barnabas` command with no other settings in its environment than these."""
+    return subprocess.run(
+        [*COMMAND, *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env=clean_environment(**environment),
+    )
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """The environment without settings of ours, and with these variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("BARNABAS_")} | more
 
 
 @contextmanager

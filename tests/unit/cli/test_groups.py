@@ -1,7 +1,8 @@
-"""Where a group goes on: times, durations, partitions and files as an operator writes them."""
+"""New offsets of a group: times, durations, partitions and files as an operator writes them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,25 +39,25 @@ def test_a_duration_is_iso_8601(text: str, expected: int) -> None:
     assert duration_ms(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "P1Y", "PT-1S", "P1D "])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(CommandError, match="duration") as refused:
-        duration_ms(text)
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        *((duration_ms, text) for text in ("", "P", "PT", "P1DT", "1D", "P1Y", "PT-1S", "P1D ")),
+        *((time_ms, text) for text in ("yesterday", "", "1969-12-31T23:59:59Z")),
+    ],
+)
+def test_other_texts_are_wrong_usage(parse: Callable[[str], int], text: str) -> None:
+    with pytest.raises(CommandError, match=r"expected a (duration|time)") as refused:
+        parse(text)
     assert refused.value.exit_code == USAGE
 
 
-@pytest.mark.parametrize("text", ["yesterday", "", "1969-12-31T23:59:59Z"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(CommandError, match="time"):
-        time_ms(text)
-
-
-def test_topics_stand_for_all_their_partitions_or_for_some() -> None:
+def test_a_topic_means_all_its_partitions_or_the_named_ones() -> None:
     assert chosen_partitions(["a", "b:0", "a:1"], {"a": 2, "b": 3}) == [A0, A1, B0]
 
 
 @pytest.mark.parametrize("text", ["c", "a:2", "a:", "a:x", "a:0,", "a:-1"])
-def test_what_is_no_partition_is_refused(text: str) -> None:
+def test_a_missing_partition_is_refused(text: str) -> None:
     with pytest.raises(CommandError, match="--topic"):
         chosen_partitions([text], {"a": 2})
 
@@ -68,14 +69,14 @@ def test_a_file_names_offsets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [("a,0\n", "line 1"), ("a,0,1\na,0,2\n", "twice"), ("", "none")])
-def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_malformed_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "offsets.csv"
     path.write_text(text)
     with pytest.raises(CommandError, match=said):
         offsets_in(path)
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "offsets.csv"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(CommandError, match="no UTF-8") as refused:
@@ -84,6 +85,6 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_offsets_stay_within_the_log() -> None:
-    assert [within(wanted, 10, 20) for wanted in (5, 15, 25)] == [10, 15, 20]
+    assert [within(offset, 10, 20) for offset in (5, 15, 25)] == [10, 15, 20]
     assert [shifted(12, shift, 10, 20) for shift in (-5, 3, 50)] == [10, 15, 20]
     assert shifted(None, 3, 10, 20) is None

@@ -68,7 +68,7 @@ def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert "usage: barnabas" in capsys.readouterr().out
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == exit_codes.OK
     assert capsys.readouterr().out.startswith("barnabas ")
 
@@ -100,7 +100,7 @@ def test_each_error_has_its_exit_code(error: Exception, code: int) -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_without_a_cluster_a_command_says_where_it_looked(
+def test_without_a_cluster_a_command_names_the_directory(
     arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(arguments) == exit_codes.NOT_FOUND
@@ -110,7 +110,7 @@ def test_without_a_cluster_a_command_says_where_it_looked(
     assert "barnabas up" in said
 
 
-def test_a_bootstrap_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_address_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topics", "list", "--bootstrap", "nowhere"]) == exit_codes.USAGE
     assert "'nowhere' is not host:port" in capsys.readouterr().err
 
@@ -120,10 +120,8 @@ def test_a_bootstrap_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[s
     [["status"], ["topics", "list"], ["topics", "create", "t"]],
     ids=["status", "list", "create"],
 )
-def test_a_broker_that_is_not_there_is_named(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Port 1 on this host: nobody listens there.
+def test_an_unreachable_broker_is_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    # No server listens on port 1 of this host.
     assert main([*arguments, "--bootstrap", "127.0.0.1:1"]) == exit_codes.NOT_REACHABLE
     assert "127.0.0.1:1" in capsys.readouterr().err
 
@@ -137,14 +135,14 @@ def test_a_broker_that_is_not_there_is_named(
         (["broker", "--set", "broker.id=x"], "broker.id='x': expected"),
     ],
 )
-def test_wrong_values_are_named_with_what_was_expected(
+def test_the_error_for_a_wrong_value_names_the_expected_ones(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == exit_codes.USAGE
     assert said in capsys.readouterr().err
 
 
-def test_a_setting_that_the_cluster_decides_is_refused(
+def test_a_setting_that_the_cluster_sets_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["up", "--dir", str(tmp_path), "--set", "broker.id=7"]) != exit_codes.OK
@@ -166,12 +164,12 @@ def test_the_broker_command_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_of_a_clients_settings_the_admin_client_gets_those_that_lead_to_the_cluster() -> None:
+def test_the_admin_client_gets_the_connection_settings_of_another_client() -> None:
     settings = client_settings(["wire=kafka", "linger.ms=5", "client.id=me"], ProducerConfig)
     assert admin_settings(settings) == {"wire": "kafka", "client_id": "me"}
 
 
-def test_a_setting_has_the_type_that_its_client_declares_not_the_one_that_it_looks_like() -> None:
+def test_a_setting_has_the_type_that_its_client_declares() -> None:
     texts = ["client_id=42", "group.id=7", "group.instance.id=true", "fetch.min.bytes=8", "check_crcs=False"]
     settings = client_settings(texts, ConsumerConfig)
     assert settings == {

@@ -12,7 +12,7 @@ from barnabas.cli.produce import MAX_LINE_BYTES, read_lines
 
 
 class _Dribble(io.RawIOBase):
-    """Gives its bytes in pieces of a size, as a pipe may."""
+    """Returns its bytes in pieces of one size, as a pipe may."""
 
     def __init__(self, data: bytes, size: int) -> None:
         self._data = io.BytesIO(data)

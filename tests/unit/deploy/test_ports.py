@@ -20,7 +20,7 @@ def test_ports_reserved_at_the_same_time_differ() -> None:
             port.close()
 
 
-def test_ports_lie_below_those_of_outgoing_connections() -> None:
+def test_picked_ports_are_below_those_of_outgoing_connections() -> None:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     reserved = ReservedPort.pick()
     reserved.close()

@@ -15,7 +15,7 @@ from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, tail
 from tests.support.waiting import DEADLINE_S
 
 _WAIT = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(60)"
-_DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + _WAIT.removeprefix(
+_STUBBORN = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + _WAIT.removeprefix(
     "import time\n"
 )
 
@@ -44,43 +44,39 @@ def test_a_child_is_known_by_pid_and_start(spawn: Spawn) -> None:
     assert child.state == "running"
 
 
-def test_a_pid_given_to_a_stranger_is_not_taken_for_ours(spawn: Spawn) -> None:
-    stranger = spawn(_WAIT)
-    ours = ManagedProcess("broker 1", ProcessId(stranger.pid, "started long ago"))
+def test_a_process_with_the_same_pid_is_not_mistaken_for_ours(spawn: Spawn) -> None:
+    other = spawn(_WAIT)
+    ours = ManagedProcess("broker 1", ProcessId(other.pid, "started long ago"))
     assert not ours.is_alive
     ours.kill()
-    assert stranger.is_alive
+    assert other.is_alive
     with pytest.raises(DeployError, match=r"broker 1 .* is gone"):
         ours.resume()
 
 
-def test_a_child_found_again_by_its_identity_can_be_ended(spawn: Spawn) -> None:
+def test_a_child_can_be_ended_by_its_recorded_identity(spawn: Spawn) -> None:
     child = spawn(_WAIT)
-    found = ManagedProcess("child", child.identity)
-    # Nobody waits for the child here but its own parent, as in production.
+    recorded = ManagedProcess("child", child.identity)
+    # Only the parent can reap the child, as in production.
     reaper = threading.Thread(target=lambda: child.wait(DEADLINE_S))
     reaper.start()
-    assert found.terminate(DEADLINE_S)
+    assert recorded.terminate(DEADLINE_S)
     reaper.join()
-    assert found.state == "gone"
+    assert recorded.state == "gone"
 
 
-def test_pause_and_resume_are_seen_in_the_state(spawn: Spawn) -> None:
+def test_a_child_is_paused_resumed_and_terminated_while_paused(spawn: Spawn) -> None:
     child = spawn(_WAIT)
     child.pause()
     assert child.state == "paused"
     child.resume()
     assert wait_until(lambda: child.state == "running", DEADLINE_S)
-
-
-def test_a_paused_child_can_be_terminated(spawn: Spawn) -> None:
-    child = spawn(_WAIT)
     child.pause()
     assert child.terminate(DEADLINE_S)
 
 
-def test_a_child_deaf_to_sigterm_is_killed_after_the_time_out(spawn: Spawn) -> None:
-    child = spawn(_DEAF)
+def test_a_child_that_ignores_sigterm_is_killed_after_the_time_out(spawn: Spawn) -> None:
+    child = spawn(_STUBBORN)
     assert not child.terminate(0.1)
     assert child.exit_code == -9
 
@@ -91,7 +87,7 @@ def test_the_exit_code_and_the_output_of_an_ended_child_are_kept(spawn: Spawn, t
     assert tail(tmp_path / "0.log") == "last words"
 
 
-def test_what_a_child_started_gets_its_signals_too(spawn: Spawn, tmp_path: Path) -> None:
+def test_children_of_a_child_get_its_signals_too(spawn: Spawn, tmp_path: Path) -> None:
     child = spawn(
         "import subprocess, sys\n"
         "inner = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"

@@ -1,4 +1,4 @@
-"""The state file: what is written is read, what is foreign is refused, one owner at a time."""
+"""The record of a cluster: read as written, refused if foreign; and one owner at a time."""
 
 from __future__ import annotations
 
