@@ -112,7 +112,7 @@ class ApiRequest:
 
         At the deadline ``on_deadline`` runs first, then the answer.
         """
-        delayed = DelayedAnswer(wait_ms, is_due, self.answering(answer), on_deadline)
+        delayed = _DelayedAnswer(wait_ms, is_due, self.answering(answer), on_deadline)
         purgatory.try_complete_else_watch(delayed, keys)
 
     def run_slowly(self, slow_work: SlowWork, work: Callable[[], None]) -> None:
@@ -131,7 +131,7 @@ class ApiRequest:
         self.raw.respond(codec_kafka.for_another_request(buffers, self.correlation_id))
 
 
-class DelayedAnswer(DelayedOperation):
+class _DelayedAnswer(DelayedOperation):
     """An answer that waits for a condition, or for so long at most."""
 
     def __init__(
@@ -139,7 +139,7 @@ class DelayedAnswer(DelayedOperation):
         wait_ms: int,
         is_due: Callable[[], bool],
         answer: Callable[[], None],
-        on_deadline: Callable[[], None] = lambda: None,
+        on_deadline: Callable[[], None],
     ) -> None:
         super().__init__(int(monotonic_ms()) + max(0, wait_ms))
         self._is_due = is_due

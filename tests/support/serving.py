@@ -1,4 +1,19 @@
-"""A broker's handlers behind their dispatcher: real logs, the real codec, but no socket and no thread."""
+"""A broker's handlers and their dispatcher: real logs, the real codecs, but no socket and no thread.
+
+::
+
+    def test_acks_all_waits_for_the_followers(leading: Serving) -> None:
+        waiting = leading.send(produce_request(batch(b"a"), acks=-1))
+        assert not waiting.is_answered
+        catch_up(leading)
+        assert produced(waiting).error_code == ErrorCode.NONE
+
+`send` returns the connection, whose `response` is the decoded answer, now or later; `call` returns an
+immediate answer. With ``version=9`` both use that version of Kafka's protocol. `serving` (no partition) and
+`leading` (broker 1 leads "topic") are fixtures; tests/support/record_requests.py builds requests about
+records. The fakes around the handlers (`topics`, `configs`, `blocks`, `controller`, `slow`) answer what a
+test puts into them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +55,7 @@ CORRELATION_ID = 77
 
 
 class Connection:
-    """A connection that brings one request, and what comes back: the answer's bytes, or why it was closed."""
+    """A connection with one request, and its answer: the bytes, or why the connection was closed."""
 
     opened_ns = 0
 
@@ -57,7 +72,7 @@ class Connection:
 
     @classmethod
     def of(cls, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Connection:
-        """Brings a request of the native protocol, or of a version of Kafka's."""
+        """Encode the request in the native protocol, or in a version of Kafka's."""
         if version is None:
             buffers = codec_msgpack.encode_request(CORRELATION_ID, "test", body)
         else:
@@ -92,7 +107,7 @@ class Connection:
 
 
 class Inline:
-    """Slow work, done at once; or refused, as by a full queue."""
+    """Slow work that runs at once, or is refused as by a full queue."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -107,7 +122,7 @@ class Inline:
 
 
 class Topics:
-    """What making and deleting topics in ZooKeeper will answer."""
+    """The results of creating, growing and deleting topics in ZooKeeper."""
 
     def __init__(self) -> None:
         self.created: list[CreatableTopicResult] = []
@@ -152,7 +167,7 @@ class Configs:
 
 
 class Blocks:
-    """Where blocks of producer ids are claimed; an exception in `trouble` is raised instead."""
+    """Blocks of producer ids; an exception in `trouble` is raised instead."""
 
     def __init__(self) -> None:
         self.claimed = 0
@@ -286,7 +301,7 @@ class Serving:
 
 
 def batch(*values: bytes, timestamp_ms: int = 0) -> bytes:
-    """As a producer sends it; each record one millisecond younger than the one before."""
+    """As a producer sends it; each record is one millisecond younger than the one before."""
     builder = RecordBatchBuilder()
     for index, value in enumerate(values):
         builder.append(None, value, None, timestamp_ms + index)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import logging
-import select
 import socket
 import struct
 import threading
@@ -23,92 +21,10 @@ from barnabas.broker.network.pipeline import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import CannotBind, SocketServer
 from barnabas.protocol.invariants import InvariantViolation
-from tests.support.socket_server import CONFIG, start_server
+from tests.support.socket_server import CONFIG, LENGTH, Client, Served, echo, frame, start_server
 from tests.support.waiting import DEADLINE_S, wait_for
 
-LENGTH = struct.Struct(">I")
 LARGE = 1 << 20
-
-
-def frame(payload: bytes) -> bytes:
-    return LENGTH.pack(len(payload)) + payload
-
-
-def echo(request: Request) -> None:
-    """Answer with the same payload, as a handler does: take what is needed, release, respond."""
-    payload = bytes(request.frame.view)
-    request.release_frame()
-    request.respond((frame(payload),))
-
-
-class Client:
-    """A blocking connection; what takes longer than the deadline fails the test."""
-
-    def __init__(self, port: int, receive_buffer_bytes: int | None = None) -> None:
-        self.socket = socket.socket()
-        self.socket.settimeout(DEADLINE_S)
-        if receive_buffer_bytes is not None:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        self.socket.connect(("127.0.0.1", port))
-
-    def send(self, *payloads: bytes) -> None:
-        self.socket.sendall(b"".join(map(frame, payloads)))
-
-    def receive(self) -> bytes:
-        """The payload of the next frame; raises ConnectionError when the server has closed."""
-        return self._exactly(LENGTH.unpack(self._exactly(4))[0])
-
-    def is_closed_by_server(self) -> bool:
-        """Wait for the end of the stream, whether clean or by reset."""
-        try:
-            return self.socket.recv(1) == b""
-        except ConnectionError:
-            return True
-
-    def has_seen_the_end(self) -> bool:
-        """Whether the server has closed, without waiting for that."""
-        readable, _, _ = select.select([self.socket], [], [], 0)
-        try:
-            return bool(readable) and self.socket.recv(1, socket.MSG_PEEK) == b""
-        except ConnectionError:
-            return True
-
-    def reset(self) -> None:
-        """Close so that the peer sees a reset."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.socket.close()
-
-    def _exactly(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self.socket.recv(size - len(parts))
-            if not part:
-                raise ConnectionError("closed by the server")
-            parts += part
-        return bytes(parts)
-
-
-class Served:
-    """A running server, its clients, and the fatal errors that it told."""
-
-    def __init__(self, server: SocketServer, fatal: list[BaseException]) -> None:
-        self.server = server
-        self.fatal = fatal
-        self.clients: list[Client] = []
-
-    def refuses(self) -> bool:
-        """Whether nobody more is let in."""
-        with socket.socket() as late:
-            return late.connect_ex(("127.0.0.1", self.server.ports["PLAINTEXT"])) == errno.ECONNREFUSED
-
-    def queued(self) -> int:
-        """Requests that could run and that no worker has taken."""
-        return sum(queue.queued for queue in self.server.queues.values())
-
-    def client(self, receive_buffer_bytes: int | None = None) -> Client:
-        client = Client(self.server.ports["PLAINTEXT"], receive_buffer_bytes)
-        self.clients.append(client)
-        return client
 
 
 def client_that_is_heard(
