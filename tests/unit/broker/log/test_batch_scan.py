@@ -59,7 +59,7 @@ BATCHES = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=8)
 @pytest.mark.usefixtures("window_bytes")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(BATCHES, st.integers(0, 35))
-def test_walks_find_the_same_whatever_the_window(counts: list[tuple[int, bool]], offset: int) -> None:
+def test_walks_find_the_same_batches_with_any_window(counts: list[tuple[int, bool]], offset: int) -> None:
     data = segment(counts)
     expected = list(iter_batches(data))
     with in_file(data) as file:

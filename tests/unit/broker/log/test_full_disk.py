@@ -77,7 +77,7 @@ def work(manager: LogManager) -> int:
 
 
 @pytest.mark.parametrize("many_producers", [False, True])
-def test_no_accepted_record_is_lost_whichever_operation_finds_the_disk_full(
+def test_no_accepted_record_is_lost_if_any_operation_finds_the_disk_full(
     managers: Managers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many_producers: bool
 ) -> None:
     if many_producers:

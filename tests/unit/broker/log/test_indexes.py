@@ -72,7 +72,7 @@ def test_time_lookups_agree_with_a_linear_scan(
 
 @settings(max_examples=40, deadline=None)
 @given(STEPS, st.integers(0, 3000), st.booleans())
-def test_truncation_keeps_just_what_lies_before(
+def test_truncation_keeps_exactly_the_entries_before_it(
     steps: list[tuple[int, int]], cut: int, is_sealed: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -70,7 +70,7 @@ def test_the_leader_gives_offsets_and_epoch(open_log: OpenLog) -> None:
         (batch(1, 100) * 10, ErrorCode.RECORD_LIST_TOO_LARGE),
     ],
 )
-def test_what_a_producer_may_not_send_is_refused_and_changes_nothing(
+def test_an_invalid_produce_is_refused_and_changes_nothing(
     open_log: OpenLog, records: bytes, code: ErrorCode
 ) -> None:
     log = open_log(LogConfig(max_message_bytes=300, segment_bytes=1000))
@@ -122,7 +122,9 @@ def test_a_follower_keeps_offsets_and_epochs_and_leaves_out_a_cut_batch(open_log
 
 
 @pytest.mark.parametrize("bases", [(1,), (0, 2), (0, 0)])
-def test_a_follower_refuses_what_does_not_continue_its_log(open_log: OpenLog, bases: tuple[int, ...]) -> None:
+def test_a_follower_refuses_batches_that_do_not_continue_its_log(
+    open_log: OpenLog, bases: tuple[int, ...]
+) -> None:
     log = open_log()
     with pytest.raises(UnexpectedAppendOffset, match="expected"):
         log.append_as_follower(follower_batches(*bases), 0)
@@ -262,7 +264,7 @@ def test_timestamps_are_found_exactly_also_when_out_of_order_and_compressed(open
     assert log.offset_for_timestamp(4) == (9, 3, 4)
 
 
-def test_truncation_before_the_first_segment_starts_afresh(open_log: OpenLog) -> None:
+def test_truncation_before_the_first_segment_restarts_the_log_there(open_log: OpenLog) -> None:
     log = open_log()
     log.truncate_fully_and_start_at(100)
     append_batches(log, batch(2), 1)
@@ -273,7 +275,7 @@ def test_truncation_before_the_first_segment_starts_afresh(open_log: OpenLog) ->
     assert append_batches(log, batch(1), 2).base_offset == 50
 
 
-def test_the_log_start_moves_only_forward_and_not_behind_the_end(open_log: OpenLog) -> None:
+def test_the_log_start_moves_only_forward_and_not_beyond_the_end(open_log: OpenLog) -> None:
     log = open_log()
     append_batches(log, batch(5))
     assert log.increment_log_start_offset(3)
@@ -316,7 +318,7 @@ def test_views_survive_deletion_truncation_and_close(open_log: OpenLog) -> None:
     assert bytes(copied) == copies[1]
 
 
-def test_a_reader_that_comes_too_late_gets_an_ordinary_error(open_log: OpenLog) -> None:
+def test_a_read_of_a_deleted_segment_is_out_of_range(open_log: OpenLog) -> None:
     log = open_log(LogConfig(segment_bytes=len(batch()), retention_ms=0))
     for _ in range(3):
         append_batches(log, batch())
@@ -384,7 +386,7 @@ def test_a_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
     assert not log.is_flush_due(1000)
 
 
-def test_a_log_asks_to_be_flushed_after_so_many_messages(open_log: OpenLog) -> None:
+def test_flush_messages_makes_a_flush_due(open_log: OpenLog) -> None:
     log = open_log(LogConfig(flush_messages=3))
     append_batches(log, batch(2))
     assert not log.must_flush
@@ -463,7 +465,7 @@ def test_the_batch_around_the_start_is_taken_whole_and_the_start_stays(open_log:
     assert (again.log_start_offset, again.log_end_offset) == (5, 10)
 
 
-def test_a_crash_before_the_start_was_saved_leaves_a_log_that_can_go_on(open_log: OpenLog) -> None:
+def test_a_crash_before_the_start_was_saved_leaves_a_usable_log(open_log: OpenLog) -> None:
     log = beginning_at(open_log, 5)
     log.append_as_follower(batches((3, 4)), 0)
     log.abandon()
@@ -489,7 +491,7 @@ def test_a_batch_that_is_cut_short_changes_nothing(open_log: OpenLog) -> None:
         assert (log.log_start_offset, log.log_end_offset) == (5, 5)
 
 
-def test_a_log_that_holds_records_never_begins_anew(open_log: OpenLog) -> None:
+def test_a_log_with_records_never_restarts_at_a_batch(open_log: OpenLog) -> None:
     log = open_log()
     log.append_as_follower(batches((0, 5)), 0)
     with pytest.raises(UnexpectedAppendOffset):

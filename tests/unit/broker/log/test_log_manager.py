@@ -328,7 +328,7 @@ def test_the_checkpoint_pass_saves_recovery_points_of_sealed_segments(managers: 
     assert (found.recovery_point, found.log_end_offset) == (4, 5)
 
 
-def test_the_retention_pass_asks_for_each_high_watermark(managers: Managers) -> None:
+def test_the_retention_pass_needs_a_high_watermark(managers: Managers) -> None:
     managers.configs |= dict.fromkeys((KEY.topic, OTHER.topic), LogConfig(retention_ms=0))
     manager = managers.open()
     for key in (KEY, OTHER):
@@ -338,7 +338,7 @@ def test_the_retention_pass_asks_for_each_high_watermark(managers: Managers) -> 
     assert starts == {KEY: 1, OTHER: 0}
 
 
-def test_the_flush_pass_flushes_what_is_due(managers: Managers) -> None:
+def test_the_flush_pass_flushes_only_due_logs(managers: Managers) -> None:
     managers.configs[KEY.topic] = LogConfig(flush_ms=100)
     manager = managers.open()
     for key in (KEY, OTHER):
@@ -423,7 +423,7 @@ def test_a_lock_is_given_back_by_release(tmp_path: Path) -> None:
         ("a b-1", None),
     ],
 )
-def test_folder_names_are_told_apart(name: str, expected: tuple[str, int] | None) -> None:
+def test_only_names_of_partitions_are_parsed(name: str, expected: tuple[str, int] | None) -> None:
     assert parse_partition_name(name) == expected
 
 

@@ -80,7 +80,7 @@ def test_of_a_request_that_begins_with_duplicates_only_the_rest_is_written(open_
     [LogConfig(max_message_bytes=SIZE), LogConfig(segment_bytes=2 * SIZE)],
     ids=["message", "segment"],
 )
-def test_a_batch_that_was_written_is_known_again_though_it_would_be_too_large_now(
+def test_a_duplicate_is_answered_even_if_it_is_too_large_for_new_limits(
     open_log: OpenLog, lowered: LogConfig
 ) -> None:
     """Or its producer would cut it up, and write its records a second time under other numbers."""
@@ -200,7 +200,7 @@ def test_a_clean_start_reads_no_batch(open_log: OpenLog, monkeypatch: pytest.Mon
     assert append(open_log(SMALL, is_clean=True), 39) == 39
 
 
-def test_a_crash_start_reads_the_batches_behind_the_newest_snapshot_alone(
+def test_a_start_after_a_crash_reads_only_the_batches_after_the_newest_snapshot(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(open_log, 39).abandon()
@@ -231,7 +231,7 @@ def test_damaged_snapshots_are_reported_and_the_log_is_read_instead(
     assert [append(again, sequence) for sequence in range(5, 11)] == list(range(5, 11))
 
 
-def test_what_a_power_cut_took_from_the_log_is_not_known_from_a_snapshot_either(open_log: OpenLog) -> None:
+def test_a_snapshot_beyond_the_end_after_a_power_cut_is_not_used(open_log: OpenLog) -> None:
     log = filled(open_log, 10)
     log.close(0)
     last = log.segments[-1].file.path
@@ -242,7 +242,7 @@ def test_what_a_power_cut_took_from_the_log_is_not_known_from_a_snapshot_either(
     assert append(again, 9) == 9
 
 
-def test_a_log_of_before_there_were_snapshots_opens_and_takes_everybody(open_log: OpenLog) -> None:
+def test_a_log_without_snapshots_accepts_any_sequence(open_log: OpenLog) -> None:
     log = filled(open_log, 10)
     log.close(0)
     for path in log.folder.glob("*.snapshot"):
@@ -252,7 +252,9 @@ def test_a_log_of_before_there_were_snapshots_opens_and_takes_everybody(open_log
 
 @pytest.mark.parametrize("end", range(12))
 @pytest.mark.parametrize("restart", [None, True, False])
-def test_a_truncation_takes_what_is_known_back(open_log: OpenLog, end: int, restart: bool | None) -> None:
+def test_a_truncation_restores_the_producer_states_of_its_end(
+    open_log: OpenLog, end: int, restart: bool | None
+) -> None:
     log = filled(open_log, 12)
     if restart is not None:
         if restart:
@@ -269,7 +271,7 @@ def test_a_truncation_takes_what_is_known_back(open_log: OpenLog, end: int, rest
     assert append(log, end) == end
 
 
-def test_who_wrote_what_retention_deleted_is_still_known_also_after_a_crash(open_log: OpenLog) -> None:
+def test_producers_of_deleted_segments_are_still_known_after_a_crash(open_log: OpenLog) -> None:
     config = LogConfig(segment_bytes=4 * SIZE, retention_bytes=0)
     log = filled(open_log, 6, config)
     for sequence in range(8):
@@ -300,7 +302,7 @@ def test_after_a_truncation_no_batch_that_it_took_is_a_duplicate_although_the_lo
     assert append(log, 29) == 14
 
 
-def test_a_log_start_behind_everything_that_is_left_forgets_everybody(open_log: OpenLog) -> None:
+def test_a_log_start_beyond_the_end_drops_all_producers(open_log: OpenLog) -> None:
     filled(open_log, 6).close(0)
     again = open_log(SMALL, log_start_offset=50)
     assert snapshots(again) == []
@@ -332,7 +334,7 @@ def test_after_expiration_any_sequence_is_taken(open_log: OpenLog) -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_restart_does_not_expire_who_writes_old_records_but_who_has_long_been_gone(
+def test_after_a_restart_only_producers_outside_the_active_segment_expire_by_timestamp(
     open_log: OpenLog, is_clean: bool
 ) -> None:
     log = open_log(SMALL)

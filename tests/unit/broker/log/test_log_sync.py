@@ -230,7 +230,7 @@ class RetainingDisk(FileSystem):
         super().fsync(file)
 
 
-def test_a_flush_beside_retention_puts_on_disk_what_is_left(open_log: OpenLog) -> None:
+def test_a_flush_during_retention_syncs_the_remaining_segments(open_log: OpenLog) -> None:
     # With flush.messages=1 a record is acknowledged when this returns.
     disk = RetainingDisk()
     log = open_log(LogConfig(segment_bytes=300, retention_bytes=900), files=disk)

@@ -124,7 +124,7 @@ def test_two_readers_of_a_damaged_index_rebuild_it_once(
     assert len(rebuilt) == 1
 
 
-def test_readers_do_not_doubt_the_index_of_a_log_that_was_empty_at_the_start(
+def test_readers_do_not_check_the_index_of_a_log_that_was_empty_at_the_start(
     open_log: Callable[..., Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # During an append the index is ahead of the segment, which looks like damage.

@@ -47,7 +47,7 @@ def write(disk: PowerCutDisk, path: Path, data: bytes, position: int = 0) -> Non
     os.close(descriptor)
 
 
-def test_synced_bytes_survive_whatever_else_is_lost(tmp_path: Path) -> None:
+def test_synced_bytes_always_survive(tmp_path: Path) -> None:
     def act(disk: PowerCutDisk, root: Path) -> None:
         write(disk, root / "f", b"safe")
         disk.fsync(root / "f")

@@ -87,7 +87,7 @@ def test_no_producer_is_ten_bytes() -> None:
         max_size=4,
     )
 )
-def test_what_is_written_is_read(rows: list[tuple[int, int, list[tuple[int, int]], int]]) -> None:
+def test_decoding_returns_the_encoded_states(rows: list[tuple[int, int, list[tuple[int, int]], int]]) -> None:
     states = []
     for producer_id, epoch, batches, timestamp_ms in rows:
         state = ProducerState(producer_id, epoch)
@@ -139,7 +139,7 @@ def test_the_newest_sound_one_is_taken_and_damaged_ones_go(
     assert len(caplog.records) == 2
 
 
-def test_one_is_written_once_and_none_for_an_empty_log(tmp_path: Path) -> None:
+def test_a_snapshot_is_written_once_and_not_for_an_empty_log(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(tmp_path)
     snapshots.write(0, seven())
     assert snapshots.offsets == ()
@@ -148,7 +148,7 @@ def test_one_is_written_once_and_none_for_an_empty_log(tmp_path: Path) -> None:
     assert snapshots.path(3).stat().st_size == 10
 
 
-def test_a_disk_that_refuses_is_told_by_name_and_nothing_is_half_there(tmp_path: Path) -> None:
+def test_a_disk_failure_names_the_snapshot(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     with pytest.raises(LogDirFailure, match="gone"):
         ProducerSnapshots(gone).write(3, ())

@@ -32,7 +32,7 @@ def refusal(states: ProducerStates, *batches: bytearray) -> ErrorCode:
 SEVEN_BATCHES = tuple(written(10 * number, 2 * number, 2, timestamp_ms=number) for number in range(7))
 
 
-def test_batches_without_a_producer_id_are_none_of_its_business() -> None:
+def test_batches_without_a_producer_id_are_ignored() -> None:
     states = states_with(written(0, 0))
     plain = produced(-1, producer_id=-1, epoch=-1)
     assert check(states, plain, plain, produced(1), plain) == []
@@ -43,7 +43,7 @@ def test_a_batch_that_continues_is_taken() -> None:
 
 
 @pytest.mark.parametrize("number", [2, 3, 4, 5, 6])
-def test_each_of_the_last_five_batches_is_known_again_with_its_old_place_and_time(number: int) -> None:
+def test_each_of_the_last_five_batches_is_a_duplicate_with_its_first_offset_and_time(number: int) -> None:
     (found,) = check(states_with(*SEVEN_BATCHES), produced(2 * number, 2))
     assert (found.base_offset, found.last_offset, found.timestamp_ms) == (
         10 * number,
@@ -57,7 +57,7 @@ def test_each_of_the_last_five_batches_is_known_again_with_its_old_place_and_tim
     [produced(0, 2), produced(2, 2), produced(12, 1), produced(13, 1), produced(12, 3), produced(15)],
     ids=["sixth last", "fifth but one", "its first half", "its second half", "more than it", "a gap"],
 )
-def test_what_neither_continues_nor_repeats_is_out_of_order(batch: bytearray) -> None:
+def test_a_batch_that_neither_continues_nor_repeats_is_out_of_order(batch: bytearray) -> None:
     assert refusal(states_with(*SEVEN_BATCHES), batch) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
@@ -108,7 +108,7 @@ def test_the_batches_of_one_request_are_looked_at_in_turn(
     assert len(states) == 0, "a check changes nothing"
 
 
-def test_a_request_may_begin_with_duplicates_and_go_on_with_news() -> None:
+def test_a_request_may_begin_with_duplicates_and_continue_with_new_batches() -> None:
     states = states_with(*SEVEN_BATCHES)
     found = check(states, produced(10, 2), produced(12, 2), produced(14), produced(15))
     assert [batch.base_offset for batch in found] == [50, 60]
@@ -128,14 +128,14 @@ def test_fields_that_make_no_sense_are_refused(batch: bytearray, code: ErrorCode
     assert refusal(ProducerStates(), batch) is code
 
 
-def test_a_replica_takes_what_its_leader_wrote() -> None:
+def test_a_replica_takes_the_states_of_its_leaders_batches_unchecked() -> None:
     states = states_with(*SEVEN_BATCHES, written(70, 90, epoch=3), written(71, 5, epoch=2))
     state = states.get(PRODUCER_ID)
     assert state is not None
     assert (state.epoch, state.last_sequence, state.last_offset) == (2, 5, 71)
 
 
-def test_who_has_not_written_for_long_is_forgotten_by_the_time_of_the_append() -> None:
+def test_producers_expire_by_the_time_of_their_last_append() -> None:
     states = states_with(written(0, 0, producer_id=1, timestamp_ms=10**12), now_ms=1_000)
     states.note(written(1, 0, producer_id=2, timestamp_ms=5), 1_500)
     assert states.expire(1_999, 1_000) == 0
@@ -143,7 +143,7 @@ def test_who_has_not_written_for_long_is_forgotten_by_the_time_of_the_append() -
     assert [state.producer_id for state in states] == [2]
 
 
-def test_who_is_in_a_transaction_is_not_forgotten() -> None:
+def test_a_producer_in_a_transaction_does_not_expire() -> None:
     states = states_with(written(0, 0))
     state = states.get(PRODUCER_ID)
     assert state is not None

@@ -104,7 +104,7 @@ def test_a_batch_that_is_in_the_right_compression_is_not_copied(compression: Com
     assert kept[0] == 7
 
 
-def test_what_would_unfold_to_too_much_is_refused() -> None:
+def test_a_batch_that_decompresses_to_too_much_is_refused() -> None:
     batch = batch_of((None, bytes(100_000), None, 5), compression=Compression.GZIP)
     with pytest.raises(ApiError, match="more than 5000 bytes"):
         prepared(batch, max_bytes=5_000, compression_type=Compression.NONE)
@@ -231,7 +231,7 @@ COMPACTED = {"cleanup_policy": ("compact",)}
         (0, NOW_LATE_MS, {"message_timestamp_type": TimestampType.LOG_APPEND_TIME}, False),
     ],
 )
-def test_a_claim_that_would_mislead_retention_is_doubted(
+def test_a_header_that_would_mislead_retention_is_compared_with_its_records(
     largest_ms: int, base_ms: int, settings: dict[str, Any], doubted: bool
 ) -> None:
     sound = claiming(NOW_LATE_MS, NOW_LATE_MS, NOW_LATE_MS, packed=Compression.NONE)
@@ -243,7 +243,7 @@ def test_a_claim_that_would_mislead_retention_is_doubted(
 
 @pytest.mark.parametrize("packed", Compression)
 @pytest.mark.parametrize("claim_ms", [0, -1, 1 << 60, NOW_LATE_MS])
-def test_a_doubted_batch_is_stored_with_the_largest_timestamp_of_its_records(
+def test_a_misleading_header_is_stored_with_the_largest_timestamp_of_its_records(
     claim_ms: int, packed: Compression
 ) -> None:
     times = (NOW_LATE_MS - 5, NOW_LATE_MS + 2, NOW_LATE_MS - 9)
@@ -255,7 +255,7 @@ def test_a_doubted_batch_is_stored_with_the_largest_timestamp_of_its_records(
     assert kept.view == honest * 2
 
 
-def test_a_doubted_batch_whose_claim_is_true_stays_as_it_came() -> None:
+def test_an_unusual_but_true_largest_timestamp_changes_nothing() -> None:
     batch = batch_of((None, b"v", None, 5), (None, b"v", None, 3))
     sent = parse_produced(batch)
     assert prepare_records(TP, sent, LogConfig(), now_ms=NOW_LATE_MS, max_bytes=1 << 20) is sent
@@ -284,7 +284,7 @@ PACKED = batch_of((b"k", b"v", None, 0), compression=Compression.ZSTD)
         (PLAIN + PACKED, {"retention_ms": 1}, False),
     ],
 )
-def test_what_takes_a_moment_only_is_told_before(
+def test_quick_checks_are_recognized_before_they_run(
     batches: bytes, settings: dict[str, Any], is_quick: bool
 ) -> None:
     assert is_quickly_prepared(parse_produced(batches).batches, LogConfig(**settings), NOW_MS) is is_quick

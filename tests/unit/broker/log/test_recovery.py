@@ -122,9 +122,7 @@ def test_a_new_beginning_is_on_disk_before_the_recovery_point_tells_of_it(
 
 
 @pytest.mark.parametrize("bit", range(16 * 8, SIZE * 8, 37))
-def test_a_flipped_bit_above_the_recovery_point_cuts_there_and_drops_what_follows(
-    open_log: OpenLog, bit: int
-) -> None:
+def test_a_flipped_bit_above_the_recovery_point_truncates_the_log_there(open_log: OpenLog, bit: int) -> None:
     log = filled(open_log)
     path = log_files(log)[1]
     flip_bits(path, SIZE + bit // 8, 1 << (bit % 8))
@@ -162,7 +160,7 @@ def test_a_missing_middle_segment_cuts_the_log_there(open_log: OpenLog) -> None:
     assert (again.log_end_offset, base_offsets(again)) == (4, [0, 1, 2, 3])
 
 
-def test_a_segment_that_lost_its_last_batch_is_no_bridge_to_the_next(open_log: OpenLog) -> None:
+def test_a_segment_that_lost_its_last_batch_ends_the_log(open_log: OpenLog) -> None:
     log = filled(open_log)
     path = log_files(log)[0]
     path.write_bytes(path.read_bytes()[: 3 * SIZE])
@@ -308,7 +306,7 @@ def test_a_tail_damaged_in_spite_of_a_clean_stop_is_found(open_log: OpenLog, rec
     assert path.read_bytes() == before
 
 
-def test_a_log_start_behind_all_that_is_left_begins_afresh_there(open_log: OpenLog) -> None:
+def test_a_log_start_beyond_the_end_restarts_the_log_there(open_log: OpenLog) -> None:
     filled(open_log)
     again = open_log(CONFIG, log_start_offset=50)
     assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (50, 50, 0)

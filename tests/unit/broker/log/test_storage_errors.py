@@ -65,7 +65,7 @@ def test_a_missing_file_of_a_log_that_is_gone_is_no_failure(operation: Operation
     assert verdict(errno.EIO, operation, is_log_there=False) is BROKEN
 
 
-def test_the_errors_say_what_a_client_may_do() -> None:
+def test_each_error_has_a_code_and_is_retriable() -> None:
     path = Path("/logs/t-0/1.log")
     broken = storage_error(path, OSError(errno.EIO, "sector"), READ)
     failed = storage_error(path, OSError(errno.EMFILE, "too many"), READ)
