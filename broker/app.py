@@ -41,7 +41,7 @@ from barnabas.broker.replication.leader_fetches import FetcherSettings
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork
 from barnabas.controller.controller import Controller
-from barnabas.controller.reign import ControllerSettings
+from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.controller.topic_admin import TopicSettings as TopicAdminSettings
 from barnabas.protocol.errors import BarnabasError

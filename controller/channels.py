@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
-from barnabas.controller.events import ChannelEvent, ChannelsFailed, LinkFailed
+from barnabas.controller.events import ChannelsFailed, FromChannel, LinkFailed
 from barnabas.controller.link_queue import ControllerRequest, LinkQueue
 from barnabas.controller.peer_lives import PeerLives, Sign
 from barnabas.controller.peer_probe import look
@@ -43,7 +43,7 @@ _RETRY_S: Final = 0.1
 _LONGEST_REST_S: Final = 30.0
 _PROBE_EVERY_S: Final = 0.1
 _STOP_TIMEOUT_S: Final = 5.0
-_TOLD_TIMEOUT_S: Final = 2.0
+_ANSWERS_TIMEOUT_S: Final = 2.0
 
 
 class BrokerChannels(Protocol):
@@ -57,7 +57,7 @@ class BrokerChannels(Protocol):
 
     def send(self, broker: BrokerId, batch: BrokerBatch) -> None: ...
 
-    def when_told(self, done: Callable[[], None]) -> None: ...
+    def when_answered(self, done: Callable[[], None]) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -71,7 +71,7 @@ class ControllerChannels:
         epoch: ControllerEpoch,
         *,
         request_timeout_ms: int,
-        report: Callable[[ChannelEvent], None],
+        report: Callable[[FromChannel], None],
         lives: PeerLives,
     ) -> None:
         self.lives = lives
@@ -84,7 +84,7 @@ class ControllerChannels:
         """Shared by all links, so that a new link to a broker continues the numbers of the former one."""
         self._loop = _new_loop()
         self._ending: asyncio.Task[None] | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name=f"controller-channels-{epoch}", daemon=True)
         self._thread.start()
 
@@ -104,13 +104,13 @@ class ControllerChannels:
         """Send in the order of the calls; dropped when the broker is not there."""
         self._on_loop(self._send, broker, batch)
 
-    def when_told(self, done: Callable[[], None]) -> None:
+    def when_answered(self, done: Callable[[], None]) -> None:
         """Call back, once, when every broker that can be reached has answered all that was sent so far.
 
-        At the latest after `_TOLD_TIMEOUT_S`, or when the channels are stopped; on any thread.
+        At the latest after `_ANSWERS_TIMEOUT_S`, or when the channels are stopped; on any thread.
         """
         try:
-            self._loop.call_soon_threadsafe(self._when_told, done)
+            self._loop.call_soon_threadsafe(self._when_answered, done)
         except RuntimeError:
             # Closed by a `stop` from elsewhere.
             done()
@@ -162,21 +162,21 @@ class ControllerChannels:
         if link is not None:
             link.send(batch)
 
-    def _when_told(self, done: Callable[[], None]) -> None:
-        task = self._loop.create_task(self._tell(done))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    def _when_answered(self, done: Callable[[], None]) -> None:
+        task = self._loop.create_task(self._wait_for_answers(done))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
         task.add_done_callback(self.task_ended)
 
-    async def _tell(self, done: Callable[[], None]) -> None:
+    async def _wait_for_answers(self, done: Callable[[], None]) -> None:
         links = list(self._links.values())
         try:
-            async with asyncio.timeout(_TOLD_TIMEOUT_S):
+            async with asyncio.timeout(_ANSWERS_TIMEOUT_S):
                 for link in links:
                     await link.idle.wait()
         except TimeoutError:
             late = ", ".join(str(link) for link in links if not link.idle.is_set())
-            log.warning("not told within %.0f s: %s", _TOLD_TIMEOUT_S, late)
+            log.warning("not told within %.0f s: %s", _ANSWERS_TIMEOUT_S, late)
         finally:
             done()
 

@@ -1,11 +1,12 @@
-"""`Controller`: the part of every broker that stands for election and, once elected, runs the cluster.
+"""`Controller`: the part of every broker that runs for election and, once elected, controls the cluster.
 
 One thread takes events from one queue; nothing else changes the controller's state. While this broker is the
-controller, a `Reign` handles them. The reign ends, without a trace left in memory, when ``/controller`` is no
-longer ours, when a write finds another controller epoch, when the ZooKeeper session expires or when ZooKeeper
-cannot be reached; this broker then stands for election again when ZooKeeper is back or the node is gone. An
-unforeseen error also ends the reign, but not the broker. The broker deletes ``/controller``, so that another
-broker can be elected, and pauses before it stands for election again, longer each time.
+controller, a `ControllerTerm` handles them. The term ends when ``/controller`` is no longer ours, when a
+write finds another controller epoch, when the ZooKeeper session expires, or when ZooKeeper cannot be reached.
+This broker runs for election again when ZooKeeper is back or the node is gone.
+
+An unforeseen error also ends the term, but not the broker. The broker deletes ``/controller``, so that
+another broker can be elected, and pauses before it runs for election again, longer each time.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from kazoo.exceptions import KazooException
 
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels, ControllerChannels
-from barnabas.controller.event_queue import EventQueue, EventQueueFull
-from barnabas.controller.events import Event, ShutdownDone
+from barnabas.controller.events import Asked, Event, EventQueue, EventQueueFull, FromChannel, ShutdownDone
 from barnabas.controller.peer_lives import PeerLives
-from barnabas.controller.reign import ControllerSettings, Reign
 from barnabas.controller.sentinel import ControllerSentinel, Target
+from barnabas.controller.term import ControllerSettings, ControllerTerm
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch
@@ -37,13 +37,13 @@ from barnabas.zookeeper.znodes import ControllerNode, MalformedZnode
 log = logging.getLogger("barnabas.controller")
 
 _RETRY_S: Final = 1.0
-_LONGEST_REST_S: Final = 30.0
+_LONGEST_PAUSE_S: Final = 30.0
 _FORGET_FAILURES_S: Final = 120.0
 """After this time without an unforeseen error, the next pause is the shortest again."""
 
 
 class ChannelsFactory(Protocol):
-    """Makes the channels of a reign; started when returned."""
+    """Makes and starts the channels of a term."""
 
     def __call__(self, epoch: ControllerEpoch, report: Callable[[Event], None]) -> BrokerChannels: ...
 
@@ -71,7 +71,7 @@ class Controller:
         self._on_fatal = on_fatal
         self._make_channels = make_channels or self._real_channels
         self._queue = EventQueue()
-        self._reign: Reign | None = None
+        self._term: ControllerTerm | None = None
         self._writer: ControllerWriter | None = None
         self._epoch = ControllerEpoch(0)
         self._active_broker_id = NO_BROKER
@@ -81,7 +81,7 @@ class Controller:
         # Unforeseen errors in a row, the time of the last one, and the end of the pause before an election.
         self._failures = 0
         self._failed_at_s = -_FORGET_FAILURES_S
-        self._rests_until_s = 0.0
+        self._paused_until_s = 0.0
         self.lives = PeerLives(self._threads.now_s, was_reached)
         self._sentinel = ControllerSentinel(
             lambda node: self._queue.put(events.ControllerGone(node)),
@@ -94,23 +94,23 @@ class Controller:
     @property
     def is_active(self) -> bool:
         """Whether this broker is the controller and has taken over."""
-        return self._reign is not None
+        return self._term is not None
 
     @property
     def epoch(self) -> ControllerEpoch:
-        """Our epoch while active, otherwise the last one that we had; 0 when we never were elected."""
+        """The epoch of this broker's present or last term; 0 before the first."""
         return self._epoch
 
     @property
     def active_broker_id(self) -> BrokerId:
-        """The controller as we last saw it; -1 for none."""
+        """The last known controller; -1 for no controller."""
         return self._active_broker_id
 
     @property
     def offline_partitions_count(self) -> int:
-        """Partitions without a live leader; 0 while we are not the controller."""
-        reign = self._reign
-        return 0 if reign is None else reign.offline_partitions_count
+        """Partitions without a live leader; 0 while another broker is the controller."""
+        term = self._term
+        return 0 if term is None else term.offline_partitions_count
 
     @property
     def live_brokers(self) -> tuple[BrokerId, ...]:
@@ -119,11 +119,11 @@ class Controller:
 
     @property
     def writer(self) -> ControllerWriter:
-        """The right to write as controller, fenced by our epoch. Raises NOT_CONTROLLER."""
+        """The controller's writes, fenced by the epoch. Raises NOT_CONTROLLER."""
         return self._active()[1]
 
     def start(self) -> None:
-        """Stand for election, now and whenever there is no controller. The broker must be registered."""
+        """Run for election, now and whenever there is no controller. The broker must be registered."""
         self._store.session.add_listener(self._session_changed)
         self._queue.put(events.ControllerChange())
         self._sentinel.start()
@@ -137,48 +137,52 @@ class Controller:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         for event in left:
-            self._refuse(event)
+            _refuse(event)
 
     def controlled_shutdown(self, broker: BrokerId, broker_epoch: BrokerEpoch, done: ShutdownDone) -> None:
-        """Relieve a broker of its leaderships.
+        """Move a broker's leaderships away.
 
         `done` is called once, on the event thread or at once on this one, with NONE and the partitions that
         it still leads, or with NOT_CONTROLLER, STALE_BROKER_EPOCH or BROKER_NOT_AVAILABLE.
         """
+        self._ask(events.ControlledShutdown(broker, broker_epoch, done))
+
+    def _ask(self, event: Asked) -> None:
+        """Queue the event, or refuse it at once on a broker that is not the controller."""
         if not self.is_active or self._queue.is_closed:
-            done(ErrorCode.NOT_CONTROLLER, [])
+            event.refuse(ErrorCode.NOT_CONTROLLER)
             return
         try:
-            self._queue.put(events.ControlledShutdown(broker, broker_epoch, done))
+            self._queue.put(event)
         except EventQueueFull as error:
-            log.error("controlled shutdown of broker %d refused: %s", broker, error)
-            done(ErrorCode.REQUEST_TIMED_OUT, [])
+            log.error("%s refused: %s", event, error)
+            event.refuse(ErrorCode.REQUEST_TIMED_OUT)
 
     def topic_configs_changed(self, topics: Collection[str]) -> None:
-        """The settings of these topics were changed in ZooKeeper; a controller looks at what they are now."""
+        """The settings of these topics were changed in ZooKeeper; the controller reads them again."""
         self._queue.put(events.TopicConfigChange(frozenset(topics)))
 
     def set_unclean_leader_election(self, is_enabled: bool) -> None:
-        """Change ``unclean.leader.election.enable`` for topics that do not say themselves. Any thread."""
+        """Change ``unclean.leader.election.enable`` for topics without an override. Any thread."""
         if self._settings.unclean_leader_election_enable != is_enabled:
             self._settings = replace(self._settings, unclean_leader_election_enable=is_enabled)
             self._queue.put(events.UncleanElectionChange(is_enabled))
 
-    def _active(self) -> tuple[Reign, ControllerWriter]:
-        reign, writer = self._reign, self._writer
-        if reign is None or writer is None:
+    def _active(self) -> tuple[ControllerTerm, ControllerWriter]:
+        term, writer = self._term, self._writer
+        if term is None or writer is None:
             raise api_error(
                 ErrorCode.NOT_CONTROLLER,
                 f"broker {self.broker_id} is not the controller, broker {self._active_broker_id} is",
             )
-        return reign, writer
+        return term, writer
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
             self._is_registered = False
             self._queue.put(events.SessionExpired())
         elif event in (SessionEvent.RESUMED, SessionEvent.RENEWED):
-            # The broker registers anew before this listener is called.
+            # The broker has registered again before this listener is called.
             self._is_registered = True
             self._queue.put(events.ControllerChange())
 
@@ -189,11 +193,11 @@ class Controller:
             self._resign("the broker stops", give_back=True)
         except Exception as error:
             log.critical("the controller's event thread ends: %r", error, exc_info=True)
-            self._end_reign()
+            self._end_term()
             self._on_fatal(error)
 
     def step(self, timeout_s: float | None) -> bool:
-        """Wait for an event and handle it, or stand for election again; False if there was nothing to do.
+        """Wait for an event and handle it, or run for election again; False if there was nothing to do.
 
         The event thread runs this; a simulation calls it without the thread.
         """
@@ -211,24 +215,24 @@ class Controller:
             self._handle(event)
         except ControllerMoved as error:
             self._resign(str(error))
-            self._refuse(event)
+            _refuse(event)
             self._queue.put(events.ControllerChange())
         except (ZooKeeperUnavailable, SessionLost, MalformedZnode) as error:
             self._resign(str(error))
-            self._refuse(event)
+            _refuse(event)
             self._must_retry = True
         except Exception as error:
-            rest_s = self._note_failure()
+            pause_s = self._note_failure()
             log.critical(
                 "%s failed by an unforeseen error (number %d in a row); resigning and pausing for %.0f s: %r",
                 type(event).__name__,
                 self._failures,
-                rest_s,
+                pause_s,
                 error,
                 exc_info=True,
             )
             self._resign(repr(error), give_back=True)
-            self._refuse(event)
+            _refuse(event)
             self._must_retry = True
 
     def _note_failure(self) -> float:
@@ -236,10 +240,10 @@ class Controller:
         now_s = self._threads.now_s()
         if now_s - self._failed_at_s > _FORGET_FAILURES_S:
             self._failures = 0
-        rest_s = doubled(_RETRY_S, self._failures, _LONGEST_REST_S)
+        pause_s = doubled(_RETRY_S, self._failures, _LONGEST_PAUSE_S)
         self._failures += 1
-        self._failed_at_s, self._rests_until_s = now_s, now_s + rest_s
-        return rest_s
+        self._failed_at_s, self._paused_until_s = now_s, now_s + pause_s
+        return pause_s
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -251,19 +255,13 @@ class Controller:
                 self._resign("the ZooKeeper session has expired")
                 # This event may come late, after an election won in the next session: read ``/controller``.
                 self._queue.put(events.ControllerChange())
-            case events.ControlledShutdown() if self._reign is None:
-                self._refuse(event)
-            case _ if self._reign is not None and self._is_of_this_reign(event):
-                self._reign.handle(event)
+            case Asked() if self._term is None:
+                _refuse(event)
+            case _ if self._term is not None and self._is_of_this_term(event):
+                self._term.handle(event)
 
-    @staticmethod
-    def _refuse(event: Event) -> None:
-        """Answer the caller of an event that only a controller handles."""
-        if isinstance(event, events.ControlledShutdown):
-            event.done(ErrorCode.NOT_CONTROLLER, [])
-
-    def _is_of_this_reign(self, event: Event) -> bool:
-        return not isinstance(event, events.ChannelEvent) or event.controller_epoch == self._epoch
+    def _is_of_this_term(self, event: Event) -> bool:
+        return not isinstance(event, FromChannel) or event.controller_epoch == self._epoch
 
     def _check_controller(self) -> None:
         self._must_retry = False
@@ -271,36 +269,36 @@ class Controller:
         node = self._store.election.current(self._controller_changed)
         self._active_broker_id = NO_BROKER if node is None else node.broker_id
         is_ours = node is not None and node.session_id == self._store.session.session_id
-        if self._reign is not None and not is_ours:
+        if self._term is not None and not is_ours:
             self._resign(
                 "/controller was deleted" if node is None else f"broker {node.broker_id} is the controller"
             )
-        if self._reign is not None and self._writer is not None:
+        if self._term is not None and self._writer is not None:
             # The node is ours, but the epoch may have been deleted or written by hand.
             self._writer.check()
         self._sentinel.watch(None if node is None or is_ours else self._watch_target(node))
-        if self._reign is None and (node is None or is_ours) and self._may_stand():
-            self._stand_for_election()
+        if self._term is None and (node is None or is_ours) and self._may_run():
+            self._run_for_election()
 
-    def _may_stand(self) -> bool:
-        if self._threads.now_s() < self._rests_until_s:
+    def _may_run(self) -> bool:
+        if self._threads.now_s() < self._paused_until_s:
             self._must_retry = True
             return False
         return self._is_registered
 
     def _take_over_from(self, dead: ControllerNode) -> None:
-        """Take the place of a controller that the sentinel reports dead, unless another broker was faster.
+        """Replace a controller that the sentinel reports dead, unless another broker was faster.
 
-        It takes one transaction, so that the next controller has seen the death; see `Reign.start`.
+        It takes one transaction, so that the next controller knows of the death; see `ControllerTerm.start`.
         """
-        if self._reign is not None or not self._may_stand():
+        if self._term is not None or not self._may_run():
             return
         writer = self._store.election.depose(dead, self.broker_id)
         if writer is None:
             self._check_controller()
             return
         log.warning("took /controller over from broker %d, which is dead", dead.broker_id)
-        self._begin_reign(writer)
+        self._begin_term(writer)
         # The watch was on the dead controller's node.
         self._queue.put(events.ControllerChange())
 
@@ -315,33 +313,33 @@ class Controller:
         endpoint = registration.endpoint(self._settings.inter_broker_listener_name)
         return None if endpoint is None else Target(node, registration.broker_epoch, endpoint)
 
-    def _stand_for_election(self) -> None:
+    def _run_for_election(self) -> None:
         writer = self._store.election.run(self.broker_id)
         if writer is None:
             # The winner's node has fired our watch, whose event calls this again.
             return
-        self._begin_reign(writer)
+        self._begin_term(writer)
 
-    def _begin_reign(self, writer: ControllerWriter) -> None:
+    def _begin_term(self, writer: ControllerWriter) -> None:
         self._epoch = writer.epoch
         self._active_broker_id = self.broker_id
         log.info("broker %d is elected controller with epoch %d", self.broker_id, writer.epoch)
         self._writer = writer
         channels = self._make_channels(writer.epoch, self._queue.put)
-        reign = Reign(
+        term = ControllerTerm(
             self._store, writer, channels, self._settings, self._queue.put, is_dead=self.lives.is_dead
         )
         try:
-            reign.start()
+            term.start()
         except BaseException:
-            reign.stop()
+            term.stop()
             raise
-        self._reign = reign
+        self._term = term
         log.info("[controller epoch %d] broker %d has taken over", writer.epoch, self.broker_id)
 
     def _resign(self, why: str, *, give_back: bool = False) -> None:
         writer = self._writer
-        if self._end_reign():
+        if self._end_term():
             log.warning("broker %d resigns as controller of epoch %d: %s", self.broker_id, self._epoch, why)
         if give_back and writer is not None and self._store.session.is_connected:
             try:
@@ -351,11 +349,11 @@ class Controller:
             except KazooException as error:
                 log.error("/controller was not given back: %r", error)
 
-    def _end_reign(self) -> bool:
-        reign, self._reign, self._writer = self._reign, None, None
-        if reign is not None:
-            reign.stop()
-        return reign is not None
+    def _end_term(self) -> bool:
+        term, self._term, self._writer = self._term, None, None
+        if term is not None:
+            term.stop()
+        return term is not None
 
     def _real_channels(self, epoch: ControllerEpoch, report: Callable[[Event], None]) -> BrokerChannels:
         return ControllerChannels(
@@ -365,3 +363,8 @@ class Controller:
             report=report,
             lives=self.lives,
         )
+
+
+def _refuse(event: Event) -> None:
+    if isinstance(event, Asked):
+        event.refuse(ErrorCode.NOT_CONTROLLER)

@@ -1,16 +1,20 @@
-"""The events of a controller: one small frozen class each.
+"""The controller's events, and the queue that the controller's thread takes them from.
 
-Events that only say "look again" are equal to others of their kind, and the queue holds each of them once.
-Events from the channels carry the channels' controller epoch and the broker epoch that they concern, so that
-events of an earlier reign or registration are ignored.
+An event belongs to one of three kinds: `LookAgain`, `FromChannel` and `Asked`. The queue is first in, first
+out, and bounded: watches and channels can put only as many events as there are kinds of events and brokers,
+so only `Asked` events can reach the bound, and they are refused then.
 """
 
 from __future__ import annotations
 
+import threading
+from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ErrorCode, LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrResponse,
@@ -19,167 +23,214 @@ from barnabas.protocol.messages.inter_broker import (
 )
 from barnabas.zookeeper.znodes import ControllerNode
 
+CAPACITY: Final = 10_000
+
 ShutdownDone = Callable[[ErrorCode, list[TopicPartition]], None]
-"""Called with the outcome and the partitions that the broker still leads; must not block."""
+"""Called with the result and the partitions that the broker still leads; must not block."""
+
+
+class LookAgain:
+    """Something may have changed. Equal events of this kind are queued once."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerChange:
-    """``/controller`` may have changed: read it, and stand for election if it does not exist."""
+class FromChannel:
+    """From the channels of a controller term; ignored in another term."""
+
+    controller_epoch: ControllerEpoch
+
+
+class Asked:
+    """Its caller waits for an answer, which `refuse` gives if no controller handles the event."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def refuse(self, code: ErrorCode) -> None: ...
+
+
+Event = LookAgain | FromChannel | Asked
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerGone:
-    """The process that holds this ``/controller`` is dead, as its refusing port says."""
+class ControllerChange(LookAgain):
+    """``/controller`` may have changed: read it, and run for election if it does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerGone(LookAgain):
+    """The process that holds this ``/controller`` is dead: its port refuses connections."""
 
     node: ControllerNode
 
 
 @dataclass(frozen=True, slots=True)
-class SessionExpired:
-    """Our ZooKeeper session is gone, and with it our registration and our reign."""
+class SessionExpired(LookAgain):
+    """The ZooKeeper session has expired, and with it the registration and the controller term."""
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerChange:
+class BrokerChange(LookAgain):
     """The registrations have changed."""
 
 
 @dataclass(frozen=True, slots=True)
-class TopicChange:
-    """Topics were created (or removed by hand)."""
+class TopicChange(LookAgain):
+    """Topics were created, or removed by hand."""
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentChange:
-    """The nodes of topics have changed: they may have got more partitions."""
+class AssignmentChange(LookAgain):
+    """The nodes of topics have changed: they may have more partitions."""
 
 
 @dataclass(frozen=True, slots=True)
-class TopicConfigChange:
+class TopicConfigChange(LookAgain):
     """The settings of these topics have changed."""
 
     topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class UncleanElectionChange:
+class UncleanElectionChange(LookAgain):
     """The brokers' ``unclean.leader.election.enable`` has changed."""
 
     is_enabled: bool
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionRequested:
-    """Something stands under ``/admin/delete_topics``."""
+class DeletionRequested(LookAgain):
+    """A topic is named under ``/admin/delete_topics``."""
 
 
 @dataclass(frozen=True, slots=True)
-class IsrChangeNotified:
-    """Leaders have changed ISRs by themselves."""
+class IsrChangeNotified(LookAgain):
+    """Leaders have changed ISRs."""
 
 
 @dataclass(frozen=True, slots=True)
-class LogDirFailureNotified:
+class LogDirFailureNotified(LookAgain):
     """Brokers have lost a log dir."""
 
 
 @dataclass(frozen=True, slots=True)
-class ControlledShutdown:
-    """A broker asks to be relieved of its leaderships before it stops."""
+class ControlledShutdown(Asked):
+    """A broker asks the controller to move its leaderships away before it stops."""
 
     broker: BrokerId
     broker_epoch: BrokerEpoch
     done: ShutdownDone
 
+    def refuse(self, code: ErrorCode) -> None:
+        self.done(code, [])
+
 
 @dataclass(frozen=True, slots=True)
-class BrokerSuspected:
-    """A broker's connection was lost and its port refuses: its process is dead."""
+class BrokerSuspected(FromChannel):
+    """The connection to a broker was lost and its port refuses: its process is dead."""
 
-    controller_epoch: ControllerEpoch
     broker: BrokerId
     broker_epoch: BrokerEpoch
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerReturned:
-    """A suspected broker answers again, in the same life."""
+class BrokerReturned(FromChannel):
+    """A suspected broker answers again, with the same registration."""
 
-    controller_epoch: ControllerEpoch
     broker: BrokerId
     broker_epoch: BrokerEpoch
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFailed:
+class LinkFailed(FromChannel, LookAgain):
     """An unforeseen error dropped the requests for a broker, or the broker failed to apply an UpdateMetadata;
     resend everything."""
 
-    controller_epoch: ControllerEpoch
     broker: BrokerId
     broker_epoch: BrokerEpoch
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelsFailed:
-    """The channels had an unforeseen error outside a single link; end the reign."""
+class ChannelsFailed(FromChannel):
+    """The channels had an unforeseen error outside a single link; end the term."""
 
-    controller_epoch: ControllerEpoch
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrAnswered:
-    controller_epoch: ControllerEpoch
+class LeaderAndIsrAnswered(FromChannel):
     broker: BrokerId
     broker_epoch: BrokerEpoch
     response: LeaderAndIsrResponse
 
 
 @dataclass(frozen=True, slots=True)
-class StopReplicaAnswered:
-    controller_epoch: ControllerEpoch
+class StopReplicaAnswered(FromChannel):
     broker: BrokerId
     broker_epoch: BrokerEpoch
     request: StopReplicaRequest
     response: StopReplicaResponse
 
 
-ChannelEvent = (
-    BrokerSuspected
-    | BrokerReturned
-    | LinkFailed
-    | ChannelsFailed
-    | LeaderAndIsrAnswered
-    | StopReplicaAnswered
-)
-Event = (
-    ControllerChange
-    | ControllerGone
-    | SessionExpired
-    | BrokerChange
-    | TopicChange
-    | AssignmentChange
-    | TopicConfigChange
-    | UncleanElectionChange
-    | DeletionRequested
-    | IsrChangeNotified
-    | LogDirFailureNotified
-    | ControlledShutdown
-    | ChannelEvent
-)
-LOOK_AGAIN = (
-    ControllerChange
-    | ControllerGone
-    | SessionExpired
-    | BrokerChange
-    | TopicChange
-    | AssignmentChange
-    | TopicConfigChange
-    | UncleanElectionChange
-    | DeletionRequested
-    | IsrChangeNotified
-    | LogDirFailureNotified
-    | LinkFailed
-)
+class EventQueueFull(LocalError):
+    """The queue is full; the event was not added."""
+
+    retriable = True
+
+
+class EventQueue:
+    """Any thread puts events, the controller's thread takes them; see the module."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
+        self._events: deque[Event] = deque()
+        self._queued_once: set[LookAgain] = set()
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def put(self, event: Event) -> None:
+        """Add an event, unless an equal `LookAgain` is queued or the queue is closed.
+
+        Raises EventQueueFull.
+        """
+        with self._changed:
+            if self._is_closed:
+                return
+            if isinstance(event, LookAgain):
+                if event in self._queued_once:
+                    return
+                self._queued_once.add(event)
+            elif len(self._events) >= self._capacity:
+                raise EventQueueFull(f"{len(self._events)} events wait for the controller")
+            self._events.append(event)
+            self._changed.notify()
+
+    def take(self, timeout_s: float | None = None) -> Event | None:
+        """The next event; None if the queue is closed or the time is up."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_closed or bool(self._events), timeout_s):
+                return None
+            if self._is_closed:
+                return None
+            event = self._events.popleft()
+            if isinstance(event, LookAgain):
+                self._queued_once.discard(event)
+            return event
+
+    def close(self) -> list[Event]:
+        """Wake the taker; returns the events that are left."""
+        with self._changed:
+            self._is_closed = True
+            left = list(self._events)
+            self._events.clear()
+            self._changed.notify_all()
+            return left
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed

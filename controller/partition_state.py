@@ -1,17 +1,17 @@
 """The partition state machine: elects the leader of each partition and writes the result.
 
-The moves are a table; an illegal one raises before anything is changed. Going online elects a leader: the
-result is written by compare-and-set, taken into the context and put into the batch for the brokers. A
-partition without an eligible leader stays in its state. Runs on the controller's event thread; the elections
-themselves are the pure functions of `barnabas.controller.election`.
+The moves are a table; an illegal one raises before anything is changed. A partition goes online by an
+election: its result is written by compare-and-set, taken into the context and added to the brokers' batches.
+A partition without an eligible leader stays in its state. Runs on the controller's event thread; the
+elections are the pure functions of `barnabas.controller.election`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from barnabas.controller.context import ControllerContext, IllegalTransition, PartitionState
 from barnabas.controller.election import (
@@ -20,16 +20,13 @@ from barnabas.controller.election import (
     elect_initial,
     elect_offline,
 )
+from barnabas.controller.leadership import Leadership
 from barnabas.controller.request_batch import RequestBatch
-from barnabas.protocol.ids import ControllerEpoch, LeaderEpoch, TopicPartition
-from barnabas.zookeeper.controller_writer import StateUpdates
-from barnabas.zookeeper.errors import ControllerMoved
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 from barnabas.zookeeper.znodes import LeadershipState
 
-log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")
-
-_MAX_ROUNDS: Final = 10
 
 _S = PartitionState
 PARTITION_MOVES: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
@@ -38,90 +35,76 @@ PARTITION_MOVES: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
     _S.ONLINE: frozenset({_S.ONLINE, _S.OFFLINE}),
     _S.OFFLINE: frozenset({_S.ONLINE, _S.OFFLINE, _S.NON_EXISTENT}),
 }
-"""From each state, where a partition may go. Source: Kafka 3.9's partition state machine."""
+"""The legal moves from each state. Source: Kafka 3.9's partition state machine."""
+
+ElectionOutcomes = dict[TopicPartition, ErrorCode]
+"""By partition: NONE if a leader was elected, else ELIGIBLE_LEADERS_NOT_AVAILABLE."""
 
 
 class ElectionKind(Enum):
-    """Why a leader is sought; reassignment and preferred election will be two more."""
+    """The reason of an election."""
 
     OFFLINE = "its leader is gone"
     CONTROLLED_SHUTDOWN = "its leader is stopping"
 
 
-class StateReader(Protocol):
-    """What the machines read; `ClusterStore` is one."""
-
-    def partition_states(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, LeadershipState]: ...
-
-
-class StateWriter(Protocol):
-    """What the machines write; `ControllerWriter` is one."""
-
-    @property
-    def epoch(self) -> ControllerEpoch: ...
-
-    def create_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates: ...
-
-    def update_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates: ...
-
-
 class PartitionStateMachine:
-    """See the module. `allow_unclean` says for a topic whether a replica out of sync may lead."""
+    """See the module. `allow_unclean` returns whether a replica out of sync may lead a topic's partitions."""
 
     def __init__(
         self,
         context: ControllerContext,
-        reader: StateReader,
-        writer: StateWriter,
+        leadership: Leadership,
         batch: RequestBatch,
         allow_unclean: Callable[[str], bool],
     ) -> None:
         self._context = context
-        self._reader = reader
-        self._writer = writer
+        self._leadership = leadership
         self._batch = batch
         self._allow_unclean = allow_unclean
 
     def startup(self) -> None:
-        """Give every partition of a freshly loaded context the state that its leadership says."""
+        """Set the state of every partition of a newly loaded context."""
         live = self._context.live_or_shutting_down
         for tp in self._context.partitions():
-            state = self._context.leadership.get(tp)
-            if state is None:
-                found = PartitionState.NEW
+            leadership = self._context.leadership.get(tp)
+            if leadership is None:
+                state = PartitionState.NEW
             else:
                 # A leader that has registered again since its election may have lost its log.
-                leads = state.leader in live and state.leader not in self._context.bounced(state)
-                found = PartitionState.ONLINE if leads else PartitionState.OFFLINE
-            self._context.partition_states[tp] = found
+                leads = leadership.leader in live - self._context.bounced(leadership)
+                state = PartitionState.ONLINE if leads else PartitionState.OFFLINE
+            self._context.partition_states[tp] = state
 
-    def trigger_online(self) -> None:
-        """Try to give every partition without a leader one, those being deleted aside."""
-        waiting = [
+    def trigger_online(self) -> ElectionOutcomes:
+        """Try to elect leaders for all partitions without one, unless their topic is being deleted."""
+        leaderless = [
             tp
             for tp, state in self._context.partition_states.items()
             if state in (PartitionState.NEW, PartitionState.OFFLINE)
             and not self._context.is_to_be_deleted(tp.topic)
         ]
-        self.move(waiting, PartitionState.ONLINE)
+        return self.move(leaderless, PartitionState.ONLINE)
 
     def move(
         self,
         partitions: Collection[TopicPartition],
         target: PartitionState,
         kind: ElectionKind = ElectionKind.OFFLINE,
-    ) -> None:
-        """Take the partitions to a state. Raises IllegalTransition (nothing changed) or ControllerMoved."""
+    ) -> ElectionOutcomes:
+        """Move the partitions to a state; returns the outcome of each election that this needs.
+
+        Raises IllegalTransition (nothing changed) or ControllerMoved.
+        """
         before = {tp: self._context.partition_state(tp) for tp in partitions}
         for tp, state in before.items():
             if target not in PARTITION_MOVES[state]:
                 raise IllegalTransition(f"partition {tp} cannot go from {state.value} to {target.value}")
         if target is PartitionState.ONLINE:
-            self._initialise([tp for tp, state in before.items() if state is PartitionState.NEW])
-            self._elect([tp for tp, state in before.items() if state is not PartitionState.NEW], kind)
-            return
+            outcomes = self._initialise([tp for tp, state in before.items() if state is PartitionState.NEW])
+            return outcomes | self._elect(
+                [tp for tp, state in before.items() if state is not PartitionState.NEW], kind
+            )
         for tp, state in before.items():
             if target is PartitionState.NON_EXISTENT:
                 self._context.partition_states.pop(tp, None)
@@ -129,8 +112,9 @@ class PartitionStateMachine:
                 self._context.partition_states[tp] = target
             if state is not target:
                 self._log_move(tp, state, target, "")
+        return {}
 
-    def _initialise(self, partitions: list[TopicPartition]) -> None:
+    def _initialise(self, partitions: list[TopicPartition]) -> ElectionOutcomes:
         live = self._context.live_brokers
         first: dict[TopicPartition, LeadershipState] = {}
         for tp in partitions:
@@ -142,68 +126,53 @@ class PartitionStateMachine:
                 leader=election.leader,
                 leader_epoch=LeaderEpoch(0),
                 isr=election.isr,
-                controller_epoch=self._writer.epoch,
+                controller_epoch=self._leadership.epoch,
                 partition_epoch=0,
                 broker_epochs={broker: self._context.broker_epoch(broker) for broker in election.isr},
             )
+        outcomes = dict.fromkeys(partitions, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
         if not first:
-            return
-        updates = self._writer.create_partition_states(first)
-        for tp, state in updates.written.items():
-            self._now_online(tp, state, "first leader", is_new=True)
-        for tp, state in updates.conflicts.items():
-            # Its state was written by an earlier controller that got no further.
-            self._check_epoch(tp, state)
-            self._context.leadership[tp] = state
-            self._context.partition_states[tp] = PartitionState.OFFLINE
-        self._elect(list(updates.conflicts), ElectionKind.OFFLINE)
+            return outcomes
+        created, existing = self._leadership.create(first)
+        for tp, state in created.items():
+            self._now_online(tp, None, state, "first leader")
+        # An earlier controller wrote these states and got no further.
+        self._context.partition_states.update(dict.fromkeys(existing, PartitionState.OFFLINE))
+        return (
+            outcomes
+            | dict.fromkeys(created, ErrorCode.NONE)
+            | self._elect(list(existing), ElectionKind.OFFLINE)
+        )
 
-    def _elect(self, partitions: list[TopicPartition], kind: ElectionKind) -> None:
-        """Elect from the states we remember: the compare-and-set finds out if one has changed meanwhile.
+    def _elect(self, partitions: list[TopicPartition], kind: ElectionKind) -> ElectionOutcomes:
+        """Elect from the remembered states; the compare-and-set detects a change.
 
-        Only where they show no clean candidate are they read again first, for the former leader may have
-        let others into the ISR without our knowing.
+        A state without a clean candidate is read again first, because the former leader may have added
+        members to the ISR.
         """
-        left = [tp for tp in partitions if tp in self._context.leadership]
-        fresh: set[TopicPartition] = set()
-        for _ in range(_MAX_ROUNDS):
-            if not left:
-                return
-            elections = {tp: self._choose(tp, self._context.leadership[tp], kind) for tp in left}
-            doubtful = [
-                tp
-                for tp, election in elections.items()
-                if (election is None or election.is_unclean) and tp not in fresh
-            ]
-            clear = {tp: election for tp, election in elections.items() if tp not in set(doubtful)}
-            changed = {**self._reader.partition_states(doubtful), **self._write_elected(clear, kind)}
-            for tp, state in changed.items():
-                self._check_epoch(tp, state)
-                self._context.leadership[tp] = state
-            fresh.update(changed)
-            left = list(changed)
-        log.error("gave up electing after %d rounds of changing ISRs: %s", _MAX_ROUNDS, left)
+        former = {tp: self._context.leadership[tp] for tp in partitions if tp in self._context.leadership}
+        elections = {tp: self._choose(tp, state, kind) for tp, state in former.items()}
+        self._leadership.read(
+            [tp for tp, election in elections.items() if election is None or election.is_unclean]
+        )
 
-    def _write_elected(
-        self, elections: Mapping[TopicPartition, Election | None], kind: ElectionKind
-    ) -> dict[TopicPartition, LeadershipState]:
-        """Write the outcomes; returned is what stands where the compare-and-set failed."""
-        elected: dict[TopicPartition, LeadershipState] = {}
-        for tp, election in elections.items():
-            state = self._context.leadership[tp]
+        def elect(tp: TopicPartition, state: LeadershipState) -> LeadershipState | None:
+            election = elections[tp] = self._choose(tp, state, kind)
             if election is None:
                 self._log_failure(tp, f"no live replica in its ISR {list(state.isr)}, {kind.value}")
-            else:
-                epochs = self._context.broker_epochs(state, election.leader, election.isr)
-                elected[tp] = state.with_leader(election.leader, election.isr, self._writer.epoch, epochs)
-        if not elected:
-            return {}
-        updates = self._writer.update_partition_states(elected)
-        for tp, state in updates.written.items():
+                return None
+            epochs = self._context.broker_epochs(state, election.leader, election.isr)
+            return state.with_leader(election.leader, election.isr, self._leadership.epoch, epochs)
+
+        elected = self._leadership.update(list(former), elect)
+        for tp, state in elected.items():
             election = elections[tp]
             is_unclean = election is not None and election.is_unclean
-            self._now_online(tp, state, f"UNCLEAN, {kind.value}" if is_unclean else kind.value, is_new=False)
-        return updates.conflicts
+            self._now_online(tp, former[tp], state, f"UNCLEAN, {kind.value}" if is_unclean else kind.value)
+        return {
+            tp: ErrorCode.NONE if tp in elected else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+            for tp in partitions
+        }
 
     def _choose(self, tp: TopicPartition, state: LeadershipState, kind: ElectionKind) -> Election | None:
         replicas = self._context.replicas_of(tp)
@@ -216,22 +185,16 @@ class PartitionStateMachine:
             replicas, state.isr, live, bounced=bounced, allow_unclean=self._allow_unclean(tp.topic)
         )
 
-    def _check_epoch(self, tp: TopicPartition, state: LeadershipState) -> None:
-        if state.controller_epoch > self._writer.epoch:
-            raise ControllerMoved(
-                f"{tp} was written by controller epoch {state.controller_epoch}, ours is {self._writer.epoch}"
-            )
-
-    def _now_online(self, tp: TopicPartition, state: LeadershipState, why: str, *, is_new: bool) -> None:
+    def _now_online(
+        self, tp: TopicPartition, former: LeadershipState | None, state: LeadershipState, reason: str
+    ) -> None:
         before = self._context.partition_state(tp)
-        former = self._context.leadership.get(tp)
-        self._context.leadership[tp] = state
         self._context.partition_states[tp] = PartitionState.ONLINE
         live = self._context.live_or_shutting_down
-        told = [broker for broker in self._context.replicas_of(tp) if broker in live]
-        self._batch.add_leader_and_isr(told, tp, is_new=is_new)
+        receivers = [broker for broker in self._context.replicas_of(tp) if broker in live]
+        self._batch.add_leader_and_isr(receivers, tp, is_new=former is None)
         leaders = f"leader {former.leader if former else None} -> {state.leader}, "
-        epochs = f"leader epoch {state.leader_epoch}, isr {list(state.isr)}; {why}"
+        epochs = f"leader epoch {state.leader_epoch}, isr {list(state.isr)}; {reason}"
         self._log_move(tp, before, PartitionState.ONLINE, leaders + epochs)
 
     def _log_move(
@@ -239,18 +202,18 @@ class PartitionStateMachine:
     ) -> None:
         state_change_log.info(
             "[controller epoch %d] partition %s: %s -> %s%s",
-            self._writer.epoch,
+            self._leadership.epoch,
             tp,
             before.value,
             after.value,
             f" ({detail})" if detail else "",
         )
 
-    def _log_failure(self, tp: TopicPartition, why: str) -> None:
+    def _log_failure(self, tp: TopicPartition, reason: str) -> None:
         state_change_log.error(
             "[controller epoch %d] partition %s stays %s without a leader: %s",
-            self._writer.epoch,
+            self._leadership.epoch,
             tp,
             self._context.partition_state(tp).value,
-            why,
+            reason,
         )

@@ -186,7 +186,7 @@ class TopicAdmin:
                 topic.name, current.partitions, topic.count, assignments, self._controller.live_brokers
             )
             grown = replace(current, partitions={**current.partitions, **added})
-            if writer is None or writer.grow_topic(topic.name, grown):
+            if writer is None or writer.set_topic_assignment(topic.name, grown):
                 if writer is not None:
                     log.info("topic %s gets partitions %s", topic.name, _shown(added))
                 result = CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)

@@ -1,31 +1,23 @@
-"""The deletion of topics: from the request in ZooKeeper to the last file of the last replica.
+"""The deletion of topics, from the request in ZooKeeper to the last file of the last replica.
 
 A topic is deleted when every replica has confirmed that its files are gone. A replica that cannot confirm
 (its broker is down, or its disk failed) makes the topic ineligible for now; the deletion continues when the
-broker returns. Meanwhile no leader is elected for it and its name stays taken. Runs on the controller's event
-thread.
+broker returns. Meanwhile no leader is elected for it, and no topic with its name can be created. Runs on the
+controller's event thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from typing import Protocol
+from collections.abc import Collection
 
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
 from barnabas.controller.partition_state import PartitionStateMachine
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.request_batch import RequestBatch
+from barnabas.zookeeper.controller_writer import ControllerWriter
 
 log = logging.getLogger("barnabas.controller")
-
-
-class TopicRemover(Protocol):
-    """What a deletion writes; `ControllerWriter` is one."""
-
-    def delete_topic(self, topic: str) -> None: ...
-
-    def clear_deletion_requests(self, topics: Iterable[str]) -> None: ...
 
 
 class TopicDeletion:
@@ -34,7 +26,7 @@ class TopicDeletion:
     def __init__(
         self,
         context: ControllerContext,
-        remover: TopicRemover,
+        writer: ControllerWriter,
         partitions: PartitionStateMachine,
         replicas: ReplicaStateMachine,
         batch: RequestBatch,
@@ -42,32 +34,32 @@ class TopicDeletion:
         is_enabled: bool,
     ) -> None:
         self._context = context
-        self._remover = remover
+        self._writer = writer
         self._partitions = partitions
         self._replicas = replicas
         self._batch = batch
         self._is_enabled = is_enabled
 
     def request(self, topics: Collection[str]) -> None:
-        """Take up the requests that stand in ZooKeeper; those for unknown topics are cleared."""
+        """Begin the requested deletions; requests for unknown topics are cleared."""
         if not topics:
             return
         if not self._is_enabled:
             log.warning("delete.topic.enable is false: cleared the requests to delete %s", sorted(topics))
-            self._remover.clear_deletion_requests(topics)
+            self._writer.clear_deletion_requests(topics)
             return
         unknown = [topic for topic in topics if topic not in self._context.assignments]
         if unknown:
             log.warning("cleared the requests to delete topics that do not exist: %s", sorted(unknown))
-            self._remover.clear_deletion_requests(unknown)
-        fresh = set(topics) - set(unknown) - self._context.topics_to_delete
-        if fresh:
-            log.info("deletion of %s requested", sorted(fresh))
-            self._context.topics_to_delete |= fresh
-            self._mark_ineligible(fresh)
+            self._writer.clear_deletion_requests(unknown)
+        new = set(topics) - set(unknown) - self._context.topics_to_delete
+        if new:
+            log.info("deletion of %s requested", sorted(new))
+            self._context.topics_to_delete |= new
+            self._mark_ineligible(new)
 
     def resume(self) -> None:
-        """Do for each topic whatever can be done next."""
+        """Continue the deletion of each topic."""
         for topic in sorted(self._context.topics_to_delete):
             states = {self._context.replica_state(r) for r in self._context.replicas_of_topic(topic)}
             if states <= {ReplicaState.DELETION_SUCCESSFUL}:
@@ -77,13 +69,13 @@ class TopicDeletion:
             elif topic not in self._context.topics_ineligible_for_deletion:
                 self._start(topic)
 
-    def replicas_gone(self, replicas: Collection[Replica]) -> None:
-        """These brokers have removed their replicas."""
+    def replicas_deleted(self, replicas: Collection[Replica]) -> None:
+        """The brokers have deleted these replicas."""
         started = self._being_deleted(replicas)
         self._replicas.move(started, ReplicaState.DELETION_SUCCESSFUL)
 
     def replicas_failed(self, replicas: Collection[Replica]) -> None:
-        """These replicas cannot be removed now; their topics wait until their brokers return."""
+        """These replicas cannot be deleted now; their topics wait until the brokers return."""
         started = self._being_deleted(replicas)
         self._replicas.move(started, ReplicaState.DELETION_INELIGIBLE)
         topics = {replica.tp.topic for replica in replicas} & self._context.topics_to_delete
@@ -92,7 +84,7 @@ class TopicDeletion:
         self._context.topics_ineligible_for_deletion |= topics
 
     def brokers_returned(self, topics: Collection[str]) -> None:
-        """A broker that hosts these topics is back: try again, unless others are still missing."""
+        """A broker with replicas of these topics is back: retry, unless other brokers are missing."""
         waiting = self._context.topics_ineligible_for_deletion & set(topics)
         self._context.topics_ineligible_for_deletion -= waiting
         self._mark_ineligible(waiting)
@@ -132,6 +124,6 @@ class TopicDeletion:
     def _complete(self, topic: str) -> None:
         replicas = self._context.replicas_of_topic(topic)
         self._replicas.move(replicas, ReplicaState.NON_EXISTENT)
-        self._remover.delete_topic(topic)
+        self._writer.delete_topic(topic)
         self._context.forget_topic(topic)
         log.info("topic %s is deleted", topic)

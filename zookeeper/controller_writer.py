@@ -121,19 +121,7 @@ class ControllerWriter:
         return found.error is None and found.value[0] == topic_data
 
     def set_topic_assignment(self, name: str, topic: TopicAssignment) -> bool:
-        """Replace the data of ``/brokers/topics/<name>``; False if it has changed meanwhile."""
-        path, data = paths.topic(name), znodes.encode_topic(topic)
-        outcome = self._fenced(lambda transaction: transaction.set_data(path, data, topic.version))
-        if isinstance(outcome.error, BadVersionError | NoNodeError):
-            return False
-        self._must(outcome)
-        return True
-
-    def grow_topic(self, name: str, topic: TopicAssignment) -> bool:
-        """Write an assignment that has more partitions than before; False when it has changed meanwhile.
-
-        `topic` carries the version of the node that it was made from.
-        """
+        """Replace a topic's assignment if its node is at `topic.version`; else False."""
         path, data = paths.topic(name), znodes.encode_topic(topic)
         outcome = self._fenced(lambda transaction: transaction.set_data(path, data, topic.version))
         if outcome.error is None:
@@ -141,8 +129,11 @@ class ControllerWriter:
         if not isinstance(outcome.error, BadVersionError | NoNodeError):
             raise outcome.error
         # It may be the write of an attempt whose answer was lost.
-        found = self._session.attempt(get(path))
-        return found.error is None and found.value[0] == data and found.value[1].version == topic.version + 1
+        present = self._session.attempt(get(path))
+        return present.error is None and (present.value[0], present.value[1].version) == (
+            data,
+            topic.version + 1,
+        )
 
     def request_deletion(self, topic: str) -> bool:
         """Ask for a topic's deletion; False when it had been asked for already."""
@@ -251,11 +242,6 @@ class ControllerWriter:
             return transaction.commit_async()
 
         return start
-
-    @staticmethod
-    def _must(outcome: FencedOutcome) -> None:
-        if outcome.error is not None:
-            raise outcome.error
 
 
 def _create(path: str, data: bytes) -> AddOperations:

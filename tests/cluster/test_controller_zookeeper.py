@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from barnabas.controller.controller import Controller
-from barnabas.controller.reign import ControllerSettings
+from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode

@@ -77,7 +77,7 @@ class SimChannels:
         if link is not None:
             link.queue.add(batch)
 
-    def when_told(self, done: Callable[[], None]) -> None:
+    def when_answered(self, done: Callable[[], None]) -> None:
         done()
 
     def stop(self) -> None:
@@ -122,8 +122,8 @@ class SimChannels:
         What the link reports waits in the controller's queue: first the suspicion, then the return.
         """
         controller = self._world.hosts[self.source].member.controller
-        reign = controller._reign
-        return (reign is not None and broker in reign.context.suspected) or any(
+        term = controller._term
+        return (term is not None and broker in term.context.suspected) or any(
             isinstance(event, events.BrokerSuspected) and event.broker == broker
             for event in controller._queue._events
         )

@@ -9,8 +9,8 @@ from typing import Any, Final
 from barnabas.broker.request_order import RequestOrder
 from barnabas.controller import events, partition_state, replica_state
 from barnabas.controller.controller import Controller
-from barnabas.controller.reign import Reign
 from barnabas.controller.replica_state import ReplicaStateMachine
+from barnabas.controller.term import ControllerTerm
 from barnabas.protocol.ids import ControllerEpoch, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter, StateUpdates
 from barnabas.zookeeper.znodes import LeadershipState
@@ -33,16 +33,16 @@ def writes_are_not_bound_to_the_epoch(setattr_: SetAttr) -> None:
 
 def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
     """The czxid is ignored: a broker that restarts before the controller reads counts as never away."""
-    changed = Reign._brokers_changed
+    changed = ControllerTerm._brokers_changed
 
-    def blind(self: Reign) -> None:
+    def blind(self: ControllerTerm) -> None:
         known = self.context.registrations
         for broker, registration in self._store.brokers().items():
             if broker in known:
                 known[broker] = registration
         changed(self)
 
-    setattr_(Reign, "_brokers_changed", blind)
+    setattr_(ControllerTerm, "_brokers_changed", blind)
 
 
 def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
@@ -60,17 +60,18 @@ def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
     leave = ReplicaStateMachine.leave_isr
 
     def leaving(self: ReplicaStateMachine, *arguments: Any) -> Any:
-        writer = self._writer
+        leadership: Any = self._leadership
+        writer = leadership._writer
 
         class Overwriting:
             epoch = writer.epoch
             update_partition_states = staticmethod(lambda states: overwriting(writer, states))
 
-        self._writer = Overwriting()
+        leadership._writer = Overwriting()
         try:
             return leave(self, *arguments)
         finally:
-            self._writer = writer
+            leadership._writer = writer
 
     setattr_(ReplicaStateMachine, "leave_isr", leaving)
 
@@ -112,18 +113,18 @@ def the_leader_epoch_stays(setattr_: SetAttr) -> None:
 
 def registrations_are_watched_once(setattr_: SetAttr) -> None:
     """The controller notices the first change of the registrations and no later one."""
-    changed = Reign._brokers_changed
+    changed = ControllerTerm._brokers_changed
 
-    def forgetting(self: Reign) -> None:
-        reign: Any = self
-        watch = reign._watch
-        reign._watch = lambda event: lambda _: None
+    def forgetting(self: ControllerTerm) -> None:
+        term: Any = self
+        watch = term._watch
+        term._watch = lambda event: lambda _: None
         try:
             changed(self)
         finally:
-            reign._watch = watch
+            term._watch = watch
 
-    setattr_(Reign, "_brokers_changed", forgetting)
+    setattr_(ControllerTerm, "_brokers_changed", forgetting)
 
 
 def an_expiry_is_heard_and_that_is_all(setattr_: SetAttr) -> None:
@@ -146,7 +147,7 @@ def a_lost_answer_is_a_refusal(setattr_: SetAttr) -> None:
 
 def who_returns_is_told_nothing(setattr_: SetAttr) -> None:
     """A broker that was wrongly suspected gets no requests when it returns."""
-    setattr_(Reign, "_returned", lambda self, event: self.context.suspected.discard(event.broker))
+    setattr_(ControllerTerm, "_returned", lambda self, event: self.context.suspected.discard(event.broker))
 
 
 FOUND_IN_CONTROLLERS: dict[Mutation, int] = {

@@ -13,7 +13,7 @@ from barnabas.broker.membership import Membership
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.controller.controller import Controller
 from barnabas.controller.events import Event
-from barnabas.controller.reign import ControllerSettings
+from barnabas.controller.term import ControllerSettings
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
 from barnabas.zookeeper.session import Threads
 from barnabas.zookeeper.store import ClusterStore

@@ -118,7 +118,7 @@ class Simulation:
 
     def expand(self) -> None:
         """A leader adds a live replica that has caught up to the ISR."""
-        context = self.cluster.reign.context
+        context = self.cluster.term.context
         choices = [
             (tp, replica)
             for tp, state in self.states.items()
@@ -238,8 +238,8 @@ class Simulation:
                 f"{where}: {tp} is led from outside its ISR: {state}"
             )
             self.check_led(where, tp, state)
-            if step not in ("shrink", "expand") and not self.cluster.reign.context.is_to_be_deleted(tp.topic):
-                gone = set(state.isr) - self.cluster.reign.context.live_or_shutting_down
+            if step not in ("shrink", "expand") and not self.cluster.term.context.is_to_be_deleted(tp.topic):
+                gone = set(state.isr) - self.cluster.term.context.live_or_shutting_down
                 assert len(state.isr) == 1 or not gone, f"{where}: {tp} waits for {gone}: {state}"
             before = self.seen.get(tp)
             if before is None or self.topic_of_seen.get(tp.topic) is not assignment:
@@ -260,7 +260,7 @@ class Simulation:
 
     def check_led(self, where: str, tp: TopicPartition, state: LeadershipState) -> None:
         """A partition with a live member of its ISR has a live leader after every event."""
-        context = self.cluster.reign.context
+        context = self.cluster.term.context
         if context.is_to_be_deleted(tp.topic) or state.leader in context.live_or_shutting_down:
             return
         able = set(state.isr) & context.live_brokers
@@ -271,7 +271,7 @@ class Simulation:
         while self.suspected & self.alive:
             self.unsuspect()
         away = set(BROKERS) - self.alive
-        for broker in sorted(away | self.cluster.reign.context.shutting_down):
+        for broker in sorted(away | self.cluster.term.context.shutting_down):
             self.register(broker)
         for _ in range(10):
             self.answer(error_rate=0)
@@ -282,9 +282,9 @@ class Simulation:
 
     def check_calm(self) -> None:
         where = f"seed {self.seed}, when all is calm"
-        zookeeper, reign, channels = self.cluster.zookeeper, self.cluster.reign, self.cluster.channels
+        zookeeper, term, channels = self.cluster.zookeeper, self.cluster.term, self.cluster.channels
         assert zookeeper.deletions == [], where
-        assert reign.offline_partitions_count == 0, where
+        assert term.offline_partitions_count == 0, where
         expected = {
             TopicPartition(topic, partition)
             for topic, found in zookeeper.assignments.items()
@@ -294,7 +294,7 @@ class Simulation:
         assert set(zookeeper.states) == expected, where
         for tp, state in zookeeper.states.items():
             assert state.leader != NO_BROKER, f"{where}: {tp} {state}"
-            for broker in reign.context.replicas_of(tp):
+            for broker in term.context.replicas_of(tp):
                 told = channels.leadership(broker)[tp]
                 assert told.leader == state.leader, f"{where}: broker {broker} received {told}, it is {state}"
                 assert told.leader_epoch == state.leader_epoch, f"{where}: {broker} {told} {state}"
@@ -307,7 +307,7 @@ class Simulation:
         return dict(self.cluster.zookeeper.states)
 
     def handle(self, event: events.Event) -> None:
-        self.cluster.reign.handle(event)
+        self.cluster.term.handle(event)
 
     def a(self, choices: set[int] | list) -> object:
         return self.rng.choice(sorted(choices))

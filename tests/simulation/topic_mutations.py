@@ -12,8 +12,8 @@ from barnabas.broker.log.stray_logs import StrayLogs
 from barnabas.broker.replication import fetching
 from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.controller import topic_admin
-from barnabas.controller.reign import Reign
 from barnabas.controller.request_batch import BrokerBatch
+from barnabas.controller.term import ControllerTerm
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
@@ -73,16 +73,16 @@ def growth_deals_out_all_partitions(setattr_: SetAttr) -> None:
 
 def deletions_are_not_resumed(setattr_: SetAttr) -> None:
     """The next controller waits for another request to delete."""
-    start = Reign.start
+    start = ControllerTerm.start
 
-    def forgetting(self: Reign) -> None:
+    def forgetting(self: ControllerTerm) -> None:
         request, self._deletion.request = self._deletion.request, lambda topics: None
         try:
             start(self)
         finally:
             self._deletion.request = request
 
-    setattr_(Reign, "start", forgetting)
+    setattr_(ControllerTerm, "start", forgetting)
 
 
 def the_request_to_delete_goes_first(setattr_: SetAttr) -> None:
@@ -97,7 +97,7 @@ def the_request_to_delete_goes_first(setattr_: SetAttr) -> None:
 
 def a_failed_deletion_counts(setattr_: SetAttr) -> None:
     """A broker that could not remove its replica is not asked again."""
-    setattr_(TopicDeletion, "replicas_failed", lambda self, replicas: self.replicas_gone(replicas))
+    setattr_(TopicDeletion, "replicas_failed", lambda self, replicas: self.replicas_deleted(replicas))
 
 
 def stop_replica_names_no_topic_id(setattr_: SetAttr) -> None:
@@ -119,17 +119,17 @@ def a_topic_made_anew_is_taken_for_the_old_one(setattr_: SetAttr) -> None:
 
 def who_has_a_log_of_another_topic_keeps_it(setattr_: SetAttr) -> None:
     """Found in this code: a broker with a log of the old topic refused the new one until it restarted."""
-    answered = Reign._leader_and_isr_answered
+    answered = ControllerTerm._leader_and_isr_answered
 
-    def deaf(self: Reign, event: Any) -> None:
-        knows = self._knows_all_of
-        self._knows_all_of = lambda broker: False
+    def deaf(self: ControllerTerm, event: Any) -> None:
+        knows = self._is_complete_for
+        self._is_complete_for = lambda broker: False
         try:
             answered(self, event)
         finally:
-            self._knows_all_of = knows
+            self._is_complete_for = knows
 
-    setattr_(Reign, "_leader_and_isr_answered", deaf)
+    setattr_(ControllerTerm, "_leader_and_isr_answered", deaf)
 
 
 def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:

@@ -101,8 +101,8 @@ class Topics:
         no state waits for the controller's next request.
         """
         zookeeper, controller = self._world.zookeeper, self._world.controller
-        reign = None if controller is None else controller._reign
-        if name not in self._ids and reign is not None and name not in reign.context.assignments:
+        term = None if controller is None else controller._term
+        if name not in self._ids and term is not None and name not in term.context.assignments:
             nodes = self.hidden.pop(name)
             session = zookeeper.open_session()
             zookeeper.transact(

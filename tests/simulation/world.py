@@ -373,11 +373,11 @@ class World:
     def move_leadership(self, broker: BrokerId) -> None:
         """Elect another member of the ISR; the old leader stays in sync, as after a preferred election."""
         controller: Any = self.controller
-        reign = controller._reign
-        wanted = self.state.with_leader(broker, self.state.isr, reign.epoch, self.state.broker_epochs)
-        reign.context.leadership.update(reign._writer.update_partition_states({self.tp: wanted}).written)
-        reign._batch.add_leader_and_isr(reign.context.live_brokers, self.tp)
-        reign._flush()
+        term = controller._term
+        wanted = self.state.with_leader(broker, self.state.isr, term.epoch, self.state.broker_epochs)
+        term.context.leadership.update(term._writer.update_partition_states({self.tp: wanted}).written)
+        term._batch.add_leader_and_isr(term.context.live_brokers, self.tp)
+        term._flush()
 
     def shut_down(self, broker: BrokerId) -> None:
         """SIGTERM: the leaderships move away, then the process shuts down cleanly."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from barnabas.controller.events import Event
-from barnabas.controller.reign import ControllerSettings, Reign
 from barnabas.controller.request_batch import BrokerBatch
+from barnabas.controller.term import ControllerSettings, ControllerTerm
 from barnabas.protocol.ids import (
     BrokerEpoch,
     BrokerId,
@@ -185,6 +185,7 @@ class FakeWriter:
         if not isinstance(found, TopicAssignment) or found.version != topic.version:
             return False
         zookeeper.assignments[name] = replace(topic, version=topic.version + 1)
+        zookeeper.touch(name)
         return True
 
     def create_topic(self, name: str, topic: TopicAssignment, config: Mapping[str, str]) -> bool:
@@ -193,15 +194,6 @@ class FakeWriter:
             return False
         zookeeper.assignments[name] = topic
         zookeeper.configs[name] = StoredConfig(dict(config), 1, 0)
-        return True
-
-    def grow_topic(self, name: str, topic: TopicAssignment) -> bool:
-        zookeeper = self._check()
-        found = zookeeper.assignments.get(name)
-        if not isinstance(found, TopicAssignment) or found.version != topic.version:
-            return False
-        zookeeper.assignments[name] = replace(topic, version=topic.version + 1)
-        zookeeper.touch(name)
         return True
 
     def request_deletion(self, topic: str) -> bool:
@@ -257,7 +249,7 @@ class FakeChannels:
         assert broker in self.connected, f"broker {broker} is told something though it is not connected"
         self.batches.append((broker, batch))
 
-    def when_told(self, done: Callable[[], None]) -> None:
+    def when_answered(self, done: Callable[[], None]) -> None:
         done()
 
     def stop(self) -> None:
@@ -302,7 +294,7 @@ class FakeChannels:
 
 
 class Cluster:
-    """A reign over a `FakeZooKeeper`, started anew by `elect`."""
+    """A term over a `FakeZooKeeper`, started anew by `elect`."""
 
     def __init__(self, *brokers: int, **settings: Any) -> None:
         self.zookeeper = FakeZooKeeper()
@@ -310,12 +302,12 @@ class Cluster:
         self.settings = ControllerSettings(inter_broker_listener_name="PLAINTEXT", **settings)
         self.put: list[Event] = []
 
-    def elect(self) -> Reign:
+    def elect(self) -> ControllerTerm:
         self.writer = self.zookeeper.become_controller()
         self.channels = FakeChannels(self.writer.epoch)
-        self.reign = Reign(self.zookeeper, self.writer, self.channels, self.settings, self.put.append)
-        self.reign.start()
-        return self.reign
+        self.term = ControllerTerm(self.zookeeper, self.writer, self.channels, self.settings, self.put.append)
+        self.term.start()
+        return self.term
 
     def epoch_of(self, broker: int) -> BrokerEpoch:
         return self.zookeeper.registrations[BrokerId(broker)].broker_epoch

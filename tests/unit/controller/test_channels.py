@@ -35,7 +35,7 @@ class Rig:
     def __init__(self, request_timeout_ms: int = 20_000) -> None:
         self.broker = ControlledBroker()
         self.broker.broker_epoch = 77
-        self.reports: list[events.ChannelEvent] = []
+        self.reports: list[events.FromChannel] = []
         self.lives = PeerLives(time.monotonic)
         self.channels = ControllerChannels(
             BrokerId(0),
@@ -276,7 +276,7 @@ def test_a_broker_known_to_be_dead_is_suspect_from_the_beginning_until_it_answer
         life = (BrokerId(2), BrokerEpoch(90))
         rig.lives.reached(*life)
         assert rig.lives.seen(*life, Sign.REFUSES)
-        # It may have been reached since: the reign counts it as dead, and must learn that it is not.
+        # It may have been reached since: the term counts it as dead, and must learn that it is not.
         rig.lives.reached(*life)
         rig.channels.add_broker(*life, other.endpoint, is_suspected=True)
         wait_until(lambda: rig.reports)
@@ -287,7 +287,7 @@ def test_a_broker_known_to_be_dead_is_suspect_from_the_beginning_until_it_answer
 
 
 def test_a_bug_on_the_channels_thread_is_reported() -> None:
-    reports: list[events.ChannelEvent] = []
+    reports: list[events.FromChannel] = []
     channels = ControllerChannels(
         BrokerId(0),
         ControllerEpoch(5),
@@ -328,7 +328,7 @@ def refuse_metadata(rig: Rig) -> None:
     rig.broker.answer = answer
 
 
-def failures_of(rig: Rig) -> list[events.ChannelEvent]:
+def failures_of(rig: Rig) -> list[events.FromChannel]:
     return [event for event in rig.reports if isinstance(event, events.LinkFailed)]
 
 
@@ -370,7 +370,7 @@ def test_a_link_pauses_for_a_bounded_time_however_often_it_fails(rig: Rig) -> No
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is told because it takes too long."""
-    monkeypatch.setattr(channels, "_TOLD_TIMEOUT_S", 3_600.0)
+    monkeypatch.setattr(channels, "_ANSWERS_TIMEOUT_S", 3_600.0)
 
 
 @pytest.mark.usefixtures("_patient")
@@ -384,7 +384,7 @@ def test_all_is_told_once_every_answer_is_there(rig: Rig) -> None:
 
     rig.broker.answer = late
     rig.channels.send(ONE, batch_of(0))
-    rig.channels.when_told(told.set)
+    rig.channels.when_answered(told.set)
     wait_until(lambda: rig.partitions_told() == [0])
     assert not told.is_set()
     may_answer.set()
@@ -398,7 +398,7 @@ def test_nobody_waits_for_one_that_cannot_be_told(rig: Rig, ending: str) -> None
     told = threading.Event()
     rig.broker.answer = lambda request: None
     rig.channels.send(ONE, batch_of(0))
-    rig.channels.when_told(told.set)
+    rig.channels.when_answered(told.set)
     wait_until(lambda: rig.partitions_told() == [0])
     if ending == "dies":
         rig.broker.die()
@@ -410,5 +410,5 @@ def test_nobody_waits_for_one_that_cannot_be_told(rig: Rig, ending: str) -> None
 def test_what_is_asked_after_the_end_is_answered_at_once(rig: Rig) -> None:
     rig.channels.stop()
     told = threading.Event()
-    rig.channels.when_told(told.set)
+    rig.channels.when_answered(told.set)
     assert told.is_set()

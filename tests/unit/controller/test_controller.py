@@ -9,7 +9,7 @@ import pytest
 from barnabas.controller import events
 from barnabas.controller.controller import Controller
 from barnabas.controller.peer_lives import Sign
-from barnabas.controller.reign import ControllerSettings
+from barnabas.controller.term import ControllerSettings
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable

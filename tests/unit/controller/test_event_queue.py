@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from barnabas.controller import events
-from barnabas.controller.event_queue import EventQueue, EventQueueFull
+from barnabas.controller.events import EventQueue, EventQueueFull
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
 
 

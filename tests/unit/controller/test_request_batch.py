@@ -122,7 +122,7 @@ def gathering() -> tuple[Cluster, RequestBatch]:
     cluster = Cluster(1, 2, 3)
     cluster.zookeeper.add_topic("t", {0: (1, 2), 1: (2, 1)})
     cluster.elect()
-    return cluster, RequestBatch(cluster.reign.context, "PLAINTEXT")
+    return cluster, RequestBatch(cluster.term.context, "PLAINTEXT")
 
 
 def test_leadership_goes_to_the_named_brokers_and_metadata_to_all() -> None:
@@ -144,14 +144,14 @@ def test_leadership_goes_to_the_named_brokers_and_metadata_to_all() -> None:
 def test_metadata_tells_the_state_at_the_end_of_the_event() -> None:
     cluster, batch = gathering()
     batch.add_metadata_for_all([T0])
-    cluster.reign.context.leadership[T0] = state(2, (2,), epoch=9)
+    cluster.term.context.leadership[T0] = state(2, (2,), epoch=9)
     told = batch.take()[BrokerId(3)].update_metadata[T0]
     assert (told.leader, told.leader_epoch) == (2, 9)
 
 
 def test_a_suspected_or_unknown_broker_is_told_nothing() -> None:
     cluster, batch = gathering()
-    cluster.reign.context.suspected.add(BrokerId(1))
+    cluster.term.context.suspected.add(BrokerId(1))
     batch.add_leader_and_isr([BrokerId(1), BrokerId(9)], T0)
     batch.add_stop_replica([Replica(T0, BrokerId(1))], delete=False)
     batch.mark_full(BrokerId(1))

@@ -31,7 +31,7 @@ def test_a_partition_moves_as_the_table_says_or_not_at_all(
     start: PartitionState, target: PartitionState
 ) -> None:
     made = cluster()
-    context, machine = made.reign.context, made.reign._partitions
+    context, machine = made.term.context, made.term._partitions
     context.partition_states[TP] = start
     if start is PartitionState.NON_EXISTENT:
         del context.partition_states[TP]
@@ -51,7 +51,7 @@ def test_a_partition_moves_as_the_table_says_or_not_at_all(
 @pytest.mark.parametrize(("start", "target"), list(itertools.product(ReplicaState, repeat=2)))
 def test_a_replica_moves_as_the_table_says_or_not_at_all(start: ReplicaState, target: ReplicaState) -> None:
     made = cluster()
-    context, machine = made.reign.context, made.reign._replicas
+    context, machine = made.term.context, made.term._replicas
     context.replica_states[REPLICA] = start
     if start is ReplicaState.NON_EXISTENT:
         del context.replica_states[REPLICA]
@@ -70,5 +70,5 @@ def test_one_illegal_move_keeps_all_the_others_back() -> None:
     made.zookeeper.add_topic("u", {0: (1, 2)})
     other = TopicPartition("u", 0)
     with pytest.raises(IllegalTransition):
-        made.reign._partitions.move([TP, other], PartitionState.OFFLINE)
-    assert made.reign.context.partition_state(TP) is PartitionState.ONLINE
+        made.term._partitions.move([TP, other], PartitionState.OFFLINE)
+    assert made.term.context.partition_state(TP) is PartitionState.ONLINE

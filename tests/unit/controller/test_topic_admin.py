@@ -379,14 +379,14 @@ def test_fewer_live_brokers_than_replicas_allow_no_new_partition() -> None:
 
 def test_a_change_in_between_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = growing()
-    grow = FakeWriter.grow_topic
+    grow = FakeWriter.set_topic_assignment
 
     def interrupted(writer: FakeWriter, name: str, topic: TopicAssignment) -> bool:
-        monkeypatch.setattr(FakeWriter, "grow_topic", grow)
+        monkeypatch.setattr(FakeWriter, "set_topic_assignment", grow)
         desk.zookeeper.grow("t", {3: (1, 2)})
         return grow(writer, name, topic)
 
-    monkeypatch.setattr(FakeWriter, "grow_topic", interrupted)
+    monkeypatch.setattr(FakeWriter, "set_topic_assignment", interrupted)
     assert more(desk, 5) == [(ErrorCode.NONE, "")]
     assert replicas(desk)[3] == (1, 2)
     assert len(replicas(desk)) == 5

@@ -42,14 +42,14 @@ def returned(cluster: Cluster, broker: int) -> events.BrokerReturned:
 
 def die(cluster: Cluster, *brokers: int) -> None:
     cluster.zookeeper.unregister(*brokers)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
 
 
 def answer_stops(cluster: Cluster, *brokers: int, error: ErrorCode = ErrorCode.NONE) -> None:
     """Let brokers answer the StopReplica requests that they got."""
     for broker in brokers:
         for request in cluster.channels.stops(broker):
-            cluster.reign.handle(
+            cluster.term.handle(
                 events.StopReplicaAnswered(
                     cluster.writer.epoch,
                     BrokerId(broker),
@@ -62,7 +62,7 @@ def answer_stops(cluster: Cluster, *brokers: int, error: ErrorCode = ErrorCode.N
 
 def request_deletion(cluster: Cluster, *topics: str) -> None:
     cluster.zookeeper.deletions += topics
-    cluster.reign.handle(events.DeletionRequested())
+    cluster.term.handle(events.DeletionRequested())
 
 
 def test_an_unreadable_topic_is_loaded_when_its_node_is_repaired() -> None:
@@ -74,10 +74,10 @@ def test_an_unreadable_topic_is_loaded_when_its_node_is_repaired() -> None:
     cluster.zookeeper.assignments["t"] = whole
     cluster.zookeeper.touch("t")
     assert cluster.put == [events.AssignmentChange()]
-    cluster.reign.handle(events.AssignmentChange())
+    cluster.term.handle(events.AssignmentChange())
     assert cluster.channels.leadership(1)[T0].leader == 1
     assert cluster.channels.metadata(3)[T1].leader == 2
-    assert cluster.reign.context.unreadable_topics == set()
+    assert cluster.term.context.unreadable_topics == set()
 
 
 def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pyte
     monkeypatch.setattr(FakeWriter, "set_topic_assignment", too_late)
     cluster.elect()
     assert cluster.put == [events.AssignmentChange()]
-    cluster.reign.handle(events.AssignmentChange())
+    cluster.term.handle(events.AssignmentChange())
     grown = cluster.zookeeper.assignments["t"]
     assert isinstance(grown, TopicAssignment)
     assert (sorted(grown.partitions), grown.topic_id == NO_TOPIC_ID) == ([0, 1], False)
@@ -139,7 +139,7 @@ def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
     cluster = Cluster(2, 3)
     cluster.elect()
     cluster.zookeeper.add_topic("t", {0: (1, 2, 3)}, min_insync_replicas="2")
-    cluster.reign.handle(events.TopicChange())
+    cluster.term.handle(events.TopicChange())
     assert cluster.zookeeper.states[T0] == state(2, (2, 3))
     told = cluster.channels.leadership(2)[T0]
     assert (told.leader, told.is_new, told.isr, told.replicas) == (2, True, [2, 3], [1, 2, 3])
@@ -155,14 +155,14 @@ def test_a_partition_without_live_replicas_gets_its_first_leader_when_one_comes(
     cluster = Cluster(3)
     cluster.elect()
     cluster.zookeeper.add_topic("t", {0: (1, 2)})
-    cluster.reign.handle(events.TopicChange())
+    cluster.term.handle(events.TopicChange())
     assert T0 not in cluster.zookeeper.states
-    assert cluster.reign.offline_partitions_count == 1
+    assert cluster.term.offline_partitions_count == 1
     cluster.zookeeper.register(2)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     assert cluster.zookeeper.states[T0] == state(2, (2,))
     assert cluster.channels.leadership(2)[T0].is_new
-    assert cluster.reign.offline_partitions_count == 0
+    assert cluster.term.offline_partitions_count == 0
 
 
 def test_failover_announces_the_brokers_first_and_then_all_leadership() -> None:
@@ -200,7 +200,7 @@ def test_a_dead_broker_loses_its_leaders_and_leaves_every_isr() -> None:
     last = cluster.channels.requests(3)[-1]
     assert isinstance(last, UpdateMetadataRequest)
     assert [broker.broker_id for broker in last.live_brokers] == [2, 3]
-    assert cluster.reign.live_brokers == (2, 3)
+    assert cluster.term.live_brokers == (2, 3)
 
 
 def test_the_last_member_of_an_isr_is_kept_and_leads_again_when_it_returns() -> None:
@@ -209,11 +209,11 @@ def test_the_last_member_of_an_isr_is_kept_and_leads_again_when_it_returns() -> 
     die(cluster, 1)
     assert cluster.zookeeper.states[T0].leader == -1
     assert cluster.zookeeper.states[T0].isr == (1,)
-    assert cluster.reign.offline_partitions_count == 1
+    assert cluster.term.offline_partitions_count == 1
     cluster.zookeeper.register(1)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     assert (cluster.zookeeper.states[T0].leader, cluster.zookeeper.states[T0].isr) == (1, (1,))
-    assert cluster.reign.offline_partitions_count == 0
+    assert cluster.term.offline_partitions_count == 0
 
 
 @pytest.mark.parametrize(("setting", "override"), [(True, None), (False, "true")])
@@ -246,9 +246,9 @@ def test_an_isr_that_its_leader_changed_meanwhile_is_read_again_before_the_elect
 def test_a_suspected_broker_loses_its_leaders_while_its_registration_stands() -> None:
     cluster = cluster_with_topic()
     cluster.channels.forget()
-    cluster.reign.handle(suspect(cluster, 1))
+    cluster.term.handle(suspect(cluster, 1))
     assert cluster.zookeeper.states[T0].leader == 2
-    assert 1 not in cluster.reign.live_brokers
+    assert 1 not in cluster.term.live_brokers
     assert cluster.channels.requests(1) == []
     # Its session ends later: an ordinary failure, with nothing left to move.
     before = dict(cluster.zookeeper.states)
@@ -258,13 +258,13 @@ def test_a_suspected_broker_loses_its_leaders_while_its_registration_stands() ->
 
 def test_a_broker_wrongly_suspected_comes_back_with_all_that_it_hosts() -> None:
     cluster = cluster_with_topic()
-    cluster.reign.handle(suspect(cluster, 1))
+    cluster.term.handle(suspect(cluster, 1))
     cluster.channels.forget()
-    cluster.reign.handle(returned(cluster, 1))
+    cluster.term.handle(returned(cluster, 1))
     [full] = cluster.channels.full_requests(1)
     assert sum(len(topic.partition_states) for topic in full.topic_states) == 2
     assert cluster.zookeeper.states[T0].leader == 2
-    assert cluster.reign.live_brokers == (1, 2, 3)
+    assert cluster.term.live_brokers == (1, 2, 3)
     assert [b.broker_id for b in cluster.channels.requests(2)[-1].live_brokers] == [1, 2, 3]
 
 
@@ -272,10 +272,10 @@ def test_a_suspicion_of_an_earlier_life_is_not_listened_to() -> None:
     cluster = cluster_with_topic()
     stale = suspect(cluster, 1)
     cluster.zookeeper.register(1)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     before = dict(cluster.zookeeper.states)
-    cluster.reign.handle(stale)
-    cluster.reign.handle(events.BrokerReturned(cluster.writer.epoch, BrokerId(1), BrokerEpoch(1)))
+    cluster.term.handle(stale)
+    cluster.term.handle(events.BrokerReturned(cluster.writer.epoch, BrokerId(1), BrokerEpoch(1)))
     assert cluster.zookeeper.states == before
 
 
@@ -284,7 +284,7 @@ def test_a_restart_faster_than_the_watch_is_seen_by_the_broker_epoch() -> None:
     old = cluster.epoch_of(1)
     cluster.channels.forget()
     cluster.zookeeper.register(1)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     assert cluster.channels.connected[BrokerId(1)][0] == cluster.epoch_of(1) > old
     assert cluster.zookeeper.states[T0].leader == 2
     assert 1 not in cluster.zookeeper.states[T0].isr
@@ -296,7 +296,7 @@ def test_a_restart_faster_than_the_watch_is_seen_by_the_broker_epoch() -> None:
 def test_a_broker_that_hosts_nothing_is_told_so() -> None:
     cluster = cluster_with_topic()
     cluster.zookeeper.register(4)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     [full] = cluster.channels.full_requests(4)
     assert full.topic_states == []
 
@@ -306,7 +306,7 @@ def test_nothing_is_taken_for_deleted_while_a_topic_cannot_be_read() -> None:
     cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
     cluster.elect()
     cluster.zookeeper.register(1)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     assert set(cluster.channels.leadership(1)) == {T0, T1}
     assert cluster.channels.full_requests(1) == []
 
@@ -318,15 +318,15 @@ def test_brokers_get_full_requests_once_every_topic_is_readable(is_mended: bool)
     cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
     cluster.elect()
     cluster.zookeeper.register(4)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     assert cluster.channels.full_requests(4) == []
     if is_mended:
         cluster.zookeeper.assignments["odd"] = cluster.zookeeper.assignments["t"]
         cluster.zookeeper.touch("odd")
-        cluster.reign.handle(events.AssignmentChange())
+        cluster.term.handle(events.AssignmentChange())
     else:
         del cluster.zookeeper.assignments["odd"]
-        cluster.reign.handle(events.TopicChange())
+        cluster.term.handle(events.TopicChange())
     for broker in (1, 2, 3, 4):
         assert len(cluster.channels.full_requests(broker)) == 1
 
@@ -338,14 +338,14 @@ def test_a_topic_without_an_id_gets_one() -> None:
     named = cluster.zookeeper.assignments["t"]
     assert isinstance(named, TopicAssignment)
     assert named.topic_id != NO_TOPIC_ID
-    assert cluster.reign.context.topic_ids["t"] == named.topic_id
+    assert cluster.term.context.topic_ids["t"] == named.topic_id
 
 
 def test_a_controlled_shutdown_moves_leaders_and_leaves_isrs() -> None:
     cluster = cluster_with_topic()
     cluster.channels.forget()
     answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
-    cluster.reign.handle(
+    cluster.term.handle(
         events.ControlledShutdown(BrokerId(1), cluster.epoch_of(1), lambda *said: answers.append(said))
     )
     assert answers == [(ErrorCode.NONE, [])]
@@ -358,7 +358,7 @@ def test_a_controlled_shutdown_moves_leaders_and_leaves_isrs() -> None:
     )
     # It lives until its registration goes, and no new topic is led by it.
     cluster.zookeeper.add_topic("u", {0: (1, 2)})
-    cluster.reign.handle(events.TopicChange())
+    cluster.term.handle(events.TopicChange())
     assert cluster.zookeeper.states[TopicPartition("u", 0)].leader == 2
 
 
@@ -366,7 +366,7 @@ def test_a_controlled_shutdown_names_what_nobody_else_can_lead() -> None:
     cluster = cluster_with_topic()
     cluster.zookeeper.shrink_isr(T0, 1)
     answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
-    cluster.reign.handle(
+    cluster.term.handle(
         events.ControlledShutdown(BrokerId(1), cluster.epoch_of(1), lambda *said: answers.append(said))
     )
     assert answers == [(ErrorCode.NONE, [T0])]
@@ -382,11 +382,11 @@ def test_a_controlled_shutdown_of_another_life_is_refused(
 ) -> None:
     cluster = cluster_with_topic()
     answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
-    cluster.reign.handle(
+    cluster.term.handle(
         events.ControlledShutdown(BrokerId(broker), BrokerEpoch(epoch), lambda *said: answers.append(said))
     )
     assert answers == [(expected, [])]
-    assert cluster.reign.live_brokers == (1, 2, 3)
+    assert cluster.term.live_brokers == (1, 2, 3)
 
 
 def test_a_topic_is_gone_when_every_replica_has_said_so() -> None:
@@ -400,8 +400,8 @@ def test_a_topic_is_gone_when_every_replica_has_said_so() -> None:
     assert cluster.zookeeper.assignments == {}
     assert cluster.zookeeper.states == {}
     assert cluster.zookeeper.deletions == []
-    assert cluster.reign.context.partition_states == {}
-    assert cluster.reign.context.replica_states == {}
+    assert cluster.term.context.partition_states == {}
+    assert cluster.term.context.replica_states == {}
 
 
 def test_a_late_answer_about_an_earlier_topic_of_the_name_deletes_nothing() -> None:
@@ -411,14 +411,14 @@ def test_a_late_answer_about_an_earlier_topic_of_the_name_deletes_nothing() -> N
     (earlier,) = cluster.channels.stops(3)
     answer_stops(cluster, 1, 2, 3)
     cluster.zookeeper.add_topic("t", {0: (1, 2, 3)})
-    cluster.reign.handle(events.TopicChange())
+    cluster.term.handle(events.TopicChange())
     cluster.channels.forget()
     request_deletion(cluster, "t")
     answer_stops(cluster, 1, 2)
     # Sent twice after a failed link, it is answered twice.
     registration = (cluster.writer.epoch, BrokerId(3), cluster.epoch_of(3))
     answer = StopReplicaResponse(error_code=0)
-    cluster.reign.handle(events.StopReplicaAnswered(*registration, earlier, answer))
+    cluster.term.handle(events.StopReplicaAnswered(*registration, earlier, answer))
     assert "t" in cluster.zookeeper.assignments
     answer_stops(cluster, 3)
     assert "t" not in cluster.zookeeper.assignments
@@ -431,7 +431,7 @@ def test_a_deletion_waits_for_a_broker_that_is_down() -> None:
     request_deletion(cluster, "t")
     assert cluster.channels.stops(1) == []
     cluster.zookeeper.register(3)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     answer_stops(cluster, 1, 2, 3)
     assert cluster.zookeeper.assignments == {}
 
@@ -446,7 +446,7 @@ def test_a_deletion_goes_on_when_a_broker_that_died_in_the_middle_is_back() -> N
     assert "t" in cluster.zookeeper.assignments
     cluster.channels.forget()
     cluster.zookeeper.register(3)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     assert cluster.channels.stops(1) == []
     answer_stops(cluster, 3)
     assert cluster.zookeeper.assignments == {}
@@ -466,7 +466,7 @@ def test_a_deletion_continues_after_a_failed_link_dropped_its_request() -> None:
     request_deletion(cluster, "t")
     answer_stops(cluster, 1, 3)
     cluster.channels.forget()
-    cluster.reign.handle(events.LinkFailed(cluster.writer.epoch, BrokerId(2), cluster.epoch_of(2)))
+    cluster.term.handle(events.LinkFailed(cluster.writer.epoch, BrokerId(2), cluster.epoch_of(2)))
     answer_stops(cluster, 2)
     assert "t" not in cluster.zookeeper.assignments
 
@@ -478,10 +478,10 @@ def test_a_replica_that_cannot_be_removed_stops_the_deletion_until_its_broker_re
     answer_stops(cluster, 1, 2)
     answer_stops(cluster, 3, error=ErrorCode.KAFKA_STORAGE_ERROR)
     assert "t" in cluster.zookeeper.assignments
-    assert cluster.reign.context.topics_ineligible_for_deletion == {"t"}
+    assert cluster.term.context.topics_ineligible_for_deletion == {"t"}
     cluster.channels.forget()
     cluster.zookeeper.register(3)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     answer_stops(cluster, 3)
     assert cluster.zookeeper.assignments == {}
 
@@ -512,8 +512,8 @@ def test_a_topic_removed_by_hand_is_forgotten() -> None:
     cluster = cluster_with_topic()
     del cluster.zookeeper.assignments["t"]
     cluster.zookeeper.states.clear()
-    cluster.reign.handle(events.TopicChange())
-    assert cluster.reign.context.leadership == {}
+    cluster.term.handle(events.TopicChange())
+    assert cluster.term.context.leadership == {}
     die(cluster, 1)
     assert cluster.zookeeper.states == {}
 
@@ -523,7 +523,7 @@ def test_isr_changes_of_leaders_are_passed_on_and_cleared() -> None:
     cluster.channels.forget()
     cluster.zookeeper.shrink_isr(T0, 1, 2)
     cluster.zookeeper.notifications["isr_change_1"] = [T0, TopicPartition("nosuch", 7)]
-    cluster.reign.handle(events.IsrChangeNotified())
+    cluster.term.handle(events.IsrChangeNotified())
     assert cluster.channels.metadata(3)[T0].isr == [1, 2]
     assert cluster.channels.leadership(3) == {}
     assert cluster.zookeeper.notifications == {}
@@ -539,7 +539,7 @@ def answer_errors(cluster: Cluster, broker: int, code: ErrorCode, *partitions: T
         PartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=int(code))
         for tp in partitions
     ]
-    cluster.reign.handle(
+    cluster.term.handle(
         events.LeaderAndIsrAnswered(
             cluster.writer.epoch,
             BrokerId(broker),
@@ -553,7 +553,7 @@ def notify_disk_failure(cluster: Cluster, *brokers: int | None) -> None:
     for broker in brokers:
         name = f"log_dir_event_{len(cluster.zookeeper.failures)}"
         cluster.zookeeper.failures[name] = None if broker is None else BrokerId(broker)
-    cluster.reign.handle(events.LogDirFailureNotified())
+    cluster.term.handle(events.LogDirFailureNotified())
 
 
 def test_a_broker_that_lost_a_log_dir_is_asked_about_all_its_replicas() -> None:
@@ -590,7 +590,7 @@ def test_failed_replicas_get_their_roles_again_and_may_have_recovered() -> None:
     assert cluster.zookeeper.states[T1].isr == (2, 3)
     # The answer does not name the first one: it is back, and may lead once it is in sync.
     cluster.zookeeper.shrink_isr(T0, 2, 3, 1)
-    cluster.reign.handle(events.IsrChangeNotified())
+    cluster.term.handle(events.IsrChangeNotified())
     die(cluster, 2, 3)
     assert cluster.zookeeper.states[T0].leader == 1
 
@@ -610,10 +610,10 @@ def test_a_leader_that_could_not_lead_for_a_while_leads_when_its_broker_asks_for
 def test_a_lost_replica_stays_lost_when_its_broker_was_wrongly_suspected() -> None:
     cluster = cluster_with_topic()
     answer_lost(cluster, 1, T0)
-    cluster.reign.handle(suspect(cluster, 1))
-    cluster.reign.handle(returned(cluster, 1))
+    cluster.term.handle(suspect(cluster, 1))
+    cluster.term.handle(returned(cluster, 1))
     answer_lost(cluster, 1, T0)
-    states = cluster.reign.context.replica_states
+    states = cluster.term.context.replica_states
     assert states[Replica(T0, BrokerId(1))] is ReplicaState.OFFLINE
     assert states[Replica(T1, BrokerId(1))] is ReplicaState.ONLINE
 
@@ -624,10 +624,10 @@ def test_a_lost_replica_is_back_when_its_broker_has_started_anew() -> None:
     die(cluster, 1)
     cluster.zookeeper.register(1)
     cluster.channels.forget()
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     assert set(cluster.channels.leadership(1)) == {T0, T1}
     cluster.zookeeper.shrink_isr(T0, 2, 3, 1)
-    cluster.reign.handle(events.IsrChangeNotified())
+    cluster.term.handle(events.IsrChangeNotified())
     die(cluster, 2, 3)
     assert cluster.zookeeper.states[T0].leader == 1
 
@@ -653,7 +653,7 @@ def test_a_replica_whose_disk_failed_hands_its_leadership_over() -> None:
 
 def test_a_superseded_controller_stops_at_its_first_write() -> None:
     cluster = cluster_with_topic()
-    old = cluster.reign
+    old = cluster.term
     cluster.zookeeper.become_controller()
     cluster.zookeeper.unregister(1)
     with pytest.raises(ControllerMoved):
@@ -666,12 +666,12 @@ def test_a_state_of_a_newer_controller_ends_the_reign() -> None:
     cluster.zookeeper.states[T0] = state(3, (3,), epoch=9, version=9, controller_epoch=7)
     cluster.zookeeper.unregister(1)
     with pytest.raises(ControllerMoved):
-        cluster.reign.handle(events.BrokerChange())
+        cluster.term.handle(events.BrokerChange())
 
 
 def test_a_broker_that_knows_a_newer_controller_makes_us_look() -> None:
     cluster = cluster_with_topic()
-    cluster.reign.handle(
+    cluster.term.handle(
         events.LeaderAndIsrAnswered(
             ControllerEpoch(1),
             BrokerId(1),
@@ -685,11 +685,11 @@ def test_a_broker_that_knows_a_newer_controller_makes_us_look() -> None:
 def test_partitions_that_a_topic_got_are_led_and_known_everywhere() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.zookeeper.add_topic("t", {0: (1, 2)})
-    reign = cluster.elect()
+    term = cluster.elect()
     cluster.channels.forget()
     cluster.zookeeper.grow("t", {1: (2, 3), 2: (3, 1)})
     assert cluster.put == [events.AssignmentChange()]
-    reign.handle(events.AssignmentChange())
+    term.handle(events.AssignmentChange())
     first, second = TopicPartition("t", 1), TopicPartition("t", 2)
     assert (cluster.zookeeper.states[first].leader, cluster.zookeeper.states[second].leader) == (2, 3)
     assert cluster.channels.leadership(3).keys() == {first, second}
@@ -698,23 +698,23 @@ def test_partitions_that_a_topic_got_are_led_and_known_everywhere() -> None:
     cluster.channels.forget()
     # The node is watched again; what is no growth changes nothing.
     cluster.zookeeper.touch("t")
-    reign.handle(events.AssignmentChange())
+    term.handle(events.AssignmentChange())
     assert cluster.channels.batches == []
     cluster.zookeeper.grow("t", {3: (1, 2)})
-    reign.handle(events.AssignmentChange())
+    term.handle(events.AssignmentChange())
     assert cluster.channels.leadership(2).keys() == {TopicPartition("t", 3)}
 
 
 def test_a_topic_that_is_being_deleted_grows_no_more() -> None:
     cluster = Cluster(1, 2)
     cluster.zookeeper.add_topic("t", {0: (1, 2)})
-    reign = cluster.elect()
+    term = cluster.elect()
     cluster.zookeeper.deletions = ["t"]
-    reign.handle(events.DeletionRequested())
+    term.handle(events.DeletionRequested())
     cluster.zookeeper.grow("t", {1: (1, 2)})
-    reign.handle(events.AssignmentChange())
+    term.handle(events.AssignmentChange())
     assert TopicPartition("t", 1) not in cluster.zookeeper.states
-    assert TopicPartition("t", 1) not in reign.context.partition_states
+    assert TopicPartition("t", 1) not in term.context.partition_states
 
 
 def test_a_leaderless_partition_gets_a_leader_when_unclean_elections_are_allowed_for_its_topic() -> None:
@@ -724,25 +724,25 @@ def test_a_leaderless_partition_gets_a_leader_when_unclean_elections_are_allowed
     for name in ("t", "other"):
         cluster.zookeeper.states[TopicPartition(name, 0)] = state(1, [1])
     cluster.zookeeper.unregister(1)
-    reign = cluster.elect()
-    assert reign.offline_partitions_count == 2
+    term = cluster.elect()
+    assert term.offline_partitions_count == 2
     cluster.zookeeper.configure("t", unclean_leader_election_enable="true")
-    reign.handle(events.TopicConfigChange(frozenset({"t", "unknown"})))
+    term.handle(events.TopicConfigChange(frozenset({"t", "unknown"})))
     assert cluster.zookeeper.states[TopicPartition("t", 0)].leader == 2
-    assert reign.offline_partitions_count == 1
-    reign.handle(events.UncleanElectionChange(is_enabled=True))
+    assert term.offline_partitions_count == 1
+    term.handle(events.UncleanElectionChange(is_enabled=True))
     assert cluster.zookeeper.states[TopicPartition("other", 0)].leader == 2
 
 
 def test_a_broker_is_told_the_settings_with_the_time_of_their_writing() -> None:
     cluster = Cluster(1)
     cluster.zookeeper.add_topic("t", {0: (1,)}, retention_ms="5")
-    reign = cluster.elect()
+    term = cluster.elect()
     cluster.zookeeper.configure("t", retention_ms="6")
-    reign.handle(events.TopicConfigChange(frozenset({"t"})))
+    term.handle(events.TopicConfigChange(frozenset({"t"})))
     cluster.channels.forget()
     cluster.zookeeper.grow("t", {1: (1,)})
-    reign.handle(events.AssignmentChange())
+    term.handle(events.AssignmentChange())
     [request] = [one for one in cluster.channels.requests(1) if isinstance(one, LeaderAndIsrRequest)]
     [topic] = request.topic_states
     assert [(config.name, config.value) for config in topic.configs] == [("retention.ms", "6")]
@@ -753,12 +753,12 @@ def test_a_broker_without_an_address_may_not_lead() -> None:
     cluster = cluster_with_topic()
     deaf = cluster.zookeeper.registrations[BrokerId(2)]
     cluster.zookeeper.unregister(2)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     cluster.zookeeper.registrations[BrokerId(2)] = replace(
         deaf, listeners=(deaf.listeners[0]._replace(name="OTHER"),), broker_epoch=BrokerEpoch(999)
     )
-    cluster.reign.handle(events.BrokerChange())
-    assert cluster.reign.live_brokers == (1, 3)
+    cluster.term.handle(events.BrokerChange())
+    assert cluster.term.live_brokers == (1, 3)
     # Nor under the next controller.
     assert cluster.elect().live_brokers == (1, 3)
 
@@ -783,9 +783,9 @@ def test_a_broker_that_has_the_log_of_another_topic_is_sent_everything_once() ->
     assert len(cluster.channels.full_requests(2)) == 1
     assert cluster.channels.full_requests(1) == []
     cluster.zookeeper.unregister(2)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     cluster.zookeeper.register(2)
-    cluster.reign.handle(events.BrokerChange())
+    cluster.term.handle(events.BrokerChange())
     cluster.channels.forget()
     # Another life of the broker may set the log aside.
     answer_errors(cluster, 2, ErrorCode.INCONSISTENT_TOPIC_ID, T0)
@@ -800,5 +800,5 @@ def test_after_a_stale_broker_epoch_the_registrations_are_read_again() -> None:
         cluster.epoch_of(2),
         LeaderAndIsrResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH)),
     )
-    cluster.reign.handle(answer)
+    cluster.term.handle(answer)
     assert cluster.put == [events.BrokerChange()]

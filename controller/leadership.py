@@ -1,0 +1,83 @@
+"""`Leadership`: reads and writes of the partitions' states in ZooKeeper, for the controller's state machines.
+
+States are written by compare-and-set; the context gets every state that was read or written. A state that a
+later controller has written raises ControllerMoved. Runs on the controller's event thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from barnabas.controller.context import ControllerContext
+from barnabas.protocol.ids import ControllerEpoch, TopicPartition
+from barnabas.zookeeper.controller_writer import ControllerWriter
+from barnabas.zookeeper.errors import ControllerMoved
+from barnabas.zookeeper.store import ClusterStore
+from barnabas.zookeeper.znodes import LeadershipState
+
+log = logging.getLogger("barnabas.controller")
+
+_MAX_ROUNDS: Final = 10
+
+Choose = Callable[[TopicPartition, LeadershipState], LeadershipState | None]
+"""The next state, from the present one; None if the state shall stay."""
+
+
+class Leadership:
+    """See the module."""
+
+    def __init__(self, context: ControllerContext, store: ClusterStore, writer: ControllerWriter) -> None:
+        self._context = context
+        self._store = store
+        self._writer = writer
+
+    @property
+    def epoch(self) -> ControllerEpoch:
+        return self._writer.epoch
+
+    def read(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
+        """Read the states again; partitions without a readable state are omitted."""
+        states = self._store.partition_states(partitions)
+        self._take(states)
+        return states
+
+    def create(
+        self, states: Mapping[TopicPartition, LeadershipState]
+    ) -> tuple[dict[TopicPartition, LeadershipState], dict[TopicPartition, LeadershipState]]:
+        """Write first states; returns the written ones, and those that existed already."""
+        updates = self._writer.create_partition_states(states)
+        self._take(updates.conflicts)
+        self._context.leadership.update(updates.written)
+        return updates.written, updates.conflicts
+
+    def update(
+        self, partitions: Collection[TopicPartition], choose: Choose
+    ) -> dict[TopicPartition, LeadershipState]:
+        """Write the chosen states; returns those written. A state that has changed is chosen again."""
+        left = [tp for tp in partitions if tp in self._context.leadership]
+        written: dict[TopicPartition, LeadershipState] = {}
+        for _ in range(_MAX_ROUNDS):
+            chosen = {}
+            for tp in left:
+                state = choose(tp, self._context.leadership[tp])
+                if state is not None:
+                    chosen[tp] = state
+            if not chosen:
+                return written
+            updates = self._writer.update_partition_states(chosen)
+            written |= updates.written
+            self._context.leadership.update(updates.written)
+            self._take(updates.conflicts)
+            left = list(updates.conflicts)
+        log.error("gave up after %d rounds of changing states: %s", _MAX_ROUNDS, left)
+        return written
+
+    def _take(self, states: Mapping[TopicPartition, LeadershipState]) -> None:
+        for tp, state in states.items():
+            if state.controller_epoch > self.epoch:
+                raise ControllerMoved(
+                    f"{tp} was written by controller epoch {state.controller_epoch}, ours is {self.epoch}"
+                )
+        self._context.leadership.update(states)
