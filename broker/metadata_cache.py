@@ -16,15 +16,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from barnabas.broker.request_order import RequestOrder
 from barnabas.protocol import schema
-from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_BROKER,
-    NO_CONTROLLER_EPOCH,
     BrokerEpoch,
     BrokerId,
-    ControllerEpoch,
     Endpoint,
     LeaderEpoch,
     TopicId,
@@ -56,7 +52,6 @@ class ClusterMetadata:
     """One immutable picture of the cluster."""
 
     controller_id: BrokerId = NO_BROKER
-    controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
     brokers: Mapping[BrokerId, UpdateMetadataBroker] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
@@ -114,7 +109,6 @@ class MetadataCache:
         self._lock = threading.Lock()
         self._current = ClusterMetadata()
         self._moving: tuple[int, frozenset[str]] = (-1, frozenset())
-        self._order = RequestOrder()
         self._suspects: frozenset[BrokerId] = frozenset()
         self._version = 0
         self._updates = 0
@@ -158,16 +152,9 @@ class MetadataCache:
         self._deletion_listeners.append(listener)
 
     def update(self, request: UpdateMetadataRequest) -> None:
-        """Take over what the controller says. Raises STALE_CONTROLLER_EPOCH from a replaced controller."""
+        """Apply an UpdateMetadata of the present controller."""
         with self._lock:
             before = self._current
-            if request.controller_epoch < before.controller_epoch:
-                raise api_error(
-                    ErrorCode.STALE_CONTROLLER_EPOCH,
-                    f"controller epoch {request.controller_epoch} is older than {before.controller_epoch}",
-                )
-            if self._order.is_late(request.controller_epoch, request.sequence):
-                return
             trusted: set[int] = set()
             topics = {} if request.is_full else dict(before.topics)
             touched = set(before.topics) if request.is_full else set()
@@ -201,7 +188,6 @@ class MetadataCache:
                     has_new_names = True
             self._current = ClusterMetadata(
                 controller_id=BrokerId(request.controller_id),
-                controller_epoch=ControllerEpoch(request.controller_epoch),
                 brokers={BrokerId(broker.broker_id): broker for broker in request.live_brokers},
                 topics=topics,
                 topic_names={topic.topic_id: name for name, topic in topics.items()}
@@ -220,15 +206,13 @@ class MetadataCache:
                 tell(deleted)
 
     def learn(self, request: LeaderAndIsrRequest) -> None:
-        """Take over the leaders of a LeaderAndIsr, which comes before the UpdateMetadata of the same change.
+        """Take the leaders of a LeaderAndIsr, which comes before the UpdateMetadata of the same change.
 
-        Between the two a client that this broker has just refused would be sent back to where it came from,
-        and ask again only much later. Older epochs and topics that are not known change nothing.
+        A client that a deposed leader refuses asks for the new leader at once; without it the client would
+        ask again only much later. Older epochs and unknown topics change nothing.
         """
         with self._lock:
             before = self._current
-            if request.controller_epoch < before.controller_epoch:
-                return
             topics = dict(before.topics)
             touched: set[str] = set()
             elected: set[BrokerId] = set()

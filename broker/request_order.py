@@ -1,19 +1,24 @@
-"""Detects late copies of the controller's requests, which occur because requests are resent.
+"""The order of the controller's requests: one at a time, and without late copies, which resending causes.
 
 A controller numbers its requests and sends them to each broker in that order. So a request with a lower
-number than the last one handled is a late copy: its content was applied, or replaced by a later request.
-Guarded by the lock of its owner.
+number than the last one handled is a late copy: it was applied, or a later request has replaced its content.
 """
 
 from __future__ import annotations
+
+import threading
 
 from barnabas.protocol.ids import NO_CONTROLLER_EPOCH, ControllerEpoch
 
 
 class RequestOrder:
-    """The last handled request of one controller; each controller has its own numbers."""
+    """The last handled request of one controller; each controller has its own numbers.
+
+    `lock` is held while a request is checked and applied, so that no other one is applied in between.
+    """
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self._controller_epoch = NO_CONTROLLER_EPOCH
         self._last = -1
 

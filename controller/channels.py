@@ -21,10 +21,10 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from barnabas.controller.events import ChannelsFailed, FromChannel, LinkFailed
-from barnabas.controller.link_queue import ControllerRequest, LinkQueue
+from barnabas.controller.link_queue import LinkQueue
 from barnabas.controller.peer_lives import PeerLives, Sign
 from barnabas.controller.peer_probe import look
-from barnabas.controller.request_batch import BrokerBatch
+from barnabas.controller.request_batch import BrokerBatch, ControllerRequest
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import (

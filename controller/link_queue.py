@@ -20,7 +20,7 @@ from barnabas.controller.events import (
     LinkFailed,
     StopReplicaAnswered,
 )
-from barnabas.controller.request_batch import BrokerBatch
+from barnabas.controller.request_batch import BrokerBatch, ControllerRequest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
 from barnabas.protocol.messages.inter_broker import (
@@ -32,7 +32,6 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataResponse,
 )
 
-ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControllerResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
 
 _STALE: Final = frozenset({ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH})

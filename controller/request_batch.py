@@ -1,9 +1,9 @@
 """The controller's requests to one broker, collected during an event and merged while the broker is busy.
 
 A `BrokerBatch` is at most one LeaderAndIsr, one UpdateMetadata and one StopReplica, sent in this order. Two
-batches for the same broker merge into one: only the last state of each partition matters. So the memory for a
-slow or stopped broker is bounded by the number of partitions, not by the number of events. Only a batch that
-recreates a replica after its deletion cannot be merged.
+batches for the same broker merge into one, because only the last state of each partition matters. So the
+memory for a slow or stopped broker is bounded by the number of partitions, not by the number of events. Only
+a batch that recreates a replica after its deletion cannot be merged.
 
 `RequestBatch` collects for all brokers, from the context, and hands over at the end of the event. Plain data;
 the controller's event thread collects, the channels' thread merges and sends.
@@ -46,15 +46,17 @@ from barnabas.protocol.messages.inter_broker import (
 from barnabas.protocol.schema import replace
 from barnabas.zookeeper.znodes import LeadershipState, StoredConfig
 
+ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+
 T = TypeVar("T")
 
 EPOCH_DURING_DELETE: Final = LeaderEpoch(-2)
-"""As a leader epoch in StopReplica: newer than any, since the topic itself goes."""
+"""As a leader epoch in StopReplica: higher than any other, because the topic itself is deleted."""
 
 
 @dataclass
 class TopicFacts:
-    """Of a topic, what the requests carry beside its partitions."""
+    """A topic's id and settings, which the requests carry."""
 
     topic_id: TopicId
     config: StoredConfig
@@ -62,28 +64,28 @@ class TopicFacts:
 
 @dataclass
 class BrokerBatch:
-    """See the module. The full flags belong to what is in the same batch."""
+    """See the module. The full flags apply to this batch."""
 
     leader_and_isr: dict[TopicPartition, LeaderAndIsrPartition] = field(default_factory=dict)
     is_full_leader_and_isr: bool = False
     update_metadata: dict[TopicPartition, UpdateMetadataPartition] = field(default_factory=dict)
     is_full_metadata: bool = False
     has_metadata: bool = False
-    """UpdateMetadata is sent for the brokers' sake even when it names no partition."""
+    """An UpdateMetadata without partitions is sent too, for its list of brokers."""
     stop_replicas: dict[TopicPartition, StopReplicaPartition] = field(default_factory=dict)
     topics: dict[str, TopicFacts] = field(default_factory=dict)
     metadata_brokers: list[UpdateMetadataBroker] = field(default_factory=list)
     live_brokers: list[LiveBroker] = field(default_factory=list)
 
     def merge(self, later: BrokerBatch) -> bool:
-        """Take in what comes after this; False, with nothing changed, when the order would be lost."""
+        """Merge a later batch into this one; False, with nothing changed, if the order would be lost."""
         for tp in later.leader_and_isr:
             stop = self.stop_replicas.get(tp)
             if stop is not None and stop.delete_partition:
                 return False
         # A batch has one id per topic name, so that requests for an earlier topic are not sent for the next.
-        told = {tp.topic for tp in self.stop_replicas} | {tp.topic for tp in self.leader_and_isr}
-        if any(self._is_another(topic, later) for topic in told):
+        named = {tp.topic for tp in self.stop_replicas} | {tp.topic for tp in self.leader_and_isr}
+        if any(self._is_another(topic, later) for topic in named):
             return False
         if later.is_full_leader_and_isr:
             self.leader_and_isr = {}
@@ -101,7 +103,7 @@ class BrokerBatch:
         another = {topic for topic in later.topics if self._is_another(topic, later)}
         if another:
             earlier_states = self.update_metadata.items()
-            self.update_metadata = {tp: told for tp, told in earlier_states if tp.topic not in another}
+            self.update_metadata = {tp: state for tp, state in earlier_states if tp.topic not in another}
         self.update_metadata.update(later.update_metadata)
         self.has_metadata = self.has_metadata or later.has_metadata
         for tp, stop in later.stop_replicas.items():
@@ -118,16 +120,16 @@ class BrokerBatch:
 
     def _is_another(self, topic: str, later: BrokerBatch) -> bool:
         """Whether a later batch has another id for a topic of this name."""
-        known, told = self.topics.get(topic), later.topics.get(topic)
-        return known is not None and told is not None and known.topic_id != told.topic_id
+        earlier, last = self.topics.get(topic), later.topics.get(topic)
+        return earlier is not None and last is not None and earlier.topic_id != last.topic_id
 
     def requests(
         self, controller: BrokerId, epoch: ControllerEpoch, broker_epoch: int
-    ) -> list[LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest]:
+    ) -> list[ControllerRequest]:
         """The requests to send, in order."""
-        found: list[LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest] = []
+        requests: list[ControllerRequest] = []
         if self.leader_and_isr or self.is_full_leader_and_isr:
-            found.append(
+            requests.append(
                 LeaderAndIsrRequest(
                     controller_id=controller,
                     controller_epoch=epoch,
@@ -138,7 +140,7 @@ class BrokerBatch:
                 )
             )
         if self.has_metadata:
-            found.append(
+            requests.append(
                 UpdateMetadataRequest(
                     controller_id=controller,
                     controller_epoch=epoch,
@@ -154,7 +156,7 @@ class BrokerBatch:
                 )
             )
         if self.stop_replicas:
-            found.append(
+            requests.append(
                 StopReplicaRequest(
                     controller_id=controller,
                     controller_epoch=epoch,
@@ -167,7 +169,7 @@ class BrokerBatch:
                     ],
                 )
             )
-        return found
+        return requests
 
     def _leader_and_isr_topics(self) -> list[LeaderAndIsrTopic]:
         topics = []
@@ -193,23 +195,23 @@ class BrokerBatch:
 
 
 class RequestBatch:
-    """Gathers what the brokers are to be told during one event; `take` hands it over.
+    """Collects the requests of one event; `take` hands them over.
 
-    What is said is read from the context no earlier than `add_…`, so a state is changed first and then told.
+    The `add_…` methods read the context, so a state must be changed before it is added.
     """
 
     def __init__(self, context: ControllerContext, inter_broker_listener: str) -> None:
         self._context = context
         self._listener = inter_broker_listener
         self._batches: dict[BrokerId, BrokerBatch] = {}
-        self._for_everybody: dict[TopicPartition, None] = {}
+        self._for_all_brokers: dict[TopicPartition, None] = {}
 
     def add_leader_and_isr(
         self, brokers: Iterable[BrokerId], tp: TopicPartition, *, is_new: bool = False
     ) -> None:
         """Add a LeaderAndIsr for these brokers, and an UpdateMetadata for all live brokers."""
         state = self._context.leadership[tp]
-        told = LeaderAndIsrPartition(
+        partition = LeaderAndIsrPartition(
             partition_index=tp.partition,
             controller_epoch=state.controller_epoch,
             leader=state.leader,
@@ -225,26 +227,26 @@ class RequestBatch:
                 continue
             earlier = batch.leader_and_isr.get(tp)
             keeps_new = earlier is not None and earlier.is_new and not is_new
-            batch.leader_and_isr[tp] = replace(told, is_new=True) if keeps_new else told
+            batch.leader_and_isr[tp] = replace(partition, is_new=True) if keeps_new else partition
             self._add_topic(batch, tp.topic)
-        self._for_everybody[tp] = None
+        self._for_all_brokers[tp] = None
 
     def add_metadata_for_all(self, partitions: Iterable[TopicPartition]) -> None:
-        """Tell every broker of the partitions, as they stand when the event is done."""
-        self._for_everybody.update(dict.fromkeys(partitions))
+        """Add an UpdateMetadata with the partitions' states at the end of the event, for all live brokers."""
+        self._for_all_brokers.update(dict.fromkeys(partitions))
 
     def add_metadata(
         self, brokers: Collection[BrokerId], partitions: Iterable[TopicPartition], *, is_full: bool = False
     ) -> None:
         """Add an UpdateMetadata with the partitions and the live brokers for these brokers."""
-        told = {tp: self._metadata_of(tp) for tp in partitions}
+        states = {tp: self._metadata_of(tp) for tp in partitions}
         for broker in brokers:
             batch = self._batch(broker)
             if batch is None:
                 continue
             batch.has_metadata = True
             batch.is_full_metadata = batch.is_full_metadata or is_full
-            for tp, state in told.items():
+            for tp, state in states.items():
                 if state is not None:
                     batch.update_metadata[tp] = state
                     self._add_topic(batch, tp.topic)
@@ -268,16 +270,16 @@ class RequestBatch:
             self._add_topic(batch, tp.topic)
 
     def mark_full(self, broker: BrokerId) -> None:
-        """What this batch names for `broker` is all that it hosts; sent even when that is nothing."""
+        """Mark the LeaderAndIsr for `broker` as full; it is sent even if it is empty."""
         batch = self._batch(broker)
         if batch is not None:
             batch.is_full_leader_and_isr = True
 
     def take(self) -> dict[BrokerId, BrokerBatch]:
-        """All batches, by broker; the next event starts with none."""
-        everybody, self._for_everybody = self._for_everybody, {}
-        if everybody:
-            self.add_metadata(self._context.live_or_shutting_down, everybody)
+        """All batches, by broker; the next event starts without batches."""
+        partitions, self._for_all_brokers = self._for_all_brokers, {}
+        if partitions:
+            self.add_metadata(self._context.live_or_shutting_down, partitions)
         taken, self._batches = self._batches, {}
         live = self._live_brokers()
         described = self._described_brokers()
@@ -287,13 +289,10 @@ class RequestBatch:
         return taken
 
     def _batch(self, broker: BrokerId) -> BrokerBatch | None:
-        """None for a broker that cannot be told anything just now."""
+        """None for a broker that cannot be reached."""
         if broker not in self._context.registrations or broker in self._context.suspected:
             return None
-        found = self._batches.get(broker)
-        if found is None:
-            found = self._batches[broker] = BrokerBatch()
-        return found
+        return self._batches.setdefault(broker, BrokerBatch())
 
     def _add_topic(self, batch: BrokerBatch, topic: str) -> None:
         if topic not in batch.topics:
@@ -344,12 +343,12 @@ class RequestBatch:
                 broker_epoch=registration.broker_epoch,
                 endpoints=[
                     BrokerListener(
-                        listener=one.name,
-                        host=one.host,
-                        port=one.port,
-                        security_protocol=one.security_protocol,
+                        listener=listener.name,
+                        host=listener.host,
+                        port=listener.port,
+                        security_protocol=listener.security_protocol,
                     )
-                    for one in registration.listeners
+                    for listener in registration.listeners
                 ],
                 rack=registration.rack,
             )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     ControlledShutdownRequest,
@@ -25,54 +26,59 @@ logger = logging.getLogger(__name__)
 
 
 def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
-    body: LeaderAndIsrRequest = request.body
-    if body.broker_epoch >= services.replicas.broker_epoch:
-        # First, because a deposed leader refuses its clients, and they ask here for the new leader.
+    def apply(body: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         try:
+            # First: clients of a deposed leader ask here for the new one.
             services.metadata.learn(body)
         except Exception:
             # The UpdateMetadata that follows has the same leaders.
             logger.critical("the leaders of a LeaderAndIsr were not added to the metadata", exc_info=True)
-    try:
         errors = services.replicas.become_leader_or_follower(body)
-    except ApiError as error:
-        request.respond(LeaderAndIsrResponse(error_code=int(error.code)))
-        return
-    if body.topic_states or body.is_full:
-        # The controller knows this registration and has sent its roles: the broker may lead again. An empty
-        # request only probes a suspect broker.
-        services.replicas.fence.confirmed(BrokerEpoch(body.broker_epoch))
-    request.respond(LeaderAndIsrResponse(error_code=0, partition_errors=errors))
+        if body.topic_states or body.is_full:
+            # The controller knows this registration and has sent its roles: the broker may lead again. An
+            # empty request only probes a suspect broker.
+            services.replicas.fence.confirmed(BrokerEpoch(body.broker_epoch))
+        return LeaderAndIsrResponse(error_code=0, partition_errors=errors)
+
+    _apply_in_order(services, request, apply)
 
 
 def handle_stop_replica(services: Services, request: ApiRequest) -> None:
-    body: StopReplicaRequest = request.body
-    try:
-        errors = services.replicas.stop_replicas(body)
-    except ApiError as error:
-        request.respond(StopReplicaResponse(error_code=int(error.code)))
-        return
-    request.respond(StopReplicaResponse(error_code=0, partition_errors=errors))
+    def apply(body: StopReplicaRequest) -> StopReplicaResponse:
+        return StopReplicaResponse(error_code=0, partition_errors=services.replicas.stop_replicas(body))
+
+    _apply_in_order(services, request, apply)
 
 
 def handle_update_metadata(services: Services, request: ApiRequest) -> None:
-    body: UpdateMetadataRequest = request.body
-    try:
-        if body.broker_epoch < services.replicas.broker_epoch:
-            raise api_error(ErrorCode.STALE_BROKER_EPOCH)
-        if body.controller_epoch < services.replicas.controller_epoch:
-            raise api_error(ErrorCode.STALE_CONTROLLER_EPOCH)
-        services.metadata.update(body)
-    except ApiError as error:
-        request.respond(UpdateMetadataResponse(error_code=int(error.code)))
-        return
-    except Exception:
-        # If the connection were closed, the controller would resend this request without end, and no other.
-        count = len(body.topic_states)
-        logger.critical("an UpdateMetadata of %d topics was not applied", count, exc_info=True)
-        request.respond(UpdateMetadataResponse(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR)))
-        return
-    request.respond(UpdateMetadataResponse(error_code=0))
+    def apply(body: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        try:
+            services.metadata.update(body)
+        except Exception:
+            # If the connection were closed, the controller would resend only this request, again and again.
+            count = len(body.topic_states)
+            logger.critical("an UpdateMetadata of %d topics was not applied", count, exc_info=True)
+            return UpdateMetadataResponse(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
+        return UpdateMetadataResponse(error_code=0)
+
+    _apply_in_order(services, request, apply)
+
+
+def _apply_in_order(services: Services, request: ApiRequest, apply: Callable[[Any], Any]) -> None:
+    """Answer a request of the controller; refuse those of earlier epochs, and do not apply late copies."""
+    body = request.body
+    order = services.request_order
+    with order.lock:
+        try:
+            services.replicas.check_epochs(body.controller_epoch, body.broker_epoch)
+            if order.is_late(body.controller_epoch, body.sequence):
+                logger.warning("a late %s was ignored: %d", type(body).__name__, body.sequence)
+                response = body.response_type(error_code=0)
+            else:
+                response = apply(body)
+        except ApiError as error:
+            response = body.response_type(error_code=int(error.code))
+    request.respond(response)
 
 
 def handle_controlled_shutdown(services: Services, request: ApiRequest) -> None:

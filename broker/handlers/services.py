@@ -6,7 +6,7 @@ The controller appears only as protocols, because the handlers do not import it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from barnabas.broker.auto_topics import AutoTopicCreation
@@ -17,6 +17,7 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.request_order import RequestOrder
 from barnabas.broker.slow_work import SlowWork
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
@@ -76,3 +77,4 @@ class Services:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
     groups: GroupCoordinator
+    request_order: RequestOrder = field(default_factory=RequestOrder)

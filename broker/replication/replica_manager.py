@@ -494,7 +494,11 @@ class ReplicaManager:
             self._tell_of_high_watermark(name)
         return found._replace(outcomes=outcomes, is_urgent=is_urgent), moved
 
-    # What the controller says; see `RoleChanges`.
+    # The controller's requests; see `RoleChanges`.
+
+    def check_epochs(self, controller_epoch: int, broker_epoch: int) -> None:
+        """Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH."""
+        self._roles.check_epochs(controller_epoch, broker_epoch)
 
     def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> list[PartitionError]:
         """Take the roles that the controller gives; the errors per partition.

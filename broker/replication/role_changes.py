@@ -24,7 +24,6 @@ from barnabas.broker.replication.failed_replicas import FailedReplicas
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
-from barnabas.broker.request_order import RequestOrder
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_TOPIC_ID,
@@ -91,7 +90,6 @@ class RoleChanges:
         self._role_refused = role_refused
         self._lock = threading.Lock()
         self._controller_epoch = ControllerEpoch(-1)
-        self._order = RequestOrder()
         self._broker_epoch = BrokerEpoch(-1)
         self._high_watermarks = logs.load_high_watermarks()
         self.failed = FailedReplicas(now_ms)
@@ -130,9 +128,6 @@ class RoleChanges:
         """
         with self._lock:
             self._check_epochs(request.controller_epoch, request.broker_epoch)
-            if self._order.is_late(request.controller_epoch, request.sequence):
-                logger.warning("a late LeaderAndIsr was ignored: %d", request.sequence)
-                return []
             endpoints = {
                 BrokerId(broker.broker_id): Endpoint(broker.host, broker.port)
                 for broker in request.live_brokers
@@ -296,9 +291,6 @@ class RoleChanges:
         """Give up replicas, and delete those that the controller says. Raises as the other one."""
         with self._lock:
             self._check_epochs(request.controller_epoch, request.broker_epoch)
-            if self._order.is_late(request.controller_epoch, request.sequence):
-                logger.warning("a late StopReplica was ignored: %d", request.sequence)
-                return []
             stopped = []
             errors = []
             for topic in request.topic_states:
@@ -368,6 +360,11 @@ class RoleChanges:
                 state_change_logger.info("broker %d: %s is offline, its disk failed", self.broker_id, name)
         for name in lost:
             self._role_changed(name)
+
+    def check_epochs(self, controller_epoch: int, broker_epoch: int) -> None:
+        """Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH."""
+        with self._lock:
+            self._check_epochs(controller_epoch, broker_epoch)
 
     def _check_epochs(self, controller_epoch: int, broker_epoch: int) -> None:
         if controller_epoch < self._controller_epoch:

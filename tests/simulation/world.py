@@ -29,6 +29,7 @@ from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.request_order import RequestOrder
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.protocol.errors import ErrorCode
@@ -163,6 +164,7 @@ class SimBroker:
             fetch_sessions=FetchSessionCache(
                 10, self.replicas.listeners, self.replicas.consumer_purgatory.check_and_complete
             ),
+            request_order=RequestOrder(),
             config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
         )
         self.is_up, self.is_paused = True, False

@@ -237,7 +237,6 @@ class Managed:
         is_full: bool = False,
         live: Sequence[int] = (1, 2, 3),
         min_insync_replicas: int = 1,
-        sequence: int = -1,
     ) -> list[ErrorCode]:
         """A LeaderAndIsr arrives; the errors of its partitions."""
         configs = [TopicConfigEntry(name="min.insync.replicas", value=str(min_insync_replicas))]
@@ -247,7 +246,6 @@ class Managed:
                 controller_epoch=controller_epoch,
                 broker_epoch=broker_epoch,
                 is_full=is_full,
-                sequence=sequence,
                 topic_states=[
                     LeaderAndIsrTopic(
                         topic_name=topic, topic_id=topic_id, partition_states=list(states), configs=configs
@@ -270,7 +268,6 @@ class Managed:
         controller_epoch: int = 1,
         broker_epoch: int = 0,
         topic_id: uuid.UUID = TOPIC_ID,
-        sequence: int = -1,
     ) -> list[ErrorCode]:
         """A StopReplica for the one partition arrives."""
         stopped = StopReplicaPartition(
@@ -281,7 +278,6 @@ class Managed:
                 controller_id=9,
                 controller_epoch=controller_epoch,
                 broker_epoch=broker_epoch,
-                sequence=sequence,
                 topic_states=[
                     StopReplicaTopic(topic_name=TP.topic, topic_id=topic_id, partition_states=[stopped])
                 ],

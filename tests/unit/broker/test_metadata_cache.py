@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, TopicId
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
@@ -17,7 +16,6 @@ from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
 )
-from barnabas.protocol.schema import replace
 from tests.support.building import TOPIC_ID, led_by, metadata
 
 ALL = {1: 10, 2: 20, 3: 30}
@@ -46,7 +44,7 @@ def test_it_knows_nothing_at_first() -> None:
 
 def test_an_update_says_who_lives_and_who_leads(cache: MetadataCache) -> None:
     current = cache.current
-    assert (current.controller_id, current.controller_epoch) == (2, 1)
+    assert current.controller_id == 2
     assert current.endpoint(TWO, "INTERNAL") == Endpoint("host", 9002)
     assert current.endpoint(TWO, "EXTERNAL") is None
     assert current.broker_epoch(TWO) == 20
@@ -78,24 +76,6 @@ def test_a_snapshot_that_was_taken_does_not_change(cache: MetadataCache) -> None
     cache.update(metadata({1: 10}, led_by(1, epoch=1)))
     assert before.partitions_of("topic")[0].leader_epoch == 0
     assert len(before.brokers) == 3
-
-
-def test_a_replaced_controller_is_refused(cache: MetadataCache) -> None:
-    cache.update(metadata(ALL, controller_epoch=4))
-    before = cache.current
-    with pytest.raises(ApiError) as caught:
-        cache.update(metadata({1: 10}, led_by(3, epoch=9), controller_epoch=3))
-    assert caught.value.code == ErrorCode.STALE_CONTROLLER_EPOCH
-    assert cache.current is before
-
-
-def test_a_late_update_changes_nothing(cache: MetadataCache) -> None:
-    cache.update(replace(metadata(ALL, led_by(2, epoch=2)), sequence=7))
-    before = cache.current
-    cache.update(replace(metadata({1: 10}, led_by(3, epoch=1)), sequence=6))
-    assert cache.current is before
-    cache.update(replace(metadata(ALL, led_by(3, epoch=3), controller_epoch=2), sequence=0))
-    assert leader(cache, 0) == 3
 
 
 def test_a_topic_made_anew_shows_nothing_of_the_old(cache: MetadataCache) -> None:
@@ -244,14 +224,12 @@ def test_a_leader_is_known_as_soon_as_the_replicas_are_told(cache: MetadataCache
     "request_",
     [
         leader_and_isr(3, epoch=0),
-        leader_and_isr(3, epoch=1, controller_epoch=0),
         leader_and_isr(3, epoch=1, topic_id=uuid.UUID(int=99)),
         leader_and_isr(3, epoch=1, name="other"),
         leader_and_isr(3, epoch=1, index=5),
     ],
     ids=[
         "no newer epoch",
-        "a replaced controller",
         "a topic made anew",
         "an unknown topic",
         "a new partition",

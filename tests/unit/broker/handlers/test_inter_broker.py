@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
 from barnabas.protocol.messages.inter_broker import (
     ControlledShutdownRequest,
+    LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
     LiveBroker,
@@ -16,7 +19,7 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     StopReplicaTopic,
 )
-from tests.support.building import TOPIC_ID, TP, metadata, state
+from tests.support.building import TOPIC_ID, TP, led_by, metadata, state
 from tests.support.serving import INTERNAL, Serving
 
 # DescribeReplicas
@@ -40,16 +43,27 @@ def test_describe_replicas_shows_the_state_of_each_replica(leading: Serving) -> 
 # Requests of the controller
 
 
-def leader_and_isr(*, controller_epoch: int = 1, broker_epoch: int = 0, epoch: int = 0) -> Any:
+def leader_and_isr(
+    *states: LeaderAndIsrPartition,
+    controller_epoch: int = 1,
+    broker_epoch: int = 0,
+    epoch: int = 0,
+    is_full: bool = False,
+    sequence: int = -1,
+) -> Any:
     return LeaderAndIsrRequest(
         controller_id=2,
         controller_epoch=controller_epoch,
         broker_epoch=broker_epoch,
         topic_states=[
             LeaderAndIsrTopic(
-                topic_name="topic", topic_id=TOPIC_ID, partition_states=[state(epoch=epoch)], configs=[]
+                topic_name="topic",
+                topic_id=TOPIC_ID,
+                partition_states=list(states) or [state(epoch=epoch)],
             )
         ],
+        is_full=is_full,
+        sequence=sequence,
         live_brokers=[LiveBroker(broker_id=1, host="host", port=9001)],
     )
 
@@ -80,6 +94,40 @@ def test_requests_with_an_old_controller_or_broker_epoch_are_refused(serving: Se
     assert serving.call(metadata({1: 20}, controller_epoch=5, broker_epoch=20), INTERNAL).error_code == 0
     update = metadata({1: 20}, controller_epoch=4, broker_epoch=20)
     assert serving.call(update, INTERNAL).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+def test_a_late_request_is_answered_and_not_applied(serving: Serving) -> None:
+    manager, metadata_cache = serving.managed.manager, serving.managed.metadata
+    second = state()
+    second.partition_index = 1
+    serving.call(leader_and_isr(sequence=3), INTERNAL)
+    serving.call(leader_and_isr(state(), second, sequence=5), INTERNAL)
+    serving.call(replace(metadata({1: 10}, led_by(1)), sequence=6), INTERNAL)
+    known = metadata_cache.current
+
+    def stop(sequence: int, epoch: int, *, delete: bool) -> Any:
+        stopped = StopReplicaPartition(partition_index=0, leader_epoch=epoch, delete_partition=delete)
+        topic = StopReplicaTopic(topic_name="topic", topic_id=TOPIC_ID, partition_states=[stopped])
+        return StopReplicaRequest(
+            controller_id=2, controller_epoch=1, broker_epoch=0, topic_states=[topic], sequence=sequence
+        )
+
+    # Copies of earlier requests, from before the second partition was created.
+    late = [
+        leader_and_isr(state(), is_full=True, sequence=3),
+        stop(4, -2, delete=True),
+        replace(metadata({1: 10}, led_by(3, epoch=1)), sequence=5),
+    ]
+    for request in late:
+        assert serving.call(request, INTERNAL).error_code == ErrorCode.NONE
+    assert manager.partition(TP).is_leader
+    assert manager.partition(TopicPartition("topic", 1)).is_leader
+    assert metadata_cache.current is known
+    # The last request may be resent, and the next controller has its own numbers.
+    serving.call(stop(6, 0, delete=False), INTERNAL)
+    assert manager.partition(TP).role is Role.NONE
+    serving.call(leader_and_isr(epoch=1, controller_epoch=2, sequence=0), INTERNAL)
+    assert manager.partition(TP).is_leader
 
 
 def test_a_broker_that_registers_again_is_fenced_until_the_controller_sends_its_roles(

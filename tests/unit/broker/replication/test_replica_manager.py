@@ -300,21 +300,6 @@ def test_a_stopped_replica_keeps_its_log_and_may_be_taken_up_again(managed: Mana
     assert managed.manager.partition(TP).role is Role.FOLLOWER
 
 
-def test_a_late_request_is_answered_and_not_applied(managed: Managed) -> None:
-    managed.tell(state(), sequence=3)
-    managed.tell(state(), second(), sequence=5)
-    # Copies of earlier requests, from before the second partition was created.
-    assert managed.tell(state(), is_full=True, sequence=3) == []
-    assert managed.stop_replica(-2, delete=True, sequence=4) == []
-    assert managed.manager.partition(TP).is_leader
-    assert managed.manager.partition(SECOND).is_leader
-    # The last request may be resent, and the next controller has its own numbers.
-    assert managed.stop_replica(0, sequence=5) == []
-    assert managed.manager.partition(TP).role is Role.NONE
-    managed.tell(state(epoch=1), controller_epoch=2, sequence=0)
-    assert managed.manager.partition(TP).is_leader
-
-
 def test_a_registered_broker_refuses_earlier_controllers(managed: Managed) -> None:
     managed.manager.begin_life(BrokerEpoch(20), ControllerEpoch(4))
     with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
