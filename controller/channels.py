@@ -1,14 +1,14 @@
-"""The controller's connections to all live brokers, itself included, and the detection of dead brokers.
+"""The controller's connections to all live brokers, itself included.
 
-It has a thread with an event loop, from election to resignation. Each broker has one link: a connection that
-is opened at once and kept, and batches that are sent in order, one request at a time, with retries while the
-broker is registered. Waiting batches are merged (see `barnabas.controller.request_batch`), so a stopped
+They run on a thread with an event loop, from election to resignation. Each broker has one link: a connection
+that is opened at once and kept, and batches that are sent in order, one request at a time, with retries while
+the broker is registered. Waiting batches are merged (see `barnabas.controller.request_batch`), so a stopped
 broker costs bounded memory.
 
-A broker becomes suspect when connecting fails and `PeerLives` declares it dead, even if its ZooKeeper session
-is alive. A broker that the reign already counts as dead, such as the former controller, begins as suspect.
-The link probes a suspect broker until it answers a LeaderAndIsr for its registration; another process at its
-address refuses that with a stale broker epoch.
+A broker becomes suspect when connecting fails and the `FailureDetector` declares it dead, even if its
+ZooKeeper session is alive. A broker that the term already counts as dead, such as the former controller,
+begins as suspect. The link probes a suspect broker until it answers a LeaderAndIsr for its registration;
+another process at its address refuses that with a stale broker epoch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from barnabas.controller.events import ChannelsFailed, FromChannel, LinkFailed
+from barnabas.controller.failure_detector import ConnectResult, FailureDetector, try_connect
 from barnabas.controller.link_queue import LinkQueue
-from barnabas.controller.peer_lives import PeerLives, Sign
-from barnabas.controller.peer_probe import look
 from barnabas.controller.request_batch import BrokerBatch, ControllerRequest
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.channel import Channel
@@ -40,14 +39,17 @@ log = logging.getLogger("barnabas.controller")
 
 _NEVER_IDLE_MS: Final = 2**31 - 1
 _RETRY_S: Final = 0.1
-_LONGEST_REST_S: Final = 30.0
+_LONGEST_PAUSE_S: Final = 30.0
 _PROBE_EVERY_S: Final = 0.1
 _STOP_TIMEOUT_S: Final = 5.0
 _ANSWERS_TIMEOUT_S: Final = 2.0
 
 
 class BrokerChannels(Protocol):
-    """What the controller needs of its channels; called from its event thread, never waiting for a broker."""
+    """The channels as the controller uses them, on its event thread; no call waits for a broker.
+
+    A protocol, because the simulation replaces them.
+    """
 
     def add_broker(
         self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, *, is_suspected: bool
@@ -72,9 +74,9 @@ class ControllerChannels:
         *,
         request_timeout_ms: int,
         report: Callable[[FromChannel], None],
-        lives: PeerLives,
+        detector: FailureDetector,
     ) -> None:
-        self.lives = lives
+        self.detector = detector
         self._broker_id = broker_id
         self._epoch = epoch
         self._request_timeout_ms = request_timeout_ms
@@ -93,7 +95,7 @@ class ControllerChannels:
     ) -> None:
         """Connect to a registered broker; a link to an earlier registration is closed.
 
-        The caller decides whether it is suspect; if reign and link disagreed, it would get no requests.
+        The caller decides whether it is suspect: if term and link disagreed, it would get no requests.
         """
         self._on_loop(self._add, broker, broker_epoch, endpoint, is_suspected)
 
@@ -101,18 +103,18 @@ class ControllerChannels:
         self._on_loop(self._remove, broker)
 
     def send(self, broker: BrokerId, batch: BrokerBatch) -> None:
-        """Send in the order of the calls; dropped when the broker is not there."""
+        """Send in the order of the calls; dropped if the broker is not connected."""
         self._on_loop(self._send, broker, batch)
 
     def when_answered(self, done: Callable[[], None]) -> None:
-        """Call back, once, when every broker that can be reached has answered all that was sent so far.
+        """Call ``done`` once every reachable broker has answered all batches that were sent so far.
 
         At the latest after `_ANSWERS_TIMEOUT_S`, or when the channels are stopped; on any thread.
         """
         try:
             self._loop.call_soon_threadsafe(self._when_answered, done)
         except RuntimeError:
-            # Closed by a `stop` from elsewhere.
+            # Closed by a `stop` on another thread.
             done()
 
     def stop(self) -> None:
@@ -127,14 +129,14 @@ class ControllerChannels:
         def run() -> None:
             try:
                 call(*arguments)
-            except Exception as error:  # noqa: BLE001 - any error ends the reign, loudly
-                # The loop would only log the error, and a broker would never get a request that it needs.
+            except Exception as error:  # noqa: BLE001 - any error ends the term, loudly
+                # The loop would only log it, and a broker would miss a request that it needs.
                 self._report(ChannelsFailed(self._epoch, error))
 
         try:
             self._loop.call_soon_threadsafe(run)
         except RuntimeError:
-            # Closed by a `stop` from elsewhere; there is nobody left to tell.
+            # Closed by a `stop` on another thread.
             log.debug("channels of epoch %d are stopped", self._epoch)
 
     def _run(self) -> None:
@@ -176,7 +178,7 @@ class ControllerChannels:
                     await link.idle.wait()
         except TimeoutError:
             late = ", ".join(str(link) for link in links if not link.idle.is_set())
-            log.warning("not told within %.0f s: %s", _ANSWERS_TIMEOUT_S, late)
+            log.warning("no answers within %.0f s: %s", _ANSWERS_TIMEOUT_S, late)
         finally:
             done()
 
@@ -192,7 +194,7 @@ class ControllerChannels:
         self._loop.stop()
 
     def task_ended(self, task: asyncio.Task[None]) -> None:
-        """A link's task ends only by cancellation. Any other end is a bug, and ends the reign."""
+        """A link's task ends only by cancellation. Any other end is a bug, and ends the term."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._report(ChannelsFailed(self._epoch, error))
@@ -262,7 +264,7 @@ class _BrokerLink:
             try:
                 await self._serve_once()
             except Exception as error:  # noqa: BLE001 - any error pauses this link, loudly
-                await self._rest(error)
+                await self._pause(error)
 
     async def _serve_once(self) -> None:
         self._wake.clear()
@@ -276,54 +278,54 @@ class _BrokerLink:
             self.idle.set()
             await self._wake.wait()
 
-    async def _rest(self, error: Exception) -> None:
+    async def _pause(self, error: Exception) -> None:
         """After an unforeseen error, pause, then make the controller resend everything to the broker."""
-        rest_s = self._next_rest_s()
+        pause_s = self._next_pause_s()
         log.critical(
             "the link to %s failed and pauses for %.1f s, then resends everything: %r",
             self,
-            rest_s,
+            pause_s,
             error,
             exc_info=error,
         )
         self._queue.failed()
         self.idle.set()
-        await asyncio.sleep(rest_s)
+        await asyncio.sleep(pause_s)
         self._owner._report(self._queue.failed())
 
-    def _next_rest_s(self) -> float:
-        rest_s = doubled(_RETRY_S, self._failures, _LONGEST_REST_S)
+    def _next_pause_s(self) -> float:
+        pause_s = doubled(_RETRY_S, self._failures, _LONGEST_PAUSE_S)
         self._failures += 1
-        return rest_s
+        return pause_s
 
     def _resend_later(self, event: LinkFailed) -> None:
         """Report a failed UpdateMetadata after a pause, once for all that fail during it."""
         if self._resend is None:
-            rest_s = self._next_rest_s()
-            log.error("everything is sent to %s again in %.1f s: it failed to apply metadata", self, rest_s)
-            self._resend = self._owner._loop.call_later(rest_s, self._report_failed, event)
+            pause_s = self._next_pause_s()
+            log.error("everything is sent to %s again in %.1f s: it failed to apply metadata", self, pause_s)
+            self._resend = self._owner._loop.call_later(pause_s, self._report_failed, event)
 
     def _report_failed(self, event: LinkFailed) -> None:
         self._resend = None
         self._owner._report(event)
 
     async def _connect(self) -> None:
-        lives, life = self._owner.lives, (self._broker, self._broker_epoch)
+        detector, registration = self._owner.detector, (self._broker, self._broker_epoch)
         try:
             await self._channel.connect()
         except ConnectionClosed:
             # The channel may only be in its back-off: probe the address directly.
-            began_s = lives.now_s()
-            sign = await look(self._endpoint, lives.address(*life))
-            if lives.seen(*life, sign, began_s):
-                self._suspect(sign)
+            began_s = detector.now_s()
+            result = await try_connect(self._endpoint, detector.address(*registration))
+            if detector.attempted(*registration, result, began_s):
+                self._suspect(result)
             else:
                 await asyncio.sleep(_RETRY_S)
         else:
-            lives.reached(*life, self._channel.peer_address)
+            detector.connected(*registration, self._channel.peer_address)
 
-    def _suspect(self, sign: Sign) -> None:
-        log.warning("%s is suspect: it %s", self, sign.value)
+    def _suspect(self, result: ConnectResult) -> None:
+        log.warning("%s is suspect: it %s", self, result.value)
         event = self._queue.suspect()
         self.idle.set()
         self._owner._report(event)
@@ -339,7 +341,7 @@ class _BrokerLink:
             await asyncio.sleep(_PROBE_EVERY_S)
             return
         log.warning("%s answers again", self)
-        self._owner.lives.reached(self._broker, self._broker_epoch, self._channel.peer_address)
+        self._owner.detector.connected(self._broker, self._broker_epoch, self._channel.peer_address)
         self._owner._report(self._queue.returned())
 
     async def _send_request(self, request: ControllerRequest) -> None:

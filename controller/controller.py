@@ -22,7 +22,7 @@ from kazoo.exceptions import KazooException
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels, ControllerChannels
 from barnabas.controller.events import Asked, Event, EventQueue, EventQueueFull, FromChannel, ShutdownDone
-from barnabas.controller.peer_lives import PeerLives
+from barnabas.controller.failure_detector import FailureDetector
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.controller.term import ControllerSettings, ControllerTerm
 from barnabas.protocol.backoff import doubled
@@ -51,7 +51,8 @@ class ChannelsFactory(Protocol):
 class Controller:
     """`on_fatal` is called from the event thread or the sentinel's.
 
-    ``was_reached``: whether this process has been connected to a registration of a broker (see `PeerLives`).
+    ``was_reached``: whether this process has been connected to a registration of a broker (see
+    `FailureDetector`).
     """
 
     def __init__(
@@ -82,10 +83,10 @@ class Controller:
         self._failures = 0
         self._failed_at_s = -_FORGET_FAILURES_S
         self._paused_until_s = 0.0
-        self.lives = PeerLives(self._threads.now_s, was_reached)
+        self.detector = FailureDetector(self._threads.now_s, was_reached)
         self._sentinel = ControllerSentinel(
             lambda node: self._queue.put(events.ControllerGone(node)),
-            lives=self.lives,
+            detector=self.detector,
             on_fatal=on_fatal,
             threads=self._threads,
         )
@@ -327,7 +328,7 @@ class Controller:
         self._writer = writer
         channels = self._make_channels(writer.epoch, self._queue.put)
         term = ControllerTerm(
-            self._store, writer, channels, self._settings, self._queue.put, is_dead=self.lives.is_dead
+            self._store, writer, channels, self._settings, self._queue.put, is_dead=self.detector.is_dead
         )
         try:
             term.start()
@@ -361,7 +362,7 @@ class Controller:
             epoch,
             request_timeout_ms=self._settings.request_timeout_ms,
             report=report,
-            lives=self.lives,
+            detector=self.detector,
         )
 
 

@@ -1,13 +1,13 @@
-"""Watches the process of the broker that is the controller, so that its death is seen at once.
+"""Watches the process of the broker that is the controller, so that its death is noticed at once.
 
 Every other broker keeps one idle connection to the controller's broker. When that process dies, its sockets
 are reset and its port refuses, or its host is gone. The sentinel reports that within milliseconds or half a
-second, long before the ZooKeeper session expires. `PeerLives` decides what counts as death. An error is safe,
-because only that very ``/controller`` node is deleted, the next controller raises the epoch, and the epoch
-fences all later writes and requests of the old one.
+second, long before the ZooKeeper session expires. The `FailureDetector` decides what counts as a death. An
+error is safe: only that very ``/controller`` node is deleted, the next controller raises the epoch, and the
+epoch fences all later writes and requests of the old one.
 
-One thread per broker, blocked in a read most of its life. A lost connection that can be made again (an idle
-close, a restart of the acceptor) means nothing.
+One thread per broker, which blocks in a read most of the time. A lost connection that can be made again (an
+idle close, a restart of the acceptor) means nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from barnabas.controller.peer_lives import PeerLives, Sign
-from barnabas.controller.peer_probe import connect
+from barnabas.controller.failure_detector import ConnectResult, FailureDetector, connect
 from barnabas.protocol.ids import BrokerEpoch, Endpoint
 from barnabas.zookeeper.session import Threads
 from barnabas.zookeeper.znodes import ControllerNode
@@ -28,7 +27,7 @@ from barnabas.zookeeper.znodes import ControllerNode
 log = logging.getLogger("barnabas.controller")
 
 _RETRY_S: Final = 0.25
-_SIGN_RETRY_S: Final = 0.1
+_FAILED_RETRY_S: Final = 0.1
 
 
 class Target(NamedTuple):
@@ -46,13 +45,13 @@ class ControllerSentinel:
         self,
         on_gone: Callable[[ControllerNode], None],
         *,
-        lives: PeerLives,
+        detector: FailureDetector,
         on_fatal: Callable[[BaseException], None],
         threads: Threads | None = None,
     ) -> None:
         self._threads = threads or Threads()
         self._on_gone = on_gone
-        self._lives = lives
+        self._detector = detector
         self._on_fatal = on_fatal
         self._changed = threading.Condition()
         self._target: Target | None = None
@@ -66,13 +65,13 @@ class ControllerSentinel:
         self._threads.start(self._thread)
 
     def watch(self, target: Target | None) -> None:
-        """Watch this controller's process from now on, or none. From any thread."""
+        """Watch this controller's process from now on; None to watch nothing. Any thread."""
         with self._changed:
             if target == self._target:
                 return
             if target is not None and target.node != self._gone:
                 # A dead process does not become controller.
-                self._lives.acted(target.node.broker_id, target.broker_epoch)
+                self._detector.proved_alive(target.node.broker_id, target.broker_epoch)
             self._target = target
             self._interrupt()
 
@@ -108,27 +107,27 @@ class ControllerSentinel:
 
     def _watch_once(self, target: Target) -> None:
         """Connect and wait for the connection to end."""
-        life = (target.node.broker_id, target.broker_epoch)
-        began_s = self._lives.now_s()
-        sign, connection = connect(target.endpoint, self._lives.address(*life))
+        registration = (target.node.broker_id, target.broker_epoch)
+        began_s = self._detector.now_s()
+        result, connection = connect(target.endpoint, self._detector.address(*registration))
         if connection is None:
-            self._not_connected(target, sign, began_s)
+            self._not_connected(target, result, began_s)
             return
         with connection:
             connection.settimeout(None)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             try:
-                self._lives.reached(*life, connection.getpeername())
+                self._detector.connected(*registration, connection.getpeername())
             except OSError as error:
                 log.debug("the sentinel's connection was lost at once: %s", error)
-                self._lives.reached(*life)
+                self._detector.connected(*registration)
             with self._changed:
                 if self._target != target or self._is_stopping:
                     return
                 self._socket = connection
             since = time.monotonic()
             try:
-                # A broker says nothing unasked: whatever ends this read is the end of the connection.
+                # A broker sends nothing unasked, so only the end of the connection ends this read.
                 connection.recv(1)
             except OSError as error:
                 log.debug("the sentinel's connection ended: %s", error)
@@ -136,25 +135,25 @@ class ControllerSentinel:
                 with self._changed:
                     self._socket = None
         if time.monotonic() - since < _RETRY_S:
-            # A broker that takes connections only to close them (max.connections) must not keep us spinning.
+            # A broker that closes accepted connections (max.connections) must not cause a busy loop.
             self._pause(target)
 
-    def _not_connected(self, target: Target, sign: Sign, began_s: float) -> None:
+    def _not_connected(self, target: Target, result: ConnectResult, began_s: float) -> None:
         node = target.node
-        if self._lives.seen(node.broker_id, target.broker_epoch, sign, began_s):
+        if self._detector.attempted(node.broker_id, target.broker_epoch, result, began_s):
             with self._changed:
-                is_news, self._gone = self._gone != node, node
+                is_first, self._gone = self._gone != node, node
             log.log(
-                logging.WARNING if is_news else logging.DEBUG,
+                logging.WARNING if is_first else logging.DEBUG,
                 "controller %d at %s is declared dead: it %s",
                 node.broker_id,
                 target.endpoint,
-                sign.value,
+                result.value,
             )
             self._on_gone(node)
         else:
-            log.info("controller %d at %s %s", node.broker_id, target.endpoint, sign.value)
-        self._pause(target, _RETRY_S if sign is Sign.SILENT else _SIGN_RETRY_S)
+            log.info("controller %d at %s %s", node.broker_id, target.endpoint, result.value)
+        self._pause(target, _RETRY_S if result is ConnectResult.SILENT else _FAILED_RETRY_S)
 
     def _pause(self, target: Target, pause_s: float = _RETRY_S) -> None:
         with self._changed:

@@ -10,8 +10,7 @@ import pytest
 
 from barnabas.controller import channels, events
 from barnabas.controller.channels import ControllerChannels
-from barnabas.controller.peer_lives import PeerLives, Sign
-from barnabas.controller.peer_probe import look
+from barnabas.controller.failure_detector import ConnectResult, FailureDetector, try_connect
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint, TopicPartition
@@ -36,20 +35,20 @@ class Rig:
         self.broker = ControlledBroker()
         self.broker.broker_epoch = 77
         self.reports: list[events.FromChannel] = []
-        self.lives = PeerLives(time.monotonic)
+        self.detector = FailureDetector(time.monotonic)
         self.channels = ControllerChannels(
             BrokerId(0),
             ControllerEpoch(5),
             request_timeout_ms=request_timeout_ms,
             report=self.reports.append,
-            lives=self.lives,
+            detector=self.detector,
         )
         self.channels.add_broker(ONE, BrokerEpoch(77), self.broker.endpoint, is_suspected=False)
 
     def connected(self) -> Rig:
         wait_until(lambda: self.broker.connections_made)
         # Only then the link has heard of it: a broker that was never reached cannot die.
-        wait_until(lambda: self.lives.address(ONE, BrokerEpoch(77)))
+        wait_until(lambda: self.detector.address(ONE, BrokerEpoch(77)))
         return self
 
     def partitions_told(self) -> list[int]:
@@ -233,12 +232,12 @@ async def test_a_port_refuses_when_nobody_listens() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         endpoint = Endpoint(*listener.getsockname())
-        assert await look(endpoint, None) is Sign.ANSWERS
-    assert await look(endpoint, None) is Sign.REFUSES
+        assert await try_connect(endpoint, None) is ConnectResult.ANSWERS
+    assert await try_connect(endpoint, None) is ConnectResult.REFUSES
 
 
 async def test_a_name_that_does_not_resolve_is_no_sign_by_itself() -> None:
-    assert await look(NOWHERE, None) is Sign.SILENT
+    assert await try_connect(NOWHERE, None) is ConnectResult.SILENT
 
 
 async def test_a_name_that_does_not_resolve_leaves_the_last_address_to_ask() -> None:
@@ -246,8 +245,8 @@ async def test_a_name_that_does_not_resolve_leaves_the_last_address_to_ask() -> 
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         address = listener.getsockname()
-        assert await look(NOWHERE, address) is Sign.ANSWERS
-    assert await look(NOWHERE, address) is Sign.REFUSES
+        assert await try_connect(NOWHERE, address) is ConnectResult.ANSWERS
+    assert await try_connect(NOWHERE, address) is ConnectResult.REFUSES
 
 
 def test_a_broker_that_was_never_reached_is_not_suspect_though_it_refuses(rigs: list[Rig]) -> None:
@@ -257,8 +256,8 @@ def test_a_broker_that_was_never_reached_is_not_suspect_though_it_refuses(rigs: 
     rig.broker.die()
     wait_until(lambda: rig.reports)
     asked: list[object] = []
-    seen = rig.lives.seen
-    rig.lives.seen = lambda *what: asked.append(what) or seen(*what)
+    seen = rig.detector.attempted
+    rig.detector.attempted = lambda *what: asked.append(what) or seen(*what)
     # A new registration whose port refuses from the beginning.
     rig.channels.add_broker(ONE, BrokerEpoch(78), rig.broker.endpoint, is_suspected=False)
     wait_until(lambda: len(asked) >= 3)
@@ -274,14 +273,14 @@ def test_a_broker_known_to_be_dead_is_suspect_from_the_beginning_until_it_answer
     other = ControlledBroker()
     try:
         life = (BrokerId(2), BrokerEpoch(90))
-        rig.lives.reached(*life)
-        assert rig.lives.seen(*life, Sign.REFUSES)
+        rig.detector.connected(*life)
+        assert rig.detector.attempted(*life, ConnectResult.REFUSES)
         # It may have been reached since: the term counts it as dead, and must learn that it is not.
-        rig.lives.reached(*life)
+        rig.detector.connected(*life)
         rig.channels.add_broker(*life, other.endpoint, is_suspected=True)
         wait_until(lambda: rig.reports)
         assert rig.reports == [events.BrokerReturned(ControllerEpoch(5), *life)]
-        assert not rig.lives.is_dead(*life)
+        assert not rig.detector.is_dead(*life)
     finally:
         other.die()
 
@@ -293,7 +292,7 @@ def test_a_bug_on_the_channels_thread_is_reported() -> None:
         ControllerEpoch(5),
         request_timeout_ms=20_000,
         report=reports.append,
-        lives=PeerLives(time.monotonic),
+        detector=FailureDetector(time.monotonic),
     )
     channels.send([], BrokerBatch())  # the bug
     wait_until(lambda: reports)
@@ -342,7 +341,7 @@ def test_a_broker_that_never_applies_metadata_still_gets_its_roles(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "_RETRY_S", 3_600.0)
-    monkeypatch.setattr(channels, "_LONGEST_REST_S", 3_600.0)
+    monkeypatch.setattr(channels, "_LONGEST_PAUSE_S", 3_600.0)
     refuse_metadata(rig)
     for partition in range(3):
         rig.channels.send(ONE, batch_of(partition))
@@ -364,7 +363,7 @@ def test_the_pause_after_metadata_that_was_not_applied_grows(rig: Rig) -> None:
 def test_a_link_pauses_for_a_bounded_time_however_often_it_fails(rig: Rig) -> None:
     link = rig.channels._links[ONE]
     link._failures = 5_000
-    assert link._next_rest_s() == channels._LONGEST_REST_S
+    assert link._next_pause_s() == channels._LONGEST_PAUSE_S
 
 
 @pytest.fixture

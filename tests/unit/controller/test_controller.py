@@ -8,7 +8,7 @@ import pytest
 
 from barnabas.controller import events
 from barnabas.controller.controller import Controller
-from barnabas.controller.peer_lives import Sign
+from barnabas.controller.failure_detector import ConnectResult
 from barnabas.controller.term import ControllerSettings
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
@@ -240,8 +240,8 @@ def test_a_reign_that_begins_with_a_death_replaces_the_dead_leaders_at_once(desk
     desk.store.take_over(2, THEIRS)
     desk.look()
     life = (BrokerId(2), desk.store.registrations[BrokerId(2)].broker_epoch)
-    desk.controller.lives.reached(*life)
-    assert desk.controller.lives.seen(*life, Sign.REFUSES)
+    desk.controller.detector.connected(*life)
+    assert desk.controller.detector.attempted(*life, ConnectResult.REFUSES)
     assert desk.store.node is not None
     desk.controller.process(events.ControllerGone(desk.store.node))
     assert desk.controller.live_brokers == (1,)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from barnabas.controller.peer_lives import PeerLives
+from barnabas.controller.failure_detector import FailureDetector
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
 from barnabas.zookeeper.znodes import ControllerNode
@@ -21,8 +21,10 @@ class Rig:
         self.broker = ControlledBroker()
         self.gone: list[ControllerNode] = []
         self.fatal: list[BaseException] = []
-        self.lives = PeerLives(time.monotonic)
-        self.sentinel = ControllerSentinel(self.gone.append, lives=self.lives, on_fatal=self.fatal.append)
+        self.detector = FailureDetector(time.monotonic)
+        self.sentinel = ControllerSentinel(
+            self.gone.append, detector=self.detector, on_fatal=self.fatal.append
+        )
         self.sentinel.start()
 
     def watch(self, node: ControllerNode = NODE, endpoint: Endpoint | None = None) -> None:
@@ -50,8 +52,8 @@ def test_a_process_that_dies_is_seen(rig: Rig) -> None:
 def test_a_broker_that_refuses_and_was_never_reached_is_not_declared_dead(rig: Rig) -> None:
     rig.broker.die()
     asked: list[object] = []
-    seen = rig.lives.seen
-    rig.lives.seen = lambda *what: asked.append(what) or seen(*what)
+    seen = rig.detector.attempted
+    rig.detector.attempted = lambda *what: asked.append(what) or seen(*what)
     rig.watch()
     wait_until(lambda: len(asked) >= 3)
     assert rig.gone == []
@@ -59,7 +61,7 @@ def test_a_broker_that_refuses_and_was_never_reached_is_not_declared_dead(rig: R
 
 def test_a_broker_reached_by_another_part_is_declared_dead_when_it_refuses(rig: Rig) -> None:
     rig.broker.die()
-    rig.lives.reached(BrokerId(1), LIFE)
+    rig.detector.connected(BrokerId(1), LIFE)
     rig.watch()
     wait_until(lambda: rig.gone)
 
@@ -71,7 +73,7 @@ def test_a_host_that_vanishes_with_its_name_is_declared_dead(
     """As when a container dies: the engine removes its name and its address."""
     rig.watch()
     wait_until(lambda: rig.broker.connections_made)
-    wait_until(lambda: rig.lives.address(BrokerId(1), LIFE))
+    wait_until(lambda: rig.detector.address(BrokerId(1), LIFE))
 
     def vanished(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
         if isinstance(address, Endpoint):
@@ -82,14 +84,14 @@ def test_a_host_that_vanishes_with_its_name_is_declared_dead(
     monkeypatch.setattr(socket, "create_connection", vanished)
     rig.broker.die()
     wait_until(lambda: rig.gone)
-    assert rig.lives.is_dead(BrokerId(1), LIFE)
+    assert rig.detector.is_dead(BrokerId(1), LIFE)
 
 
 def test_a_name_that_does_not_resolve_is_no_sign_while_the_address_answers(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.watch()
-    wait_until(lambda: rig.lives.address(BrokerId(1), LIFE))
+    wait_until(lambda: rig.detector.address(BrokerId(1), LIFE))
     connect = socket.create_connection
 
     def nameless(address: tuple[str, int], *rest: object, **more: object) -> socket.socket:
@@ -113,9 +115,9 @@ def test_the_dead_do_not_become_controllers(rig: Rig) -> None:
     # The dead controller's node still exists and is read again: that changes nothing.
     rig.sentinel.watch(None)
     rig.watch()
-    assert rig.lives.is_dead(BrokerId(1), LIFE)
+    assert rig.detector.is_dead(BrokerId(1), LIFE)
     rig.watch(ControllerNode(broker_id=BrokerId(1), session_id=7, czxid=99))
-    assert not rig.lives.is_dead(BrokerId(1), LIFE)
+    assert not rig.detector.is_dead(BrokerId(1), LIFE)
 
 
 def test_a_lost_connection_that_can_be_made_again_means_nothing(rig: Rig) -> None:
