@@ -23,7 +23,6 @@ from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
 from barnabas.broker.config.load import validate_topic_config
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
-from barnabas.broker.controlled_shutdown import request_controlled_shutdown
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
@@ -31,7 +30,7 @@ from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.membership import Membership
+from barnabas.broker.membership import Membership, request_controlled_shutdown
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.producer_ids import ProducerIds

@@ -9,7 +9,7 @@ answer to all requests within that second.
 The brokers' own topics are created in the same way, but only when a broker asks (`ask_internal`), regardless
 of ``auto.create.topics.enable``. Clients cannot create them by name.
 
-Any thread may ask, and never waits.
+Any thread may ask; no call waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
 
 logger = logging.getLogger(__name__)
 
-MAX_UNDER_WAY: Final = 1_000
+MAX_IN_PROGRESS: Final = 1_000
 _REMEMBERED_MS: Final = 1_000
 _REQUEST_TIMEOUT_MS: Final = 10_000
 
@@ -55,22 +55,22 @@ class AutoTopicCreation:
         self._work = work
         self._now_ms = now_ms
         self._lock = threading.Lock()
-        self._under_way: set[str] = set()
+        self._in_progress: set[str] = set()
         self._outcomes: dict[str, _Outcome] = {}
 
     def ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
-        """What to answer for each of these unknown topics; those that may be made will be."""
+        """The error to answer for each of these unknown topics; creatable topics will be created."""
         refused = {name: code for name in names if (code := _refusal(name)) is not None}
         answers = refused | self._ask([name for name in names if name not in refused])
         return {name: answers[name] for name in names}
 
     def ask_internal(self, name: str) -> ErrorCode:
-        """Have one of the brokers' own topics made; LEADER_NOT_AVAILABLE, or why it cannot be made now."""
+        """Create one of the brokers' own topics; returns LEADER_NOT_AVAILABLE, or a lasting error."""
         return self._ask([name])[name]
 
     def _ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
         answers: dict[str, ErrorCode] = {}
-        wanted: list[str] = []
+        new_names: list[str] = []
         now_ms = self._now_ms()
         with self._lock:
             self._forget_old(now_ms)
@@ -79,41 +79,41 @@ class AutoTopicCreation:
                 code = ErrorCode.LEADER_NOT_AVAILABLE
                 if outcome is not None:
                     code = outcome.code
-                elif name not in self._under_way and len(self._under_way) < MAX_UNDER_WAY:
-                    self._under_way.add(name)
-                    wanted.append(name)
+                elif name not in self._in_progress and len(self._in_progress) < MAX_IN_PROGRESS:
+                    self._in_progress.add(name)
+                    new_names.append(name)
                 answers[name] = code
-        if wanted:
-            self._start(wanted)
+        if new_names:
+            self._start(new_names)
         return answers
 
     def _start(self, names: list[str]) -> None:
         try:
             self._work.submit(lambda error: self._done(names, {}), self._run, names)
         except SlowWorkRefused as error:
-            logger.warning("topics %s are not made now: %s", names, error)
+            logger.warning("topics %s are not created now: %s", names, error)
             self._done(names, {})
 
     def _run(self, names: list[str]) -> None:
-        found: Mapping[str, ErrorCode] = {}
+        results: Mapping[str, ErrorCode] = {}
         try:
-            found = self._create(names)
+            results = self._create(names)
         except (ApiError, LocalError) as error:
-            logger.warning("topics %s could not be made now: %s", names, error)
+            logger.warning("topics %s could not be created now: %s", names, error)
         finally:
-            self._done(names, found)
+            self._done(names, results)
 
-    def _done(self, names: Sequence[str], found: Mapping[str, ErrorCode]) -> None:
-        """Remember what became of each; one that has no outcome, or may come yet, may be asked for again."""
+    def _done(self, names: Sequence[str], results: Mapping[str, ErrorCode]) -> None:
+        """Remember each result; a topic without a lasting result may be asked for again."""
         until_ms = self._now_ms() + _REMEMBERED_MS
         with self._lock:
-            self._under_way.difference_update(names)
+            self._in_progress.difference_update(names)
             for name in names:
-                code = found.get(name)
+                code = results.get(name)
                 if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT):
                     self._outcomes[name] = _Outcome(ErrorCode.LEADER_NOT_AVAILABLE, until_ms)
                 elif code is not None and not is_retriable(code):
-                    logger.warning("topic %s is not made: %s", name, code.name)
+                    logger.warning("topic %s is not created: %s", name, code.name)
                     self._outcomes[name] = _Outcome(code, until_ms)
 
     def _forget_old(self, now_ms: float) -> None:
@@ -124,7 +124,7 @@ class AutoTopicCreation:
 
 
 def _refusal(name: str) -> ErrorCode | None:
-    """Why a topic of this name is never made here."""
+    """The reason that a topic with this name cannot be created here."""
     try:
         validate_topic_name(name)
     except ApiError as error:

@@ -1,8 +1,8 @@
-"""Keeps a broker registered across ZooKeeper sessions, and fences it while it is not.
+"""A broker's membership of the cluster: it joins, stays registered across ZooKeeper sessions, and leaves.
 
-Part of the composition root. `join` is called once, on the thread that starts the broker; `session_changed`
-on the session's thread. After a session has ended, the broker stays fenced until the controller has sent the
-new registration its roles, so each registration needs a broker epoch of its own: see `_register`.
+`Membership.join` is called once, on the thread that starts the broker; `session_changed` on the session's
+thread. After a session has ended, the broker stays fenced until the controller has sent the roles of the new
+registration, so each registration needs a broker epoch of its own: see `_register`.
 
 A thread checks the registration whenever its node changes. A registration that was deleted by hand fences the
 broker as the end of the session does, and the session's thread registers it again.
@@ -10,13 +10,25 @@ broker as the end of the session does, and the session's thread registers it aga
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.protocol.ids import NO_BROKER_EPOCH, NO_CONTROLLER_EPOCH, BrokerEpoch, ControllerEpoch
+from barnabas.protocol.channel import Channel
+from barnabas.protocol.errors import ErrorCode, LocalError
+from barnabas.protocol.ids import (
+    NO_BROKER_EPOCH,
+    NO_CONTROLLER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+)
+from barnabas.protocol.messages.inter_broker import ControlledShutdownRequest
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.paths import broker_id
 from barnabas.zookeeper.session import SessionEvent
@@ -29,6 +41,8 @@ _RETRY_S: Final = 1.0
 
 
 class Membership:
+    """See the module."""
+
     def __init__(self, store: ClusterStore, replicas: ReplicaManager) -> None:
         self._store = store
         self._replicas = replicas
@@ -40,8 +54,8 @@ class Membership:
         self._ended_epoch = NO_BROKER_EPOCH
         # The epoch of the present registration; written by `join`, then by the session thread only.
         self._epoch = NO_BROKER_EPOCH
-        self._look = threading.Event()
-        self._thread = threading.Thread(target=self._keep_looking, name="registration", daemon=True)
+        self._must_check = threading.Event()
+        self._thread = threading.Thread(target=self._check_registration, name="registration", daemon=True)
 
     def join(self, registration: BrokerRegistration) -> None:
         """Register. Raises BrokerIdTaken, ZooKeeperUnavailable or SessionLost."""
@@ -53,51 +67,51 @@ class Membership:
         """Ignore all later events of the session."""
         self._stopping = True
         self._wake.set()
-        self._look.set()
+        self._must_check.set()
 
     def session_changed(self, event: SessionEvent) -> None:
-        """Fence this broker without a session, since the others may count it as dead."""
+        """Fence this broker while it has no session, because the others may count it as dead."""
         logger.info("ZooKeeper session: %s", event.name)
         if self._stopping:
             return
         if event is SessionEvent.SILENT:
             self._replicas.fence.silent("ZooKeeper has not answered for a session timeout")
         elif event is SessionEvent.EXPIRED:
-            self._end_life("the ZooKeeper session has expired")
+            self._end_registration("the ZooKeeper session has expired")
         elif event in (SessionEvent.RENEWED, SessionEvent.RESUMED):
             self._replicas.fence.heard()
             if self._must_register:
                 # Still fenced, until the controller has sent the roles again.
                 self._register_again()
 
-    def _end_life(self, reason: str) -> None:
+    def _end_registration(self, reason: str) -> None:
         self._must_register = True
         self._ended_epoch = self._replicas.broker_epoch
         self._replicas.end_life(reason)
 
-    def _keep_looking(self) -> None:
+    def _check_registration(self) -> None:
         while True:
-            self._look.wait()
-            self._look.clear()
+            self._must_check.wait()
+            self._must_check.clear()
             registration = self._registration
             if self._stopping or registration is None:
                 return
             epoch = self._epoch
             try:
-                is_there = self._store.is_registered(registration.broker_id, epoch, self._changed)
+                is_registered = self._store.is_registered(registration.broker_id, epoch, self._changed)
             except SessionLost:
                 # The registration in the next session wakes this thread again.
                 continue
             except Exception:
                 logger.warning("cannot check the registration of this broker", exc_info=True)
                 self._wake.wait(_RETRY_S)
-                self._look.set()
+                self._must_check.set()
                 continue
-            if not is_there:
+            if not is_registered:
                 self._store.session.call_soon(partial(self._registration_gone, registration, epoch))
 
     def _changed(self, _: object) -> None:
-        self._look.set()
+        self._must_check.set()
 
     def _registration_gone(self, registration: BrokerRegistration, epoch: BrokerEpoch) -> None:
         """On the session's thread; does nothing if the session has ended or the broker registered again."""
@@ -105,7 +119,7 @@ class Membership:
             return
         path = broker_id(registration.broker_id)
         logger.critical("%s was deleted while its session lives; this broker registers again", path)
-        self._end_life("the registration was deleted")
+        self._end_registration("the registration was deleted")
         self._register_again()
 
     def _register_again(self) -> None:
@@ -139,7 +153,7 @@ class Membership:
         self._epoch = broker_epoch
         # Read after the registration, so that requests of earlier controllers to it are refused.
         self._replicas.begin_life(broker_epoch, self._controller_epoch())
-        self._look.set()
+        self._must_check.set()
 
     def _controller_epoch(self) -> ControllerEpoch:
         try:
@@ -147,3 +161,57 @@ class Membership:
         except MalformedZnode as error:
             logger.error("accepting the first controller that sends a request: %s", error)
             return NO_CONTROLLER_EPOCH
+
+
+def request_controlled_shutdown(
+    broker_id: BrokerId,
+    broker_epoch: BrokerEpoch,
+    controller: Callable[[], Endpoint | None],
+    *,
+    max_retries: int,
+    retry_backoff_ms: int,
+    timeout_ms: int,
+) -> bool:
+    """Ask the controller to move this broker's leaderships away, with at most ``max_retries`` retries.
+
+    Returns whether no leadership remains here. ``controller`` returns the controller's address. Blocks.
+    """
+    return asyncio.run(
+        _request_shutdown(broker_id, broker_epoch, controller, max_retries, retry_backoff_ms, timeout_ms)
+    )
+
+
+async def _request_shutdown(
+    broker_id: BrokerId,
+    broker_epoch: BrokerEpoch,
+    controller: Callable[[], Endpoint | None],
+    max_retries: int,
+    retry_backoff_ms: int,
+    timeout_ms: int,
+) -> bool:
+    for attempt in range(max_retries + 1):
+        if attempt:
+            await asyncio.sleep(retry_backoff_ms / 1000)
+        endpoint = controller()
+        if endpoint is None:
+            logger.warning("controlled shutdown: the controller is not known")
+            continue
+        channel = Channel(endpoint, client_id=f"broker-{broker_id}-shutdown", request_timeout_ms=timeout_ms)
+        try:
+            response = await channel.request(
+                ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+            )
+        except LocalError as error:
+            logger.warning("controlled shutdown: %s", error)
+            continue
+        finally:
+            channel.close()
+        remaining = response.remaining_partitions
+        if response.error_code == ErrorCode.NONE and not remaining:
+            return True
+        logger.warning(
+            "controlled shutdown: error %d, this broker still leads %d partitions",
+            response.error_code,
+            len(remaining),
+        )
+    return False

@@ -1,7 +1,7 @@
-"""One thread for the few requests that block for long, such as making topics in ZooKeeper.
+"""One thread for the few requests that block for long, such as creating topics in ZooKeeper.
 
-IO workers must not wait for ZooKeeper: there are only a few of them. The queue is bounded; one request too
-many is told so by `SlowWorkRefused`.
+IO workers must not wait for ZooKeeper: there are only a few of them. The queue is bounded; a full queue
+raises `SlowWorkRefused`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _MAX_WAITING: Final = 500
 
 
 class SlowWorkRefused(LocalError):
-    """Too many requests of this kind wait already."""
+    """The queue is full."""
 
     retriable = True
 
 
 class SlowWork:
-    """Runs what it is given, in order, on its own thread."""
+    """Runs the submitted work in order, on its own thread."""
 
     def __init__(self, *, on_fatal: Callable[[BaseException], None], name: str = "slow-work") -> None:
         self._on_fatal = on_fatal
@@ -40,16 +40,16 @@ class SlowWork:
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End after what is queued, or leave it when it takes too long."""
+        """End after the queued work, or abandon it if it takes too long."""
         try:
             self._queue.put(None, timeout=timeout_s)
         except queue.Full:
-            logger.warning("slow work is left undone: the queue is full")
+            logger.warning("slow work is abandoned: the queue is full")
             return
         self._thread.join(timeout_s)
 
     def submit(self, failed: Callable[[Exception], None], work: Callable[..., Any], *args: Any) -> None:
-        """Run the work later; ``failed`` hears of an exception. Raises SlowWorkRefused."""
+        """Run the work later; ``failed`` is called with an exception. Raises SlowWorkRefused."""
         try:
             self._queue.put_nowait((work, args, failed))
         except queue.Full:

@@ -1,4 +1,4 @@
-"""`ControllerContext`: what the active controller knows of the cluster.
+"""`ControllerContext`: the active controller's knowledge of the cluster.
 
 Plain data with queries; it decides nothing and does no I/O. Only the controller's event thread uses it. It is
 dropped on resignation and read from ZooKeeper on election.
@@ -16,7 +16,7 @@ from barnabas.zookeeper.znodes import BrokerRegistration, LeadershipState, Repli
 
 
 class PartitionState(Enum):
-    """What a partition is to the controller; the moves stand in `barnabas.controller.partition_state`."""
+    """The controller's state of a partition; `barnabas.controller.partition_state` has the moves."""
 
     NON_EXISTENT = "NonExistent"
     NEW = "New"
@@ -25,7 +25,7 @@ class PartitionState(Enum):
 
 
 class ReplicaState(Enum):
-    """What a replica is to the controller; the moves stand in `barnabas.controller.replica_state`."""
+    """The controller's state of a replica; `barnabas.controller.replica_state` has the moves."""
 
     NON_EXISTENT = "NonExistent"
     NEW = "New"
@@ -47,12 +47,12 @@ class Replica(NamedTuple):
 
 
 class IllegalTransition(Exception):
-    """A move that the table of a state machine does not know; nothing was changed. A bug of ours."""
+    """A move that is not in the table of a state machine; nothing was changed. A bug of ours."""
 
 
 @dataclass
 class ControllerContext:
-    """See the module. `registrations` holds every registered broker, suspected and stopping ones included."""
+    """See the module. `registrations` has every registered broker, also suspected and stopping brokers."""
 
     registrations: dict[BrokerId, BrokerRegistration] = field(default_factory=dict)
     suspected: set[BrokerId] = field(default_factory=set)
@@ -60,27 +60,27 @@ class ControllerContext:
     shutting_down: set[BrokerId] = field(default_factory=set)
     """Registered, and about to stop. Always within `registrations`."""
     failed_replicas: set[Replica] = field(default_factory=set)
-    """On live brokers, but their disk failed; they may not lead until the broker has started anew."""
+    """On live brokers, but their disk failed; they may not lead until the broker has restarted."""
     topic_ids: dict[str, TopicId] = field(default_factory=dict)
     topic_configs: dict[str, StoredConfig] = field(default_factory=dict)
     unreadable_topics: set[str] = field(default_factory=set)
-    """Topics whose znode cannot be understood; while there are any, nothing may be taken for deleted."""
+    """Topics with an unreadable znode; while there are any, brokers get no full requests."""
     assignments: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
     leadership: dict[TopicPartition, LeadershipState] = field(default_factory=dict)
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
     topics_to_delete: set[str] = field(default_factory=set)
     topics_ineligible_for_deletion: set[str] = field(default_factory=set)
-    """Deletions that wait for a replica to come back. Always within `topics_to_delete`."""
+    """Deletions that wait for a replica to return. Always within `topics_to_delete`."""
 
     @property
     def live_brokers(self) -> set[BrokerId]:
-        """Those that may lead: registered, answering and not about to stop."""
+        """The brokers that may lead: registered, not suspected and not about to stop."""
         return self.registrations.keys() - self.suspected - self.shutting_down
 
     @property
     def live_or_shutting_down(self) -> set[BrokerId]:
-        """Those that can be talked to."""
+        """The brokers that can be reached."""
         return self.registrations.keys() - self.suspected
 
     def broker_epoch(self, broker: BrokerId) -> BrokerEpoch:
@@ -94,7 +94,7 @@ class ControllerContext:
         self.failed_replicas = {failed for failed in self.failed_replicas if failed.broker != broker}
 
     def eligible(self, tp: TopicPartition, brokers: set[BrokerId]) -> set[BrokerId]:
-        """Those of the brokers whose replica of the partition is not known to have failed."""
+        """The given brokers whose replica of the partition is not known to have failed."""
         if not self.failed_replicas:
             return brokers
         return {broker for broker in brokers if Replica(tp, broker) not in self.failed_replicas}
@@ -110,11 +110,11 @@ class ControllerContext:
     def broker_epochs(
         self, state: LeadershipState, leader: BrokerId, isr: Collection[BrokerId]
     ) -> dict[BrokerId, BrokerEpoch]:
-        """The broker epochs to store with the next ISR: as in `state`, but the leader's present one."""
-        found = {broker: state.broker_epochs.get(broker, self.broker_epoch(broker)) for broker in isr}
+        """The broker epochs to store with the next ISR: as in `state`, but the present one of the leader."""
+        epochs = {broker: state.broker_epochs.get(broker, self.broker_epoch(broker)) for broker in isr}
         if self.broker_epoch(leader) != NO_BROKER_EPOCH:
-            found[leader] = self.broker_epoch(leader)
-        return {broker: epoch for broker, epoch in found.items() if epoch != NO_BROKER_EPOCH}
+            epochs[leader] = self.broker_epoch(leader)
+        return {broker: epoch for broker, epoch in epochs.items() if epoch != NO_BROKER_EPOCH}
 
     def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
         """In the order of the assignment; empty for an unknown partition."""

@@ -1,8 +1,7 @@
 """Leader elections as pure functions over the assignment, the ISR and the live brokers.
 
-Each takes the replicas in the order of the assignment (the preferred one first) and returns an `Election`, or
-None if no replica may lead. Reassignment and preferred election will each add one function here. Source: the
-leader election rules of Apache Kafka 3.9.
+Each takes the replicas in the order of the assignment and returns an `Election`, or None if no replica may
+lead. Source: the leader election rules of Apache Kafka 3.9.
 """
 
 from __future__ import annotations

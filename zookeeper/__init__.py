@@ -1,1 +1,1 @@
-"""The door to ZooKeeper: session, paths, znodes, store, registration and settings."""
+"""Access to ZooKeeper: session, paths, znodes, store, controller election, registration and settings."""

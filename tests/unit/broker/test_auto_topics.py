@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from barnabas.broker import auto_topics
-from barnabas.broker.auto_topics import MAX_UNDER_WAY, AutoTopicCreation
+from barnabas.broker.auto_topics import MAX_IN_PROGRESS, AutoTopicCreation
 from barnabas.broker.slow_work import SlowWorkRefused
 from barnabas.protocol.errors import ConnectionClosed, ErrorCode
 
@@ -112,11 +112,11 @@ def test_names_that_no_topic_can_have_and_the_brokers_own_topics_are_not_made() 
 
 def test_no_more_than_a_bounded_number_is_under_way() -> None:
     desk = Desk()
-    desk.ask(*(f"t{number}" for number in range(MAX_UNDER_WAY)))
+    desk.ask(*(f"t{number}" for number in range(MAX_IN_PROGRESS)))
     assert desk.ask("one-more") == [AGAIN]
     desk.later.finish()
     assert "one-more" not in desk.asked[0]
-    assert len(desk.asked[0]) == auto_topics.MAX_UNDER_WAY
+    assert len(desk.asked[0]) == auto_topics.MAX_IN_PROGRESS
     desk.ask("one-more")
     desk.later.finish()
     assert desk.asked[1] == ["one-more"]
