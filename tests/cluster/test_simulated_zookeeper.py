@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 from tests.cluster.tools import eventually
-from tests.simulation.zookeeper import SimZooKeeper
-from tests.simulation.zookeeper_client import Door, SimKazooClient
+from tests.support.zookeeper import SimZooKeeper
+from tests.support.zookeeper_client import Door, SimKazooClient
 
 PATHS = ("/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/deep")
 

@@ -17,7 +17,7 @@ from tests.simulation.profiles import USUAL, Profile
 from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS, TOPIC_WORK, TopicChaos
 from tests.simulation.topics import Topics
 from tests.simulation.world import SimBroker, World
-from tests.simulation.zookeeper_client import Door
+from tests.support.zookeeper_client import Door
 
 WORK = {
     "fetch": 30.0,

@@ -11,7 +11,7 @@ from barnabas.protocol.ids import BrokerId
 from tests.simulation.disk import Fault
 from tests.simulation.truth import Truth
 from tests.simulation.world import SimBroker, World
-from tests.simulation.zookeeper_client import Door
+from tests.support.zookeeper_client import Door
 
 DISK_FAULTS = {
     "fail_disk": 0.7,

@@ -22,7 +22,7 @@ from tests.simulation.telling import (
     tell,
 )
 from tests.simulation.world import MAX_LAG_MS, World
-from tests.simulation.zookeeper_client import Door
+from tests.support.zookeeper_client import Door
 
 
 def everybody_in_sync_goes_at_once() -> None:

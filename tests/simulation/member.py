@@ -20,7 +20,7 @@ from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
 from tests.simulation.channels import SimChannels
 from tests.simulation.requests import LISTENER
-from tests.simulation.zookeeper_client import SimKazooClient
+from tests.support.zookeeper_client import SimKazooClient
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

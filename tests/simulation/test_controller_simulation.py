@@ -15,12 +15,12 @@ import pytest
 
 from barnabas.controller import events
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
+from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, StopReplicaResponse
-from barnabas.zookeeper.controller_writer import StateUpdates
+from barnabas.zookeeper.controller_writer import ControllerWriter, StateUpdates
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
-from tests.support.controller_fakes import Cluster, FakeWriter
+from tests.support.controller_fakes import Cluster
 
 BROKERS = (1, 2, 3, 4)
 STEPS = 60
@@ -39,7 +39,7 @@ class Simulation:
         self.answered = 0
         self.topics_made = 0
         self.seen: dict[TopicPartition, LeadershipState] = {}
-        self.topic_of_seen: dict[str, TopicAssignment] = {}
+        self.topic_ids: dict[str, TopicId] = {}
         self.elect()
 
     @property
@@ -196,10 +196,10 @@ class Simulation:
     def depose_in_mid_event(self) -> None:
         """Another controller is elected after some of the writes of an event."""
         allowed = self.rng.randint(0, 2)
-        update = FakeWriter.update_partition_states
+        update = ControllerWriter.update_partition_states
         zookeeper = self.cluster.zookeeper
 
-        class Deposed(FakeWriter):
+        class Deposed(ControllerWriter):
             def update_partition_states(
                 self, states: Mapping[TopicPartition, LeadershipState]
             ) -> StateUpdates:
@@ -217,7 +217,7 @@ class Simulation:
         except ControllerMoved:
             pass
         finally:
-            writer.__class__ = FakeWriter
+            writer.__class__ = ControllerWriter
         self.elect()
 
     # What must hold
@@ -242,7 +242,7 @@ class Simulation:
                 gone = set(state.isr) - self.cluster.term.context.live_or_shutting_down
                 assert len(state.isr) == 1 or not gone, f"{where}: {tp} waits for {gone}: {state}"
             before = self.seen.get(tp)
-            if before is None or self.topic_of_seen.get(tp.topic) is not assignment:
+            if before is None or self.topic_ids.get(tp.topic) != assignment.topic_id:
                 continue
             assert state.partition_epoch >= before.partition_epoch, f"{where}: {tp} {before} -> {state}"
             assert state.leader_epoch >= before.leader_epoch, f"{where}: {tp} {before} -> {state}"
@@ -252,11 +252,7 @@ class Simulation:
                 # The leader and the ISR come from the ISR before, so no acknowledged record is lost.
                 assert set(state.isr) <= set(before.isr), f"{where}: {tp} {before} -> {state}"
         self.seen = self.states
-        self.topic_of_seen = {
-            name: found
-            for name, found in self.cluster.zookeeper.assignments.items()
-            if isinstance(found, TopicAssignment)
-        }
+        self.topic_ids = {name: topic.topic_id for name, topic in self.cluster.zookeeper.assignments.items()}
 
     def check_led(self, where: str, tp: TopicPartition, state: LeadershipState) -> None:
         """A partition with a live member of its ISR has a live leader after every event."""

@@ -33,7 +33,7 @@ from tests.simulation.telling import (
     tell,
 )
 from tests.simulation.world import MAX_LAG_MS, TP, World
-from tests.simulation.zookeeper_client import Door
+from tests.support.zookeeper_client import Door
 
 
 def a_stale_high_watermark() -> None:

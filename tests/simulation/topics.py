@@ -16,7 +16,7 @@ from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.znodes import MalformedZnode, ReplicaAssignment, TopicAssignment
 from tests.simulation.truth import Truth, Violation
-from tests.simulation.zookeeper import Change, Kind, Node, Operation
+from tests.support.zookeeper import Change, Kind, Node, Operation
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

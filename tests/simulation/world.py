@@ -51,8 +51,8 @@ from tests.simulation.fetchers import SimFetchers
 from tests.simulation.member import SESSION_TIMEOUT_MS, SimMember, raise_it
 from tests.simulation.requests import LISTENER, SimRequest
 from tests.simulation.truth import Truth, Violation
-from tests.simulation.zookeeper import SimZooKeeper
-from tests.simulation.zookeeper_client import Door
+from tests.support.zookeeper import SimZooKeeper
+from tests.support.zookeeper_client import Door
 
 if TYPE_CHECKING:
     from tests.simulation.topics import Topics

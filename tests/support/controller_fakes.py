@@ -1,11 +1,13 @@
-"""A cluster in memory, for the controller's rules without threads, sockets or a ZooKeeper."""
+"""A controller over a simulated ZooKeeper, without threads or sockets: the store and its writes are real."""
 
 from __future__ import annotations
 
+import json
+import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from barnabas.controller.events import Event
 from barnabas.controller.request_batch import BrokerBatch
@@ -24,8 +26,9 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from barnabas.zookeeper.controller_writer import StateUpdates
-from barnabas.zookeeper.errors import ControllerMoved
+from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.session import SessionEvent, Threads
+from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import (
     AdvertisedListener,
     BrokerRegistration,
@@ -35,36 +38,182 @@ from barnabas.zookeeper.znodes import (
     StoredConfig,
     TopicAssignment,
 )
+from tests.support.zookeeper import Kind, Node, Operation, SimZooKeeper, parent_of
+from tests.support.zookeeper_client import Door, SimKazooClient
+
+GARBLED = b"{"
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def assigned(*replicas: int) -> ReplicaAssignment:
     return ReplicaAssignment(tuple(map(BrokerId, replicas)))
 
 
-class FakeZooKeeper:
-    """The znodes of a cluster; reads as `ClusterStore` does. Watches are taken and never set off."""
+class NoThreads(Threads):
+    """Starts no thread and never waits; the test sets the time."""
 
     def __init__(self) -> None:
-        self.registrations: dict[BrokerId, BrokerRegistration] = {}
-        self.assignments: dict[str, TopicAssignment | MalformedZnode] = {}
-        self.configs: dict[str, StoredConfig] = {}
-        self.states: dict[TopicPartition, LeadershipState] = {}
-        self.deletions: list[str] = []
-        self.notifications: dict[str, list[TopicPartition]] = {}
-        self.failures: dict[str, BrokerId | None] = {}
-        self.epoch = ControllerEpoch(0)
-        self._last_czxid = 100
-        self._last_zxid = 1000
-        self._topic_watches: dict[str, Callable[[str], None]] = {}
+        self.time_s = 1_000.0
+        self.client: SimKazooClient | None = None
+
+    def start(self, thread: threading.Thread) -> None:
+        return
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        if self.client is not None:
+            self.client.poll()
+        return event.is_set()
+
+
+class View(MutableMapping[K, V], Generic[K, V]):
+    """A part of the znodes as a dict, for changes by hand. A value is read from and written to one node."""
+
+    def __init__(
+        self,
+        zookeeper: Znodes,
+        keys: Callable[[], Iterable[K]],
+        path_of: Callable[[K], str],
+        decode: Callable[[str, Node, K], V],
+        encode: Callable[[V], bytes],
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._keys = keys
+        self._path_of = path_of
+        self._decode = decode
+        self._decoded: dict[str, tuple[Node, int, V]] = {}
+        self._encode = encode
+
+    def __iter__(self) -> Iterator[K]:
+        return iter([key for key in self._keys() if self._path_of(key) in self._zookeeper.server.nodes])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __getitem__(self, key: K) -> V:
+        path = self._path_of(key)
+        if path not in self._zookeeper.server.nodes:
+            raise KeyError(key)
+        node = self._zookeeper.server.nodes[path]
+        cached = self._decoded.get(path)
+        if cached is not None and cached[0] is node and cached[1] == node.mzxid:
+            return cached[2]
+        value = self._decode(path, node, key)
+        self._decoded[path] = (node, node.mzxid, value)
+        return value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        data = GARBLED if value is None or isinstance(value, MalformedZnode) else self._encode(value)
+        self._zookeeper.put(self._path_of(key), data)
+        if isinstance(value, LeadershipState):
+            self._zookeeper.server.nodes[self._path_of(key)].version = value.partition_epoch
+
+    def __delitem__(self, key: K) -> None:
+        self._zookeeper.server.delete_all(self._path_of(key))
+
+
+class Znodes:
+    """The znodes of a cluster, which a test reads and changes by hand."""
+
+    def __init__(self) -> None:
+        self.server = SimZooKeeper()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after a change by hand."""
+        self._hand = self.server.open_session()
+        self._sessions: dict[BrokerId, int] = {}
+        for path in paths.PERSISTENT:
+            self._make(path)
+        self.registrations: View[BrokerId, BrokerRegistration] = View(
+            self,
+            lambda: [BrokerId(int(name)) for name in self.server.children(paths.BROKER_IDS)],
+            paths.broker_id,
+            lambda path, node, broker: znodes.decode_broker(path, node.data, broker, node.czxid),
+            znodes.encode_broker,
+        )
+        self.assignments: View[str, Any] = View(
+            self, lambda: self.server.children(paths.TOPICS), paths.topic, _decode_topic, znodes.encode_topic
+        )
+        self.states: View[TopicPartition, LeadershipState] = View(
+            self,
+            self._partitions,
+            paths.partition_state,
+            lambda path, node, tp: znodes.decode_partition_state(path, node.data, node.version),
+            znodes.encode_partition_state,
+        )
+        self.configs: View[str, StoredConfig] = View(
+            self,
+            lambda: self.server.children(paths.TOPIC_CONFIGS),
+            paths.topic_config,
+            lambda path, node, name: StoredConfig(
+                znodes.decode_config(path, node.data), node.mzxid, node.version
+            ),
+            lambda config: znodes.encode_config(config.values),
+        )
+        self.notifications: View[str, list[TopicPartition]] = View(
+            self,
+            lambda: self.server.children(paths.ISR_CHANGES),
+            paths.isr_change,
+            lambda path, node, name: znodes.decode_isr_change(path, node.data),
+            znodes.encode_isr_change,
+        )
+        self.failures: View[str, BrokerId | None] = View(
+            self,
+            lambda: self.server.children(paths.LOG_DIR_EVENTS),
+            paths.log_dir_event,
+            lambda path, node, name: znodes.decode_log_dir_event(path, node.data),
+            lambda broker: znodes.encode_log_dir_event(broker or BrokerId(0)),
+        )
+
+    def open_store(
+        self, threads: NoThreads | None = None, listener: Callable[[SessionEvent], None] | None = None
+    ) -> ClusterStore:
+        """The store of a process, connected."""
+        threads = threads or NoThreads()
+
+        def make_client(**arguments: Any) -> Any:
+            threads.client = SimKazooClient(self.server, lambda: Door.OPEN, **arguments)
+            return threads.client
+
+        def fail(error: BaseException) -> None:
+            raise error
+
+        store = ClusterStore(
+            "simulated",
+            session_timeout_ms=6_000,
+            connection_timeout_ms=6_000,
+            on_session_event=listener,
+            on_fatal=fail,
+            make_client=make_client,
+            threads=threads,
+        )
+        store.start()
+        return store
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a node, with the nodes above it if they are missing."""
+        if path in self.server.nodes:
+            self.server.write(self._hand, Operation(Kind.SET, path, data))
+        else:
+            self._make(parent_of(path))
+            self.server.write(self._hand, Operation(Kind.CREATE, path, data))
+        self.on_change()
+
+    def _make(self, path: str) -> None:
+        if path not in self.server.nodes:
+            self._make(parent_of(path))
+            self.server.write(self._hand, Operation(Kind.CREATE, path))
 
     def register(self, *brokers: int) -> None:
-        for broker in brokers:
-            self._last_czxid += 1
-            self.registrations[BrokerId(broker)] = BrokerRegistration(
-                broker_id=BrokerId(broker),
+        for broker in map(BrokerId, brokers):
+            if broker in self.registrations:
+                self.unregister(broker)
+            self.registrations[broker] = BrokerRegistration(
+                broker_id=broker,
                 listeners=(AdvertisedListener("PLAINTEXT", "localhost", 9000 + broker),),
                 timestamp_ms=0,
-                broker_epoch=BrokerEpoch(self._last_czxid),
             )
 
     def unregister(self, *brokers: int) -> None:
@@ -72,162 +221,81 @@ class FakeZooKeeper:
             del self.registrations[BrokerId(broker)]
 
     def add_topic(self, name: str, replicas: Mapping[int, Iterable[int]], **config: str) -> None:
+        self.configure(name, **config)
         self.assignments[name] = TopicAssignment(
             topic_id=TopicId(uuid.uuid4()),
             partitions={index: assigned(*brokers) for index, brokers in replicas.items()},
         )
-        self.configure(name, **config)
 
     def configure(self, name: str, **config: str) -> None:
-        self._last_zxid += 1
-        values = {key.replace("_", "."): value for key, value in config.items()}
-        self.configs[name] = StoredConfig(
-            values, self._last_zxid, self.configs.get(name, StoredConfig()).version + 1
-        )
+        self.configs[name] = StoredConfig({key.replace("_", "."): value for key, value in config.items()})
 
     def grow(self, name: str, replicas: Mapping[int, Iterable[int]]) -> None:
-        """More partitions, and the watch on the topic's node set off."""
         former = self.assignments[name]
-        assert isinstance(former, TopicAssignment)
         more = {index: assigned(*brokers) for index, brokers in replicas.items()}
-        self.assignments[name] = replace(
-            former, partitions={**former.partitions, **more}, version=former.version + 1
-        )
-        self.touch(name)
+        self.assignments[name] = replace(former, partitions={**former.partitions, **more})
 
     def touch(self, name: str) -> None:
-        watch = self._topic_watches.pop(name, None)
-        if watch is not None:
-            watch(name)
+        """Write a topic's node without a change."""
+        self.put(paths.topic(name), self.server.node(paths.topic(name)).data)
 
     def shrink_isr(self, tp: TopicPartition, *isr: int) -> None:
-        """As the leader does by itself."""
+        """Change an ISR, as the leader does."""
         state = self.states[tp]
         self.states[tp] = replace(
             state, isr=tuple(map(BrokerId, isr)), partition_epoch=state.partition_epoch + 1
         )
 
-    def brokers(self, watch: object = None) -> dict[BrokerId, BrokerRegistration]:
-        return dict(self.registrations)
+    @property
+    def deletions(self) -> list[str]:
+        """The requested deletions of topics."""
+        return self.server.children(paths.DELETE_TOPICS)
 
-    def topics(self, watch: object = None) -> list[str]:
-        return list(self.assignments)
+    @deletions.setter
+    def deletions(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            if topic not in self.server.children(paths.DELETE_TOPICS):
+                self.put(paths.delete_topic(topic), b"")
 
-    def topic_assignments(
-        self, topics: Iterable[str], watch: Callable[[str], None] | None = None
-    ) -> dict[str, TopicAssignment | MalformedZnode]:
-        found = {name: self.assignments[name] for name in topics if name in self.assignments}
-        if watch is not None:
-            self._topic_watches.update(dict.fromkeys(found, watch))
-        return found
+    @property
+    def epoch(self) -> ControllerEpoch:
+        return ControllerEpoch(json.loads(self.server.data(paths.CONTROLLER_EPOCH) or b"0"))
 
-    def topic_configs(self, topics: Iterable[str]) -> dict[str, StoredConfig]:
-        return {name: self.configs.get(name, StoredConfig()) for name in topics}
+    @epoch.setter
+    def epoch(self, epoch: ControllerEpoch) -> None:
+        self.put(paths.CONTROLLER_EPOCH, znodes.encode_epoch(epoch))
 
-    def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
-        return {tp: self.states[tp] for tp in partitions if tp in self.states}
+    def take_over(self, broker: int) -> None:
+        """Another process becomes controller, without a new epoch."""
+        self.remove_controller()
+        self.put(paths.CONTROLLER, znodes.encode_controller(BrokerId(broker), 0))
 
-    def deletion_requests(self, watch: object = None) -> list[str]:
-        return list(self.deletions)
+    def remove_controller(self) -> None:
+        if paths.CONTROLLER in self.server.nodes:
+            self.server.delete_all(paths.CONTROLLER)
 
-    def isr_changes(self, watch: object = None) -> dict[str, list[TopicPartition]]:
-        return dict(self.notifications)
+    def become_controller(self, store: ClusterStore | None = None) -> Any:
+        """Elect a controller in place of any other; returns its writer."""
+        self.remove_controller()
+        return (store or self.open_store()).election.run(BrokerId(0))
 
-    def log_dir_failures(self, watch: object = None) -> dict[str, BrokerId | None]:
-        return dict(self.failures)
+    def _partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, int(index))
+            for topic in self.server.children(paths.TOPICS)
+            for index in self.server.children(paths.topic_partitions(topic))
+        ]
 
-    def become_controller(self) -> FakeWriter:
-        self.epoch = ControllerEpoch(self.epoch + 1)
-        return FakeWriter(self, self.epoch)
 
-
-class FakeWriter:
-    """Writes as `ControllerWriter` does, fenced by the epoch."""
-
-    def __init__(self, zookeeper: FakeZooKeeper, epoch: ControllerEpoch) -> None:
-        self.epoch = epoch
-        self.writes = 0
-        self._zookeeper = zookeeper
-
-    def _check(self) -> FakeZooKeeper:
-        if self._zookeeper.epoch != self.epoch:
-            raise ControllerMoved(f"epoch {self.epoch} was superseded")
-        self.writes += 1
-        return self._zookeeper
-
-    def check(self) -> None:
-        if self._zookeeper.epoch != self.epoch:
-            raise ControllerMoved(f"epoch {self.epoch} was superseded")
-
-    def create_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
-        store = self._check().states
-        conflicts = {tp: store[tp] for tp in states if tp in store}
-        written = {tp: state for tp, state in states.items() if tp not in store}
-        store.update(written)
-        return StateUpdates(written, conflicts)
-
-    def update_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
-        store = self._check().states
-        updates = StateUpdates({}, {})
-        for tp, state in states.items():
-            found = store.get(tp)
-            if found is None:
-                continue
-            if found.partition_epoch != state.partition_epoch:
-                updates.conflicts[tp] = found
-                continue
-            store[tp] = updates.written[tp] = replace(state, partition_epoch=state.partition_epoch + 1)
-        return updates
-
-    def set_topic_assignment(self, name: str, topic: TopicAssignment) -> bool:
-        zookeeper = self._check()
-        found = zookeeper.assignments.get(name)
-        if not isinstance(found, TopicAssignment) or found.version != topic.version:
-            return False
-        zookeeper.assignments[name] = replace(topic, version=topic.version + 1)
-        zookeeper.touch(name)
-        return True
-
-    def create_topic(self, name: str, topic: TopicAssignment, config: Mapping[str, str]) -> bool:
-        zookeeper = self._check()
-        if name in zookeeper.assignments:
-            return False
-        zookeeper.assignments[name] = topic
-        zookeeper.configs[name] = StoredConfig(dict(config), 1, 0)
-        return True
-
-    def request_deletion(self, topic: str) -> bool:
-        zookeeper = self._check()
-        if topic in zookeeper.deletions:
-            return False
-        zookeeper.deletions.append(topic)
-        return True
-
-    def delete_topic(self, topic: str) -> None:
-        zookeeper = self._check()
-        zookeeper.assignments.pop(topic, None)
-        zookeeper.configs.pop(topic, None)
-        for tp in [tp for tp in zookeeper.states if tp.topic == topic]:
-            del zookeeper.states[tp]
-        self.clear_deletion_requests([topic])
-
-    def clear_deletion_requests(self, topics: Iterable[str]) -> None:
-        zookeeper = self._check()
-        zookeeper.deletions = [name for name in zookeeper.deletions if name not in set(topics)]
-
-    def delete_isr_changes(self, sequences: Iterable[str]) -> None:
-        zookeeper = self._check()
-        for sequence in list(sequences):
-            zookeeper.notifications.pop(sequence, None)
-
-    def delete_log_dir_failures(self, sequences: Iterable[str]) -> None:
-        zookeeper = self._check()
-        for sequence in list(sequences):
-            zookeeper.failures.pop(sequence, None)
+def _decode_topic(path: str, node: Node, name: str) -> TopicAssignment | MalformedZnode:
+    try:
+        return znodes.decode_topic(path, node.data, node.version)
+    except MalformedZnode as error:
+        return error
 
 
 class FakeChannels:
-    """Records what each broker is told; `told` gives it as requests and forgets it."""
+    """Records the batches for each broker."""
 
     def __init__(self, epoch: ControllerEpoch) -> None:
         self.epoch = epoch
@@ -246,7 +314,7 @@ class FakeChannels:
         self.connected.pop(broker, None)
 
     def send(self, broker: BrokerId, batch: BrokerBatch) -> None:
-        assert broker in self.connected, f"broker {broker} is told something though it is not connected"
+        assert broker in self.connected, f"broker {broker} gets a batch although it is not connected"
         self.batches.append((broker, batch))
 
     def when_answered(self, done: Callable[[], None]) -> None:
@@ -264,7 +332,7 @@ class FakeChannels:
         ]
 
     def leadership(self, broker: int) -> dict[TopicPartition, Any]:
-        """The last LeaderAndIsr of each partition that the broker was told."""
+        """The last LeaderAndIsr of each partition that was sent to the broker."""
         return {
             TopicPartition(topic.topic_name, state.partition_index): state
             for request in self.requests(broker)
@@ -274,7 +342,7 @@ class FakeChannels:
         }
 
     def metadata(self, broker: int) -> dict[TopicPartition, Any]:
-        """The last UpdateMetadata of each partition that the broker was told."""
+        """The last UpdateMetadata of each partition that was sent to the broker."""
         return {
             TopicPartition(topic.topic_name, state.partition_index): state
             for request in self.requests(broker)
@@ -294,20 +362,37 @@ class FakeChannels:
 
 
 class Cluster:
-    """A term over a `FakeZooKeeper`, started anew by `elect`."""
+    """A controller term over simulated znodes; `elect` begins another."""
 
     def __init__(self, *brokers: int, **settings: Any) -> None:
-        self.zookeeper = FakeZooKeeper()
-        self.zookeeper.register(*brokers)
+        self.zookeeper = Znodes()
+        self.zookeeper.on_change = self.run_watches
         self.settings = ControllerSettings(inter_broker_listener_name="PLAINTEXT", **settings)
-        self.put: list[Event] = []
+        self._client: SimKazooClient | None = None
+        self._put: list[Event] = []
+        self.zookeeper.register(*brokers)
 
     def elect(self) -> ControllerTerm:
-        self.writer = self.zookeeper.become_controller()
+        self.run_watches()
+        self._put.clear()
+        threads = NoThreads()
+        self.store = self.zookeeper.open_store(threads)
+        self._client = threads.client
+        self.writer = self.zookeeper.become_controller(self.store)
         self.channels = FakeChannels(self.writer.epoch)
-        self.term = ControllerTerm(self.zookeeper, self.writer, self.channels, self.settings, self.put.append)
+        self.term = ControllerTerm(self.store, self.writer, self.channels, self.settings, self._put.append)
         self.term.start()
         return self.term
+
+    @property
+    def put(self) -> list[Event]:
+        """The events that the term and its watches have queued."""
+        self.run_watches()
+        return self._put
+
+    def run_watches(self) -> None:
+        while self._client is not None and self._client.run_callback():
+            continue
 
     def epoch_of(self, broker: int) -> BrokerEpoch:
         return self.zookeeper.registrations[BrokerId(broker)].broker_epoch

@@ -18,9 +18,10 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
+from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment
-from tests.support.controller_fakes import Cluster, FakeWriter, assigned, state
+from tests.support.controller_fakes import Cluster, assigned, state
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -86,14 +87,14 @@ def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pyte
     old = cluster.zookeeper.assignments["t"]
     assert isinstance(old, TopicAssignment)
     cluster.zookeeper.assignments["t"] = replace(old, topic_id=NO_TOPIC_ID)
-    write = FakeWriter.set_topic_assignment
+    write = ControllerWriter.set_topic_assignment
 
-    def too_late(self: FakeWriter, name: str, topic: TopicAssignment) -> bool:
-        monkeypatch.setattr(FakeWriter, "set_topic_assignment", write)
+    def too_late(self: ControllerWriter, name: str, topic: TopicAssignment) -> bool:
+        monkeypatch.setattr(ControllerWriter, "set_topic_assignment", write)
         cluster.zookeeper.grow("t", {1: (2, 3, 1)})
         return write(self, name, topic)
 
-    monkeypatch.setattr(FakeWriter, "set_topic_assignment", too_late)
+    monkeypatch.setattr(ControllerWriter, "set_topic_assignment", too_late)
     cluster.elect()
     assert cluster.put == [events.AssignmentChange()]
     cluster.term.handle(events.AssignmentChange())

@@ -18,16 +18,18 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicState,
 )
 from barnabas.protocol.topic_names import validate_topic_name
+from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
+from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import TopicAssignment
-from tests.support.controller_fakes import Cluster, FakeWriter, FakeZooKeeper, assigned
+from tests.support.controller_fakes import Znodes, assigned
 
 
 class Active:
     """A controller that is active until it is deposed."""
 
-    def __init__(self, zookeeper: FakeZooKeeper) -> None:
-        self._writer = zookeeper.become_controller()
+    def __init__(self, writer: ControllerWriter) -> None:
+        self._writer = writer
         self.live = (BrokerId(1), BrokerId(2), BrokerId(3))
         self.is_active = True
 
@@ -36,7 +38,7 @@ class Active:
         return self.live
 
     @property
-    def writer(self) -> FakeWriter:
+    def writer(self) -> ControllerWriter:
         if not self.is_active:
             raise api_error(ErrorCode.NOT_CONTROLLER)
         return self._writer
@@ -44,10 +46,11 @@ class Active:
 
 class Desk:
     def __init__(self, **settings: object) -> None:
-        self.zookeeper = Cluster(1, 2, 3).zookeeper
-        self.controller = Active(self.zookeeper)
+        self.zookeeper = Znodes()
+        store = self.zookeeper.open_store()
+        self.controller = Active(self.zookeeper.become_controller(store))
         self.admin = TopicAdmin(
-            self.zookeeper,
+            store,
             self.controller,
             settings=TopicSettings(
                 **{"num_partitions": 1, "default_replication_factor": 1, "delete_topic_enable": True}
@@ -263,17 +266,17 @@ def test_what_goes_wrong_in_zookeeper_becomes_an_error_of_the_protocol(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode
 ) -> None:
     desk = Desk()
-    create = FakeWriter.create_topic
+    create = ControllerWriter.create_topic
 
     def fail(writer: Any, name: str = "", *arguments: Any) -> bool:
         if name == "first":
             return create(writer, name, *arguments)
         raise error
 
-    monkeypatch.setattr(FakeWriter, "create_topic", fail)
+    monkeypatch.setattr(ControllerWriter, "create_topic", fail)
     found = desk.create(CreatableTopic(name="first"), CreatableTopic(name="t"))
     assert [made for made, _ in found] == [ErrorCode.NONE, code]
-    monkeypatch.setattr(FakeZooKeeper, "topics", fail)
+    monkeypatch.setattr(ClusterStore, "topics", fail)
     [(refused, _)] = desk.create(CreatableTopic(name="t"))
     assert refused == code
 
@@ -379,14 +382,14 @@ def test_fewer_live_brokers_than_replicas_allow_no_new_partition() -> None:
 
 def test_a_change_in_between_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = growing()
-    grow = FakeWriter.set_topic_assignment
+    grow = ControllerWriter.set_topic_assignment
 
-    def interrupted(writer: FakeWriter, name: str, topic: TopicAssignment) -> bool:
-        monkeypatch.setattr(FakeWriter, "set_topic_assignment", grow)
+    def interrupted(writer: ControllerWriter, name: str, topic: TopicAssignment) -> bool:
+        monkeypatch.setattr(ControllerWriter, "set_topic_assignment", grow)
         desk.zookeeper.grow("t", {3: (1, 2)})
         return grow(writer, name, topic)
 
-    monkeypatch.setattr(FakeWriter, "set_topic_assignment", interrupted)
+    monkeypatch.setattr(ControllerWriter, "set_topic_assignment", interrupted)
     assert more(desk, 5) == [(ErrorCode.NONE, "")]
     assert replicas(desk)[3] == (1, 2)
     assert len(replicas(desk)) == 5

@@ -17,7 +17,7 @@ from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 
-from tests.simulation.zookeeper import ANY_VERSION, Change, Kind, Operation, SimZooKeeper, parent_of
+from tests.support.zookeeper import ANY_VERSION, Change, Kind, Operation, SimZooKeeper, parent_of
 
 Watch = Callable[[WatchedEvent], None]
 

@@ -2,7 +2,7 @@
 
 Every change has its own zxid; the operations of a transaction share one, and so do the nodes that are removed
 with a session. Each watch triggers once, in the order of the changes, before the connection gets the answer
-to a later request. `tests.simulation.zookeeper_client` is the client's side;
+to a later request. `tests.support.zookeeper_client` is the client's side;
 `tests/cluster/test_simulated_zookeeper.py` compares both with a real server.
 """
 
