@@ -151,7 +151,7 @@ def who_returns_is_told_nothing(setattr_: SetAttr) -> None:
 
 
 FOUND_IN_CONTROLLERS: dict[Mutation, int] = {
-    writes_are_not_bound_to_the_epoch: 0,
+    writes_are_not_bound_to_the_epoch: 100,
     a_restart_is_not_noticed: 0,
     the_last_member_is_dropped: 0,
     anybody_alive_is_elected: 20,

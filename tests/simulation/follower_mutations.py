@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from barnabas.broker.log import recovery
+from barnabas.broker.log import batch_scan, recovery
 from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.replication import following, leader_fetches
 from barnabas.broker.replication.followed import Followed, FollowedPartitions
@@ -72,7 +72,7 @@ def a_follower_drops_its_log_where_it_should_cut(setattr_: SetAttr) -> None:
 
 def a_torn_tail_is_kept(setattr_: SetAttr) -> None:
     """Recovery checks headers only, not the CRCs."""
-    setattr_(recovery, "check_batch", lambda data, position, **_: parse_header(data, position))
+    setattr_(batch_scan, "check_batch", lambda data, position, **_: parse_header(data, position))
 
 
 def old_epochs_outlive_a_power_cut(setattr_: SetAttr) -> None:

@@ -94,7 +94,7 @@ def batch_of(partition: int, **arguments: object) -> BrokerBatch:
     return BrokerBatch(leader_and_isr={tp: leadership(partition)}, has_metadata=True, **arguments)
 
 
-def test_a_connection_is_made_before_there_is_anything_to_say(rig: Rig) -> None:
+def test_a_connection_is_made_before_there_is_a_request(rig: Rig) -> None:
     assert rig.broker.connections_made == 1
     assert rig.broker.requests == []
 
@@ -129,7 +129,7 @@ def test_a_batch_goes_out_in_order_with_the_epochs_of_both_sides(rig: Rig) -> No
     assert {(r.controller_epoch, r.broker, r.broker_epoch) for r in rig.reports} == {LIFE}
 
 
-def test_what_waits_for_a_slow_broker_is_merged(rig: Rig) -> None:
+def test_waiting_batches_of_a_slow_broker_are_merged(rig: Rig) -> None:
     rig.broker.answer = lambda request: None
     rig.channels.send(ONE, batch_of(0))
     wait_until(lambda: rig.broker.requests)
@@ -173,7 +173,7 @@ def test_a_reset_and_a_port_that_refuses_is_a_suspicion(rig: Rig) -> None:
     assert rig.reports == [events.BrokerSuspected(*LIFE)]
 
 
-def test_a_suspected_broker_that_answers_in_the_same_life_has_returned(rig: Rig) -> None:
+def test_a_suspected_broker_that_answers_with_the_same_epoch_has_returned(rig: Rig) -> None:
     rig.broker.die()
     wait_until(lambda: rig.reports)
     rig.channels.send(ONE, batch_of(3))
@@ -208,7 +208,7 @@ def test_the_refusal_of_a_request_is_passed_on(rig: Rig) -> None:
     assert report.response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-def test_a_removed_broker_is_told_nothing_more(rig: Rig) -> None:
+def test_a_removed_broker_gets_no_requests(rig: Rig) -> None:
     rig.channels.remove_broker(ONE)
     rig.channels.send(ONE, batch_of(0))
     rig.broker.die()
@@ -373,7 +373,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_patient")
-def test_all_is_told_once_every_answer_is_there(rig: Rig) -> None:
+def test_when_answered_waits_for_every_answer(rig: Rig) -> None:
     may_answer, told = threading.Event(), threading.Event()
     answer = rig.broker.answer
 
@@ -393,7 +393,7 @@ def test_all_is_told_once_every_answer_is_there(rig: Rig) -> None:
 
 @pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize("ending", ["dies", "stops"])
-def test_nobody_waits_for_one_that_cannot_be_told(rig: Rig, ending: str) -> None:
+def test_when_answered_does_not_wait_for_an_unreachable_broker(rig: Rig, ending: str) -> None:
     told = threading.Event()
     rig.broker.answer = lambda request: None
     rig.channels.send(ONE, batch_of(0))
@@ -406,7 +406,7 @@ def test_nobody_waits_for_one_that_cannot_be_told(rig: Rig, ending: str) -> None
     assert told.wait(20)
 
 
-def test_what_is_asked_after_the_end_is_answered_at_once(rig: Rig) -> None:
+def test_when_answered_returns_at_once_after_the_end(rig: Rig) -> None:
     rig.channels.stop()
     told = threading.Event()
     rig.channels.when_answered(told.set)

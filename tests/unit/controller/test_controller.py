@@ -87,14 +87,14 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_a_vacant_seat_is_taken(desk: Desk) -> None:
+def test_a_broker_is_elected_if_there_is_no_controller(desk: Desk) -> None:
     controller = desk.look()
     assert controller.is_active
     assert (controller.epoch, controller.active_broker_id) == (1, 1)
     assert controller.live_brokers == (1, 2)
 
 
-def test_a_taken_seat_is_left_alone(desk: Desk) -> None:
+def test_no_election_while_another_broker_is_the_controller(desk: Desk) -> None:
     desk.zookeeper.take_over(2)
     controller = desk.look()
     assert not controller.is_active
@@ -105,14 +105,14 @@ def test_a_taken_seat_is_left_alone(desk: Desk) -> None:
         _ = controller.live_brokers
 
 
-def test_looking_again_changes_nothing_while_the_seat_is_ours(desk: Desk) -> None:
+def test_reading_our_own_node_again_changes_nothing(desk: Desk) -> None:
     desk.look()
     desk.look()
     assert len(desk.channels) == 1
     assert desk.controller.epoch == 1
 
 
-def test_a_seat_that_another_has_taken_is_given_up(desk: Desk) -> None:
+def test_a_controller_resigns_if_another_broker_owns_the_node(desk: Desk) -> None:
     desk.look()
     desk.zookeeper.take_over(2)
     desk.look()
@@ -121,7 +121,7 @@ def test_a_seat_that_another_has_taken_is_given_up(desk: Desk) -> None:
     assert desk.controller.active_broker_id == 2
 
 
-def test_a_seat_deleted_by_hand_is_won_anew(desk: Desk) -> None:
+def test_a_node_deleted_by_hand_causes_an_election(desk: Desk) -> None:
     desk.look()
     desk.zookeeper.remove_controller()
     desk.look()
@@ -129,7 +129,7 @@ def test_a_seat_deleted_by_hand_is_won_anew(desk: Desk) -> None:
     assert [channels.is_stopped for channels in desk.channels] == [True, False]
 
 
-def test_a_write_that_finds_a_newer_epoch_ends_the_reign(desk: Desk) -> None:
+def test_a_write_that_finds_a_newer_epoch_ends_the_term(desk: Desk) -> None:
     desk.look()
     desk.zookeeper.take_over(2)
     desk.zookeeper.epoch = ControllerEpoch(2)
@@ -140,7 +140,7 @@ def test_a_write_that_finds_a_newer_epoch_ends_the_reign(desk: Desk) -> None:
     assert desk.controller._queue.take(0) == events.ControllerChange()
 
 
-def test_an_epoch_that_is_not_ours_any_more_ends_the_reign_though_the_seat_is_ours(desk: Desk) -> None:
+def test_a_changed_epoch_ends_the_term_although_the_node_is_ours(desk: Desk) -> None:
     desk.look()
     desk.zookeeper.epoch = ControllerEpoch(7)
     desk.look()
@@ -155,7 +155,7 @@ def test_repeated_reads_leave_one_watch(desk: Desk) -> None:
     assert len(desk.watches) == 1
 
 
-def test_an_expired_session_ends_the_reign_until_the_broker_is_registered_anew(desk: Desk) -> None:
+def test_an_expired_session_ends_the_term_until_the_broker_has_registered_again(desk: Desk) -> None:
     desk.look()
     desk.controller._session_changed(SessionEvent.EXPIRED)
     desk.zookeeper.remove_controller()
@@ -181,7 +181,7 @@ def test_an_expiry_reported_after_the_next_election_leaves_a_controller(desk: De
 
 
 @pytest.mark.parametrize("trouble", [ZooKeeperUnavailable("away"), SessionLost("gone")])
-def test_trouble_with_zookeeper_ends_the_reign_and_is_tried_again(desk: Desk, trouble: Exception) -> None:
+def test_an_unreachable_zookeeper_ends_the_term_and_is_retried(desk: Desk, trouble: Exception) -> None:
     desk.look()
     desk.trouble = trouble
     desk.look()
@@ -193,7 +193,7 @@ def test_trouble_with_zookeeper_ends_the_reign_and_is_tried_again(desk: Desk, tr
     assert not desk.controller._must_retry
 
 
-def test_the_seat_of_a_dead_process_is_taken(desk: Desk) -> None:
+def test_a_dead_controller_is_replaced(desk: Desk) -> None:
     desk.zookeeper.take_over(2)
     desk.look()
     assert desk.node is not None
@@ -201,7 +201,7 @@ def test_the_seat_of_a_dead_process_is_taken(desk: Desk) -> None:
     assert desk.controller.is_active
 
 
-def test_a_reign_that_begins_with_a_death_replaces_the_dead_leaders_at_once(desk: Desk) -> None:
+def test_a_term_that_begins_with_a_death_replaces_the_dead_leaders_at_once(desk: Desk) -> None:
     tp = TopicPartition("t", 0)
     desk.zookeeper.add_topic("t", {0: (2, 1)})
     desk.zookeeper.states[tp] = state(2, (2, 1))
@@ -218,7 +218,7 @@ def test_a_reign_that_begins_with_a_death_replaces_the_dead_leaders_at_once(desk
     assert desk.controller.live_brokers == (1, 2)
 
 
-def test_a_pausing_broker_leaves_the_seat_of_a_dead_process_to_others(desk: Desk) -> None:
+def test_a_pausing_broker_does_not_replace_a_dead_controller(desk: Desk) -> None:
     desk.look()
     desk.trouble = KeyError("a bug")
     desk.look()
@@ -229,7 +229,7 @@ def test_a_pausing_broker_leaves_the_seat_of_a_dead_process_to_others(desk: Desk
     assert not desk.controller.is_active
 
 
-def test_a_word_about_a_controller_of_the_past_changes_nothing(desk: Desk) -> None:
+def test_the_report_of_an_earlier_controllers_death_changes_nothing(desk: Desk) -> None:
     past = ControllerNode(broker_id=BrokerId(2), session_id=22, czxid=0)
     desk.zookeeper.take_over(2)
     desk.look()
@@ -237,7 +237,7 @@ def test_a_word_about_a_controller_of_the_past_changes_nothing(desk: Desk) -> No
     assert not desk.controller.is_active
 
 
-def test_what_channels_of_an_earlier_reign_say_is_not_listened_to(desk: Desk) -> None:
+def test_events_of_an_earlier_terms_channels_are_ignored(desk: Desk) -> None:
     desk.look()
     desk.zookeeper.remove_controller()
     desk.look()
@@ -248,7 +248,7 @@ def test_what_channels_of_an_earlier_reign_say_is_not_listened_to(desk: Desk) ->
     assert desk.controller.live_brokers == (1,)
 
 
-def test_a_controlled_shutdown_is_answered_whatever_happens(desk: Desk) -> None:
+def test_a_controlled_shutdown_is_always_answered(desk: Desk) -> None:
     assert desk.shut_down() == [(ErrorCode.NOT_CONTROLLER, [])]
     desk.look()
     desk.zookeeper.add_topic("t", {0: (2, 1)})
@@ -258,9 +258,7 @@ def test_a_controlled_shutdown_is_answered_whatever_happens(desk: Desk) -> None:
     assert not desk.controller.is_active
 
 
-def test_a_reign_that_cannot_start_leaves_no_channels_behind(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_term_that_cannot_start_closes_its_channels(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(self: ClusterStore, watch: object = None) -> list[str]:
         raise ZooKeeperUnavailable("away")
 
@@ -270,7 +268,7 @@ def test_a_reign_that_cannot_start_leaves_no_channels_behind(
     assert desk.channels[0].is_stopped
 
 
-def test_the_thread_starts_takes_events_and_gives_the_seat_back_at_the_end(desk: Desk) -> None:
+def test_the_thread_handles_events_and_resigns_at_the_end(desk: Desk) -> None:
     desk.controller.start()
     wait_until(lambda: desk.controller.is_active)
     answers: list[ErrorCode] = []
@@ -286,7 +284,7 @@ def test_the_thread_starts_takes_events_and_gives_the_seat_back_at_the_end(desk:
     assert desk.fatal == []
 
 
-def test_an_unforeseen_error_ends_the_reign_and_not_the_broker(desk: Desk) -> None:
+def test_an_unforeseen_error_ends_the_term_but_not_the_broker(desk: Desk) -> None:
     desk.look()
     desk.trouble = KeyError("a bug")
     desk.look()
@@ -355,13 +353,13 @@ def test_after_a_failed_link_everything_is_sent_again(desk: Desk) -> None:
     assert desk.channels[0].full_requests(2)
 
 
-def test_channels_that_failed_end_the_reign(desk: Desk) -> None:
+def test_failed_channels_end_the_term(desk: Desk) -> None:
     desk.look()
     desk.controller.process(events.ChannelsFailed(ControllerEpoch(1), KeyError("a bug")))
     assert not desk.controller.is_active
     assert desk.node is None
 
 
-def test_without_a_controller_none_is_named(desk: Desk) -> None:
+def test_without_a_controller_the_active_broker_is_minus_one(desk: Desk) -> None:
     assert desk.controller.active_broker_id == NO_BROKER
     assert desk.controller.offline_partitions_count == 0

@@ -74,7 +74,7 @@ def test_a_request_without_an_answer_is_the_same_when_it_is_sent_again(queue: Li
     assert queue.first() is queue.first()
 
 
-def test_what_is_being_sent_is_not_merged_and_what_waits_is(queue: LinkQueue) -> None:
+def test_only_waiting_batches_are_merged(queue: LinkQueue) -> None:
     queue.add(batch_of(0))
     first = queue.first()
     queue.add(batch_of(1))
@@ -88,7 +88,7 @@ def test_what_is_being_sent_is_not_merged_and_what_waits_is(queue: LinkQueue) ->
     assert told == [1, 2]
 
 
-def test_a_suspected_broker_is_told_nothing_until_it_returns(queue: LinkQueue) -> None:
+def test_a_suspected_broker_gets_no_requests_until_it_returns(queue: LinkQueue) -> None:
     queue.add(batch_of(0))
     queue.first()
     queue.add(batch_of(1))
@@ -101,7 +101,7 @@ def test_a_suspected_broker_is_told_nothing_until_it_returns(queue: LinkQueue) -
     assert queue.first() is not None
 
 
-def test_one_that_is_dead_already_is_suspected_from_the_beginning() -> None:
+def test_a_broker_that_is_dead_already_begins_as_suspected() -> None:
     queue = make_queue(is_suspected=True)
     queue.add(batch_of(0))
     assert not queue

@@ -52,21 +52,21 @@ def stop(tp: TopicPartition, *, delete: bool) -> BrokerBatch:
     )
 
 
-def test_of_each_partition_only_the_last_word_is_kept() -> None:
+def test_only_the_last_state_of_a_partition_is_kept() -> None:
     batch = leadership(T0, 1)
     assert batch.merge(leadership(T1, 1))
     assert batch.merge(leadership(T0, 2))
     assert {tp: told.leader_epoch for tp, told in batch.leader_and_isr.items()} == {T0: 2, T1: 1}
 
 
-def test_a_new_partition_stays_new_until_it_was_told() -> None:
+def test_a_new_partition_stays_new_when_batches_are_merged() -> None:
     batch = leadership(T0, 0, is_new=True)
     assert batch.merge(leadership(T0, 1))
     assert batch.leader_and_isr[T0].is_new
     assert batch.leader_and_isr[T0].leader_epoch == 1
 
 
-def test_a_full_request_replaces_what_came_before_it() -> None:
+def test_a_full_request_replaces_earlier_states() -> None:
     batch = leadership(T0, 1)
     full = leadership(T1, 1)
     full.is_full_leader_and_isr = True
@@ -86,26 +86,26 @@ def test_metadata_keeps_the_latest_brokers() -> None:
     assert [broker.broker_id for broker in batch.metadata_brokers] == [2]
 
 
-def test_leadership_after_a_mere_stop_takes_its_place() -> None:
+def test_leadership_replaces_an_earlier_stop() -> None:
     batch = stop(T0, delete=False)
     assert batch.merge(leadership(T0, 2))
     assert batch.stop_replicas == {}
 
 
-def test_a_stop_after_leadership_stands_beside_it() -> None:
+def test_a_stop_after_leadership_keeps_both() -> None:
     batch = leadership(T0, 2)
     assert batch.merge(stop(T0, delete=True))
     assert set(batch.leader_and_isr) == set(batch.stop_replicas) == {T0}
 
 
-def test_a_partition_made_anew_after_its_deletion_is_not_merged() -> None:
+def test_a_partition_recreated_after_its_deletion_is_not_merged() -> None:
     batch = stop(T0, delete=True)
     assert not batch.merge(leadership(T0, 0, is_new=True))
     assert batch.leader_and_isr == {}
     assert batch.stop_replicas[T0].delete_partition
 
 
-def test_a_deletion_is_not_taken_back_by_a_later_stop() -> None:
+def test_a_later_stop_does_not_cancel_a_deletion() -> None:
     batch = stop(T0, delete=True)
     assert batch.merge(stop(T0, delete=False))
     assert batch.stop_replicas[T0].delete_partition
@@ -141,7 +141,7 @@ def test_leadership_goes_to_the_named_brokers_and_metadata_to_all() -> None:
     assert batch.take() == {}
 
 
-def test_metadata_tells_the_state_at_the_end_of_the_event() -> None:
+def test_metadata_has_the_state_at_the_end_of_the_event() -> None:
     cluster, batch = gathering()
     batch.add_metadata_for_all([T0])
     cluster.term.context.leadership[T0] = state(2, (2,), epoch=9)
@@ -149,7 +149,7 @@ def test_metadata_tells_the_state_at_the_end_of_the_event() -> None:
     assert (told.leader, told.leader_epoch) == (2, 9)
 
 
-def test_a_suspected_or_unknown_broker_is_told_nothing() -> None:
+def test_a_suspected_or_unknown_broker_gets_no_batch() -> None:
     cluster, batch = gathering()
     cluster.term.context.suspected.add(BrokerId(1))
     batch.add_leader_and_isr([BrokerId(1), BrokerId(9)], T0)

@@ -40,7 +40,7 @@ def rig() -> Iterator[Rig]:
     assert made.fatal == []
 
 
-def test_a_process_that_dies_is_seen(rig: Rig) -> None:
+def test_the_death_of_a_process_is_reported(rig: Rig) -> None:
     rig.watch()
     wait_until(lambda: rig.broker.connections_made)
     assert rig.gone == []
@@ -106,7 +106,7 @@ def test_a_name_that_does_not_resolve_is_no_sign_while_the_address_answers(
     assert rig.gone == []
 
 
-def test_the_dead_do_not_become_controllers(rig: Rig) -> None:
+def test_a_broker_that_becomes_controller_is_not_dead(rig: Rig) -> None:
     """A broker that becomes controller after it was declared dead was declared dead in error."""
     rig.watch()
     wait_until(lambda: rig.broker.connections_made)

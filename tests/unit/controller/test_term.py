@@ -257,7 +257,7 @@ def test_a_suspected_broker_loses_its_leaders_while_its_registration_stands() ->
     assert cluster.zookeeper.states == before
 
 
-def test_a_broker_wrongly_suspected_comes_back_with_all_that_it_hosts() -> None:
+def test_a_wrongly_suspected_broker_gets_a_full_request() -> None:
     cluster = cluster_with_topic()
     cluster.term.handle(suspect(cluster, 1))
     cluster.channels.forget()
@@ -269,7 +269,7 @@ def test_a_broker_wrongly_suspected_comes_back_with_all_that_it_hosts() -> None:
     assert [b.broker_id for b in cluster.channels.requests(2)[-1].live_brokers] == [1, 2, 3]
 
 
-def test_a_suspicion_of_an_earlier_life_is_not_listened_to() -> None:
+def test_a_suspicion_of_an_earlier_registration_is_ignored() -> None:
     cluster = cluster_with_topic()
     stale = suspect(cluster, 1)
     cluster.zookeeper.register(1)
@@ -280,7 +280,7 @@ def test_a_suspicion_of_an_earlier_life_is_not_listened_to() -> None:
     assert cluster.zookeeper.states == before
 
 
-def test_a_restart_faster_than_the_watch_is_seen_by_the_broker_epoch() -> None:
+def test_a_restart_faster_than_the_watch_is_detected_by_the_broker_epoch() -> None:
     cluster = cluster_with_topic()
     old = cluster.epoch_of(1)
     cluster.channels.forget()
@@ -294,7 +294,7 @@ def test_a_restart_faster_than_the_watch_is_seen_by_the_broker_epoch() -> None:
     assert {t.topic_name: len(t.partition_states) for t in full.topic_states} == {"t": 2}
 
 
-def test_a_broker_that_hosts_nothing_is_told_so() -> None:
+def test_a_broker_without_replicas_gets_an_empty_full_request() -> None:
     cluster = cluster_with_topic()
     cluster.zookeeper.register(4)
     cluster.term.handle(events.BrokerChange())
@@ -302,7 +302,7 @@ def test_a_broker_that_hosts_nothing_is_told_so() -> None:
     assert full.topic_states == []
 
 
-def test_nothing_is_taken_for_deleted_while_a_topic_cannot_be_read() -> None:
+def test_no_full_request_is_sent_while_a_topic_is_unreadable() -> None:
     cluster = cluster_with_topic()
     cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
     cluster.elect()
@@ -557,7 +557,7 @@ def notify_disk_failure(cluster: Cluster, *brokers: int | None) -> None:
     cluster.term.handle(events.LogDirFailureNotified())
 
 
-def test_a_broker_that_lost_a_log_dir_is_asked_about_all_its_replicas() -> None:
+def test_a_broker_that_lost_a_log_dir_gets_all_its_roles_again() -> None:
     cluster = cluster_with_topic()
     states = dict(cluster.zookeeper.states)
     cluster.channels.forget()
@@ -572,7 +572,7 @@ def test_a_broker_that_lost_a_log_dir_is_asked_about_all_its_replicas() -> None:
     assert cluster.channels.metadata(3)[T0].offline_replicas == [1]
 
 
-def test_a_notification_of_nobody_alive_is_cleared_and_asks_nobody() -> None:
+def test_a_notification_of_a_dead_broker_is_cleared_and_sends_nothing() -> None:
     cluster = cluster_with_topic()
     die(cluster, 1)
     cluster.channels.forget()
@@ -608,7 +608,7 @@ def test_a_leader_that_could_not_lead_for_a_while_leads_when_its_broker_asks_for
     assert cluster.channels.leadership(1)[T0].leader == 1
 
 
-def test_a_lost_replica_stays_lost_when_its_broker_was_wrongly_suspected() -> None:
+def test_a_failed_replica_stays_failed_when_its_broker_was_wrongly_suspected() -> None:
     cluster = cluster_with_topic()
     answer_lost(cluster, 1, T0)
     cluster.term.handle(suspect(cluster, 1))
@@ -619,7 +619,7 @@ def test_a_lost_replica_stays_lost_when_its_broker_was_wrongly_suspected() -> No
     assert states[Replica(T1, BrokerId(1))] is ReplicaState.ONLINE
 
 
-def test_a_lost_replica_is_back_when_its_broker_has_started_anew() -> None:
+def test_a_failed_replica_returns_when_its_broker_has_restarted() -> None:
     cluster = cluster_with_topic()
     answer_lost(cluster, 1, T0, T1)
     die(cluster, 1)
@@ -633,7 +633,7 @@ def test_a_lost_replica_is_back_when_its_broker_has_started_anew() -> None:
     assert cluster.zookeeper.states[T0].leader == 1
 
 
-def test_a_new_controller_clears_the_notifications_for_it_asks_every_broker_anyway() -> None:
+def test_a_new_controller_clears_the_notifications_and_sends_all_roles() -> None:
     cluster = cluster_with_topic()
     cluster.zookeeper.failures["log_dir_event_0"] = BrokerId(1)
     cluster.elect()
@@ -662,7 +662,7 @@ def test_a_superseded_controller_stops_at_its_first_write() -> None:
     assert cluster.zookeeper.states[T0].leader == 1
 
 
-def test_a_state_of_a_newer_controller_ends_the_reign() -> None:
+def test_a_state_of_a_newer_controller_raises() -> None:
     cluster = cluster_with_topic()
     cluster.zookeeper.states[T0] = state(3, (3,), epoch=9, version=9, controller_epoch=7)
     cluster.zookeeper.unregister(1)
@@ -670,7 +670,7 @@ def test_a_state_of_a_newer_controller_ends_the_reign() -> None:
         cluster.term.handle(events.BrokerChange())
 
 
-def test_a_broker_that_knows_a_newer_controller_makes_us_look() -> None:
+def test_after_a_stale_controller_epoch_the_controllers_node_is_read_again() -> None:
     cluster = cluster_with_topic()
     cluster.term.handle(
         events.LeaderAndIsrAnswered(
@@ -683,7 +683,7 @@ def test_a_broker_that_knows_a_newer_controller_makes_us_look() -> None:
     assert cluster.put == [events.ControllerChange()]
 
 
-def test_partitions_that_a_topic_got_are_led_and_known_everywhere() -> None:
+def test_added_partitions_get_leaders_and_reach_every_broker() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.zookeeper.add_topic("t", {0: (1, 2)})
     term = cluster.elect()
@@ -706,7 +706,7 @@ def test_partitions_that_a_topic_got_are_led_and_known_everywhere() -> None:
     assert cluster.channels.leadership(2).keys() == {TopicPartition("t", 3)}
 
 
-def test_a_topic_that_is_being_deleted_grows_no_more() -> None:
+def test_a_topic_that_is_being_deleted_gets_no_partitions() -> None:
     cluster = Cluster(1, 2)
     cluster.zookeeper.add_topic("t", {0: (1, 2)})
     term = cluster.elect()
@@ -735,7 +735,7 @@ def test_a_leaderless_partition_gets_a_leader_when_unclean_elections_are_allowed
     assert cluster.zookeeper.states[TopicPartition("other", 0)].leader == 2
 
 
-def test_a_broker_is_told_the_settings_with_the_time_of_their_writing() -> None:
+def test_settings_are_sent_with_the_zxid_of_their_write() -> None:
     cluster = Cluster(1)
     cluster.zookeeper.add_topic("t", {0: (1,)}, retention_ms="5")
     term = cluster.elect()

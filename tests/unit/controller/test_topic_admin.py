@@ -244,7 +244,7 @@ def test_deletion_can_be_disabled() -> None:
     assert desk.zookeeper.deletions == []
 
 
-def test_a_broker_that_is_no_controller_says_so_whatever_is_asked() -> None:
+def test_a_broker_that_is_not_the_controller_refuses_all_topic_requests() -> None:
     desk = Desk()
     desk.controller.is_active = False
     answers: list[Any] = [
@@ -262,7 +262,7 @@ def test_a_broker_that_is_no_controller_says_so_whatever_is_asked() -> None:
         (ZooKeeperUnavailable("away"), ErrorCode.REQUEST_TIMED_OUT),
     ],
 )
-def test_what_goes_wrong_in_zookeeper_becomes_an_error_of_the_protocol(
+def test_errors_of_zookeeper_become_errors_of_the_protocol(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode
 ) -> None:
     desk = Desk()
@@ -317,7 +317,7 @@ def replicas(desk: Desk) -> Mapping[int, tuple[BrokerId, ...]]:
     return {index: assignment.replicas for index, assignment in found.partitions.items()}
 
 
-def test_partitions_are_added_behind_those_that_are_there_and_spread_as_they_are() -> None:
+def test_added_partitions_are_spread_like_the_existing_ones() -> None:
     desk = growing()
     before = dict(replicas(desk))
     assert more(desk, 9) == [(ErrorCode.NONE, "")]
@@ -335,7 +335,7 @@ def test_the_replicas_of_new_partitions_may_be_given() -> None:
     assert (replicas(desk)[3], replicas(desk)[4]) == ((3, 1), (1, 2))
 
 
-def test_a_mere_question_adds_nothing() -> None:
+def test_validation_alone_adds_nothing() -> None:
     desk = growing()
     assert more(desk, 5, validate_only=True) == [(ErrorCode.NONE, "")]
     refusal(more(desk, 2, validate_only=True), ErrorCode.INVALID_PARTITIONS, "cannot be removed")
@@ -354,7 +354,7 @@ def test_a_mere_question_adds_nothing() -> None:
         (4, [(1,)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "expected 2"),
     ],
 )
-def test_growth_that_cannot_be_is_refused_with_its_reason(
+def test_an_impossible_growth_is_refused_with_its_reason(
     count: int, assignments: Sequence[Sequence[int]] | None, code: ErrorCode, text: str
 ) -> None:
     desk = growing()
@@ -362,7 +362,7 @@ def test_growth_that_cannot_be_is_refused_with_its_reason(
     assert len(replicas(desk)) == 3
 
 
-def test_a_topic_that_is_unknown_or_leaving_gets_no_partitions() -> None:
+def test_an_unknown_or_deleted_topic_gets_no_partitions() -> None:
     desk = growing()
     desk.admin.delete_topics([DeleteTopicState(name="t")])
     refusal(more(desk, 5), ErrorCode.INVALID_TOPIC_EXCEPTION, "is being deleted")
@@ -380,7 +380,7 @@ def test_fewer_live_brokers_than_replicas_allow_no_new_partition() -> None:
     refusal(more(desk, 5), ErrorCode.INVALID_REPLICATION_FACTOR, "number of live brokers, 2")
 
 
-def test_a_change_in_between_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_concurrent_change_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = growing()
     grow = ControllerWriter.set_topic_assignment
 

@@ -58,7 +58,7 @@ def test_a_chroot_is_made_though_the_connection_is_lost_meanwhile(monkeypatch: p
         made.close()
 
 
-def test_a_chroot_that_cannot_be_made_in_time_is_told_with_the_setting(
+def test_the_error_of_a_chroot_that_cannot_be_created_names_the_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made, client = session(monkeypatch, ConnectionLoss())
@@ -67,7 +67,7 @@ def test_a_chroot_that_cannot_be_made_in_time_is_told_with_the_setting(
     assert client.calls == ["start", "stop", "close"]
 
 
-def test_a_refusal_of_zookeepers_is_no_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_chroot_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     made, client = session(monkeypatch, NoAuthError())
     with pytest.raises(NoAuthError):
         made.start()
@@ -95,7 +95,7 @@ def test_who_is_starting_goes_on_after_the_end_of_a_session(monkeypatch: pytest.
     assert (outcome.value, outcome.retried) == ("there", True)
 
 
-def test_who_is_not_patient_hears_of_the_end_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_start_a_lost_session_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = session(monkeypatch, None)
     made._state_changed(KazooState.CONNECTED)
     outcomes: list[Exception | str] = [ConnectionLoss(), SessionExpiredError(), "there"]
