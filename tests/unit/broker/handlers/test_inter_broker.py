@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from barnabas.broker.replication.replica_views import Role
+from barnabas.protocol import schema
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
@@ -102,7 +102,7 @@ def test_a_late_request_is_answered_and_not_applied(serving: Serving) -> None:
     second.partition_index = 1
     serving.call(leader_and_isr(sequence=3), INTERNAL)
     serving.call(leader_and_isr(state(), second, sequence=5), INTERNAL)
-    serving.call(replace(metadata({1: 10}, led_by(1)), sequence=6), INTERNAL)
+    serving.call(schema.replace(metadata({1: 10}, led_by(1)), sequence=6), INTERNAL)
     known = metadata_cache.current
 
     def stop(sequence: int, epoch: int, *, delete: bool) -> Any:
@@ -116,7 +116,7 @@ def test_a_late_request_is_answered_and_not_applied(serving: Serving) -> None:
     late = [
         leader_and_isr(state(), is_full=True, sequence=3),
         stop(4, -2, delete=True),
-        replace(metadata({1: 10}, led_by(3, epoch=1)), sequence=5),
+        schema.replace(metadata({1: 10}, led_by(3, epoch=1)), sequence=5),
     ]
     for request in late:
         assert serving.call(request, INTERNAL).error_code == ErrorCode.NONE
