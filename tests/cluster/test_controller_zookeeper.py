@@ -16,7 +16,6 @@ from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import (
-    NO_BROKER,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
@@ -557,11 +556,6 @@ def test_a_created_topic_reaches_every_broker(members: list[Member]) -> None:
     assert sorted(members[1].leaders().values()) == [1, 1, 2, 2, 3, 3]
 
 
-def test_topics_are_made_by_the_controller_alone(members: list[Member]) -> None:
-    [refused] = members[1].admin().create_topics([CreatableTopic(name="t")])
-    assert refused.error_code == ErrorCode.NOT_CONTROLLER
-
-
 def test_leaders_move_at_once_when_a_process_dies_though_its_session_lives(members: list[Member]) -> None:
     create(members[0], "t", 6)
     members[1].broker.die()
@@ -598,14 +592,6 @@ def test_the_next_controller_takes_over_when_the_first_is_stopped(members: list[
         lambda: [r for r in members[0].broker.of(LeaderAndIsrRequest) if r.controller_epoch == 2]
     )
     create(following, "u", 2)
-
-
-def test_a_controller_node_deleted_by_hand_is_won_anew_with_a_higher_epoch(members: list[Member]) -> None:
-    members[2].store.session.run(lambda zk: zk.delete_async(paths.CONTROLLER))
-    active = wait_until(lambda: [m for m in members if m.controller.is_active and m.controller.epoch == 2])
-    assert len(active) == 1
-    wait_until(lambda: len(active[0].controller.live_brokers) == 3)
-    create(active[0], "t", 3)
 
 
 def test_an_expired_session_ends_the_reign_and_the_broker_registers_anew(members: list[Member]) -> None:
@@ -658,20 +644,6 @@ def test_a_deleted_topic_leaves_nothing_behind(members: list[Member]) -> None:
     create(members[0], "t", 2)
 
 
-def test_a_deletion_waits_for_a_dead_replica_and_ends_when_it_is_back(members: list[Member]) -> None:
-    create(members[0], "t", 2)
-    members[2].broker.die()
-    wait_until(lambda: len(members[0].controller.live_brokers) == 2)
-    members[0].admin().delete_topics([DeleteTopicState(name="t")])
-    create(members[0], "u", 1, factor=2)
-    assert "t" in members[0].store.topics()
-    [refused] = members[0].admin().create_topics([CreatableTopic(name="t")])
-    assert refused.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-    assert "being deleted" in (refused.error_message or "")
-    members[2].broker.revive()
-    wait_until(lambda: members[0].store.topics() == ["u"])
-
-
 def test_an_isr_change_of_a_leader_reaches_every_broker(members: list[Member]) -> None:
     create(members[0], "t", 1)
     state = members[0].store.partition_states([TP])[TP]
@@ -690,37 +662,3 @@ def test_an_isr_change_of_a_leader_reaches_every_broker(members: list[Member]) -
     for member in members:
         wait_until(lambda member=member: isrs(member)[-1:] == [[state.leader]])
     wait_until(lambda: members[0].store.isr_changes() == {})
-
-
-def test_a_restarted_broker_is_told_all_that_it_hosts(members: list[Member]) -> None:
-    create(members[0], "t", 3)
-    restarted = members[2]
-    # Or something that was said to the broker's earlier life could still be on its way.
-    wait_until(lambda: len(restarted.leaders()) == 3)
-    restarted.controller.stop()
-    restarted.store.session.run(lambda zk: zk.delete_async(paths.broker_id(THREE)))
-    wait_until(lambda: len(members[0].controller.live_brokers) == 2)
-    wait_until(lambda: THREE not in members[0].leaders().values())
-    restarted.broker.requests.clear()
-    restarted.register()
-    full = wait_until(lambda: [r for r in restarted.broker.of(LeaderAndIsrRequest) if r.is_full])[0]
-    assert full.broker_epoch == restarted.broker.broker_epoch
-    assert sum(len(topic.partition_states) for topic in full.topic_states) == 3
-    metadata = wait_until(lambda: [r for r in restarted.broker.of(UpdateMetadataRequest) if r.is_full])[0]
-    assert [broker.broker_id for broker in metadata.live_brokers] == [1, 2, 3]
-
-
-def test_a_partition_whose_whole_isr_died_waits_for_its_last_member(members: list[Member]) -> None:
-    create(members[0], "alone", 3, factor=1)
-    by_broker = {
-        state.leader: tp
-        for tp, state in members[0]
-        .store.partition_states([TopicPartition("alone", index) for index in range(3)])
-        .items()
-    }
-    members[1].broker.die()
-    wait_until(lambda: members[0].leaders()[by_broker[TWO]] == NO_BROKER)
-    wait_until(lambda: members[0].controller.offline_partitions_count == 1)
-    members[1].broker.revive()
-    wait_until(lambda: members[0].leaders()[by_broker[TWO]] == TWO)
-    wait_until(lambda: members[0].controller.offline_partitions_count == 0)
