@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from barnabas.protocol.schema import (
-    ApiKey,
-    RequestOf,
-    WireType,
-    array,
-    boolean,
-    int8,
-    int16,
-    int32,
-    message,
-    request,
-    string,
-)
+from barnabas.protocol import schema as s
 
 
 class ConfigResourceType(IntEnum):
@@ -64,128 +52,132 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-@message
+@s.message
 class DescribeConfigsSynonym:
     """A possible source of the value, under the setting's name there."""
 
-    name: str = string()
-    value: str | None = string(nullable_since=0)
-    source: int = int8()
+    name: str = s.string()
+    value: str | None = s.string(nullable_since=0)
+    source: int = s.int8()
 
 
-@message
+@s.message
 class DescribeConfigsResourceResult:
     """One setting; ``value`` is None if sensitive or unset, ``config_source`` a `ConfigSource`."""
 
-    name: str = string()
-    value: str | None = string(nullable_since=0)
-    read_only: bool = boolean(default=False)
-    config_source: int = int8(default=-1)
-    is_sensitive: bool = boolean(default=False)
-    synonyms: list[DescribeConfigsSynonym] = array(DescribeConfigsSynonym, default_factory=list)
-    config_type: int = int8(since=3, default=ConfigType.UNKNOWN.value)
-    documentation: str | None = string(since=3, nullable_since=3, default=None)
+    name: str = s.string()
+    value: str | None = s.string(nullable_since=0)
+    read_only: bool = s.boolean(default=False)
+    config_source: int = s.int8(default=-1)
+    is_sensitive: bool = s.boolean(default=False)
+    synonyms: list[DescribeConfigsSynonym] = s.array(DescribeConfigsSynonym, default_factory=list)
+    config_type: int = s.int8(since=3, default=ConfigType.UNKNOWN.value)
+    documentation: str | None = s.string(since=3, nullable_since=3, default=None)
 
 
-@message
+@s.message
 class DescribeConfigsResult:
-    error_code: int = int16()
-    error_message: str | None = string(nullable_since=0, default=None)
-    resource_type: int = int8()
-    resource_name: str = string()
-    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult, default_factory=list)
+    error_code: int = s.int16()
+    error_message: str | None = s.string(nullable_since=0, default=None)
+    resource_type: int = s.int8()
+    resource_name: str = s.string()
+    configs: list[DescribeConfigsResourceResult] = s.array(
+        DescribeConfigsResourceResult, default_factory=list
+    )
 
 
-@message
+@s.message
 class DescribeConfigsResponse:
-    throttle_time_ms: int = int32(default=0)
-    results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
+    throttle_time_ms: int = s.int32(default=0)
+    results: list[DescribeConfigsResult] = s.array(DescribeConfigsResult)
 
 
-@message
+@s.message
 class DescribeConfigsResource:
     """``resource_type`` is a `ConfigResourceType`; ``configuration_keys`` None asks for all settings.
 
     A broker is named by its id in digits; the empty name stands for the defaults of all brokers.
     """
 
-    resource_type: int = int8()
-    resource_name: str = string()
-    configuration_keys: list[str] | None = array(WireType.STRING, nullable_since=0, default=None)
+    resource_type: int = s.int8()
+    resource_name: str = s.string()
+    configuration_keys: list[str] | None = s.array(s.WireType.STRING, nullable_since=0, default=None)
 
 
-@request(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsResponse, versions=(1, 4), flexible_since=4)
-@message
-class DescribeConfigsRequest(RequestOf[DescribeConfigsResponse]):
-    resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
-    include_synonyms: bool = boolean(default=False)
-    include_documentation: bool = boolean(since=3, default=False, ignorable=False)
+@s.request(s.ApiKey.DESCRIBE_CONFIGS, DescribeConfigsResponse, versions=(1, 4), flexible_since=4)
+@s.message
+class DescribeConfigsRequest(s.RequestOf[DescribeConfigsResponse]):
+    resources: list[DescribeConfigsResource] = s.array(DescribeConfigsResource)
+    include_synonyms: bool = s.boolean(default=False)
+    include_documentation: bool = s.boolean(since=3, default=False, ignorable=False)
 
 
-@message
+@s.message
 class AlterConfigsResourceResponse:
     """The answer for one resource, of AlterConfigs and IncrementalAlterConfigs alike."""
 
-    error_code: int = int16()
-    error_message: str | None = string(nullable_since=0, default=None)
-    resource_type: int = int8()
-    resource_name: str = string()
+    error_code: int = s.int16()
+    error_message: str | None = s.string(nullable_since=0, default=None)
+    resource_type: int = s.int8()
+    resource_name: str = s.string()
 
 
-@message
+@s.message
 class AlterConfigsResponse:
-    throttle_time_ms: int = int32(default=0)
-    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
+    throttle_time_ms: int = s.int32(default=0)
+    responses: list[AlterConfigsResourceResponse] = s.array(AlterConfigsResourceResponse)
 
 
-@message
+@s.message
 class AlterableConfig:
-    name: str = string()
-    value: str | None = string(nullable_since=0)
+    name: str = s.string()
+    value: str | None = s.string(nullable_since=0)
 
 
-@message
+@s.message
 class AlterConfigsResource:
     """All settings of the resource; those not named are reset to their defaults."""
 
-    resource_type: int = int8()
-    resource_name: str = string()
-    configs: list[AlterableConfig] = array(AlterableConfig)
+    resource_type: int = s.int8()
+    resource_name: str = s.string()
+    configs: list[AlterableConfig] = s.array(AlterableConfig)
 
 
-@request(ApiKey.ALTER_CONFIGS, AlterConfigsResponse, versions=(0, 2), flexible_since=2)
-@message
-class AlterConfigsRequest(RequestOf[AlterConfigsResponse]):
-    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
-    validate_only: bool = boolean(default=False)
+@s.request(s.ApiKey.ALTER_CONFIGS, AlterConfigsResponse, versions=(0, 2), flexible_since=2)
+@s.message
+class AlterConfigsRequest(s.RequestOf[AlterConfigsResponse]):
+    resources: list[AlterConfigsResource] = s.array(AlterConfigsResource)
+    validate_only: bool = s.boolean(default=False)
 
 
-@message
+@s.message
 class IncrementalAlterConfigsResponse:
-    throttle_time_ms: int = int32(default=0)
-    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
+    throttle_time_ms: int = s.int32(default=0)
+    responses: list[AlterConfigsResourceResponse] = s.array(AlterConfigsResourceResponse)
 
 
-@message
+@s.message
 class IncrementalAlterableConfig:
     """``config_operation`` is a `ConfigOperation`; DELETE ignores ``value``."""
 
-    name: str = string()
-    config_operation: int = int8()
-    value: str | None = string(nullable_since=0, default=None)
+    name: str = s.string()
+    config_operation: int = s.int8()
+    value: str | None = s.string(nullable_since=0, default=None)
 
 
-@message
+@s.message
 class IncrementalAlterConfigsResource:
     """The settings to change; the others stay unchanged."""
 
-    resource_type: int = int8()
-    resource_name: str = string()
-    configs: list[IncrementalAlterableConfig] = array(IncrementalAlterableConfig)
+    resource_type: int = s.int8()
+    resource_name: str = s.string()
+    configs: list[IncrementalAlterableConfig] = s.array(IncrementalAlterableConfig)
 
 
-@request(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsResponse, versions=(0, 1), flexible_since=1)
-@message
-class IncrementalAlterConfigsRequest(RequestOf[IncrementalAlterConfigsResponse]):
-    resources: list[IncrementalAlterConfigsResource] = array(IncrementalAlterConfigsResource)
-    validate_only: bool = boolean(default=False)
+@s.request(
+    s.ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsResponse, versions=(0, 1), flexible_since=1
+)
+@s.message
+class IncrementalAlterConfigsRequest(s.RequestOf[IncrementalAlterConfigsResponse]):
+    resources: list[IncrementalAlterConfigsResource] = s.array(IncrementalAlterConfigsResource)
+    validate_only: bool = s.boolean(default=False)

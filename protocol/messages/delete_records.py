@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
-from barnabas.protocol.schema import ApiKey, RequestOf, array, int16, int32, int64, message, request, string
+from barnabas.protocol import schema as s
 
 DELETE_TO_HIGH_WATERMARK = -1
 """As an offset: all committed records."""
 
 
-@message
+@s.message
 class DeleteRecordsPartitionResult:
     """``low_watermark`` is the least log start offset of the in-sync replicas; -1 with an error."""
 
-    partition_index: int = int32()
-    low_watermark: int = int64(default=-1)
-    error_code: int = int16()
+    partition_index: int = s.int32()
+    low_watermark: int = s.int64(default=-1)
+    error_code: int = s.int16()
 
 
-@message
+@s.message
 class DeleteRecordsTopicResult:
-    name: str = string()
-    partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
+    name: str = s.string()
+    partitions: list[DeleteRecordsPartitionResult] = s.array(DeleteRecordsPartitionResult)
 
 
-@message
+@s.message
 class DeleteRecordsResponse:
-    throttle_time_ms: int = int32(default=0)
-    topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)
+    throttle_time_ms: int = s.int32(default=0)
+    topics: list[DeleteRecordsTopicResult] = s.array(DeleteRecordsTopicResult)
 
 
-@message
+@s.message
 class DeleteRecordsPartition:
     """``offset`` is the first offset to keep, or `DELETE_TO_HIGH_WATERMARK`."""
 
-    partition_index: int = int32()
-    offset: int = int64()
+    partition_index: int = s.int32()
+    offset: int = s.int64()
 
 
-@message
+@s.message
 class DeleteRecordsTopic:
-    name: str = string()
-    partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition)
+    name: str = s.string()
+    partitions: list[DeleteRecordsPartition] = s.array(DeleteRecordsPartition)
 
 
-@request(ApiKey.DELETE_RECORDS, DeleteRecordsResponse, versions=(0, 2), flexible_since=2)
-@message
-class DeleteRecordsRequest(RequestOf[DeleteRecordsResponse]):
+@s.request(s.ApiKey.DELETE_RECORDS, DeleteRecordsResponse, versions=(0, 2), flexible_since=2)
+@s.message
+class DeleteRecordsRequest(s.RequestOf[DeleteRecordsResponse]):
     """Sent to leaders. Answered when the followers have caught up, or after ``timeout_ms``."""
 
-    topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
-    timeout_ms: int = int32()
+    topics: list[DeleteRecordsTopic] = s.array(DeleteRecordsTopic)
+    timeout_ms: int = s.int32()

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-from barnabas.protocol.schema import (
-    ApiKey,
-    RequestOf,
-    array,
-    boolean,
-    int8,
-    int16,
-    int32,
-    message,
-    request,
-    string,
-)
+from barnabas.protocol import schema as s
 
 BROKER_ENDPOINTS = 1
 CONTROLLER_ENDPOINTS = 2
 OPERATIONS_UNKNOWN = -(2**31)
 
 
-@message
+@s.message
 class DescribeClusterBroker:
-    broker_id: int = int32()
-    host: str = string()
-    port: int = int32()
-    rack: str | None = string(nullable_since=0, default=None)
+    broker_id: int = s.int32()
+    host: str = s.string()
+    port: int = s.int32()
+    rack: str | None = s.string(nullable_since=0, default=None)
 
 
-@message
+@s.message
 class DescribeClusterResponse:
     """``controller_id`` is -1 while there is no controller."""
 
-    throttle_time_ms: int = int32(default=0)
-    error_code: int = int16()
-    error_message: str | None = string(nullable_since=0, default=None)
-    endpoint_type: int = int8(since=1, default=BROKER_ENDPOINTS)
-    cluster_id: str = string()
-    controller_id: int = int32(default=-1)
-    brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
-    cluster_authorized_operations: int = int32(default=OPERATIONS_UNKNOWN)
+    throttle_time_ms: int = s.int32(default=0)
+    error_code: int = s.int16()
+    error_message: str | None = s.string(nullable_since=0, default=None)
+    endpoint_type: int = s.int8(since=1, default=BROKER_ENDPOINTS)
+    cluster_id: str = s.string()
+    controller_id: int = s.int32(default=-1)
+    brokers: list[DescribeClusterBroker] = s.array(DescribeClusterBroker)
+    cluster_authorized_operations: int = s.int32(default=OPERATIONS_UNKNOWN)
 
 
-@request(ApiKey.DESCRIBE_CLUSTER, DescribeClusterResponse, versions=(0, 1), flexible_since=0)
-@message
-class DescribeClusterRequest(RequestOf[DescribeClusterResponse]):
-    include_cluster_authorized_operations: bool = boolean(default=False)
-    endpoint_type: int = int8(since=1, default=BROKER_ENDPOINTS, ignorable=False)
+@s.request(s.ApiKey.DESCRIBE_CLUSTER, DescribeClusterResponse, versions=(0, 1), flexible_since=0)
+@s.message
+class DescribeClusterRequest(s.RequestOf[DescribeClusterResponse]):
+    include_cluster_authorized_operations: bool = s.boolean(default=False)
+    endpoint_type: int = s.int8(since=1, default=BROKER_ENDPOINTS, ignorable=False)

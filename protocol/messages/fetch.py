@@ -4,136 +4,123 @@ from __future__ import annotations
 
 import uuid
 
+from barnabas.protocol import schema as s
 from barnabas.protocol.ids import NO_TOPIC_ID
-from barnabas.protocol.schema import (
-    ApiKey,
-    RecordsToSend,
-    RequestOf,
-    WireType,
-    array,
-    int8,
-    int16,
-    int32,
-    int64,
-    message,
-    records,
-    request,
-    string,
-    struct,
-    topic_uuid,
-)
+from barnabas.protocol.schema import RecordsToSend
 
 CONSUMER_REPLICA_ID = -1
 """The replica id of an ordinary consumer."""
 
 
-@message
+@s.message
 class EpochEndOffset:
     """The end of an epoch in the leader's log, in the answer to a follower that diverges (KIP-595)."""
 
-    epoch: int = int32(default=-1)
-    end_offset: int = int64(default=-1)
+    epoch: int = s.int32(default=-1)
+    end_offset: int = s.int64(default=-1)
 
 
-@message
+@s.message
 class LeaderIdAndEpoch:
-    leader_id: int = int32(default=-1)
-    leader_epoch: int = int32(default=-1)
+    leader_id: int = s.int32(default=-1)
+    leader_epoch: int = s.int32(default=-1)
 
 
-@message
+@s.message
 class AbortedTransaction:
-    producer_id: int = int64()
-    first_offset: int = int64()
+    producer_id: int = s.int64()
+    first_offset: int = s.int64()
 
 
-@message
+@s.message
 class FetchPartitionResponse:
-    partition_index: int = int32()
-    error_code: int = int16()
-    high_watermark: int = int64(default=-1)
-    last_stable_offset: int = int64(default=-1)
-    log_start_offset: int = int64(since=5, default=-1)
-    diverging_epoch: EpochEndOffset = struct(EpochEndOffset, since=12, tag=0, default_factory=EpochEndOffset)
-    current_leader: LeaderIdAndEpoch = struct(
+    partition_index: int = s.int32()
+    error_code: int = s.int16()
+    high_watermark: int = s.int64(default=-1)
+    last_stable_offset: int = s.int64(default=-1)
+    log_start_offset: int = s.int64(since=5, default=-1)
+    diverging_epoch: EpochEndOffset = s.struct(
+        EpochEndOffset, since=12, tag=0, default_factory=EpochEndOffset
+    )
+    current_leader: LeaderIdAndEpoch = s.struct(
         LeaderIdAndEpoch, since=12, tag=1, default_factory=LeaderIdAndEpoch
     )
-    aborted_transactions: list[AbortedTransaction] | None = array(
+    aborted_transactions: list[AbortedTransaction] | None = s.array(
         AbortedTransaction, nullable_since=0, default=None
     )
-    preferred_read_replica: int = int32(since=11, default=-1)
-    records: RecordsToSend = records(nullable_since=0, default=None)
+    preferred_read_replica: int = s.int32(since=11, default=-1)
+    records: RecordsToSend = s.records(nullable_since=0, default=None)
 
 
-@message
+@s.message
 class FetchTopicResponse:
-    topic: str = string(until=12, default="")
-    topic_id: uuid.UUID = topic_uuid(since=13, default=NO_TOPIC_ID)
-    partitions: list[FetchPartitionResponse] = array(FetchPartitionResponse)
+    topic: str = s.string(until=12, default="")
+    topic_id: uuid.UUID = s.topic_uuid(since=13, default=NO_TOPIC_ID)
+    partitions: list[FetchPartitionResponse] = s.array(FetchPartitionResponse)
 
 
-@message
+@s.message
 class FetchResponse:
-    throttle_time_ms: int = int32(default=0)
-    error_code: int = int16(since=7, default=0)
-    session_id: int = int32(since=7, default=0)
-    responses: list[FetchTopicResponse] = array(FetchTopicResponse)
+    throttle_time_ms: int = s.int32(default=0)
+    error_code: int = s.int16(since=7, default=0)
+    session_id: int = s.int32(since=7, default=0)
+    responses: list[FetchTopicResponse] = s.array(FetchTopicResponse)
 
 
-@message
+@s.message
 class FetchPartition:
     """``last_fetched_epoch`` and ``current_leader_epoch`` are -1 if unknown to the reader."""
 
-    partition: int = int32()
-    current_leader_epoch: int = int32(since=9, default=-1)
-    fetch_offset: int = int64()
-    last_fetched_epoch: int = int32(since=12, default=-1)
-    log_start_offset: int = int64(since=5, default=-1)
-    partition_max_bytes: int = int32()
+    partition: int = s.int32()
+    current_leader_epoch: int = s.int32(since=9, default=-1)
+    fetch_offset: int = s.int64()
+    last_fetched_epoch: int = s.int32(since=12, default=-1)
+    log_start_offset: int = s.int64(since=5, default=-1)
+    partition_max_bytes: int = s.int32()
 
 
-@message
+@s.message
 class FetchTopic:
-    topic: str = string(until=12, default="")
-    topic_id: uuid.UUID = topic_uuid(since=13, default=NO_TOPIC_ID)
-    partitions: list[FetchPartition] = array(FetchPartition)
+    topic: str = s.string(until=12, default="")
+    topic_id: uuid.UUID = s.topic_uuid(since=13, default=NO_TOPIC_ID)
+    partitions: list[FetchPartition] = s.array(FetchPartition)
 
 
-@message
+@s.message
 class ForgottenTopic:
-    topic: str = string(since=7, until=12, default="")
-    topic_id: uuid.UUID = topic_uuid(since=13, default=NO_TOPIC_ID)
-    partitions: list[int] = array(WireType.INT32, since=7)
+    topic: str = s.string(since=7, until=12, default="")
+    topic_id: uuid.UUID = s.topic_uuid(since=13, default=NO_TOPIC_ID)
+    partitions: list[int] = s.array(s.WireType.INT32, since=7)
 
 
-@message
+@s.message
 class ReplicaState:
     """The fetching replica in later versions, with the follower's broker epoch (KIP-903)."""
 
-    replica_id: int = int32(default=CONSUMER_REPLICA_ID)
-    replica_epoch: int = int64(default=-1)
+    replica_id: int = s.int32(default=CONSUMER_REPLICA_ID)
+    replica_epoch: int = s.int64(default=-1)
 
 
 # Kafka's ReplicaVerificationTool sends version 17 without asking which versions are offered.
-@request(ApiKey.FETCH, FetchResponse, versions=(4, 13), flexible_since=12, served_to=17)
-@message
-class FetchRequest(RequestOf[FetchResponse]):
+@s.request(s.ApiKey.FETCH, FetchResponse, versions=(4, 13), flexible_since=12, served_to=17)
+@s.message
+class FetchRequest(s.RequestOf[FetchResponse]):
     """``replica_id`` is -1 for a consumer, -2 for a tool that compares replicas, else the follower's id.
 
     ``replica_epoch`` is the follower's broker epoch, so that a fetch of an earlier registration does not
     count for the ISR (KIP-903).
     """
 
-    cluster_id: str | None = string(since=12, nullable_since=12, tag=0, default=None)
-    replica_id: int = int32(until=14, default=CONSUMER_REPLICA_ID)
-    max_wait_ms: int = int32()
-    min_bytes: int = int32()
-    max_bytes: int = int32(default=0x7FFFFFFF)
-    isolation_level: int = int8(default=0)
-    session_id: int = int32(since=7, default=0)
-    session_epoch: int = int32(since=7, default=-1)
-    topics: list[FetchTopic] = array(FetchTopic)
-    forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, since=7, default_factory=list)
-    rack_id: str = string(since=11, default="")
-    replica_epoch: int = int64(native_only=True, default=-1)
-    replica_state: ReplicaState = struct(ReplicaState, since=15, tag=1, default_factory=ReplicaState)
+    cluster_id: str | None = s.string(since=12, nullable_since=12, tag=0, default=None)
+    replica_id: int = s.int32(until=14, default=CONSUMER_REPLICA_ID)
+    max_wait_ms: int = s.int32()
+    min_bytes: int = s.int32()
+    max_bytes: int = s.int32(default=0x7FFFFFFF)
+    isolation_level: int = s.int8(default=0)
+    session_id: int = s.int32(since=7, default=0)
+    session_epoch: int = s.int32(since=7, default=-1)
+    topics: list[FetchTopic] = s.array(FetchTopic)
+    forgotten_topics_data: list[ForgottenTopic] = s.array(ForgottenTopic, since=7, default_factory=list)
+    rack_id: str = s.string(since=11, default="")
+    replica_epoch: int = s.int64(native_only=True, default=-1)
+    replica_state: ReplicaState = s.struct(ReplicaState, since=15, tag=1, default_factory=ReplicaState)

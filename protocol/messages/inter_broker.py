@@ -10,208 +10,194 @@ from __future__ import annotations
 
 import uuid
 
+from barnabas.protocol import schema as s
 from barnabas.protocol.ids import NO_TOPIC_ID
-from barnabas.protocol.schema import (
-    NATIVE_ONLY,
-    ApiKey,
-    RequestOf,
-    WireType,
-    array,
-    boolean,
-    int16,
-    int32,
-    int64,
-    message,
-    request,
-    string,
-    topic_uuid,
-)
 
 LEADER_DURING_DELETE = -2
 """As a leader id in UpdateMetadata: the topic is being deleted."""
 
 
-@message
+@s.message
 class TopicConfigEntry:
     """One setting of a topic from ``/config/topics/<topic>``."""
 
-    name: str = string()
-    value: str = string()
+    name: str = s.string()
+    value: str = s.string()
 
 
-@message
+@s.message
 class LiveBroker:
     """A broker with the endpoint of its inter-broker listener and its epoch."""
 
-    broker_id: int = int32()
-    host: str = string()
-    port: int = int32()
-    broker_epoch: int = int64(default=-1)
+    broker_id: int = s.int32()
+    host: str = s.string()
+    port: int = s.int32()
+    broker_epoch: int = s.int64(default=-1)
 
 
-@message
+@s.message
 class LeaderAndIsrPartition:
     """``partition_epoch`` is the version of the state znode, for the leader's compare-and-set."""
 
-    partition_index: int = int32()
-    controller_epoch: int = int32()
-    leader: int = int32()
-    leader_epoch: int = int32()
-    isr: list[int] = array(WireType.INT32)
-    partition_epoch: int = int32()
-    replicas: list[int] = array(WireType.INT32)
-    is_new: bool = boolean(default=False)
+    partition_index: int = s.int32()
+    controller_epoch: int = s.int32()
+    leader: int = s.int32()
+    leader_epoch: int = s.int32()
+    isr: list[int] = s.array(s.WireType.INT32)
+    partition_epoch: int = s.int32()
+    replicas: list[int] = s.array(s.WireType.INT32)
+    is_new: bool = s.boolean(default=False)
 
 
-@message
+@s.message
 class LeaderAndIsrTopic:
     """``config_zxid`` is that of the settings' last write; older settings never replace newer ones."""
 
-    topic_name: str = string()
-    topic_id: uuid.UUID = topic_uuid()
-    partition_states: list[LeaderAndIsrPartition] = array(LeaderAndIsrPartition)
-    configs: list[TopicConfigEntry] = array(TopicConfigEntry, default_factory=list)
-    config_zxid: int = int64(default=-1)
+    topic_name: str = s.string()
+    topic_id: uuid.UUID = s.topic_uuid()
+    partition_states: list[LeaderAndIsrPartition] = s.array(LeaderAndIsrPartition)
+    configs: list[TopicConfigEntry] = s.array(TopicConfigEntry, default_factory=list)
+    config_zxid: int = s.int64(default=-1)
 
 
-@message
+@s.message
 class PartitionError:
-    topic_name: str = string()
-    partition_index: int = int32()
-    error_code: int = int16()
+    topic_name: str = s.string()
+    partition_index: int = s.int32()
+    error_code: int = s.int16()
 
 
-@message
+@s.message
 class LeaderAndIsrResponse:
-    error_code: int = int16()
-    partition_errors: list[PartitionError] = array(PartitionError, default_factory=list)
+    error_code: int = s.int16()
+    partition_errors: list[PartitionError] = s.array(PartitionError, default_factory=list)
 
 
-@request(ApiKey.LEADER_AND_ISR, LeaderAndIsrResponse, versions=NATIVE_ONLY)
-@message
-class LeaderAndIsrRequest(RequestOf[LeaderAndIsrResponse]):
+@s.request(s.ApiKey.LEADER_AND_ISR, LeaderAndIsrResponse, versions=s.NATIVE_ONLY)
+@s.message
+class LeaderAndIsrRequest(s.RequestOf[LeaderAndIsrResponse]):
     """The leaders and followers of partitions.
 
     ``is_full``: the request names every partition that the receiver hosts, as after its registration. Other
     logs there are set aside, and kept until the controller deletes their topics.
     """
 
-    controller_id: int = int32()
-    controller_epoch: int = int32()
-    broker_epoch: int = int64()
-    is_full: bool = boolean(default=False)
-    topic_states: list[LeaderAndIsrTopic] = array(LeaderAndIsrTopic)
-    live_brokers: list[LiveBroker] = array(LiveBroker)
-    sequence: int = int64(default=-1)
+    controller_id: int = s.int32()
+    controller_epoch: int = s.int32()
+    broker_epoch: int = s.int64()
+    is_full: bool = s.boolean(default=False)
+    topic_states: list[LeaderAndIsrTopic] = s.array(LeaderAndIsrTopic)
+    live_brokers: list[LiveBroker] = s.array(LiveBroker)
+    sequence: int = s.int64(default=-1)
 
 
-@message
+@s.message
 class StopReplicaPartition:
-    partition_index: int = int32()
-    leader_epoch: int = int32()
-    delete_partition: bool = boolean(default=False)
+    partition_index: int = s.int32()
+    leader_epoch: int = s.int32()
+    delete_partition: bool = s.boolean(default=False)
 
 
-@message
+@s.message
 class StopReplicaTopic:
     """Applies only to replicas of the topic with this id."""
 
-    topic_name: str = string()
-    partition_states: list[StopReplicaPartition] = array(StopReplicaPartition)
-    topic_id: uuid.UUID = topic_uuid(default=NO_TOPIC_ID)
+    topic_name: str = s.string()
+    partition_states: list[StopReplicaPartition] = s.array(StopReplicaPartition)
+    topic_id: uuid.UUID = s.topic_uuid(default=NO_TOPIC_ID)
 
 
-@message
+@s.message
 class StopReplicaResponse:
-    error_code: int = int16()
-    partition_errors: list[PartitionError] = array(PartitionError, default_factory=list)
+    error_code: int = s.int16()
+    partition_errors: list[PartitionError] = s.array(PartitionError, default_factory=list)
 
 
-@request(ApiKey.STOP_REPLICA, StopReplicaResponse, versions=NATIVE_ONLY)
-@message
-class StopReplicaRequest(RequestOf[StopReplicaResponse]):
-    controller_id: int = int32()
-    controller_epoch: int = int32()
-    broker_epoch: int = int64()
-    topic_states: list[StopReplicaTopic] = array(StopReplicaTopic)
-    sequence: int = int64(default=-1)
+@s.request(s.ApiKey.STOP_REPLICA, StopReplicaResponse, versions=s.NATIVE_ONLY)
+@s.message
+class StopReplicaRequest(s.RequestOf[StopReplicaResponse]):
+    controller_id: int = s.int32()
+    controller_epoch: int = s.int32()
+    broker_epoch: int = s.int64()
+    topic_states: list[StopReplicaTopic] = s.array(StopReplicaTopic)
+    sequence: int = s.int64(default=-1)
 
 
-@message
+@s.message
 class UpdateMetadataPartition:
-    partition_index: int = int32()
-    controller_epoch: int = int32()
-    leader: int = int32()
-    leader_epoch: int = int32()
-    isr: list[int] = array(WireType.INT32)
-    partition_epoch: int = int32()
-    replicas: list[int] = array(WireType.INT32)
-    offline_replicas: list[int] = array(WireType.INT32, default_factory=list)
+    partition_index: int = s.int32()
+    controller_epoch: int = s.int32()
+    leader: int = s.int32()
+    leader_epoch: int = s.int32()
+    isr: list[int] = s.array(s.WireType.INT32)
+    partition_epoch: int = s.int32()
+    replicas: list[int] = s.array(s.WireType.INT32)
+    offline_replicas: list[int] = s.array(s.WireType.INT32, default_factory=list)
 
 
-@message
+@s.message
 class UpdateMetadataTopic:
-    topic_name: str = string()
-    topic_id: uuid.UUID = topic_uuid()
-    partition_states: list[UpdateMetadataPartition] = array(UpdateMetadataPartition)
+    topic_name: str = s.string()
+    topic_id: uuid.UUID = s.topic_uuid()
+    partition_states: list[UpdateMetadataPartition] = s.array(UpdateMetadataPartition)
 
 
-@message
+@s.message
 class BrokerListener:
     """One advertised listener of a broker."""
 
-    listener: str = string()
-    host: str = string()
-    port: int = int32()
-    security_protocol: str = string(default="PLAINTEXT")
+    listener: str = s.string()
+    host: str = s.string()
+    port: int = s.int32()
+    security_protocol: str = s.string(default="PLAINTEXT")
 
 
-@message
+@s.message
 class UpdateMetadataBroker:
-    broker_id: int = int32()
-    broker_epoch: int = int64(default=-1)
-    endpoints: list[BrokerListener] = array(BrokerListener)
-    rack: str | None = string(nullable_since=0, default=None)
+    broker_id: int = s.int32()
+    broker_epoch: int = s.int64(default=-1)
+    endpoints: list[BrokerListener] = s.array(BrokerListener)
+    rack: str | None = s.string(nullable_since=0, default=None)
 
 
-@message
+@s.message
 class UpdateMetadataResponse:
-    error_code: int = int16()
+    error_code: int = s.int16()
 
 
-@request(ApiKey.UPDATE_METADATA, UpdateMetadataResponse, versions=NATIVE_ONLY)
-@message
-class UpdateMetadataRequest(RequestOf[UpdateMetadataResponse]):
+@s.request(s.ApiKey.UPDATE_METADATA, UpdateMetadataResponse, versions=s.NATIVE_ONLY)
+@s.message
+class UpdateMetadataRequest(s.RequestOf[UpdateMetadataResponse]):
     """The content of Metadata answers.
 
     The request names all live brokers. It names the changed topics, or with ``is_full`` all topics.
     """
 
-    controller_id: int = int32()
-    controller_epoch: int = int32()
-    broker_epoch: int = int64()
-    topic_states: list[UpdateMetadataTopic] = array(UpdateMetadataTopic)
-    live_brokers: list[UpdateMetadataBroker] = array(UpdateMetadataBroker)
-    is_full: bool = boolean(default=False)
-    sequence: int = int64(default=-1)
+    controller_id: int = s.int32()
+    controller_epoch: int = s.int32()
+    broker_epoch: int = s.int64()
+    topic_states: list[UpdateMetadataTopic] = s.array(UpdateMetadataTopic)
+    live_brokers: list[UpdateMetadataBroker] = s.array(UpdateMetadataBroker)
+    is_full: bool = s.boolean(default=False)
+    sequence: int = s.int64(default=-1)
 
 
-@message
+@s.message
 class RemainingPartition:
-    topic_name: str = string()
-    partition_index: int = int32()
+    topic_name: str = s.string()
+    partition_index: int = s.int32()
 
 
-@message
+@s.message
 class ControlledShutdownResponse:
     """``remaining_partitions`` are those that the broker still leads because no other replica can."""
 
-    error_code: int = int16()
-    remaining_partitions: list[RemainingPartition] = array(RemainingPartition, default_factory=list)
+    error_code: int = s.int16()
+    remaining_partitions: list[RemainingPartition] = s.array(RemainingPartition, default_factory=list)
 
 
-@request(ApiKey.CONTROLLED_SHUTDOWN, ControlledShutdownResponse, versions=NATIVE_ONLY)
-@message
-class ControlledShutdownRequest(RequestOf[ControlledShutdownResponse]):
-    broker_id: int = int32()
-    broker_epoch: int = int64()
+@s.request(s.ApiKey.CONTROLLED_SHUTDOWN, ControlledShutdownResponse, versions=s.NATIVE_ONLY)
+@s.message
+class ControlledShutdownRequest(s.RequestOf[ControlledShutdownResponse]):
+    broker_id: int = s.int32()
+    broker_epoch: int = s.int64()

@@ -8,18 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from barnabas.protocol.schema import (
-    ApiKey,
-    RequestOf,
-    array,
-    boolean,
-    int16,
-    int32,
-    message,
-    opaque,
-    request,
-    string,
-)
+from barnabas.protocol import schema as s
 
 NO_GENERATION: Final = -1
 """No generation: in answers with an error, and in commits from outside a group."""
@@ -29,16 +18,16 @@ NOT_GIVEN: Final = -1
 """As a rebalance timeout: use the session timeout."""
 
 
-@message
+@s.message
 class JoinGroupResponseMember:
     """A member for the leader, with its metadata for the chosen protocol."""
 
-    member_id: str = string()
-    group_instance_id: str | None = string(since=5, nullable_since=5, default=None)
-    metadata: bytes = opaque()
+    member_id: str = s.string()
+    group_instance_id: str | None = s.string(since=5, nullable_since=5, default=None)
+    metadata: bytes = s.opaque()
 
 
-@message
+@s.message
 class JoinGroupResponse:
     """``members`` is empty for all but the leader.
 
@@ -47,116 +36,116 @@ class JoinGroupResponse:
     and empty before.
     """
 
-    throttle_time_ms: int = int32(since=2, default=0)
-    error_code: int = int16()
-    generation_id: int = int32(default=NO_GENERATION)
-    protocol_type: str | None = string(since=7, nullable_since=7, default=None)
-    protocol_name: str | None = string(nullable_since=7, default="")
-    leader: str = string(default=NO_MEMBER)
-    skip_assignment: bool = boolean(since=9, default=False, ignorable=False)
-    member_id: str = string(default=NO_MEMBER)
-    members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember, default_factory=list)
+    throttle_time_ms: int = s.int32(since=2, default=0)
+    error_code: int = s.int16()
+    generation_id: int = s.int32(default=NO_GENERATION)
+    protocol_type: str | None = s.string(since=7, nullable_since=7, default=None)
+    protocol_name: str | None = s.string(nullable_since=7, default="")
+    leader: str = s.string(default=NO_MEMBER)
+    skip_assignment: bool = s.boolean(since=9, default=False, ignorable=False)
+    member_id: str = s.string(default=NO_MEMBER)
+    members: list[JoinGroupResponseMember] = s.array(JoinGroupResponseMember, default_factory=list)
 
 
-@message
+@s.message
 class JoinGroupRequestProtocol:
     """An assignor of the member, and the member's metadata for it; opaque to brokers."""
 
-    name: str = string()
-    metadata: bytes = opaque()
+    name: str = s.string()
+    metadata: bytes = s.opaque()
 
 
-@request(ApiKey.JOIN_GROUP, JoinGroupResponse, versions=(0, 9), flexible_since=6)
-@message
-class JoinGroupRequest(RequestOf[JoinGroupResponse]):
+@s.request(s.ApiKey.JOIN_GROUP, JoinGroupResponse, versions=(0, 9), flexible_since=6)
+@s.message
+class JoinGroupRequest(s.RequestOf[JoinGroupResponse]):
     """``protocols`` are in the order of the member's preference."""
 
-    group_id: str = string()
-    session_timeout_ms: int = int32()
-    rebalance_timeout_ms: int = int32(since=1, default=NOT_GIVEN)
-    member_id: str = string(default=NO_MEMBER)
-    group_instance_id: str | None = string(since=5, nullable_since=5, default=None, ignorable=False)
-    protocol_type: str = string()
-    protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol)
-    reason: str | None = string(since=8, nullable_since=8, default=None)
+    group_id: str = s.string()
+    session_timeout_ms: int = s.int32()
+    rebalance_timeout_ms: int = s.int32(since=1, default=NOT_GIVEN)
+    member_id: str = s.string(default=NO_MEMBER)
+    group_instance_id: str | None = s.string(since=5, nullable_since=5, default=None, ignorable=False)
+    protocol_type: str = s.string()
+    protocols: list[JoinGroupRequestProtocol] = s.array(JoinGroupRequestProtocol)
+    reason: str | None = s.string(since=8, nullable_since=8, default=None)
 
 
-@message
+@s.message
 class SyncGroupResponse:
     """``assignment`` is the member's from the leader; empty in errors and if the leader sent none."""
 
-    throttle_time_ms: int = int32(since=1, default=0)
-    error_code: int = int16()
-    protocol_type: str | None = string(since=5, nullable_since=5, default=None)
-    protocol_name: str | None = string(since=5, nullable_since=5, default=None)
-    assignment: bytes = opaque(default=b"")
+    throttle_time_ms: int = s.int32(since=1, default=0)
+    error_code: int = s.int16()
+    protocol_type: str | None = s.string(since=5, nullable_since=5, default=None)
+    protocol_name: str | None = s.string(since=5, nullable_since=5, default=None)
+    assignment: bytes = s.opaque(default=b"")
 
 
-@message
+@s.message
 class SyncGroupRequestAssignment:
-    member_id: str = string()
-    assignment: bytes = opaque()
+    member_id: str = s.string()
+    assignment: bytes = s.opaque()
 
 
-@request(ApiKey.SYNC_GROUP, SyncGroupResponse, versions=(0, 5), flexible_since=4)
-@message
-class SyncGroupRequest(RequestOf[SyncGroupResponse]):
+@s.request(s.ApiKey.SYNC_GROUP, SyncGroupResponse, versions=(0, 5), flexible_since=4)
+@s.message
+class SyncGroupRequest(s.RequestOf[SyncGroupResponse]):
     """``assignments`` is empty for all but the leader."""
 
-    group_id: str = string()
-    generation_id: int = int32()
-    member_id: str = string()
-    group_instance_id: str | None = string(since=3, nullable_since=3, default=None, ignorable=False)
-    protocol_type: str | None = string(since=5, nullable_since=5, default=None)
-    protocol_name: str | None = string(since=5, nullable_since=5, default=None)
-    assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment, default_factory=list)
+    group_id: str = s.string()
+    generation_id: int = s.int32()
+    member_id: str = s.string()
+    group_instance_id: str | None = s.string(since=3, nullable_since=3, default=None, ignorable=False)
+    protocol_type: str | None = s.string(since=5, nullable_since=5, default=None)
+    protocol_name: str | None = s.string(since=5, nullable_since=5, default=None)
+    assignments: list[SyncGroupRequestAssignment] = s.array(SyncGroupRequestAssignment, default_factory=list)
 
 
-@message
+@s.message
 class HeartbeatResponse:
-    throttle_time_ms: int = int32(since=1, default=0)
-    error_code: int = int16()
+    throttle_time_ms: int = s.int32(since=1, default=0)
+    error_code: int = s.int16()
 
 
-@request(ApiKey.HEARTBEAT, HeartbeatResponse, versions=(0, 4), flexible_since=4)
-@message
-class HeartbeatRequest(RequestOf[HeartbeatResponse]):
-    group_id: str = string()
-    generation_id: int = int32()
-    member_id: str = string()
-    group_instance_id: str | None = string(since=3, nullable_since=3, default=None, ignorable=False)
+@s.request(s.ApiKey.HEARTBEAT, HeartbeatResponse, versions=(0, 4), flexible_since=4)
+@s.message
+class HeartbeatRequest(s.RequestOf[HeartbeatResponse]):
+    group_id: str = s.string()
+    generation_id: int = s.int32()
+    member_id: str = s.string()
+    group_instance_id: str | None = s.string(since=3, nullable_since=3, default=None, ignorable=False)
 
 
-@message
+@s.message
 class MemberResponse:
-    member_id: str = string()
-    group_instance_id: str | None = string(nullable_since=0)
-    error_code: int = int16()
+    member_id: str = s.string()
+    group_instance_id: str | None = s.string(nullable_since=0)
+    error_code: int = s.int16()
 
 
-@message
+@s.message
 class LeaveGroupResponse:
     """``members`` has one entry per member that was to leave; up to version 2 ``error_code`` says it all."""
 
-    throttle_time_ms: int = int32(since=1, default=0)
-    error_code: int = int16()
-    members: list[MemberResponse] = array(MemberResponse, since=3, default_factory=list)
+    throttle_time_ms: int = s.int32(since=1, default=0)
+    error_code: int = s.int16()
+    members: list[MemberResponse] = s.array(MemberResponse, since=3, default_factory=list)
 
 
-@message
+@s.message
 class MemberIdentity:
     """A member by its id, or a static one by its instance id with an empty ``member_id``."""
 
-    member_id: str = string()
-    group_instance_id: str | None = string(nullable_since=0, default=None)
-    reason: str | None = string(since=5, nullable_since=5, default=None)
+    member_id: str = s.string()
+    group_instance_id: str | None = s.string(nullable_since=0, default=None)
+    reason: str | None = s.string(since=5, nullable_since=5, default=None)
 
 
-@request(ApiKey.LEAVE_GROUP, LeaveGroupResponse, versions=(0, 5), flexible_since=4)
-@message
-class LeaveGroupRequest(RequestOf[LeaveGroupResponse]):
+@s.request(s.ApiKey.LEAVE_GROUP, LeaveGroupResponse, versions=(0, 5), flexible_since=4)
+@s.message
+class LeaveGroupRequest(s.RequestOf[LeaveGroupResponse]):
     """The native codec uses ``members`` alone; ``member_id`` is the older versions' form."""
 
-    group_id: str = string()
-    member_id: str = string(until=2, default=NO_MEMBER)
-    members: list[MemberIdentity] = array(MemberIdentity, since=3, default_factory=list, ignorable=False)
+    group_id: str = s.string()
+    member_id: str = s.string(until=2, default=NO_MEMBER)
+    members: list[MemberIdentity] = s.array(MemberIdentity, since=3, default_factory=list, ignorable=False)

@@ -2,60 +2,50 @@
 
 from __future__ import annotations
 
-from barnabas.protocol.schema import (
-    ApiKey,
-    RequestOf,
-    array,
-    int16,
-    int32,
-    int64,
-    message,
-    request,
-    string,
-)
+from barnabas.protocol import schema as s
 
 DEBUGGING_REPLICA_ID = -2
 
 
-@message
+@s.message
 class LeaderEpochEndOffset:
     """The largest epoch not above the requested one, and the offset at which the next one starts."""
 
-    error_code: int = int16()
-    partition: int = int32()
-    leader_epoch: int = int32(default=-1)
-    end_offset: int = int64(default=-1)
+    error_code: int = s.int16()
+    partition: int = s.int32()
+    leader_epoch: int = s.int32(default=-1)
+    end_offset: int = s.int64(default=-1)
 
 
-@message
+@s.message
 class OffsetForLeaderTopicResult:
-    topic: str = string()
-    partitions: list[LeaderEpochEndOffset] = array(LeaderEpochEndOffset)
+    topic: str = s.string()
+    partitions: list[LeaderEpochEndOffset] = s.array(LeaderEpochEndOffset)
 
 
-@message
+@s.message
 class OffsetForLeaderEpochResponse:
-    throttle_time_ms: int = int32(since=2, default=0)
-    topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult)
+    throttle_time_ms: int = s.int32(since=2, default=0)
+    topics: list[OffsetForLeaderTopicResult] = s.array(OffsetForLeaderTopicResult)
 
 
-@message
+@s.message
 class OffsetForLeaderPartition:
-    partition: int = int32()
-    current_leader_epoch: int = int32(since=2, default=-1)
-    leader_epoch: int = int32()
+    partition: int = s.int32()
+    current_leader_epoch: int = s.int32(since=2, default=-1)
+    leader_epoch: int = s.int32()
 
 
-@message
+@s.message
 class OffsetForLeaderTopic:
-    topic: str = string()
-    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
+    topic: str = s.string()
+    partitions: list[OffsetForLeaderPartition] = s.array(OffsetForLeaderPartition)
 
 
-@request(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochResponse, versions=(2, 4), flexible_since=4)
-@message
-class OffsetForLeaderEpochRequest(RequestOf[OffsetForLeaderEpochResponse]):
+@s.request(s.ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochResponse, versions=(2, 4), flexible_since=4)
+@s.message
+class OffsetForLeaderEpochRequest(s.RequestOf[OffsetForLeaderEpochResponse]):
     """``replica_id`` is -1 for a consumer, else the follower's broker id."""
 
-    replica_id: int = int32(since=3, default=DEBUGGING_REPLICA_ID)
-    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
+    replica_id: int = s.int32(since=3, default=DEBUGGING_REPLICA_ID)
+    topics: list[OffsetForLeaderTopic] = s.array(OffsetForLeaderTopic)

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.protocol.schema import (
-    ApiKey,
-    RequestOf,
-    array,
-    int8,
-    int16,
-    int32,
-    int64,
-    message,
-    request,
-    string,
-)
+from barnabas.protocol import schema as s
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -21,49 +10,49 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL_TIMESTAMP = -4
 
 
-@message
+@s.message
 class ListOffsetsPartitionResponse:
     """``offset`` is -1 if no record is as recent as the requested timestamp."""
 
-    partition_index: int = int32()
-    error_code: int = int16()
-    timestamp: int = int64(default=-1)
-    offset: int = int64(default=-1)
-    leader_epoch: int = int32(since=4, default=-1)
+    partition_index: int = s.int32()
+    error_code: int = s.int16()
+    timestamp: int = s.int64(default=-1)
+    offset: int = s.int64(default=-1)
+    leader_epoch: int = s.int32(since=4, default=-1)
 
 
-@message
+@s.message
 class ListOffsetsTopicResponse:
-    name: str = string()
-    partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
+    name: str = s.string()
+    partitions: list[ListOffsetsPartitionResponse] = s.array(ListOffsetsPartitionResponse)
 
 
-@message
+@s.message
 class ListOffsetsResponse:
-    throttle_time_ms: int = int32(since=2, default=0)
-    topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)
+    throttle_time_ms: int = s.int32(since=2, default=0)
+    topics: list[ListOffsetsTopicResponse] = s.array(ListOffsetsTopicResponse)
 
 
-@message
+@s.message
 class ListOffsetsPartition:
     """``timestamp`` in ms, or one of the special values of this module."""
 
-    partition_index: int = int32()
-    current_leader_epoch: int = int32(since=4, default=-1)
-    timestamp: int = int64()
+    partition_index: int = s.int32()
+    current_leader_epoch: int = s.int32(since=4, default=-1)
+    timestamp: int = s.int64()
 
 
-@message
+@s.message
 class ListOffsetsTopic:
-    name: str = string()
-    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
+    name: str = s.string()
+    partitions: list[ListOffsetsPartition] = s.array(ListOffsetsPartition)
 
 
-@request(ApiKey.LIST_OFFSETS, ListOffsetsResponse, versions=(1, 8), flexible_since=6)
-@message
-class ListOffsetsRequest(RequestOf[ListOffsetsResponse]):
+@s.request(s.ApiKey.LIST_OFFSETS, ListOffsetsResponse, versions=(1, 8), flexible_since=6)
+@s.message
+class ListOffsetsRequest(s.RequestOf[ListOffsetsResponse]):
     """``isolation_level`` 0 ends at the high watermark, 1 at the last stable offset."""
 
-    replica_id: int = int32(default=-1)
-    isolation_level: int = int8(since=2, default=0, ignorable=False)
-    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
+    replica_id: int = s.int32(default=-1)
+    isolation_level: int = s.int8(since=2, default=0, ignorable=False)
+    topics: list[ListOffsetsTopic] = s.array(ListOffsetsTopic)

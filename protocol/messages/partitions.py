@@ -2,56 +2,45 @@
 
 from __future__ import annotations
 
-from barnabas.protocol.schema import (
-    ApiKey,
-    RequestOf,
-    WireType,
-    array,
-    boolean,
-    int16,
-    int32,
-    message,
-    request,
-    string,
-)
+from barnabas.protocol import schema as s
 
 
-@message
+@s.message
 class CreatePartitionsTopicResult:
-    name: str = string()
-    error_code: int = int16()
-    error_message: str | None = string(nullable_since=0, default=None)
+    name: str = s.string()
+    error_code: int = s.int16()
+    error_message: str | None = s.string(nullable_since=0, default=None)
 
 
-@message
+@s.message
 class CreatePartitionsResponse:
-    throttle_time_ms: int = int32(default=0)
-    results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
+    throttle_time_ms: int = s.int32(default=0)
+    results: list[CreatePartitionsTopicResult] = s.array(CreatePartitionsTopicResult)
 
 
-@message
+@s.message
 class CreatePartitionsAssignment:
     """The replicas of one new partition, the preferred leader first."""
 
-    broker_ids: list[int] = array(WireType.INT32)
+    broker_ids: list[int] = s.array(s.WireType.INT32)
 
 
-@message
+@s.message
 class CreatePartitionsTopic:
     """``count`` is the number after the change; ``assignments`` None lets the controller choose."""
 
-    name: str = string()
-    count: int = int32()
-    assignments: list[CreatePartitionsAssignment] | None = array(
+    name: str = s.string()
+    count: int = s.int32()
+    assignments: list[CreatePartitionsAssignment] | None = s.array(
         CreatePartitionsAssignment, nullable_since=0, default=None
     )
 
 
-@request(ApiKey.CREATE_PARTITIONS, CreatePartitionsResponse, versions=(0, 3), flexible_since=2)
-@message
-class CreatePartitionsRequest(RequestOf[CreatePartitionsResponse]):
+@s.request(s.ApiKey.CREATE_PARTITIONS, CreatePartitionsResponse, versions=(0, 3), flexible_since=2)
+@s.message
+class CreatePartitionsRequest(s.RequestOf[CreatePartitionsResponse]):
     """Answered when every new partition has a leader, or after ``timeout_ms``."""
 
-    topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
-    timeout_ms: int = int32(default=60_000)
-    validate_only: bool = boolean(default=False)
+    topics: list[CreatePartitionsTopic] = s.array(CreatePartitionsTopic)
+    timeout_ms: int = s.int32(default=60_000)
+    validate_only: bool = s.boolean(default=False)
