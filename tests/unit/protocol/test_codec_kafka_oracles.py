@@ -25,7 +25,7 @@ from kio.serial import entity_writer
 from barnabas.protocol import codec_kafka
 from barnabas.protocol.codec_kafka_source import is_carried
 from barnabas.protocol.messages.fetch import FetchRequest
-from barnabas.protocol.schema import wire_fields
+from barnabas.protocol.schema import WireField, WireType, wire_fields
 from tests.support.kafka_messages import CASES, Case, messages
 
 NOT_OURS = {"snapshot_id", "zk_migration_ready", "replica_directory_id", "node_endpoints"}
@@ -34,12 +34,17 @@ NOT_OURS = {"snapshot_id", "zk_migration_ready", "replica_directory_id", "node_e
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-def carried(body: Any, version: int) -> list[tuple[Any, Any, Any]]:
-    fields = wire_fields(type(body))
-    if type(body) is FetchRequest:
+def carried_fields(cls: type[Any], version: int) -> list[tuple[str, WireField, Any]]:
+    """The fields of a version, in Kafka's order."""
+    fields = wire_fields(cls)
+    if cls is FetchRequest:
         # Kafka's declaration begins with the tagged fields; ours ends with the newer one of them.
         fields = sorted(fields, key=lambda field: field[1].tag is None)
-    return [(getattr(body, name), wire, maker) for name, wire, maker in fields if is_carried(wire, version)]
+    return [field for field in fields if is_carried(field[1], version)]
+
+
+def carried(body: Any, version: int) -> list[tuple[Any, Any, Any]]:
+    return [(getattr(body, name), wire, maker) for name, wire, maker in carried_fields(type(body), version)]
 
 
 # ---- kio
@@ -180,6 +185,33 @@ def oracles_of(case: Case, side: str) -> list[str]:
 def test_every_declared_version_has_an_oracle(case: Case) -> None:
     assert oracles_of(case, "request")
     assert oracles_of(case, "response")
+
+
+def check_names_and_defaults(cls: Any, oracle: Any, version: int) -> None:
+    hints = get_type_hints(oracle)
+    fields = [field for field in dataclasses.fields(oracle) if field.name not in NOT_OURS]
+    for field, (name, wire, maker) in zip(fields, carried_fields(cls, version), strict=True):
+        assert name in (field.name, f"{field.name}_ms")
+        if wire.struct is not None:
+            check_names_and_defaults(wire.struct, _struct_in(hints[field.name]), version)
+        elif field.default not in (dataclasses.MISSING, ()) and wire.kind is not WireType.UUID:
+            assert maker is not None, name
+            kind = field.metadata.get("kafka_type")
+            # A date of -1 is None to kio, an empty array the default of every array.
+            default = None if kind == "datetime_i64" else _kio_value(maker(), kind, None, version)
+            assert default == field.default, name
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_names_and_defaults_are_kafkas(case: Case) -> None:
+    for cls, oracle in (
+        (case.api.request, kio_class(case, "request")),
+        (case.api.response, kio_class(case, "response")),
+    ):
+        if oracle is not None:
+            assert (oracle.__api_key__, oracle.__flexible__) == (case.api.key, case.is_flexible)
+            assert cls.__name__ == oracle.__name__
+            check_names_and_defaults(cls, oracle, case.version)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
