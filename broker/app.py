@@ -27,7 +27,6 @@ from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
-from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership, request_controlled_shutdown
@@ -131,7 +130,7 @@ class Broker:
             # Refuse, from the first request on, peers that still use the earlier registration.
             earlier = self._store.brokers().get(config.broker_id)
             if earlier is not None:
-                replicas.begin_life(BrokerEpoch(earlier.broker_epoch + 1))
+                replicas.roles.registered(BrokerEpoch(earlier.broker_epoch + 1))
             self._server.start(dispatcher, lane_of=lane_of, after_run=replicas.wake_followers)
             self._closing("last requests", lambda: self._server.stop(_DRAIN_MS))
             membership.join(self._make_registration(logs.directory_ids))
@@ -152,10 +151,10 @@ class Broker:
         if self._membership is not None:
             self._membership.stop()
         config, replicas = self._config, self._replicas
-        if config.controlled_shutdown_enable and replicas is not None and replicas.fenced is None:
+        if config.controlled_shutdown_enable and replicas is not None and replicas.fence.reason is None:
             moved = request_controlled_shutdown(
                 config.broker_id,
-                replicas.broker_epoch,
+                replicas.roles.broker_epoch,
                 self._controller_endpoint,
                 max_retries=config.controlled_shutdown_max_retries,
                 retry_backoff_ms=min(config.controlled_shutdown_retry_backoff_ms, 1_000),
@@ -199,9 +198,9 @@ class Broker:
                 ),
                 # Whoever is stopping must not be let into an ISR again that the controller has just put it
                 # out of: writes would wait for it until its session ends.
-                broker_epoch=lambda: LEAVING_BROKER_EPOCH if self._stopping else manager.broker_epoch,
-                note_error=manager.note_error,
-                fail=manager.fail_follower,
+                broker_epoch=lambda: LEAVING_BROKER_EPOCH if self._stopping else manager.roles.broker_epoch,
+                note_error=manager.disk_failures.note,
+                fail=lambda *failure: manager.roles.fail_follower(*failure),
                 on_fatal=self._on_fatal,
             )
 
@@ -214,6 +213,7 @@ class Broker:
             topic_settings=topic_settings,
             make_fetchers=make_fetchers,
             max_lag_ms=config.replica_lag_time_max_ms,
+            max_fetch_sessions=config.max_incremental_fetch_session_cache_slots,
             on_fatal=self._on_fatal,
         )
         replicas.start()
@@ -223,7 +223,7 @@ class Broker:
     def _make_config_changes(self, topic_settings: TopicSettingsTable) -> ConfigChanges:
         def topics_changed(topics: Collection[str] | None) -> None:
             if self._replicas is not None:
-                self._replicas.settings_changed(topics)
+                self._replicas.roles.settings_changed(topics)
 
         def topics_written(topics: Collection[str]) -> None:
             if self._controller is not None:
@@ -303,11 +303,6 @@ class Broker:
                 controller=controller,
                 slow_work=slow_work,
                 producer_ids=ProducerIds(lambda: self._store.claim_producer_ids(config.broker_id), slow_work),
-                fetch_sessions=FetchSessionCache(
-                    config.max_incremental_fetch_session_cache_slots,
-                    replicas.listeners,
-                    replicas.consumer_purgatory.check_and_complete,
-                ),
                 groups=groups,
             )
         )

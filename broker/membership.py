@@ -86,8 +86,8 @@ class Membership:
 
     def _end_registration(self, reason: str) -> None:
         self._must_register = True
-        self._ended_epoch = self._replicas.broker_epoch
-        self._replicas.end_life(reason)
+        self._ended_epoch = self._replicas.roles.broker_epoch
+        self._replicas.roles.registration_lost(reason)
 
     def _check_registration(self) -> None:
         while True:
@@ -152,7 +152,7 @@ class Membership:
         broker_epoch = self._store.register_broker(registration, newer_than=self._ended_epoch)
         self._epoch = broker_epoch
         # Read after the registration, so that requests of earlier controllers to it are refused.
-        self._replicas.begin_life(broker_epoch, self._controller_epoch())
+        self._replicas.roles.registered(broker_epoch, self._controller_epoch())
         self._must_check.set()
 
     def _controller_epoch(self) -> ControllerEpoch:

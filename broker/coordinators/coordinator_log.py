@@ -21,12 +21,12 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
-from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ErrorCode, Unencodable, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.record_batch import HEADER_BYTES, iter_batches
 from barnabas.protocol.records import decode_fields
 
@@ -229,16 +229,16 @@ class CoordinatorLog(Generic[R]):
         writer: int | None = threading.get_ident()
         is_answered = False
 
-        def answer(outcomes: list[AppendOutcome]) -> None:
+        def answer(outcomes: list[PartitionProduceResponse]) -> None:
             nonlocal is_answered
             with self._lock:
                 if is_answered:
                     return
                 is_answered = True
             (outcome,) = outcomes
-            failed = outcome.error != ErrorCode.NONE
+            error = ErrorCode(outcome.error_code)
             for settled, first in batch.written:
-                _report(settled, outcome.error, -1 if failed else outcome.base_offset + first)
+                _report(settled, error, -1 if error != ErrorCode.NONE else outcome.base_offset + first)
             # After the outcomes, so that the next batch has all records that they cause.
             with self._lock:
                 self._is_busy = False
@@ -253,6 +253,7 @@ class CoordinatorLog(Generic[R]):
                 [(self._partition, parse_produced(batch.data))],
                 answer,
                 since=self._since,
+                own_records=True,
                 below_min_isr=batch.is_removal,
             )
         except InvariantViolation:
@@ -260,7 +261,10 @@ class CoordinatorLog(Generic[R]):
         except Exception:
             logger.critical("an append to %s failed by an unforeseen error", self._partition, exc_info=True)
             # A later answer is ignored.
-            answer([AppendOutcome(self._partition, ErrorCode.UNKNOWN_SERVER_ERROR)])
+            failed = PartitionProduceResponse(
+                index=self._partition.partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
+            )
+            answer([failed])
         writer = None
 
     def _encoded(self, records: Sequence[R]) -> list[KeyValue] | None:

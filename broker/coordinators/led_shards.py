@@ -250,7 +250,7 @@ class LedShards(Generic[S]):
                 records = self._last_records(shard)
                 entries = None if records is None else self._fill(shard, records)
         except ApiError as error:
-            self._replicas.note_error(error)
+            self._replicas.disk_failures.note(error)
             if shard.state is ShardState.LOADING and not self._is_stopping:
                 logger.error("%s cannot be loaded and is retried: %s", shard.partition, error)
                 with self._condition:
@@ -260,7 +260,7 @@ class LedShards(Generic[S]):
         except Exception as error:  # noqa: BLE001 - any error fails only this partition
             # The next coordinator would fail on the same bytes.
             doing = f"loading its {self._contents}"
-            self._replicas.failed.note(shard.partition, error, doing, is_retried=False)
+            self._replicas.roles.failed.note(shard.partition, error, doing, is_retried=False)
             shard.fail()
             return
         if records is not None and entries is not None:

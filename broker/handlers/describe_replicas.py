@@ -20,12 +20,14 @@ from barnabas.protocol.messages.describe_replicas import (
 def handle(services: Services, request: ApiRequest) -> None:
     body: DescribeReplicasRequest = request.body
     topics: dict[str, list[ReplicaDescription]] = {}
-    failures = services.replicas.failed.reasons()
+    failures = services.replicas.roles.failed.reasons()
     for partition in sorted(services.replicas.partitions(), key=lambda replica: replica.partition):
         if body.topics is None or partition.partition.topic in body.topics:
             described = _describe(partition, failures.pop(partition.partition, ""))
             topics.setdefault(partition.partition.topic, []).append(described)
-    for name, log_dir in sorted(services.replicas.offline_partitions().items()):
+    logs = services.replicas.logs
+    for name in sorted(logs.offline_partitions.copy()):
+        log_dir = logs.dir_of_offline(name)
         if body.topics is None or name.topic in body.topics:
             topics.setdefault(name.topic, []).append(_describe_offline(name, log_dir, failures.pop(name, "")))
     for name, failure in sorted(failures.items()):

@@ -1,35 +1,29 @@
-"""Fetch: read for a consumer or a follower; the records go out as views of the segments' mappings.
+"""Fetch: read for a consumer or a follower; the records are sent as views of the segments' mappings.
 
-A consumer may keep a fetch session (see `fetch_session`), and followers always do (see `follower_sessions`):
-then requests name only changed partitions, and answers have only those with news.
+Followers and consumers may keep a session (see `fetch_sessions`): then requests name only changed partitions,
+and answers contain only partitions with news.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
-from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.fetch_session import (
-    FetchSession,
-    Incremental,
-    Refused,
-    Sessionless,
-)
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.replication.fetching import (
+from barnabas.broker.replication.fetch_sessions import FetchSession, FetchSessions, SessionKey, SessionRequest
+from barnabas.broker.replication.fetch_wait import (
     FetchItem,
     FetchOutcome,
     FetchParams,
     FetchResult,
     FixedItems,
 )
-from barnabas.broker.replication.session_partitions import SessionKey
+from barnabas.broker.replication.replica_views import Isolation
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
+from barnabas.protocol.fetch_epochs import INITIAL_EPOCH, NO_SESSION
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import (
     EpochEndOffset,
@@ -42,9 +36,8 @@ from barnabas.protocol.messages.fetch import (
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _FIRST_WITH_ZSTD: Final = 10
 _FIRST_WITH_REPLICA_STATE: Final = 15
-_READ_COMMITTED: Final = 1
 _MAX_WAIT_MS: Final = 600_000
-"""As long as a silent connection is kept; who waits and is gone is not noticed, and fills the purgatory."""
+"""As long as a silent connection is kept: until then a client that is gone takes up memory."""
 
 
 def handle(services: Services, request: ApiRequest) -> None:
@@ -54,99 +47,50 @@ def handle(services: Services, request: ApiRequest) -> None:
     if version is not None and version >= _FIRST_WITH_REPLICA_STATE:
         replica_id = body.replica_state.replica_id
     is_follower = replica_id >= 0
-    # Followers speak the native protocol alone: in Kafka's, anybody could claim to hold what was written.
+    # Followers use the native protocol only: in Kafka's, any client could claim to hold records.
     if is_follower and (
         version is not None or request.peer.listener_name != services.config.inter_broker_listener_name
     ):
-        request.respond(FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[]))
+        _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
     max_bytes = body.max_bytes if is_follower else min(body.max_bytes, services.config.fetch_max_bytes)
     params = FetchParams(
         replica_id=BrokerId(replica_id),
         replica_epoch=BrokerEpoch(body.replica_epoch),
         max_wait_ms=min(body.max_wait_ms, _MAX_WAIT_MS),
-        # What is never given must not be waited for.
+        # More than the answer may hold must not be waited for.
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
+        isolation=Isolation.of_request(replica_id, body.isolation_level),
     )
     uses_topic_ids = version is not None and version >= _FIRST_WITH_TOPIC_IDS
-    items = _items(services, body, uses_topic_ids)
-    if is_follower:
-        request.raw.release_frame()
-        _handle_follower(services, request, params, items)
-        return
-    plan = services.fetch_sessions.begin(
+    in_session = SessionRequest(
+        params.replica_id,
         body.session_id,
         body.session_epoch,
-        items,
+        _items(services, body, uses_topic_ids),
         _forgotten(body, uses_topic_ids),
-        uses_topic_ids=uses_topic_ids,
-        name_of=_name_of(services),
-        now_ms=monotonic_ms(),
+        uses_topic_ids,
     )
     request.raw.release_frame()
-    answering = _Answering(services, request, uses_topic_ids=uses_topic_ids)
-    match plan:
-        case Refused(error):
-            request.respond(FetchResponse(error_code=int(error), responses=[]))
-        case Incremental(session):
-            services.replicas.fetch_from(
-                params, session, request.answering(lambda found: answering.incremental(session, found))
-            )
-        case Sessionless(may_open):
-            services.replicas.fetch_from(
-                params,
-                FixedItems(items),
-                request.answering(lambda found: answering.full(found, may_open=may_open)),
-            )
-
-
-def _handle_follower(
-    services: Services, request: ApiRequest, params: FetchParams, items: list[FetchItem]
-) -> None:
-    body: FetchRequest = request.body
-    sessions, epoch = services.replicas.follower_sessions, body.session_epoch
-
-    @request.answering
-    def full(found: FetchResult) -> None:
-        session_id = NO_SESSION
-        if epoch == INITIAL_EPOCH:
-            session_id = sessions.open(params.replica_id, found.outcomes, services.metadata.current.brokers)
-        request.respond(_answer_to_follower(session_id, found.outcomes))
-
-    if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-        services.replicas.fetch(params, items, full)
+    replicas = services.replicas
+    sessions = replicas.follower_sessions if is_follower else replicas.consumer_sessions
+    try:
+        session = sessions.begin(in_session)
+    except ApiError as error:
+        _refuse(request, error.code)
         return
-    forgotten = [
-        TopicPartition(topic.topic, index)
-        for topic in body.forgotten_topics_data
-        for index in topic.partitions
-    ]
-    session = sessions.begin(params.replica_id, body.session_id, epoch, items, forgotten)
-    if isinstance(session, ErrorCode):
-        request.respond(FetchResponse(error_code=int(session), responses=[]))
-        return
-
-    @request.answering
-    def incremental(found: FetchResult) -> None:
-        outcomes = session.answer(epoch, found.outcomes)
-        if outcomes is None:
-            request.respond(
-                FetchResponse(error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH), responses=[])
-            )
-        else:
-            request.respond(_answer_to_follower(session.id, outcomes))
-
-    services.replicas.fetch_from(params, session, incremental)
+    answer = _Answer(services, request, params.isolation, sessions, in_session, session)
+    source = FixedItems(in_session.items) if session is None else session
+    replicas.fetch(params, source, request.answering(answer.send))
 
 
-def _name_of(services: Services) -> Callable[[uuid.UUID], str | None]:
-    names = services.metadata.current.topic_names
-    return lambda topic_id: names.get(TopicId(topic_id))
+def _refuse(request: ApiRequest, code: ErrorCode, session_id: int = NO_SESSION) -> None:
+    request.respond(FetchResponse(error_code=int(code), session_id=session_id, responses=[]))
 
 
 def _items(services: Services, body: FetchRequest, uses_topic_ids: bool) -> list[FetchItem]:
-    """The partitions that a request names; with topic ids, those of unknown topics have no name."""
+    """The partitions that a request names; a topic of an unknown id has an empty name."""
     names = services.metadata.current.topic_names
     items = []
     for topic in body.topics:
@@ -154,15 +98,15 @@ def _items(services: Services, body: FetchRequest, uses_topic_ids: bool) -> list
         if uses_topic_ids:
             topic_id = topic.topic_id
             name = names.get(TopicId(topic_id), "")
-        for asked in topic.partitions:
+        for partition in topic.partitions:
             items.append(
                 FetchItem(
-                    TopicPartition(name, asked.partition),
-                    asked.current_leader_epoch,
-                    Offset(asked.fetch_offset),
-                    asked.last_fetched_epoch,
-                    Offset(asked.log_start_offset),
-                    asked.partition_max_bytes,
+                    TopicPartition(name, partition.partition),
+                    partition.current_leader_epoch,
+                    Offset(partition.fetch_offset),
+                    partition.last_fetched_epoch,
+                    Offset(partition.log_start_offset),
+                    partition.partition_max_bytes,
                     topic_id,
                     topic.topic_id,
                 )
@@ -172,46 +116,49 @@ def _items(services: Services, body: FetchRequest, uses_topic_ids: bool) -> list
 
 def _forgotten(body: FetchRequest, uses_topic_ids: bool) -> list[SessionKey]:
     return [
-        (topic.topic_id if uses_topic_ids else topic.topic, index)
+        (topic.topic_id, index) if uses_topic_ids else TopicPartition(topic.topic, index)
         for topic in body.forgotten_topics_data
         for index in topic.partitions
     ]
 
 
-class _Answering:
-    """How one consumer's fetch is answered, when its outcomes are there. Any thread."""
+class _Answer:
+    """The answer to one fetch, sent when its result is there. Any thread."""
 
-    def __init__(self, services: Services, request: ApiRequest, *, uses_topic_ids: bool) -> None:
-        body: FetchRequest = request.body
+    def __init__(
+        self,
+        services: Services,
+        request: ApiRequest,
+        isolation: Isolation,
+        sessions: FetchSessions,
+        in_session: SessionRequest,
+        session: FetchSession | None,
+    ) -> None:
         self._services = services
         self._request = request
-        self._uses_topic_ids = uses_topic_ids
-        self._epoch = body.session_epoch
-        self._is_read_committed = body.isolation_level == _READ_COMMITTED
+        self._is_read_committed = isolation is Isolation.READ_COMMITTED
+        self._sessions = sessions
+        self._in_session = in_session
+        self._session = session
         self._knows_zstd = request.api_version is None or request.api_version >= _FIRST_WITH_ZSTD
 
-    def full(self, found: FetchResult, *, may_open: bool) -> None:
-        outcomes = self._readable(found.outcomes)
-        session = None
-        if may_open:
-            session = self._services.fetch_sessions.open(
-                outcomes, uses_topic_ids=self._uses_topic_ids, now_ms=monotonic_ms()
-            )
-        self._respond(NO_SESSION if session is None else session.id, outcomes)
-
-    def incremental(self, session: FetchSession, found: FetchResult) -> None:
-        outcomes = session.answer(self._epoch, self._readable(found.outcomes))
-        if outcomes is None:
-            self._request.respond(
-                FetchResponse(
-                    error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id, responses=[]
-                )
-            )
-            return
-        self._respond(session.id, outcomes)
+    def send(self, result: FetchResult) -> None:
+        outcomes = self._readable(result.outcomes)
+        session, epoch = self._session, self._in_session.epoch
+        session_id = NO_SESSION
+        if session is not None:
+            session_id = session.id
+            news = session.answer(epoch, outcomes)
+            if news is None:
+                _refuse(self._request, ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id)
+                return
+            outcomes = news
+        elif epoch == INITIAL_EPOCH:
+            session_id = self._sessions.open(self._in_session, outcomes)
+        self._respond(session_id, outcomes)
 
     def _readable(self, outcomes: list[FetchOutcome]) -> list[FetchOutcome]:
-        """Clients that do not know zstd are refused the topics that are kept in it, as Kafka does."""
+        """As in Kafka, clients that do not know zstd get an error for topics that are compressed with it."""
         if self._knows_zstd:
             return outcomes
         return [
@@ -225,34 +172,24 @@ class _Answering:
         try:
             return self._services.replicas.partition(name).log.config.compression_type is Compression.ZSTD
         except ApiError:
-            # Gone since it was read; the next fetch says so.
+            # Gone since it was read; the next fetch returns the error.
             return False
 
     def _respond(self, session_id: int, outcomes: Iterable[FetchOutcome]) -> None:
         topics: dict[uuid.UUID | str, FetchTopicResponse] = {}
         for outcome in outcomes:
             item = outcome.item
-            topic = topics.get(item.topic_id or item.partition.topic)
+            key = item.topic_id or item.partition.topic
+            topic = topics.get(key)
             if topic is None:
-                topic = FetchTopicResponse(
+                topic = topics[key] = FetchTopicResponse(
                     topic=item.partition.topic, topic_id=item.topic_id or NO_TOPIC_ID, partitions=[]
                 )
-                topics[item.topic_id or item.partition.topic] = topic
             answer = _partition(outcome)
             if self._is_read_committed and outcome.read is not None:
                 answer.aborted_transactions = []
             topic.partitions.append(answer)
         self._request.respond(FetchResponse(session_id=session_id, responses=list(topics.values())))
-
-
-def _answer_to_follower(session_id: int, outcomes: Iterable[FetchOutcome]) -> FetchResponse:
-    topics: dict[str, list[FetchPartitionResponse]] = {}
-    for outcome in outcomes:
-        topics.setdefault(outcome.item.partition.topic, []).append(_partition(outcome))
-    return FetchResponse(
-        session_id=session_id,
-        responses=[FetchTopicResponse(topic=name, partitions=parts) for name, parts in topics.items()],
-    )
 
 
 def _partition(outcome: FetchOutcome) -> FetchPartitionResponse:
@@ -269,7 +206,7 @@ def _partition(outcome: FetchOutcome) -> FetchPartitionResponse:
         partition_index=index,
         error_code=int(ErrorCode.NONE),
         high_watermark=read.high_watermark,
-        last_stable_offset=read.high_watermark,
+        last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,
         records=read.records,
     )

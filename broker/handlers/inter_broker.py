@@ -33,7 +33,7 @@ def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
         except Exception:
             # The UpdateMetadata that follows has the same leaders.
             logger.critical("the leaders of a LeaderAndIsr were not added to the metadata", exc_info=True)
-        errors = services.replicas.become_leader_or_follower(body)
+        errors = services.replicas.roles.become_leader_or_follower(body)
         if body.topic_states or body.is_full:
             # The controller knows this registration and has sent its roles: the broker may lead again. An
             # empty request only probes a suspect broker.
@@ -45,7 +45,7 @@ def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
 
 def handle_stop_replica(services: Services, request: ApiRequest) -> None:
     def apply(body: StopReplicaRequest) -> StopReplicaResponse:
-        return StopReplicaResponse(error_code=0, partition_errors=services.replicas.stop_replicas(body))
+        return StopReplicaResponse(error_code=0, partition_errors=services.replicas.roles.stop_replicas(body))
 
     _apply_in_order(services, request, apply)
 
@@ -70,7 +70,7 @@ def _apply_in_order(services: Services, request: ApiRequest, apply: Callable[[An
     order = services.request_order
     with order.lock:
         try:
-            services.replicas.check_epochs(body.controller_epoch, body.broker_epoch)
+            services.replicas.roles.check_epochs(body.controller_epoch, body.broker_epoch)
             if order.is_late(body.controller_epoch, body.sequence):
                 logger.warning("a late %s was ignored: %d", type(body).__name__, body.sequence)
                 response = body.response_type(error_code=0)

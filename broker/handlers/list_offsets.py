@@ -8,6 +8,7 @@ from typing import Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.replication.replica_views import Isolation
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.list_offsets import (
@@ -38,6 +39,7 @@ _SINCE: Final = {
 def handle(services: Services, request: ApiRequest) -> None:
     body: ListOffsetsRequest = request.body
     version = request.api_version
+    isolation = Isolation.of_request(body.replica_id, body.isolation_level)
     counts = Counter(
         (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
     )
@@ -52,9 +54,9 @@ def handle(services: Services, request: ApiRequest) -> None:
                     ErrorCode.UNSUPPORTED_VERSION,
                     f"timestamp {requested.timestamp} has no meaning in this version",
                 )
-            timestamp, offset, epoch = _look_up(services, name, requested, body.replica_id >= 0)
+            timestamp, offset, epoch = _look_up(services, name, requested, isolation)
         except ApiError as error:
-            services.replicas.note_error(error)
+            services.replicas.disk_failures.note(error)
             logger.debug("offsets of %s: %s", name, error)
             code = error.code
             if code == ErrorCode.OFFSET_NOT_AVAILABLE and (version or 0) in _WITHOUT_NOT_AVAILABLE:
@@ -89,7 +91,7 @@ def _has_meaning(timestamp: int, version: int | None) -> bool:
 
 
 def _look_up(
-    services: Services, name: TopicPartition, requested: ListOffsetsPartition, for_follower: bool
+    services: Services, name: TopicPartition, requested: ListOffsetsPartition, isolation: Isolation
 ) -> tuple[int, int, int]:
     """Timestamp, offset and leader epoch of the requested position; -1 each if there is no such record.
 
@@ -102,17 +104,13 @@ def _look_up(
     if requested.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return -1, log.log_start_offset, max(log.epoch_cache.epoch_at(log.log_start_offset), -1)
     if requested.timestamp == LATEST_TIMESTAMP:
-        if for_follower:
-            return -1, partition.log_end_offset, epoch
-        return -1, partition.latest_offset(requested.current_leader_epoch), epoch
+        return -1, partition.latest_offset(requested.current_leader_epoch, isolation), epoch
     if requested.timestamp == MAX_TIMESTAMP:
         found = log.max_timestamp_offset()
     else:
         found = log.offset_for_timestamp(requested.timestamp)
-    end = partition.log_end_offset if for_follower else partition.high_watermark
-    if found is None or found.offset >= end:
-        if not for_follower:
-            # The record may be committed after all.
-            partition.latest_offset(requested.current_leader_epoch)
+    if found is None or found.offset >= partition.readable_end(requested.current_leader_epoch, isolation):
+        # The record may be committed although this new leader does not know it yet.
+        partition.latest_offset(requested.current_leader_epoch, isolation)
         return -1, -1, -1
     return found.timestamp_ms, found.offset, found.leader_epoch

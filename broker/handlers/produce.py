@@ -8,7 +8,6 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.network.request import Lane
-from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
@@ -16,7 +15,6 @@ from barnabas.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    RecordError,
     TopicProduceData,
     TopicProduceResponse,
 )
@@ -40,34 +38,37 @@ def handle(services: Services, request: ApiRequest) -> None:
 
 
 def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> None:
-    refused: dict[TopicPartition, AppendOutcome] = {}
+    names: list[TopicPartition] = []
+    refused: list[PartitionProduceResponse | None] = []
     batches: list[tuple[TopicPartition, ProducedBatches]] = []
-    order: list[TopicPartition] = []
     for topic in body.topic_data:
         for data in topic.partition_data:
             name = TopicPartition(topic.name, data.index)
-            order.append(name)
+            names.append(name)
             try:
                 batches.append((name, _checked(services, body.acks, request.api_version, name, data.records)))
+                refused.append(None)
             except ApiError as error:
-                refused[name] = AppendOutcome(name, error.code, error.text)
+                refused.append(
+                    PartitionProduceResponse(
+                        index=data.index, error_code=int(error.code), error_message=error.text
+                    )
+                )
 
     @request.answering
-    def answer(outcomes: list[AppendOutcome]) -> None:
-        if refused:
-            found = {outcome.partition: outcome for outcome in outcomes} | refused
-            outcomes = [found[name] for name in order]
+    def answer(appended: list[PartitionProduceResponse]) -> None:
+        rest = iter(appended)
+        responses = [response or next(rest) for response in refused]
         if body.acks != 0:
-            request.respond(_response(outcomes))
+            request.respond(_response(names, responses))
             return
-        failed = next((outcome for outcome in outcomes if outcome.error != ErrorCode.NONE), None)
-        if failed is None:
-            request.raw.respond_nothing()
-        else:
-            # The client expects no answer; closing is the only signal, and makes it refresh its metadata.
-            request.raw.close_connection(
-                f"acks=0 to {failed.partition}: {failed.error.name}: {failed.message}"
-            )
+        for name, response in zip(names, responses, strict=True):
+            if response.error_code != ErrorCode.NONE:
+                # The client expects no answer; closing is the only signal, and makes it refresh its metadata.
+                code = ErrorCode(response.error_code).name
+                request.raw.close_connection(f"acks=0 to {name}: {code}: {response.error_message}")
+                return
+        request.raw.respond_nothing()
 
     def append() -> None:
         services.replicas.append(body.acks, max(0, body.timeout_ms), batches, answer)
@@ -117,26 +118,13 @@ def _checked(
     return produced
 
 
-def _response(outcomes: list[AppendOutcome]) -> ProduceResponse:
+def _response(names: list[TopicPartition], responses: list[PartitionProduceResponse]) -> ProduceResponse:
     topics: dict[str, list[PartitionProduceResponse]] = {}
-    for outcome in outcomes:
-        failed = outcome.error != ErrorCode.NONE
-        answer = PartitionProduceResponse(
-            index=outcome.partition.partition,
-            error_code=int(outcome.error),
-            base_offset=-1 if failed else outcome.base_offset,
-            log_append_time_ms=outcome.log_append_time_ms,
-            log_start_offset=outcome.log_start_offset,
-            error_message=outcome.message,
-        )
-        if outcome.record_faults:
-            answer.record_errors = [
-                RecordError(batch_index=fault.index, batch_index_error_message=fault.message)
-                for fault in outcome.record_faults
-            ]
-        topics.setdefault(outcome.partition.topic, []).append(answer)
+    for name, response in zip(names, responses, strict=True):
+        topics.setdefault(name.topic, []).append(response)
     return ProduceResponse(
         responses=[
-            TopicProduceResponse(name=name, partition_responses=found) for name, found in topics.items()
+            TopicProduceResponse(name=name, partition_responses=partitions)
+            for name, partitions in topics.items()
         ]
     )

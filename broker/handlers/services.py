@@ -12,7 +12,6 @@ from typing import Protocol
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
@@ -75,6 +74,5 @@ class Services:
     controller: ControllerFace
     slow_work: SlowWork
     producer_ids: ProducerIds
-    fetch_sessions: FetchSessionCache
     groups: GroupCoordinator
     request_order: RequestOrder = field(default_factory=RequestOrder)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.replica_views import Isolation, Role
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, Offset, TopicPartition
@@ -122,7 +122,7 @@ def _end_of(replica: Partition, state: UpdateMetadataPartition | None, me: Broke
     role = replica.role
     if role is Role.LEADER:
         try:
-            return replica.latest_offset(-1)
+            return replica.latest_offset(-1, Isolation.READ_UNCOMMITTED)
         except ApiError as error:
             logger.debug("the end of %s is unknown: %s", replica.partition, error)
             return None

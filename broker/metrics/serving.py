@@ -106,7 +106,7 @@ def serve_metrics(
         "barnabas_failed_replicas",
         "Replicas that failed by an unforeseen error, or whose groups could not be loaded.",
         registry=registry,
-    ).set_function(lambda: len(replicas.failed.reasons()))
+    ).set_function(lambda: len(replicas.roles.failed.reasons()))
     endpoint = MetricsEndpoint(
         config.metrics_host,
         config.metrics_port,

@@ -1,36 +1,41 @@
-"""The in-sync replicas of a partition, as its leader knows them: committed, or about to change.
+"""The in-sync replicas of a partition as its leader knows them, and what it knows of its followers.
 
 A change of the ISR takes effect when ZooKeeper has it, never before. Until then it is *pending*, and the
-leader must be right whichever way it ends. So the high watermark looks at the *maximal* set: with a replica
-that may be joining, it waits for that one too; with one that may be leaving, it still waits for it.
+leader must be right in both cases. So the high watermark uses the *maximal* set: it waits for a replica that
+may be joining, and still waits for one that may be leaving. Committed and pending ISRs are different frozen
+types; there is no flag that could be forgotten.
 
-Committed and pending are different frozen types; there is no flag that could be forgotten. Any thread.
+The ISR changes by proposals, one at a time: no other change begins before the pending one is settled. The
+pure rules in `rules` decide which replicas may join or must leave, and where the high watermark is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from barnabas.protocol.ids import BrokerEpoch, BrokerId
+from barnabas.broker.replication import rules
+from barnabas.broker.replication.rules import FollowerState
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedIsr:
-    """What ZooKeeper is known to hold; ``partition_epoch`` is the version of the state znode."""
+    """The ISR that ZooKeeper is known to hold; ``partition_epoch`` is the version of the state znode."""
 
     in_sync_replicas: frozenset[BrokerId]
     partition_epoch: int
 
     @property
     def maximal(self) -> frozenset[BrokerId]:
-        """All replicas that may be in the ISR by what ZooKeeper may hold."""
+        """All replicas that may be in the ISR that ZooKeeper holds."""
         return self.in_sync_replicas
 
 
 @dataclass(frozen=True, slots=True)
 class PendingExpand:
-    """``joining`` may already be in the ISR, each in the life that the broker epoch names and in no other."""
+    """``joining`` may already be in the ISR, each with this broker epoch and no other."""
 
     committed: CommittedIsr
     joining: Mapping[BrokerId, BrokerEpoch]
@@ -49,7 +54,7 @@ class PendingExpand:
 
     @property
     def proposed(self) -> frozenset[BrokerId]:
-        """The ISR that ZooKeeper is asked to hold."""
+        """The ISR to be written to ZooKeeper."""
         return self.maximal
 
 
@@ -78,9 +83,150 @@ class PendingShrink:
 
     @property
     def proposed(self) -> frozenset[BrokerId]:
-        """The ISR that ZooKeeper is asked to hold."""
+        """The ISR to be written to ZooKeeper."""
         return self.committed.in_sync_replicas - self.leaving
 
 
 PendingIsr = PendingExpand | PendingShrink
 IsrState = CommittedIsr | PendingExpand | PendingShrink
+
+_NO_ISR: Final = CommittedIsr(frozenset(), -1)
+
+
+class FollowerStates:
+    """The followers of a leader and their ISR; empty while the replica does not lead.
+
+    Guarded by the lock of its `Partition`. ``max_lag_ms`` is ``replica.lag.time.max.ms``; times are monotonic
+    milliseconds.
+    """
+
+    def __init__(self, broker_id: BrokerId, max_lag_ms: float) -> None:
+        self.isr: IsrState = _NO_ISR
+        self.leader_epoch_start_offset = Offset(0)
+        """The log's end when this replica began to lead its last leader epoch."""
+        self._broker_id = broker_id
+        self._max_lag_ms = max_lag_ms
+        self._states: dict[BrokerId, FollowerState] = {}
+        # When each follower last fetched in the present leader epoch.
+        self._fetched_ms: dict[BrokerId, float] = {}
+
+    def __contains__(self, follower: object) -> bool:
+        return follower in self._states
+
+    def begin_epoch(
+        self,
+        replicas: Sequence[BrokerId],
+        isr: CommittedIsr,
+        *,
+        knows_ends: bool,
+        log_end_offset: Offset,
+        now_ms: float,
+    ) -> None:
+        """Begin to lead a leader epoch; ``knows_ends`` if this replica also led the epoch before."""
+        self.isr = isr
+        self.leader_epoch_start_offset = log_end_offset
+        self._fetched_ms = {}
+        self._states = rules.followers_after_election(
+            self._states,
+            [replica for replica in replicas if replica != self._broker_id],
+            isr.in_sync_replicas,
+            knows_ends=knows_ends,
+            leader_log_end_offset=log_end_offset,
+            now_ms=now_ms,
+        )
+
+    def clear(self) -> None:
+        """This replica leads no longer."""
+        self.isr = _NO_ISR
+        self._states = {}
+        self._fetched_ms = {}
+
+    def note_fetch(
+        self,
+        follower: BrokerId,
+        *,
+        fetch_offset: Offset,
+        log_start_offset: Offset,
+        leader_log_end_offset: Offset,
+        broker_epoch: BrokerEpoch,
+        now_ms: float,
+        is_of_epoch: bool = False,
+    ) -> None:
+        """A fetch was answered from a log that ended at ``leader_log_end_offset``.
+
+        ``is_of_epoch``: the fetch named the present leader epoch.
+        """
+        if is_of_epoch:
+            self._fetched_ms[follower] = now_ms
+        self._states[follower] = rules.after_fetch(
+            self._states[follower],
+            fetch_offset=fetch_offset,
+            log_start_offset=log_start_offset,
+            leader_log_end_offset=leader_log_end_offset,
+            broker_epoch=broker_epoch,
+            now_ms=now_ms,
+        )
+
+    def are_witnesses(self, now_ms: float) -> bool:
+        """Whether other replicas may be in sync, and all of them have fetched in this epoch recently."""
+        return rules.are_witnesses(
+            self._fetched_ms,
+            self.isr.maximal,
+            self._broker_id,
+            now_ms=now_ms,
+            max_lag_ms=self._max_lag_ms,
+        )
+
+    def may_join(
+        self, follower: BrokerId, high_watermark: Offset, registered_broker_epoch: BrokerEpoch | None
+    ) -> bool:
+        """Whether the follower could be proposed for the ISR now."""
+        is_settled = isinstance(self.isr, CommittedIsr) and follower not in self.isr.in_sync_replicas
+        return is_settled and rules.may_join_isr(
+            self._states[follower],
+            high_watermark=high_watermark,
+            leader_epoch_start_offset=self.leader_epoch_start_offset,
+            registered_broker_epoch=registered_broker_epoch,
+        )
+
+    def propose_expand(
+        self, follower: BrokerId, high_watermark: Offset, registered_broker_epoch: BrokerEpoch
+    ) -> PendingExpand | None:
+        """Propose that the follower joins, if it may and no other change is pending."""
+        if not isinstance(self.isr, CommittedIsr):
+            return None
+        if not self.may_join(follower, high_watermark, registered_broker_epoch):
+            return None
+        self.isr = PendingExpand(self.isr, {follower: registered_broker_epoch})
+        return self.isr
+
+    def propose_shrink(self, log_end_offset: Offset, now_ms: float) -> PendingShrink | None:
+        """Propose that the replicas that lag too long leave, if there are any and no change is pending."""
+        if not isinstance(self.isr, CommittedIsr):
+            return None
+        leaving = rules.out_of_sync(
+            self._states,
+            self.isr.in_sync_replicas,
+            self._broker_id,
+            log_end_offset,
+            now_ms=now_ms,
+            max_lag_ms=self._max_lag_ms,
+        )
+        if not leaving:
+            return None
+        self.isr = PendingShrink(self.isr, leaving)
+        return self.isr
+
+    def next_high_watermark(self, high_watermark: Offset, log_end_offset: Offset, now_ms: float) -> Offset:
+        return rules.next_high_watermark(
+            high_watermark,
+            log_end_offset,
+            self._states,
+            self.isr.maximal,
+            now_ms=now_ms,
+            max_lag_ms=self._max_lag_ms,
+        )
+
+    def log_starts(self, alive: Container[BrokerId]) -> list[Offset]:
+        """The log starts of the living followers; -1 for one that has not reported its own."""
+        return [state.log_start_offset for follower, state in self._states.items() if follower in alive]

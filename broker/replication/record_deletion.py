@@ -1,9 +1,9 @@
 """DeleteRecords, on the replicas' side: move the log's start, and wait until the followers have done so too.
 
-The leader moves its own start at once. Its followers learn of it by their fetches and tell by their next ones
-that they have followed; an operation waits in the purgatory for the last of those that live, or for its
-deadline. What lies below the start is no longer read; its segments go with the next pass of retention.
-Any thread.
+The leader moves its own start at once. Its followers learn of it in the answers to their fetches, and report
+their new start in the next ones. An operation waits in the purgatory for the last living follower, or for its
+deadline. Records below the start are no longer read; the next pass of retention deletes their segments. Any
+thread.
 
 Source: KIP-107.
 """
@@ -13,18 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
+from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
-LivingBrokers = Callable[[], Container[BrokerId]]
-
 
 @dataclass(slots=True)
 class DeletionOutcome:
-    """What became of one partition; ``low_watermark`` is the least log start of its living replicas."""
+    """The result for one partition; ``low_watermark`` is the least log start of its living replicas."""
 
     partition: TopicPartition
     error: ErrorCode = ErrorCode.NONE
@@ -39,41 +38,44 @@ class _Deletion:
     required_offset: Offset
     outcome: DeletionOutcome
 
+    def is_settled(self, alive: Container[BrokerId]) -> bool:
+        try:
+            low_watermark = self.partition.low_watermark(alive)
+        except ApiError as error:
+            self.outcome.error = error.code
+            return True
+        if low_watermark < self.required_offset:
+            return False
+        self.outcome.low_watermark = low_watermark
+        return True
+
 
 class DelayedDeletion(DelayedOperation):
-    """One DeleteRecords request whose followers have not all followed yet."""
+    """A DeleteRecords request that waits for the followers of its partitions."""
 
     def __init__(
-        self, deadline_ms: int, deletions: list[_Deletion], living: LivingBrokers, answer: Callable[[], None]
+        self,
+        deadline_ms: int,
+        deletions: list[_Deletion],
+        metadata: MetadataCache,
+        answer: Callable[[], None],
     ) -> None:
         super().__init__(deadline_ms)
         self._waiting = deletions
-        self._living = living
+        self._metadata = metadata
         self._answer = answer
 
     def try_complete(self) -> bool:
-        living = self._living()
-        self._waiting = [one for one in self._waiting if not _is_settled(one, living)]
+        alive = self._metadata.current.brokers
+        self._waiting = [deletion for deletion in self._waiting if not deletion.is_settled(alive)]
         return not self._waiting
 
     def on_expiration(self) -> None:
-        for one in self._waiting:
-            one.outcome.error = ErrorCode.REQUEST_TIMED_OUT
+        for deletion in self._waiting:
+            deletion.outcome.error = ErrorCode.REQUEST_TIMED_OUT
 
     def on_complete(self) -> None:
         self._answer()
-
-
-def _is_settled(deletion: _Deletion, living: Container[BrokerId]) -> bool:
-    try:
-        low_watermark = deletion.partition.low_watermark(living)
-    except ApiError as error:
-        deletion.outcome.error = error.code
-        return True
-    if low_watermark < deletion.required_offset:
-        return False
-    deletion.outcome.low_watermark = low_watermark
-    return True
 
 
 class RecordDeletions:
@@ -83,7 +85,7 @@ class RecordDeletions:
         self,
         reaper: Reaper,
         partition_of: Callable[[TopicPartition], Partition],
-        living: LivingBrokers,
+        metadata: MetadataCache,
         *,
         note_error: Callable[[ApiError], None],
         log_start_moved: Callable[[TopicPartition], None],
@@ -91,7 +93,7 @@ class RecordDeletions:
     ) -> None:
         self.purgatory = Purgatory("delete-records", reaper)
         self._partition_of = partition_of
-        self._living = living
+        self._metadata = metadata
         self._note_error = note_error
         self._log_start_moved = log_start_moved
         self._now_ms = now_ms
@@ -99,38 +101,40 @@ class RecordDeletions:
     def delete(
         self,
         timeout_ms: int,
-        wanted: Sequence[tuple[TopicPartition, int]],
+        offsets: Sequence[tuple[TopicPartition, int]],
         answer: Callable[[list[DeletionOutcome]], None],
     ) -> None:
-        """Drop what is below these offsets (-1: all that is committed); ``answer`` once, now or later."""
+        """Drop the records below these offsets (-1: all that are committed).
+
+        ``answer`` is called once, now or later.
+        """
         outcomes: list[DeletionOutcome] = []
         deletions: list[_Deletion] = []
-        for name, offset in wanted:
+        for name, offset in offsets:
             outcome = DeletionOutcome(name)
             outcomes.append(outcome)
             try:
-                if name.topic in INTERNAL_TOPICS:
-                    raise api_error(
-                        ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name.topic} belongs to the brokers alone"
-                    )
-                partition = self._partition_of(name)
-                partition.check_leading()
-                if not partition.log.config.is_deleted_by_age:
-                    raise api_error(
-                        ErrorCode.POLICY_VIOLATION, f"{name} is only compacted; its records cannot be deleted"
-                    )
-                required = partition.delete_records(offset)
+                deletions.append(self._delete(name, offset, outcome))
             except ApiError as error:
                 self._note_error(error)
                 outcome.error = error.code
-                continue
-            deletions.append(_Deletion(partition, required, outcome))
-        for one in deletions:
-            self._log_start_moved(one.outcome.partition)
-        delayed = DelayedDeletion(
-            int(self._now_ms()) + timeout_ms, deletions, self._living, lambda: answer(outcomes)
-        )
-        self.purgatory.try_complete_else_watch(delayed, [one.outcome.partition for one in deletions])
+        names = [deletion.outcome.partition for deletion in deletions]
+        for name in names:
+            self._log_start_moved(name)
+        deadline_ms = int(self._now_ms()) + timeout_ms
+        delayed = DelayedDeletion(deadline_ms, deletions, self._metadata, lambda: answer(outcomes))
+        self.purgatory.try_complete_else_watch(delayed, names)
+
+    def _delete(self, name: TopicPartition, offset: int, outcome: DeletionOutcome) -> _Deletion:
+        if name.topic in INTERNAL_TOPICS:
+            raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers may change {name.topic}")
+        partition = self._partition_of(name)
+        partition.check_leading()
+        if not partition.log.config.is_deleted_by_age:
+            raise api_error(
+                ErrorCode.POLICY_VIOLATION, f"{name} is only compacted; its records cannot be deleted"
+            )
+        return _Deletion(partition, partition.delete_records(offset), outcome)
 
     def check(self, name: TopicPartition) -> None:
         """A follower has fetched, or the role has changed."""

@@ -1,11 +1,8 @@
-"""All replicas of this broker: what the handlers append to and read from, and what the controller rules.
+"""All replicas of this broker: appends, fetches, and the events that wake waiting requests.
 
-Handlers on IO workers call `append` and `fetch`, the controller's requests `become_leader_or_follower` and
-`stop_replicas`, the scheduler the periodic methods. The partitions are found in a dict that `RoleChanges`
-alone changes, under its lock, and that is read without it.
-
-Two things follow every change and happen outside all partition locks: the purgatories are told what moved,
-and the fetchers which leaders to follow.
+Handlers on IO workers call `append` and `fetch`, the scheduler the periodic methods. The controller's
+requests go to `roles`, which alone changes the table of partitions; the table is read without its lock. After
+each change, outside all partition locks, the waiting requests that it concerns are woken.
 """
 
 from __future__ import annotations
@@ -13,63 +10,99 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config.topic_settings import TopicSettingsTable
-from barnabas.broker.log.appending import ProducedBatches
+from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.record_checks import RecordsRefused, is_quickly_prepared
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import Purgatory, Reaper
-from barnabas.broker.replication.appending import (
-    AppendOutcome,
-    DelayedProduce,
-    Unacknowledged,
-    append_checked,
-)
-from barnabas.broker.replication.cold_reads import ColdReads
-from barnabas.broker.replication.disk_failures import DiskFailures
-from barnabas.broker.replication.failed_replicas import FailedReplicas
-from barnabas.broker.replication.fence import Fence
-from barnabas.broker.replication.fetcher import FetcherManager
-from barnabas.broker.replication.fetching import (
+from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper
+from barnabas.broker.replication.failures import DiskFailures
+from barnabas.broker.replication.fetch_sessions import ConsumerSessions, FollowerSessions
+from barnabas.broker.replication.fetch_wait import (
     DelayedFetch,
-    FetchItem,
     FetchParams,
+    FetchReader,
     FetchResult,
     FetchSource,
-    FixedItems,
-    read_all,
     refusing_to_wait,
 )
-from barnabas.broker.replication.follower_sessions import FollowerSessions
+from barnabas.broker.replication.fetcher import FetcherManager
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.partition_listeners import PartitionListener, PartitionListeners
 from barnabas.broker.replication.record_deletion import RecordDeletions
-from barnabas.broker.replication.replica_views import Role
-from barnabas.broker.replication.role_changes import RoleChanges
+from barnabas.broker.replication.replica_views import EVER
+from barnabas.broker.replication.roles import Fence, RoleChanges
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import (
-    NO_CONTROLLER_EPOCH,
-    BrokerEpoch,
-    BrokerId,
-    ControllerEpoch,
-    LeaderEpoch,
-    TopicPartition,
-)
-from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, PartitionError, StopReplicaRequest
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.messages.produce import PartitionProduceResponse, RecordError
 
 logger = logging.getLogger(__name__)
 
 ACKS_ALL: Final = -1
 _MAX_TO_WAKE: Final = 8
 
+AppendAnswer = Callable[[list[PartitionProduceResponse]], None]
+"""Takes the answer for each batch, in the order of the batches."""
+
+
+class _Unacknowledged(NamedTuple):
+    """An append with acks=all, and the answer to be completed."""
+
+    partition: Partition
+    appended: AppendResult
+    response: PartitionProduceResponse
+
+    def settle(self) -> bool:
+        """Whether the append is settled; then its answer says so."""
+        code = self.partition.acknowledgement(self.appended)
+        if code is not None:
+            self.complete(code)
+        return code is not None
+
+    def complete(self, code: ErrorCode) -> None:
+        self.response.error_code = code
+        self.response.base_offset = self.appended.base_offset if code == ErrorCode.NONE else -1
+
+
+class DelayedProduce(DelayedOperation):
+    """A produce request that waits until all in-sync replicas have its records.
+
+    It completes exactly once: when every partition is settled, or at its deadline with REQUEST_TIMED_OUT for
+    the others.
+    """
+
+    def __init__(
+        self, deadline_ms: int, unacknowledged: list[_Unacknowledged], answer: Callable[[], None]
+    ) -> None:
+        super().__init__(deadline_ms)
+        self._unacknowledged = unacknowledged
+        self._answer = answer
+
+    def try_complete(self) -> bool:
+        self._unacknowledged = [append for append in self._unacknowledged if not append.settle()]
+        return not self._unacknowledged
+
+    def on_expiration(self) -> None:
+        # First, in case that a partition fails to tell its acknowledgement.
+        for append in self._unacknowledged:
+            append.complete(ErrorCode.REQUEST_TIMED_OUT)
+        for append in self._unacknowledged:
+            append.settle()
+
+    def on_complete(self) -> None:
+        self._answer()
+
 
 class ReplicaManager:
-    """See the module."""
+    """See the module.
+
+    The ``role_listeners`` are called, without any lock, for each partition whose role may have changed; they
+    may not block. ``_to_wake`` are the partitions with new records whose followers are not woken yet.
+    ``_parked`` is the long poll of each follower, bounded by the number of brokers.
+    """
 
     def __init__(
         self,
@@ -82,67 +115,67 @@ class ReplicaManager:
         topic_settings: TopicSettingsTable,
         make_fetchers: Callable[[ReplicaManager], FetcherManager],
         max_lag_ms: float,
+        max_fetch_sessions: int,
         on_fatal: Callable[[BaseException], None],
         now_ms: Callable[[], float] = monotonic_ms,
     ) -> None:
         self.broker_id = broker_id
+        self.logs = logs
+        self._metadata = metadata
+        self._now_ms = now_ms
         self.produce_purgatory = Purgatory("produce", reaper)
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
-        self.logs, self._metadata, self._now_ms = logs, metadata, now_ms
-        self._partitions: dict[TopicPartition, Partition] = {}
+        self.follower_sessions = FollowerSessions(self.follower_purgatory.check_and_complete, metadata)
+        self.consumer_sessions = ConsumerSessions(
+            max_fetch_sessions, self.consumer_purgatory.check_and_complete, metadata, now_ms=now_ms
+        )
+        self.role_listeners: list[Callable[[TopicPartition], None]] = []
+        self.fence = Fence(self._fenced)
+        self.disk_failures = DiskFailures(broker_id, logs, isr_store, on_fatal=on_fatal)
         self.deletions = RecordDeletions(
             reaper,
             self._writable,
-            lambda: metadata.current.brokers,
-            note_error=self.note_error,
+            metadata,
+            note_error=self.disk_failures.note,
             log_start_moved=self._log_start_moved,
             now_ms=now_ms,
         )
-        self.fence = Fence(self._fenced)
-        # Told of each partition whose role may have changed, without any lock held; they may not block.
-        self.role_listeners: list[Callable[[TopicPartition], None]] = []
-        # For those that read as consumers do.
-        self.listeners = PartitionListeners[PartitionListener]()
-        self.follower_sessions = FollowerSessions(self.follower_purgatory.check_and_complete)
-        # Appended to, and their followers not woken yet; see `wake_followers`.
-        self._to_wake: deque[TopicPartition] = deque()
-        # The long poll of each follower; bounded by the number of brokers.
-        self._parked: dict[BrokerId, DelayedFetch] = {}
-        self.cold_reads = ColdReads(self.partition, self.note_error, on_fatal=on_fatal)
-        moved, epoch = self._high_watermark_moved, self._leading_epoch
-        self.isr_changes = IsrChanges(
-            isr_store, broker_epoch=epoch, now_ms=now_ms, on_high_watermark=moved, on_fatal=on_fatal
-        )
+        self._reader = FetchReader(self.partition, self.disk_failures.note, on_fatal=on_fatal)
         self._fetchers = make_fetchers(self)
-        self._roles = RoleChanges(
+        self.roles = RoleChanges(
             broker_id,
             logs,
-            self._partitions,
             self._fetchers,
+            self.disk_failures,
+            self.fence,
             topic_settings=topic_settings,
             max_lag_ms=max_lag_ms,
             now_ms=now_ms,
             role_changed=self._role_changed,
-            note_error=self.note_error,
-            role_refused=lambda: self.disk_failures.note_refused_role(),
         )
-        self.disk_failures = DiskFailures(
-            broker_id, logs, isr_store, drop_lost=self._roles.drop_lost, on_fatal=on_fatal
+        self.isr_changes = IsrChanges(
+            isr_store,
+            broker_epoch=self.roles.registered_epoch,
+            now_ms=now_ms,
+            on_high_watermark=self._high_watermark_moved,
+            on_fatal=on_fatal,
         )
+        self._to_wake: deque[TopicPartition] = deque()
+        self._parked: dict[BrokerId, DelayedFetch] = {}
 
     def start(self) -> None:
         self.isr_changes.start()
         self.disk_failures.start()
-        self.cold_reads.start()
+        self._reader.start()
         self._fetchers.start()
 
     def stop(self) -> None:
-        """End the threads and answer what waits; the logs are closed by their manager."""
+        """End the threads and answer the waiting requests; the logs are closed by their manager."""
         self._fetchers.stop()
         self.isr_changes.stop()
         self.disk_failures.stop()
-        self.cold_reads.stop()
+        self._reader.stop()
         for purgatory in (
             self.produce_purgatory,
             self.follower_purgatory,
@@ -152,21 +185,32 @@ class ReplicaManager:
             purgatory.shut_down()
         self.checkpoint_high_watermarks()
 
-    # Looking things up.
+    # Lookups
 
     def partition(self, name: TopicPartition) -> Partition:
-        """Raises KAFKA_STORAGE_ERROR when its disk failed, NOT_LEADER_OR_FOLLOWER when others are known to
-        hold it, else UNKNOWN_TOPIC_OR_PARTITION.
+        """Raises KAFKA_STORAGE_ERROR if its disk failed, NOT_LEADER_OR_FOLLOWER if only other brokers hold
+        it, else UNKNOWN_TOPIC_OR_PARTITION.
         """
-        found = self._partitions.get(name)
-        if found is not None:
-            return found
+        partition = self.roles.partitions.get(name)
+        if partition is not None:
+            return partition
         reason = self.logs.offline_partitions.get(name)
         if reason is not None:
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is offline: {reason}")
         if name.partition in self._metadata.current.partitions_of(name.topic):
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} holds no {name}")
         raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}")
+
+    def partitions(self) -> list[Partition]:
+        return list(self.roles.partitions.values())
+
+    def doubt(self, name: TopicPartition) -> str | None:
+        """Why this broker may not act as the leader of a partition, even for acks=all; or None."""
+        reason = self.fence.reason
+        if reason is None or self.fence.loss is not None:
+            return reason
+        partition = self.roles.partitions.get(name)
+        return None if partition is not None and partition.is_witnessed(self._now_ms()) else reason
 
     def _writable(self, name: TopicPartition, acks: int = 1) -> Partition:
         """As `partition`, and raises NOT_LEADER_OR_FOLLOWER while this broker is fenced."""
@@ -175,83 +219,13 @@ class ReplicaManager:
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
         return self.partition(name)
 
-    def doubt(self, name: TopicPartition) -> str | None:
-        """Why this broker may not act as the leader of a partition, even for acks=all; or None."""
-        reason = self.fence.reason
-        if reason is None or self.fence.loss is not None:
-            return reason
-        found = self._partitions.get(name)
-        return None if found is not None and found.is_witnessed(self._now_ms()) else reason
-
-    def partitions(self) -> list[Partition]:
-        return list(self._partitions.values())
-
-    def offline_partitions(self) -> dict[TopicPartition, Path | None]:
-        """The replicas that are lost because of their disk, and the log dir of each where it is known."""
-        return {name: self.logs.dir_of_offline(name) for name in self.logs.offline_partitions.copy()}
-
-    @property
-    def failed(self) -> FailedReplicas:
-        """The replicas that an unforeseen error has put out of service."""
-        return self._roles.failed
-
-    def fail_follower(self, partition: Partition, leader_epoch: LeaderEpoch, error: Exception) -> None:
-        """Put a follower of that epoch out of service, and no other replica."""
-        self._roles.fail_follower(partition, leader_epoch, error)
-
-    def note_error(self, error: ApiError) -> None:
-        """Take the log dir offline if the error is a disk failure. Any thread, with any lock."""
-        self.disk_failures.note(error)
-
-    @property
-    def leader_count(self) -> int:
-        return sum(partition.is_leader for partition in self.partitions())
-
-    # Fencing: without a ZooKeeper session a broker cannot know whether it still leads.
-
-    @property
-    def fenced(self) -> str | None:
-        """Why this broker refuses to write, or None."""
-        return self.fence.reason
-
-    @property
-    def controller_epoch(self) -> ControllerEpoch:
-        """The newest controller epoch that this broker knows."""
-        return self._roles.controller_epoch
-
-    def begin_life(
-        self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
-    ) -> None:
-        """This broker has registered; requests with an older broker or controller epoch are refused now."""
-        self._roles.begin_life(broker_epoch, controller_epoch)
-
-    def end_life(self, reason: str) -> None:
-        """The registration is gone: refuse writes, and all that is still meant for the life that ended."""
-        ended = self._roles.broker_epoch
-        self._roles.end_life()
-        self.fence.registration_lost(reason, ended)
-
-    def _fenced(self) -> None:
-        """Another broker may lead now: answer the waiting fetches, so that the clients look for it."""
-        for partition in self.partitions():
-            if partition.is_leader:
-                self._tell_consumers(partition.partition)
-
-    @property
-    def broker_epoch(self) -> BrokerEpoch:
-        return self._roles.broker_epoch
-
-    def _leading_epoch(self) -> BrokerEpoch | None:
-        """The epoch of the registration, once the controller has sent its roles; None before."""
-        return None if self.fence.loss is not None else self.broker_epoch
-
-    # Produce.
+    # Produce
 
     def looks_long_into(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:
         """Whether checking these batches before the append may take more than a moment."""
         now_ms = wall_clock_ms()
         return any(
-            (partition := self._partitions.get(name)) is not None
+            (partition := self.roles.partitions.get(name)) is not None
             and not is_quickly_prepared(produced.batches, partition.log.config, now_ms)
             for name, produced in batches
         )
@@ -259,7 +233,7 @@ class ReplicaManager:
     def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:
         """Whether an append of these batches may wait for the disk."""
         return any(
-            (partition := self._partitions.get(name)) is not None and partition.log.config.waits_for_disk
+            (partition := self.roles.partitions.get(name)) is not None and partition.log.config.waits_for_disk
             for name, _ in batches
         )
 
@@ -268,92 +242,84 @@ class ReplicaManager:
         acks: int,
         timeout_ms: int,
         batches: Sequence[tuple[TopicPartition, ProducedBatches]],
-        answer: Callable[[list[AppendOutcome]], None],
+        answer: AppendAnswer,
         *,
-        since: LeaderEpoch | None = None,
+        since: LeaderEpoch = EVER,
+        own_records: bool = False,
         below_min_isr: bool = False,
     ) -> None:
         """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
 
-        The record bytes are not used after this returns. A coordinator of this broker gives the epoch since
-        which it coordinates: where leadership has been elsewhere meanwhile, its records are refused. With
-        ``below_min_isr`` they are written even to too few replicas, which acks=all is then told afterwards.
+        The record bytes are not used after this returns. ``since`` and ``own_records``: see
+        `Partition.append_as_leader`; a coordinator writes so. With ``below_min_isr`` records are written even
+        to too few replicas, and the answer of acks=all then says so.
         """
-        now_ms = self._now_ms()
-        outcomes: list[AppendOutcome] = []
-        unacknowledged: list[Unacknowledged] = []
+        now_ms, wall_ms = self._now_ms(), wall_clock_ms()
+        require_all = acks == ACKS_ALL and not below_min_isr
+        responses: list[PartitionProduceResponse] = []
+        unacknowledged: list[_Unacknowledged] = []
         moved: list[TopicPartition] = []
+        written: list[TopicPartition] = []
         for name, produced in batches:
-            outcome = AppendOutcome(name)
-            outcomes.append(outcome)
-            require_all = acks == ACKS_ALL and not below_min_isr
-            appended = self._append_one(outcome, produced, acks, require_all, now_ms, since)
-            if appended is None:
+            partition, response = None, PartitionProduceResponse(index=name.partition, error_code=0)
+            responses.append(response)
+            try:
+                partition = self._writable(name, acks)
+                high_watermark = partition.high_watermark
+                appended = partition.append_as_leader(
+                    produced,
+                    require_all=require_all,
+                    now_ms=now_ms,
+                    wall_clock_ms=wall_ms,
+                    since=since,
+                    own_records=own_records,
+                )
+            except (ApiError, RecordsRefused) as error:
+                self._refuse(response, partition, error)
                 continue
+            response.base_offset = appended.base_offset
+            response.log_append_time_ms = appended.log_append_time_ms
+            response.log_start_offset = partition.log.log_start_offset
+            written.append(name)
             if acks == ACKS_ALL:
-                unacknowledged.append(appended)
-            if appended.high_watermark_moved:
+                unacknowledged.append(_Unacknowledged(partition, appended, response))
+            if partition.high_watermark != high_watermark:
                 moved.append(name)
-        delayed = None
         if unacknowledged:
-            delayed = DelayedProduce(int(now_ms) + timeout_ms, unacknowledged, lambda: answer(outcomes))
+            delayed = DelayedProduce(int(now_ms) + timeout_ms, unacknowledged, lambda: answer(responses))
             self.produce_purgatory.try_complete_else_watch(
                 delayed, [append.partition.partition for append in unacknowledged]
             )
-        for outcome in outcomes:
-            if outcome.base_offset >= 0:
-                self._to_wake.append(outcome.partition)
+        self._to_wake += written
         if len(self._to_wake) >= _MAX_TO_WAKE:
             self.wake_followers()
         for name in moved:
             self._high_watermark_moved(name)
-        if delayed is None:
-            answer(outcomes)
+        if not unacknowledged:
+            answer(responses)
 
-    def _append_one(
+    def _refuse(
         self,
-        outcome: AppendOutcome,
-        produced: ProducedBatches,
-        acks: int,
-        require_all: bool,
-        now_ms: float,
-        since: LeaderEpoch | None,
-    ) -> Unacknowledged | None:
-        """Append to one partition, and note the outcome; None when that is an error."""
-        partition = None
-        try:
-            partition = self._writable(outcome.partition, acks)
-            appended = append_checked(
-                partition,
-                produced,
-                require_all=require_all,
-                now_ms=now_ms,
-                wall_clock_ms=wall_clock_ms(),
-                since=since,
-            )
-        except (ApiError, RecordsRefused) as error:
-            if isinstance(error, RecordsRefused):
-                outcome.record_faults = error.faults
-            else:
-                self.note_error(error)
-            outcome.error, outcome.message = error.code, str(error)
-            if partition is not None and partition.is_leader:
-                # A producer whose id is unknown here learns by it whether its records were merely deleted.
-                outcome.log_start_offset = partition.log.log_start_offset
-            return None
-        outcome.base_offset = appended.result.base_offset
-        outcome.log_append_time_ms = appended.result.log_append_time_ms
-        outcome.log_start_offset = partition.log.log_start_offset
-        return Unacknowledged(
-            partition,
-            appended.leader_epoch,
-            appended.required_offset,
-            outcome,
-            appended.high_watermark_moved,
-        )
+        response: PartitionProduceResponse,
+        partition: Partition | None,
+        error: ApiError | RecordsRefused,
+    ) -> None:
+        if isinstance(error, RecordsRefused):
+            response.record_errors = [
+                RecordError(batch_index=fault.index, batch_index_error_message=fault.message)
+                for fault in error.faults
+            ]
+        else:
+            self.disk_failures.note(error)
+        response.error_code, response.error_message = error.code, str(error)
+        if partition is not None and partition.is_leader:
+            # A producer whose id is unknown here learns by it whether its records were merely deleted.
+            response.log_start_offset = partition.log.log_start_offset
+
+    # Wake-ups
 
     def wake_followers(self) -> None:
-        """Answer the followers' long polls for what was appended since the last call.
+        """Answer the followers' long polls for the records that were appended since the last call.
 
         Called at the end of a worker's run, not after each append: the requests that one connection has
         pipelined then travel to the followers in one fetch, and are acknowledged by the next.
@@ -365,95 +331,94 @@ class ReplicaManager:
             except IndexError:
                 # Another worker was faster.
                 break
-        self._tell_followers(names)
+        self._wake_followers_of(names)
 
-    def _tell_followers(self, names: Collection[TopicPartition]) -> None:
-        self.follower_sessions.tell(names)
-        # Those that have no session, or none yet.
+    def _wake_followers_of(self, names: Collection[TopicPartition]) -> None:
+        self.follower_sessions.listeners.wake(names)
+        # Fetches without a session watch the partitions themselves.
         for name in names:
             self.follower_purgatory.check_and_complete(name)
 
-    def _high_watermark_moved(self, name: TopicPartition) -> None:
-        self._tell_of_high_watermark(name)
-        self._tell_consumers(name)
-
-    def _tell_of_high_watermark(self, name: TopicPartition) -> None:
-        """Wake the waiting produce requests, and mark the partition in the followers' sessions."""
-        self.produce_purgatory.check_and_complete(name)
-        self.follower_sessions.mark(name)
-
-    def _log_start_moved(self, name: TopicPartition) -> None:
-        self._tell_followers([name])
-        self._tell_consumers(name)
-
-    def _tell_consumers(self, name: TopicPartition) -> None:
-        self.listeners.changed(name)
+    def _wake_consumers_of(self, name: TopicPartition) -> None:
+        self.consumer_sessions.listeners.wake((name,))
         self.consumer_purgatory.check_and_complete(name)
 
-    # Fetch.
+    def _acknowledge(self, name: TopicPartition) -> None:
+        """Wake the produce requests that wait for the high watermark; the next fetch of followers has it."""
+        self.produce_purgatory.check_and_complete(name)
+        self.follower_sessions.listeners.mark(name)
 
-    def fetch(
-        self, params: FetchParams, items: Sequence[FetchItem], answer: Callable[[FetchResult], None]
-    ) -> None:
-        """`fetch_from` for partitions that do not change while it waits."""
-        self.fetch_from(params, FixedItems(items), answer)
+    def _high_watermark_moved(self, name: TopicPartition) -> None:
+        self._acknowledge(name)
+        self._wake_consumers_of(name)
 
-    def fetch_from(
-        self, params: FetchParams, source: FetchSource, answer: Callable[[FetchResult], None]
-    ) -> None:
+    def _log_start_moved(self, name: TopicPartition) -> None:
+        self._wake_followers_of((name,))
+        self._wake_consumers_of(name)
+
+    def _role_changed(self, name: TopicPartition) -> None:
+        for listener in self.role_listeners:
+            listener(name)
+        self.produce_purgatory.check_and_complete(name)
+        self._wake_followers_of((name,))
+        self.deletions.check(name)
+        self._wake_consumers_of(name)
+
+    def _fenced(self) -> None:
+        """Another broker may lead now: answer the waiting fetches, so that the clients look for it."""
+        for partition in self.partitions():
+            if partition.is_leader:
+                self._wake_consumers_of(partition.partition)
+
+    # Fetch
+
+    def fetch(self, params: FetchParams, source: FetchSource, answer: Callable[[FetchResult], None]) -> None:
         """Read, and call ``answer`` once: now if there is enough or something is wrong, else later.
 
-        A follower has one long poll at a time: a newer fetch, even an empty one, has the older answered at
-        once. So a follower that is given more partitions to follow need not wait for its poll to run out.
+        A follower has one long poll at a time: a newer fetch, even an empty one, answers the older at once.
+        So a follower of additional partitions need not wait until its poll expires.
         """
-        found = read_all(self.partition, self.note_error, params, source.items())
+        result = self._reader.read_all(params, source.items())
         moved: list[TopicPartition] = []
         if params.is_follower:
             superseded = self._parked.pop(params.replica_id, None)
             if superseded is not None:
                 superseded.force_complete()
-            found, moved = self._note_progress(params, found)
+            result, moved = self._note_progress(params, result)
         elif self.fence.reason is not None:
-            found = refusing_to_wait(found, self.doubt)
+            result = refusing_to_wait(result, self.doubt)
         try:
-            self._answer_or_park(params, source, found, answer)
+            self._answer_or_park(params, source, result, answer)
         finally:
             # After the answer, because there may be many consumers and the follower should not wait for them.
             for name in moved:
-                self._tell_consumers(name)
+                self._wake_consumers_of(name)
 
     def _answer_or_park(
         self,
         params: FetchParams,
         source: FetchSource,
-        found: FetchResult,
+        result: FetchResult,
         answer: Callable[[FetchResult], None],
     ) -> None:
         watched = source.watched
-        if found.is_cold or found.is_urgent or not watched or params.max_wait_ms <= 0:
-            self.cold_reads.finish(params, found, answer)
+        if result.is_cold or result.is_urgent or not watched or params.max_wait_ms <= 0:
+            self._reader.finish(params, result, answer)
             return
-        if found.bytes_read >= params.min_bytes:
-            answer(found)
+        if result.bytes_read >= params.min_bytes:
+            answer(result)
             return
-        delayed = DelayedFetch(
-            int(self._now_ms()) + params.max_wait_ms,
-            params,
-            source,
-            self.partition,
-            self.note_error,
-            lambda found: self.cold_reads.finish(params, found, answer),
-        )
+        delayed = DelayedFetch(int(self._now_ms()) + params.max_wait_ms, params, source, self._reader, answer)
         purgatory = self.consumer_purgatory
         if params.is_follower:
             purgatory = self.follower_purgatory
-            # Only for brokers that exist: a stranger could make up ever new ids.
+            # Only for brokers that exist, since ids could be made up.
             if params.replica_id in self._metadata.current.brokers:
                 self._parked[params.replica_id] = delayed
         purgatory.try_complete_else_watch(delayed, watched)
 
     def _note_progress(
-        self, params: FetchParams, found: FetchResult
+        self, params: FetchParams, result: FetchResult
     ) -> tuple[FetchResult, list[TopicPartition]]:
         """Move high watermarks and expand ISRs by the log ends that a follower's fetch reports.
 
@@ -462,8 +427,8 @@ class ReplicaManager:
         now_ms = self._now_ms()
         registered = self._metadata.current.broker_epoch(params.replica_id)
         moved = []
-        outcomes = list(found.outcomes)
-        is_urgent = found.is_urgent
+        outcomes = list(result.outcomes)
+        is_urgent = result.is_urgent
         for index, (item, _, read, _) in enumerate(outcomes):
             if read is None or read.diverging is not None:
                 continue
@@ -491,40 +456,10 @@ class ReplicaManager:
                 if pending is not None:
                     self.isr_changes.submit(partition, pending)
         for name in moved:
-            self._tell_of_high_watermark(name)
-        return found._replace(outcomes=outcomes, is_urgent=is_urgent), moved
+            self._acknowledge(name)
+        return result._replace(outcomes=outcomes, is_urgent=is_urgent), moved
 
-    # The controller's requests; see `RoleChanges`.
-
-    def check_epochs(self, controller_epoch: int, broker_epoch: int) -> None:
-        """Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH."""
-        self._roles.check_epochs(controller_epoch, broker_epoch)
-
-    def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> list[PartitionError]:
-        """Take the roles that the controller gives; the errors per partition.
-
-        Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the request as a whole.
-        """
-        return self._roles.become_leader_or_follower(request)
-
-    def settings_changed(self, topics: Collection[str] | None) -> None:
-        """Put the changed settings of these topics, or with None of all, into force."""
-        self._roles.settings_changed(topics)
-
-    def stop_replicas(self, request: StopReplicaRequest) -> list[PartitionError]:
-        """Give up replicas, and delete those that the controller says. Raises as the other one."""
-        return self._roles.stop_replicas(request)
-
-    def _role_changed(self, name: TopicPartition) -> None:
-        """Wake the requests that wait for a partition whose role has changed."""
-        for listener in self.role_listeners:
-            listener(name)
-        self.produce_purgatory.check_and_complete(name)
-        self._tell_followers([name])
-        self.deletions.check(name)
-        self._tell_consumers(name)
-
-    # Background work, called by the scheduler.
+    # Background work, called by the scheduler
 
     def shrink_isrs(self) -> None:
         """Remove replicas from the ISRs that have not been caught up for ``replica.lag.time.max.ms``.
@@ -532,12 +467,12 @@ class ReplicaManager:
         High watermarks stop waiting for such replicas. Roles that were refused lately, or that failed some
         time ago, are requested again.
         """
-        if self.failed.take_due():
+        if self.roles.failed.take_due():
             self.disk_failures.note_refused_role()
         self.disk_failures.retry_refused_roles()
         now_ms = self._now_ms()
         for partition in self.partitions():
-            if partition.role is Role.LEADER:
+            if partition.is_leader:
                 pending = partition.propose_shrink(now_ms)
                 if pending is not None:
                     self.isr_changes.submit(partition, pending)
@@ -545,21 +480,22 @@ class ReplicaManager:
                     self._high_watermark_moved(partition.partition)
 
     def checkpoint_high_watermarks(self) -> None:
-        """Write the high watermarks down, so that a restart need not begin at the log's start."""
-        marks = self._roles.unclaimed_high_watermarks()
+        """Write the high watermarks to disk, so that a restart need not begin at the log's start."""
+        marks = self.roles.unclaimed_high_watermarks()
         marks |= {partition.partition: partition.high_watermark for partition in self.partitions()}
         self.logs.checkpoint_high_watermarks(marks)
 
     def retain(self) -> None:
         """Apply time and size retention to every log."""
+
+        def high_watermark_of(name: TopicPartition) -> int | None:
+            partition = self.roles.partitions.get(name)
+            return None if partition is None else partition.high_watermark
+
         before = [(partition, partition.log.log_start_offset) for partition in self.partitions()]
-        deleted = self.logs.retention_pass(wall_clock_ms(), self._high_watermark_of)
+        deleted = self.logs.retention_pass(wall_clock_ms(), high_watermark_of)
         if deleted:
             logger.info("retention deleted %d segments", deleted)
         for partition, log_start_offset in before:
             if partition.log.log_start_offset != log_start_offset:
                 self._log_start_moved(partition.partition)
-
-    def _high_watermark_of(self, name: TopicPartition) -> int | None:
-        found = self._partitions.get(name)
-        return None if found is None else found.high_watermark

@@ -1,15 +1,17 @@
-"""What a replica says of itself and of what it did: plain values, free of its lock. Any thread."""
+"""The values that a replica gives to its callers, and the words for what they want of it. Any thread."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from barnabas.broker.log.appending import AppendResult
 from barnabas.broker.replication.isr import IsrState
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+
+EVER: Final = LeaderEpoch(1 << 31)
+"""For ``since``: the caller does not mind when this replica came to lead."""
 
 
 class Role(Enum):
@@ -20,41 +22,50 @@ class Role(Enum):
     FOLLOWER = "follower"
 
 
-class LeaderAppend(NamedTuple):
-    """An append as leader. ``required_offset`` is what the high watermark must reach for acks=all.
+class Isolation(Enum):
+    """How far a reader may read; the values are those of Kafka's protocol, -1 is ours."""
 
-    For batches that were written before, that is behind the old ones, maybe far below the log's end.
-    """
+    FOLLOWER = -1
+    """To the log end offset."""
+    READ_UNCOMMITTED = 0
+    """To the high watermark."""
+    READ_COMMITTED = 1
+    """To the last stable offset."""
 
-    result: AppendResult
-    leader_epoch: LeaderEpoch
-    required_offset: Offset
-    high_watermark_moved: bool
+    @classmethod
+    def of_request(cls, replica_id: int, isolation_level: int) -> Isolation:
+        """By the fields of a Fetch or ListOffsets request; consumers have a negative replica id."""
+        if replica_id >= 0:
+            return cls.FOLLOWER
+        return cls.READ_COMMITTED if isolation_level == cls.READ_COMMITTED.value else cls.READ_UNCOMMITTED
 
 
 class PartitionRead(NamedTuple):
     """The result of reading one partition. ``diverging`` is set instead of records (KIP-595).
 
-    ``is_cold``: there are records that the caller could not read without waiting for the disk.
+    ``end_offset`` is where the reader's isolation ends. ``is_cold``: there are records that could not be read
+    without waiting for the disk.
     """
 
     records: memoryview
     high_watermark: Offset
+    last_stable_offset: Offset
     log_start_offset: Offset
     log_end_offset: Offset
+    end_offset: Offset
     diverging: EpochEnd | None = None
     is_cold: bool = False
 
 
 class FollowerProgress(NamedTuple):
-    """What a follower's fetch has changed."""
+    """The changes by a follower's fetch."""
 
     high_watermark_moved: bool
     may_join_isr: bool
 
 
 class FollowerPosition(NamedTuple):
-    """``last_epoch`` is the epoch of the last record, -1 while there is none."""
+    """``last_epoch`` is the epoch of the last record, -1 without records."""
 
     log_end_offset: Offset
     last_epoch: LeaderEpoch

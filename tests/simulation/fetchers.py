@@ -51,8 +51,8 @@ class SimFetcher:
             leader,
             settings,
             broker.metadata,
-            broker_epoch=lambda: broker.replicas.broker_epoch,
-            note_error=broker.replicas.note_error,
+            broker_epoch=lambda: broker.replicas.roles.broker_epoch,
+            note_error=broker.replicas.disk_failures.note,
         )
         self._world = world
         self._broker = broker

@@ -28,7 +28,7 @@ def the_leaders_high_watermark_is_taken_as_it_is(setattr_: SetAttr) -> None:
 
     def trusting(self: Partition, records: memoryview, **arguments: Any) -> bool:
         appended = append(self, records, **arguments)
-        self._high_watermark = max(self._high_watermark, arguments["leader_high_watermark"])
+        self.high_watermark = max(self.high_watermark, arguments["leader_high_watermark"])
         return appended
 
     setattr_(Partition, "append_as_follower", trusting)

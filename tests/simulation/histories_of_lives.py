@@ -63,7 +63,7 @@ def an_expiry_heard_after_the_next_registration() -> None:
     while member.session_event():
         continue
     world.settle()
-    assert world.brokers[B].replicas.fenced is None
+    assert world.brokers[B].replicas.fence.reason is None
     end(world)
 
 

@@ -8,9 +8,9 @@ records may have been deleted; so the second batch might overtake the first when
 
 from __future__ import annotations
 
-from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, Offset
+from barnabas.protocol.messages.produce import PartitionProduceResponse
 from tests.simulation.chaos import Chaos
 from tests.simulation.disk import encode, idempotent
 from tests.simulation.world import World
@@ -45,8 +45,8 @@ class IdempotentProducer:
     def _send(self, broker: BrokerId, sequence: int, is_answer_lost: bool) -> None:
         target, value = self._world.brokers[broker], idempotent(self.producer_id, sequence)
 
-        def answer(outcomes: list[AppendOutcome]) -> None:
-            if outcomes[0].error != ErrorCode.NONE:
+        def answer(outcomes: list[PartitionProduceResponse]) -> None:
+            if outcomes[0].error_code != ErrorCode.NONE:
                 return
             self._world.truth.acknowledged(Offset(outcomes[0].base_offset), [value])
             if not is_answer_lost and sequence in self.unanswered:

@@ -83,7 +83,7 @@ class SimMember:
         self.store.start()
         earlier = self.store.brokers().get(self.id)
         if earlier is not None:
-            replicas.begin_life(BrokerEpoch(earlier.broker_epoch + 1))
+            replicas.roles.registered(BrokerEpoch(earlier.broker_epoch + 1))
         self.membership.join(self._registration())
         self.controller.start()
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.broker.replication import fetching, rules
+from barnabas.broker.replication import fetch_wait, rules
 from barnabas.broker.replication import partition as partition_module
-from barnabas.broker.replication.followers import Followers
-from barnabas.broker.replication.isr import PendingExpand, PendingShrink
+from barnabas.broker.replication.isr import FollowerStates, PendingExpand, PendingShrink
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
-from barnabas.broker.replication.role_changes import RoleChanges
+from barnabas.broker.replication.roles import RoleChanges
 from barnabas.controller import replica_state
 from barnabas.controller.context import ControllerContext
 from barnabas.protocol.errors import ErrorCode
@@ -153,7 +152,7 @@ def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
 
 def a_follower_left_behind_is_not_told_where_to_begin(setattr_: SetAttr) -> None:
     """Found in this code: the follower kept fetching at a deleted offset."""
-    setattr_(fetching, "_log_start", lambda partition, error: -1)
+    setattr_(fetch_wait, "_log_start", lambda partition, error: -1)
 
 
 def a_log_that_lies_before_the_leaders_is_kept(setattr_: SetAttr) -> None:
@@ -162,7 +161,7 @@ def a_log_that_lies_before_the_leaders_is_kept(setattr_: SetAttr) -> None:
 
 
 def the_leaders_own_append_is_acknowledged(setattr_: SetAttr) -> None:
-    def eager(self: Partition, leader_epoch: Any, required_offset: Any) -> Any:
+    def eager(self: Partition, appended: Any) -> Any:
         return ErrorCode.NONE if self.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     setattr_(Partition, "acknowledgement", eager)
@@ -171,24 +170,24 @@ def the_leaders_own_append_is_acknowledged(setattr_: SetAttr) -> None:
 def an_append_of_an_earlier_leadership_is_acknowledged(setattr_: SetAttr) -> None:
     """The high watermark passes the offset, perhaps with records of another leader."""
 
-    def forgetful(self: Partition, leader_epoch: Any, required_offset: Any) -> Any:
-        return None if self.high_watermark < required_offset else ErrorCode.NONE
+    def forgetful(self: Partition, appended: Any) -> Any:
+        return None if self.high_watermark <= appended.last_offset else ErrorCode.NONE
 
     setattr_(Partition, "acknowledgement", forgetful)
 
 
 def a_new_leader_tells_its_stale_high_watermark(setattr_: SetAttr) -> None:
-    setattr_(Partition, "latest_offset", lambda self, epoch: self.high_watermark)
+    setattr_(Partition, "latest_offset", lambda self, epoch, isolation: self.high_watermark)
 
 
 def followers_ends_outlive_a_missed_epoch(setattr_: SetAttr) -> None:
     """Found in this code: a leader kept its followers' log ends across an epoch of another leader."""
-    begin_epoch = Followers.begin_epoch
+    begin_epoch = FollowerStates.begin_epoch
 
-    def trusting(self: Followers, *args: Any, knows_ends: bool, **kwargs: Any) -> None:
+    def trusting(self: FollowerStates, *args: Any, knows_ends: bool, **kwargs: Any) -> None:
         begin_epoch(self, *args, knows_ends=bool(self._states), **kwargs)
 
-    setattr_(Followers, "begin_epoch", trusting)
+    setattr_(FollowerStates, "begin_epoch", trusting)
 
 
 def lives_of_the_isr_are_not_compared(setattr_: SetAttr) -> None:

@@ -77,7 +77,7 @@ def a_duplicate_is_acknowledged_at_once(setattr_: SetAttr) -> None:
 
     def hasty(self: Partition, *arguments: Any, **named: Any) -> Any:
         done = append(self, *arguments, **named)
-        return done if done.result.record_count else done._replace(required_offset=Offset(0))
+        return done if done.record_count else done._replace(last_offset=Offset(-1))
 
     setattr_(Partition, "append_as_leader", hasty)
 

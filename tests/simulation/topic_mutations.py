@@ -9,8 +9,8 @@ from typing import Any
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.stray_logs import StrayLogs
-from barnabas.broker.replication import fetching
-from barnabas.broker.replication.role_changes import RoleChanges
+from barnabas.broker.replication import fetch_wait
+from barnabas.broker.replication.roles import RoleChanges
 from barnabas.controller import topic_admin
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.term import ControllerTerm
@@ -139,7 +139,7 @@ def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:
 
 def followers_fetch_by_name(setattr_: SetAttr) -> None:
     """Found in this code, as in Kafka before KIP-516: a leader of the old topic served the new one."""
-    setattr_(fetching, "_find", lambda partition_of, item: partition_of(item.partition))
+    setattr_(fetch_wait, "find", lambda partition_of, item: partition_of(item.partition))
 
 
 FOUND_IN_TOPICS: dict[Mutation, int] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.replica_views import Isolation, Role
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from tests.simulation.disk import Entry, LogView
@@ -140,7 +140,7 @@ class Truth:
             partition = self.partition(brokers[replica])
             if partition is None or partition.leader_epoch != state.leader_epoch:
                 return False
-            if brokers[replica].replicas.fenced is not None:
+            if brokers[replica].replicas.fence.reason is not None:
                 return False
             marks |= {partition.high_watermark, partition.log_end_offset}
         return len(marks) == 1
@@ -286,7 +286,7 @@ class Truth:
         if partition.leader_epoch != state.leader_epoch:
             return
         try:
-            latest = partition.latest_offset(-1)
+            latest = partition.latest_offset(-1, Isolation.READ_UNCOMMITTED)
         except ApiError:
             # The leader does not know the log end yet, and answers with an error.
             return

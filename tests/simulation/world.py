@@ -19,14 +19,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
-from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
-from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.request_order import RequestOrder
@@ -35,6 +33,7 @@ from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment, TopicAssignment
 from tests.simulation.channels import HANDLERS, SimChannels
@@ -121,7 +120,7 @@ class SimBroker:
 
     def partition_of(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition | None:
         """Its replica while the process is up; with `topic_id`, only a replica of that topic."""
-        partition = self.replicas._partitions.get(tp) if self.is_up else None
+        partition = self.replicas.roles.partitions.get(tp) if self.is_up else None
         if partition is None or topic_id is None or partition.log.topic_id == topic_id:
             return partition
         return None
@@ -155,15 +154,13 @@ class SimBroker:
             topic_settings=SimTopicSettings(world.min_insync_replicas),
             make_fetchers=lambda manager: self.fetchers,
             max_lag_ms=world.max_lag_ms,
+            max_fetch_sessions=10,
             on_fatal=raise_it,
             now_ms=self.now_ms,
         )
         self.services = SimpleNamespace(
             replicas=self.replicas,
             metadata=self.metadata,
-            fetch_sessions=FetchSessionCache(
-                10, self.replicas.listeners, self.replicas.consumer_purgatory.check_and_complete
-            ),
             request_order=RequestOrder(),
             config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
         )
@@ -177,7 +174,7 @@ class SimBroker:
         try:
             yield
         except LogDirFailure as error:
-            self.replicas.note_error(error)
+            self.replicas.disk_failures.note(error)
 
     def crash(self, *, power_loss: random.Random | None = None) -> None:
         """Kill the process; a power loss also takes all or some of the unflushed bytes."""
@@ -385,7 +382,7 @@ class World:
         """SIGTERM: the leaderships move away, then the process shuts down cleanly."""
         host, controller = self.hosts[broker], self.controller
         if controller is not None:
-            epoch = host.replicas.broker_epoch
+            epoch = host.replicas.roles.broker_epoch
             controller.controlled_shutdown(broker, epoch, lambda code, remaining: None)
             while self.control():
                 self.check()
@@ -443,8 +440,8 @@ class World:
         if (place := self.place_of(target, tp)) is not None:
             self.origins |= dict.fromkeys(values, place)
 
-        def answer(outcomes: list[AppendOutcome]) -> None:
-            if outcomes[0].error == ErrorCode.NONE and acks == -1 and truth is not None:
+        def answer(outcomes: list[PartitionProduceResponse]) -> None:
+            if outcomes[0].error_code == ErrorCode.NONE and acks == -1 and truth is not None:
                 truth.acknowledged(Offset(outcomes[0].base_offset), values)
 
         records = encode_batch(*values) if is_one_batch else encode(*values)
@@ -576,7 +573,7 @@ class World:
             truth.check()
         for broker in self.brokers.values():
             # A broker survives the failure of a replica; here it is a finding.
-            if broker.is_up and (failed := broker.replicas.failed.reasons()):
+            if broker.is_up and (failed := broker.replicas.roles.failed.reasons()):
                 raise Violation(f"replicas of broker {broker.id} failed: {failed}")
 
     @property

@@ -9,12 +9,11 @@ from typing import Any
 
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
-from barnabas.broker.replication.appending import AppendOutcome
+from barnabas.broker.replication.fetch_wait import FetchItem, FetchParams, FetchResult, FixedItems
 from barnabas.broker.replication.fetcher import FollowedLeader
-from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchResult
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.replication.replica_views import FollowerProgress
+from barnabas.broker.replication.replica_views import FollowerProgress, Isolation
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -32,6 +31,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from barnabas.zookeeper.znodes import LeadershipState
 from tests.support.memory_log import RECORD, MemoryLog, MemoryLogs, encode
@@ -40,6 +40,9 @@ TP = TopicPartition("topic", 0)
 ME, TWO, THREE, FOUR = (BrokerId(number) for number in (1, 2, 3, 4))
 LAG_MS = 1_000.0
 TOPIC_ID = uuid.UUID(int=7)
+
+Appended = list[list[PartitionProduceResponse]]
+"""The answers to a produce request: at most one, with a response for each batch."""
 
 
 def partition_of(
@@ -116,6 +119,31 @@ def fetched(
         log_start_offset=Offset(0),
         leader_log_end_offset=Offset(partition.log_end_offset if leader_end is None else leader_end),
         now_ms=now_ms,
+    )
+
+
+def fetch_item(
+    name: TopicPartition = TP, offset: int = 0, *, epoch: int = -1, max_bytes: int = 1 << 20
+) -> FetchItem:
+    return FetchItem(name, epoch, Offset(offset), -1, Offset(0), max_bytes)
+
+
+def fetch_params(
+    replica: int = -1,
+    *,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    broker_epoch: int = 5,
+) -> FetchParams:
+    """Of a follower, or without a replica id of a consumer."""
+    return FetchParams(
+        BrokerId(replica),
+        BrokerEpoch(broker_epoch),
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        Isolation.of_request(replica, 0),
     )
 
 
@@ -223,6 +251,7 @@ class Managed:
             topic_settings=self.settings,
             make_fetchers=lambda manager: self.fetchers,
             max_lag_ms=LAG_MS,
+            max_fetch_sessions=1_000,
             on_fatal=fatal,
             now_ms=now_ms,
         )
@@ -240,7 +269,7 @@ class Managed:
     ) -> list[ErrorCode]:
         """A LeaderAndIsr arrives; the errors of its partitions."""
         configs = [TopicConfigEntry(name="min.insync.replicas", value=str(min_insync_replicas))]
-        errors = self.manager.become_leader_or_follower(
+        errors = self.manager.roles.become_leader_or_follower(
             LeaderAndIsrRequest(
                 controller_id=9,
                 controller_epoch=controller_epoch,
@@ -273,7 +302,7 @@ class Managed:
         stopped = StopReplicaPartition(
             partition_index=TP.partition, leader_epoch=epoch, delete_partition=delete
         )
-        errors = self.manager.stop_replicas(
+        errors = self.manager.roles.stop_replicas(
             StopReplicaRequest(
                 controller_id=9,
                 controller_epoch=controller_epoch,
@@ -289,9 +318,9 @@ class Managed:
         """The controller says who lives, with which broker epoch, and who leads."""
         self.metadata.update(metadata(epochs, *states))
 
-    def produce(self, acks: int = -1, count: int = 1, timeout_ms: int = 1_000) -> list[list[AppendOutcome]]:
-        """A produce request; what it is answered with will be in the list."""
-        answers: list[list[AppendOutcome]] = []
+    def produce(self, acks: int = -1, count: int = 1, timeout_ms: int = 1_000) -> Appended:
+        """A produce request; its answer will be in the list."""
+        answers: Appended = []
         self.manager.append(acks, timeout_ms, [(TP, encode(*range(count)))], answers.append)
         self.manager.wake_followers()
         return answers
@@ -310,9 +339,11 @@ class Managed:
     ) -> list[FetchResult]:
         """A fetch; what it is answered with will be in the list."""
         answers: list[FetchResult] = []
-        item = FetchItem(partition, epoch, Offset(offset), -1, Offset(0), max_bytes)
-        params = FetchParams(BrokerId(replica), BrokerEpoch(broker_epoch), max_wait_ms, min_bytes, 1 << 20)
-        self.manager.fetch(params, [item], answers.append)
+        item = fetch_item(partition, offset, epoch=epoch, max_bytes=max_bytes)
+        params = fetch_params(
+            replica, max_wait_ms=max_wait_ms, min_bytes=min_bytes, broker_epoch=broker_epoch
+        )
+        self.manager.fetch(params, FixedItems([item]), answers.append)
         return answers
 
     def pass_time(self, ms: float) -> None:

@@ -27,7 +27,6 @@ from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
-from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
@@ -230,11 +229,6 @@ class Serving:
             }
         )
         manager = self.managed.manager
-        self.fetch_sessions = FetchSessionCache(
-            config.max_incremental_fetch_session_cache_slots,
-            manager.listeners,
-            manager.consumer_purgatory.check_and_complete,
-        )
         self.wall_ms = 1_700_000_000_000
         self.partitions_in_zookeeper: int | None = None
         self.groups = GroupCoordinator(
@@ -267,7 +261,6 @@ class Serving:
                 controller=self.controller,
                 slow_work=self.slow,
                 producer_ids=ProducerIds(self.blocks.claim, self.slow),
-                fetch_sessions=self.fetch_sessions,
                 groups=self.groups,
             )
         )

@@ -10,7 +10,7 @@ import pytest
 
 from barnabas.broker import membership
 from barnabas.broker.membership import Membership
-from barnabas.broker.replication.fence import Fence
+from barnabas.broker.replication.roles import Fence
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, ControllerEpoch
 from barnabas.zookeeper.session import SessionEvent, Threads
 from barnabas.zookeeper.znodes import MalformedZnode
@@ -44,14 +44,17 @@ class Store:
 
 
 class Replicas:
+    """Also its own roles."""
+
     def __init__(self) -> None:
+        self.roles = self
         self.fence = Fence()
         self.broker_epoch = NO_BROKER_EPOCH
 
-    def begin_life(self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch) -> None:
+    def registered(self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch) -> None:
         self.broker_epoch = broker_epoch
 
-    def end_life(self, reason: str) -> None:
+    def registration_lost(self, reason: str) -> None:
         self.fence.registration_lost(reason, self.broker_epoch)
 
 

@@ -18,10 +18,10 @@ from barnabas.broker.coordinators.group_records import (
     to_bytes,
 )
 from barnabas.broker.log.appending import ProducedBatches
-from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.records import decode_records
 
 PARTITION = TopicPartition("__consumer_offsets", 3)
@@ -38,7 +38,7 @@ class FakeReplicas:
 
     def __init__(self) -> None:
         self.batches: list[list[Record]] = []
-        self.open: list[Callable[[list[AppendOutcome]], None]] = []
+        self.open: list[Callable[[list[PartitionProduceResponse]], None]] = []
         self.at_once = False
         self.error = ErrorCode.NONE
         self.arguments: list[tuple[int, int, LeaderEpoch | None]] = []
@@ -51,9 +51,10 @@ class FakeReplicas:
         acks: int,
         timeout_ms: int,
         batches: Sequence[tuple[TopicPartition, ProducedBatches]],
-        answer: Callable[[list[AppendOutcome]], None],
+        answer: Callable[[list[PartitionProduceResponse]], None],
         *,
-        since: LeaderEpoch | None = None,
+        since: LeaderEpoch,
+        own_records: bool,
         below_min_isr: bool = False,
     ) -> None:
         ((name, produced),) = batches
@@ -70,7 +71,9 @@ class FakeReplicas:
         answer = self.open.pop(0)
         offset = -1 if self.error else self.end
         self.end += len(self.batches[-1])
-        answer([AppendOutcome(PARTITION, self.error, base_offset=offset)])
+        answer(
+            [PartitionProduceResponse(index=PARTITION.partition, error_code=self.error, base_offset=offset)]
+        )
 
     def wake_followers(self) -> None:
         self.woken += 1

@@ -213,8 +213,9 @@ class SessionMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_session_that_is_closed_is_listened_for_no_more(self) -> None:
-        if not len(self.serving.fetch_sessions):
-            assert not len(self.serving.managed.manager.listeners)
+        sessions = self.serving.managed.manager.consumer_sessions
+        if not len(sessions):
+            assert not len(sessions.listeners)
 
 
 SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

@@ -225,7 +225,7 @@ def test_groups_that_cannot_be_loaded_fail_their_partition_until_leadership_chan
     lead(serving, epoch=1, leader=2)
     lead(serving, epoch=2)
     work(serving)
-    assert serving.managed.manager.failed.reasons() == {}
+    assert serving.managed.manager.roles.failed.reasons() == {}
     assert serving.groups.shards._shards[0].state is ShardState.SERVING
 
 

@@ -80,7 +80,7 @@ def test_leader_and_isr_assigns_roles_and_returns_errors_per_partition(serving: 
 
 
 def test_requests_with_an_old_controller_or_broker_epoch_are_refused(serving: Serving) -> None:
-    serving.managed.manager.begin_life(20)
+    serving.managed.manager.roles.registered(20)
     serving.call(leader_and_isr(controller_epoch=5, broker_epoch=20), INTERNAL)
     stale = serving.call(leader_and_isr(controller_epoch=4, broker_epoch=20), INTERNAL)
     assert stale.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
@@ -134,14 +134,14 @@ def test_a_broker_that_registers_again_is_fenced_until_the_controller_sends_its_
     serving: Serving,
 ) -> None:
     manager = serving.managed.manager
-    manager.begin_life(20)
-    manager.end_life("the session has expired")
+    manager.roles.registered(20)
+    manager.roles.registration_lost("the session has expired")
     serving.call(leader_and_isr(broker_epoch=20), INTERNAL)
-    assert manager.fenced == "the session has expired", "it speaks of the life that has ended"
-    manager.begin_life(31)
-    assert manager.fenced == "the session has expired"
+    assert manager.fence.reason == "the session has expired", "it speaks of the life that has ended"
+    manager.roles.registered(31)
+    assert manager.fence.reason == "the session has expired"
     serving.call(leader_and_isr(broker_epoch=31), INTERNAL)
-    assert manager.fenced is None
+    assert manager.fence.reason is None
 
 
 def test_stop_replica_returns_an_error_per_partition(leading: Serving) -> None:

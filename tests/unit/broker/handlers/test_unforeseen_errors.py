@@ -8,8 +8,7 @@ import pytest
 
 from barnabas.broker.handlers import delete_records, fetch, groups, offsets, produce
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.replication import replica_manager
-from barnabas.broker.replication.fetching import FetchResult
+from barnabas.broker.replication.fetch_wait import FetchReader, FetchResult
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
@@ -45,7 +44,7 @@ def fail(*args: Any, **kwargs: Any) -> Any:
     ("request_", "module", "name"),
     [
         pytest.param(FETCH, fetch, "_partition", id="fetch"),
-        pytest.param(FOLLOW, fetch, "_answer_to_follower", id="fetch of a follower"),
+        pytest.param(FOLLOW, fetch, "_partition", id="fetch of a follower"),
         pytest.param(produce_request(batch(b"a"), acks=-1), produce, "_response", id="produce"),
         pytest.param(deletion(), delete_records, "_response", id="delete records"),
         pytest.param(DescribeGroupsRequest(groups=["g"]), groups, "_describe", id="describe groups"),
@@ -100,12 +99,12 @@ def test_slow_work_that_fails_after_its_answer_is_answered_once(
 def test_a_fetch_of_cold_records_whose_answer_fails_closes_the_connection(
     leading: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_all = replica_manager.read_all
+    read_all = FetchReader.read_all
 
     def cold(*args: Any) -> FetchResult:
         return read_all(*args)._replace(is_cold=True)
 
-    monkeypatch.setattr(replica_manager, "read_all", cold)
+    monkeypatch.setattr(FetchReader, "read_all", cold)
     monkeypatch.setattr(fetch, "_partition", fail)
     connection = leading.send(FETCH)
     assert connection.closed is not None

@@ -8,7 +8,6 @@ from pathlib import Path
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.replication.appending import append_checked
 from barnabas.protocol.batch_builder import build_batch
 from tests.support.building import ME, TP, TWO, partition_of, state
 from tests.support.slow_disk import SlowDisk
@@ -24,7 +23,7 @@ def test_the_isr_check_goes_on_while_an_append_is_forced_to_a_slow_disk(tmp_path
     records = parse_produced(build_batch([(None, b"v")]))
 
     def append() -> None:
-        append_checked(partition, records, require_all=False, now_ms=0.0, wall_clock_ms=0)
+        partition.append_as_leader(records, require_all=False, now_ms=0.0, wall_clock_ms=0)
 
     appending = threading.Thread(target=append, daemon=True)
     shrunk = threading.Event()

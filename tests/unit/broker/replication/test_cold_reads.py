@@ -13,20 +13,18 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.replication import fetching
-from barnabas.broker.replication.cold_reads import ColdReads
-from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchResult, read_all
+from barnabas.broker.replication import fetch_wait
+from barnabas.broker.replication.fetch_wait import FetchParams, FetchReader, FetchResult
 from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
+from barnabas.protocol.ids import Offset, TopicPartition
+from tests.support.building import fetch_item, fetch_params
 from tests.support.logs import append_batches
 from tests.support.waiting import DEADLINE_S
 
 NAMES = [TopicPartition("t", number) for number in range(3)]
-PARAMS = FetchParams(
-    replica_id=BrokerId(-1), replica_epoch=BrokerEpoch(-1), max_wait_ms=0, min_bytes=1, max_bytes=10_000
-)
+PARAMS = fetch_params(max_bytes=10_000)
 
 
 class Reader:
@@ -52,7 +50,7 @@ class Reader:
     ) -> PartitionRead:
         end = self.log.log_end_offset
         if self.is_cold and not may_wait:
-            return PartitionRead(memoryview(b""), end, Offset(0), end, is_cold=True)
+            return PartitionRead(memoryview(b""), end, end, Offset(0), end, end, is_cold=True)
         if may_wait:
             self.waited_on.append(threading.current_thread().name)
             self.is_waiting.set()
@@ -60,7 +58,7 @@ class Reader:
         if self.error is not None:
             raise self.error
         found = self.log.read(fetch_offset, max_bytes, min_one_batch=min_one_batch)
-        return PartitionRead(found.records, end, Offset(0), end)
+        return PartitionRead(found.records, end, end, Offset(0), end, end)
 
 
 class Rig:
@@ -75,12 +73,12 @@ class Rig:
                 append_batches(log, build_batch([(None, b"v" * 1_000)]))
             self.readers[name] = Reader(log)
         self.find: Any = self.readers.__getitem__
-        self.cold_reads = ColdReads(self.find, self.noted.append, on_fatal=raise_it, **bounds)
+        self.reader = FetchReader(self.find, self.noted.append, on_fatal=raise_it, **bounds)
 
     def fetch(self, *names: TopicPartition, params: FetchParams = PARAMS) -> FetchResult:
-        items = [FetchItem(name, -1, Offset(0), -1, Offset(-1), 5_000) for name in names]
-        found = read_all(self.find, self.noted.append, params, items)
-        self.cold_reads.finish(params, found, self.answer)
+        items = [fetch_item(name, max_bytes=5_000) for name in names]
+        found = self.reader.read_all(params, items)
+        self.reader.finish(params, found, self.answer)
         return found
 
     def answer(self, found: FetchResult) -> None:
@@ -109,7 +107,7 @@ def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     def make(*, is_running: bool = True, **bounds: int) -> Rig:
         rig = Rig(tmp_path, **bounds)
         if is_running:
-            rig.cold_reads.start()
+            rig.reader.start()
         made.append(rig)
         return rig
 
@@ -117,7 +115,7 @@ def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     for rig in made:
         for reader in rig.readers.values():
             reader.may_go_on.set()
-        rig.cold_reads.stop()
+        rig.reader.stop()
         for reader in rig.readers.values():
             reader.log.abandon()
 
@@ -228,7 +226,7 @@ def test_a_leader_that_was_deposed_while_the_disk_was_read_says_so(make_rig: Cal
 def test_an_answer_holds_only_so_much_and_each_partition_comes_first_at_times(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "_MAX_COLD_BYTES", 1_000)
+    monkeypatch.setattr(fetch_wait, "_MAX_COLD_BYTES", 1_000)
     rig = make_rig(is_running=False)
     for _ in range(3):
         rig.fetch(*NAMES)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.replication.fetching import FetchItem, FetchParams
+from barnabas.broker.replication.fetch_wait import FixedItems
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
-from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, state
+from barnabas.protocol.ids import TopicPartition
+from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, fetch_item, fetch_params, state
 from tests.support.memory_log import RECORD, decode, encode
 
 
@@ -35,7 +35,7 @@ def test_acks_all_is_answered_when_the_last_in_sync_has_it(led: Managed) -> None
     assert answers == []
     led.fetch(2, replica=THREE)
     ((outcome,),) = answers
-    assert (outcome.error, outcome.base_offset, outcome.partition) == (ErrorCode.NONE, 0, TP)
+    assert (outcome.error_code, outcome.base_offset, outcome.index) == (ErrorCode.NONE, 0, TP.partition)
     led.pass_time(10_000)
     led.fetch(2, replica=THREE)
     assert len(answers) == 1
@@ -45,7 +45,7 @@ def test_acks_all_is_answered_when_the_last_in_sync_has_it(led: Managed) -> None
 def test_acks_1_and_0_wait_for_nobody(led: Managed) -> None:
     for acks in (1, 0):
         ((outcome,),) = led.produce(acks=acks)
-        assert outcome.error is ErrorCode.NONE
+        assert outcome.error_code == ErrorCode.NONE
     assert purgatories_are_empty(led)
 
 
@@ -59,7 +59,7 @@ def test_the_deadline_answers_with_what_is_not_settled(led: Managed) -> None:
     led.pass_time(499)
     assert answers == []
     led.pass_time(1)
-    assert [outcome.error for outcome in answers[0]] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
+    assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
     led.fetch(1, replica=TWO)
     led.fetch(1, replica=THREE)
     assert len(answers) == 1
@@ -68,7 +68,7 @@ def test_the_deadline_answers_with_what_is_not_settled(led: Managed) -> None:
 def test_a_lost_leadership_answers_at_once(led: Managed) -> None:
     answers = led.produce()
     led.tell(state(leader=2, epoch=1))
-    assert [outcome.error for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     led.pass_time(10_000)
     assert len(answers) == 1
 
@@ -78,13 +78,13 @@ def test_a_follower_that_dies_delays_nobody_and_fails_nothing(led: Managed) -> N
     led.fetch(1, replica=TWO)
     assert answers == []
     led.tell(state(epoch=1, isr=(1, 2)))
-    assert [outcome.error for outcome in answers[0]] == [ErrorCode.NONE]
+    assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.NONE]
 
 
 def test_a_deleted_partition_answers_at_once(led: Managed) -> None:
     answers = led.produce()
     assert led.stop_replica(-2, delete=True) == []
-    assert [outcome.error for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 def test_errors_are_told_per_partition_and_the_rest_is_written(led: Managed) -> None:
@@ -92,7 +92,7 @@ def test_errors_are_told_per_partition_and_the_rest_is_written(led: Managed) -> 
     answers: list[list[object]] = []
     batches = [(TopicPartition("nowhere", 0), encode(1)), (TP, encode()), (TP, encode(1))]
     led.manager.append(-1, 500, batches, answers.append)
-    assert [outcome.error for outcome in answers[0]] == [
+    assert [outcome.error_code for outcome in answers[0]] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.INVALID_RECORD,
         ErrorCode.NONE,
@@ -104,18 +104,17 @@ def test_too_small_an_isr_is_told_before_anything_is_written() -> None:
     managed = Managed()
     managed.tell(state(isr=(1, 2)), min_insync_replicas=3)
     ((outcome,),) = managed.produce()
-    assert outcome.error is ErrorCode.NOT_ENOUGH_REPLICAS
-    assert "min.insync.replicas is 3" in str(outcome.message)
+    assert outcome.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert "min.insync.replicas is 3" in str(outcome.error_message)
     ((outcome,),) = managed.produce(acks=1)
-    assert (outcome.error, outcome.base_offset) == (ErrorCode.NONE, 0)
+    assert (outcome.error_code, outcome.base_offset) == (ErrorCode.NONE, 0)
 
 
 def test_a_fenced_broker_writes_nothing(led: Managed) -> None:
-    led.manager.end_life("the session has expired")
+    led.manager.roles.registration_lost("the session has expired")
     ((outcome,),) = led.produce(acks=1)
-    assert outcome.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert outcome.message is not None
-    assert "the session has expired" in outcome.message
+    assert outcome.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert "the session has expired" in str(outcome.error_message)
     assert led.manager.partition(TP).log_end_offset == 0
 
 
@@ -124,7 +123,7 @@ def test_stopping_answers_what_waits(led: Managed) -> None:
     polled = led.fetch(5, max_wait_ms=10_000, epoch=-1) or led.fetch(0, max_wait_ms=10_000)
     led.manager.produce_purgatory.shut_down()
     led.manager.consumer_purgatory.shut_down()
-    assert [outcome.error for outcome in produced[0]] == [ErrorCode.REQUEST_TIMED_OUT]
+    assert [outcome.error_code for outcome in produced[0]] == [ErrorCode.REQUEST_TIMED_OUT]
     assert len(polled) == 1
 
 
@@ -162,9 +161,11 @@ def test_consumers_are_answered_when_the_follower_that_moved_the_high_watermark_
 ) -> None:
     """Answering many consumers takes long, and would delay the replication."""
     waiting: list[int] = []
-    item = FetchItem(TP, -1, Offset(0), -1, Offset(0), 1 << 20)
-    params = FetchParams(BrokerId(-1), BrokerEpoch(-1), 60_000, 1, 1 << 20)
-    led.manager.fetch(params, [item], lambda found: waiting.append(led.manager.follower_purgatory.waiting))
+    led.manager.fetch(
+        fetch_params(max_wait_ms=60_000),
+        FixedItems([fetch_item()]),
+        lambda found: waiting.append(led.manager.follower_purgatory.waiting),
+    )
     produced = led.produce()
     led.fetch(1, replica=TWO, max_wait_ms=60_000)
     assert waiting == []
@@ -230,8 +231,7 @@ def test_a_follower_has_one_long_poll_a_newer_fetch_has_the_older_answered(led: 
     assert (other, second) == ([], [])
     # A nudge: a fetch of nothing.
     nudged: list[object] = []
-    params = FetchParams(TWO, BrokerEpoch(5), 0, 1, 1 << 20)
-    led.manager.fetch(params, [], nudged.append)
+    led.manager.fetch(fetch_params(TWO), FixedItems([]), nudged.append)
     assert (len(second), len(nudged), len(first)) == (1, 1, 1)
     assert other == []
 
@@ -248,7 +248,7 @@ def test_a_fenced_broker_gives_what_it_has_and_lets_nobody_wait_for_more(led: Ma
     led.produce(count=2)
     commit(led, 2)
     waiting = led.fetch(2, max_wait_ms=500)
-    led.manager.end_life("the session has expired")
+    led.manager.roles.registration_lost("the session has expired")
     ((outcome,),) = [found.outcomes for found in led.fetch(0, max_wait_ms=500)]
     assert outcome.read is not None
     assert len(decode(outcome.read.records)) == 2
@@ -263,7 +263,7 @@ def test_a_fenced_broker_gives_what_it_has_and_lets_nobody_wait_for_more(led: Ma
 def test_a_fetch_whose_limit_is_used_up_is_not_taken_for_one_that_waits(led: Managed) -> None:
     led.produce(count=2)
     commit(led, 2)
-    led.manager.end_life("the session has expired")
+    led.manager.roles.registration_lost("the session has expired")
     ((outcome,),) = [found.outcomes for found in led.fetch(1, max_bytes=0, max_wait_ms=500)]
     assert outcome.error is ErrorCode.NONE
 
@@ -276,11 +276,11 @@ def test_a_request_limit_is_shared_by_its_partitions_but_the_first_batch_comes_w
         led.tell(alone)
         led.manager.append(1, 0, [(name, encode(1, 2, 3))], lambda outcomes: None)
     answers: list[object] = []
-    items = [FetchItem(name, -1, Offset(0), -1, Offset(0), 1 << 20) for name in names]
+    items = FixedItems([fetch_item(name) for name in names])
 
     def fetch(max_bytes: int) -> list[int]:
         answers.clear()
-        led.manager.fetch(FetchParams(BrokerId(-1), BrokerEpoch(-1), 0, 1, max_bytes), items, answers.append)
+        led.manager.fetch(fetch_params(max_bytes=max_bytes), items, answers.append)
         return [len(outcome.read.records) // RECORD.size for outcome in answers[0].outcomes]
 
     assert fetch(1 << 20) == [3, 3, 3]
@@ -347,5 +347,5 @@ def test_the_high_watermark_waits_for_a_hung_replica_outside_the_isr_no_longer_t
     managed.pass_time(1)
     managed.manager.shrink_isrs()
     ((outcome,),) = answers
-    assert outcome.error is ErrorCode.NONE
+    assert outcome.error_code == ErrorCode.NONE
     assert [found.bytes_read for found in consumed] == [RECORD.size]

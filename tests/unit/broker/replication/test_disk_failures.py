@@ -23,9 +23,8 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
-from barnabas.broker.replication.appending import AppendOutcome
+from barnabas.broker.replication.fetch_wait import FetchResult, FixedItems
 from barnabas.broker.replication.fetcher import FollowedLeader
-from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchResult
 from barnabas.broker.replication.followed import Followed
 from barnabas.broker.replication.leader_fetches import FetcherSettings, LeaderFetches
 from barnabas.broker.replication.partition import Partition
@@ -36,7 +35,6 @@ from barnabas.protocol.ids import (
     BrokerEpoch,
     BrokerId,
     LeaderEpoch,
-    Offset,
     TopicId,
     TopicPartition,
 )
@@ -52,7 +50,9 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     StopReplicaTopic,
 )
+from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
+from tests.support.building import fetch_item, fetch_params
 from tests.support.waiting import DEADLINE_S
 
 ME, OTHER = BrokerId(1), BrokerId(2)
@@ -135,6 +135,7 @@ class Broker:
             topic_settings=settings,
             make_fetchers=lambda manager: fetchers,
             max_lag_ms=10_000,
+            max_fetch_sessions=10,
             on_fatal=raise_it,
             now_ms=lambda: 0.0,
         )
@@ -161,7 +162,7 @@ class Broker:
             )
             for name in names
         ]
-        return self.replicas.become_leader_or_follower(
+        return self.replicas.roles.become_leader_or_follower(
             LeaderAndIsrRequest(
                 controller_id=OTHER,
                 controller_epoch=1,
@@ -172,7 +173,7 @@ class Broker:
         )
 
     def delete(self, name: TopicPartition) -> list[PartitionError]:
-        return self.replicas.stop_replicas(
+        return self.replicas.roles.stop_replicas(
             StopReplicaRequest(
                 controller_id=OTHER,
                 controller_epoch=1,
@@ -190,17 +191,16 @@ class Broker:
             )
         )
 
-    def produce(self, name: TopicPartition, acks: int = ACKS_ONE) -> list[AppendOutcome]:
+    def produce(self, name: TopicPartition, acks: int = ACKS_ONE) -> list[PartitionProduceResponse]:
         """The outcomes so far: empty while the produce waits."""
-        found: list[AppendOutcome] = []
+        found: list[PartitionProduceResponse] = []
         self.replicas.append(acks, 30_000, [(name, parse_produced(a_batch()))], found.extend)
         return found
 
     def fetch(self, name: TopicPartition, *, follower: int = -1, offset: int = 0) -> list[FetchResult]:
         found: list[FetchResult] = []
-        params = FetchParams(BrokerId(follower), BrokerEpoch(-1), 30_000, 1, 1 << 20)
-        item = FetchItem(name, -1, Offset(offset), -1, Offset(0), 1 << 20)
-        self.replicas.fetch(params, [item], found.append)
+        params = fetch_params(follower, max_wait_ms=30_000, broker_epoch=-1)
+        self.replicas.fetch(params, FixedItems([fetch_item(name, offset)]), found.append)
         return found
 
     def error_of(self, name: TopicPartition) -> ErrorCode | None:
@@ -232,15 +232,15 @@ def test_a_full_disk_refuses_the_append_and_its_partitions_are_lost_the_others_n
     assert broker.produce(T0)[0].base_offset == 0
     broker.full.add(broker.dirs[0])
     [outcome] = broker.produce(T0)
-    assert (outcome.error, outcome.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
-    assert "No space left" in (outcome.message or "")
+    assert (outcome.error_code, outcome.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert "No space left" in str(outcome.error_message)
     assert broker.replicas.disk_failures.work_off()
     assert [broker.error_of(name) for name in (T0, T1, T2)] == [
         ErrorCode.KAFKA_STORAGE_ERROR,
         None,
         ErrorCode.KAFKA_STORAGE_ERROR,
     ]
-    assert broker.produce(T2)[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.produce(T2)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.fetch(T2)[0].outcomes[0].error == ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.produce(T1)[0].base_offset == 0
     assert broker.store.notified == [ME]
@@ -253,14 +253,14 @@ def test_a_dir_that_fails_again_is_no_news(broker: Broker) -> None:
     broker.produce(T0)
     broker.produce(T2)
     assert broker.replicas.disk_failures.work_off()
-    broker.replicas.note_error(LogDirFailure(partition.log.folder, OSError(errno.EIO, "again")))
+    broker.replicas.disk_failures.note(LogDirFailure(partition.log.folder, OSError(errno.EIO, "again")))
     assert broker.replicas.disk_failures.work_off()
     assert broker.store.notified == [ME]
 
 
 def test_an_error_that_is_not_the_disks_costs_nothing(broker: Broker) -> None:
     [outcome] = broker.produce(TopicPartition("t", 7))
-    assert outcome.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert outcome.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert broker.replicas.disk_failures.work_off()
     assert (broker.store.notified, broker.logs.offline_dirs) == ([], {})
 
@@ -273,7 +273,7 @@ def test_all_that_waits_on_a_lost_partition_is_answered(broker: Broker) -> None:
     broker.full.add(broker.dirs[0])
     broker.produce(T2)
     broker.replicas.disk_failures.work_off()
-    assert [outcome.error for outcome in waiting] == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert [outcome.error_code for outcome in waiting] == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert [found.outcomes[0].error for found in (*followed, *consumed)] == [
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -302,7 +302,7 @@ def test_a_fetch_that_cannot_be_appended_takes_the_dir_offline(broker: Broker) -
         FetcherSettings(500, 1, 1 << 20, 1 << 20, 100, 1_000),
         MetadataCache(),
         broker_epoch=lambda: BrokerEpoch(1),
-        note_error=broker.replicas.note_error,
+        note_error=broker.replicas.disk_failures.note,
     )
     followed = Followed(broker.replicas.partition(T0), LeaderEpoch(broker.epoch))
     fetches.followed.add(T0, followed)
@@ -446,7 +446,7 @@ def test_an_unforeseen_error_of_a_notification_is_retried(
 def test_the_thread_does_all_of_it(broker: Broker) -> None:
     broker.replicas.disk_failures.start()
     broker.full.add(broker.dirs[0])
-    assert broker.produce(T0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.produce(T0)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.store.told.wait(DEADLINE_S)
     assert broker.error_of(T2) == ErrorCode.KAFKA_STORAGE_ERROR
     broker.replicas.disk_failures.stop()
@@ -481,7 +481,9 @@ def test_without_any_disk_the_broker_goes_on_answering(
     broker.produce(T1)
     broker.replicas.disk_failures.work_off()
     assert "no log dir is left" in caplog.text
-    assert [broker.produce(name)[0].error for name in (T0, T1, T2)] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
+    assert [broker.produce(name)[0].error_code for name in (T0, T1, T2)] == [
+        ErrorCode.KAFKA_STORAGE_ERROR
+    ] * 3
     [error] = broker.lead(TopicPartition("t", 5))
     assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     broker.replicas.checkpoint_high_watermarks()

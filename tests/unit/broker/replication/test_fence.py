@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.broker.replication.fence import Fence
+from barnabas.broker.replication.roles import Fence
 from barnabas.protocol.ids import BrokerEpoch
 
 ENDED, PRESENT = BrokerEpoch(4), BrokerEpoch(9)

@@ -15,12 +15,12 @@ import pytest
 
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
-from barnabas.broker.replication.fetching import FetchOutcome
+from barnabas.broker.replication import fetch_sessions
+from barnabas.broker.replication.fetch_sessions import PartitionListeners, SessionPartition
+from barnabas.broker.replication.fetch_wait import FetchOutcome
 from barnabas.broker.replication.followed import Followed, FollowedPartitions
-from barnabas.broker.replication.follower_sessions import FollowerPartition, FollowerSessions
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.session_partitions import SessionPartitions
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -259,21 +259,21 @@ def test_followers_learn_everything() -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-def _forgets_high_watermarks(self: FollowerPartition, outcome: FetchOutcome) -> bool:
+def _forgets_high_watermarks(self: SessionPartition, outcome: FetchOutcome) -> bool:
     return outcome.read is None or outcome.read.diverging is not None or len(outcome.read.records) > 0
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "mistake"),
     [
-        (FollowerPartition, "note", _forgets_high_watermarks),
-        (SessionPartitions, "_is_drained", lambda self, outcome: True),
-        (FollowerSessions, "mark", lambda self, name: None),
-        (FollowerSessions, "tell", lambda self, names: None),
+        (SessionPartition, "note", _forgets_high_watermarks),
+        (fetch_sessions, "_is_drained", lambda outcome: True),
+        (PartitionListeners, "mark", lambda self, name: None),
+        (PartitionListeners, "wake", lambda self, names: None),
         (FollowedPartitions, "applied", lambda self, name, followed: None),
         (FollowedPartitions, "begin_anew", lambda self: None),
     ],
-    ids=["note", "drained", "mark", "tell", "applied", "begin_anew"],
+    ids=["note", "drained", "mark", "wake", "applied", "begin_anew"],
 )
 def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, mistake: Any) -> None:
     monkeypatch.setattr(owner, name, mistake)

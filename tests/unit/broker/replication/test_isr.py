@@ -453,5 +453,5 @@ def test_leaving_the_leadership_ends_what_waits_for_it() -> None:
     appended = append(partition)
     partition.set_offline()
     assert not partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), 0.0)
-    settled = partition.acknowledgement(appended.leader_epoch, appended.required_offset)
+    settled = partition.acknowledgement(appended)
     assert settled is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -11,6 +11,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication.following import apply_answer
+from barnabas.broker.replication.replica_views import Isolation
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -254,7 +255,7 @@ def test_leader_and_follower_over_real_logs_end_up_byte_for_byte_equal(tmp_path:
                 fetch_offset=position.log_end_offset,
                 last_fetched_epoch=position.last_epoch,
                 max_bytes=100,
-                for_follower=True,
+                isolation=Isolation.FOLLOWER,
                 min_one_batch=True,
             )
             if read.diverging is not None:

@@ -10,10 +10,9 @@ from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.replication.appending import append_checked
 from barnabas.broker.replication.isr import CommittedIsr
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.replica_views import Isolation, PartitionRead, Role
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
@@ -42,13 +41,12 @@ NOW_MS = 1_700_000_000_000
 def test_an_append_commits_at_once_where_nobody_else_is_in_sync() -> None:
     partition = leader_of(1)
     appended = append(partition, 3)
-    assert appended.high_watermark_moved
-    assert (partition.high_watermark, appended.required_offset) == (3, 3)
+    assert (partition.high_watermark, appended.last_offset) == (3, 2)
 
 
 def test_an_append_waits_for_the_others_in_sync() -> None:
     partition = leader_of(1, 2, 3)
-    assert not append(partition, 3).high_watermark_moved
+    append(partition, 3)
     assert partition.high_watermark == 0
 
 
@@ -73,14 +71,6 @@ def test_becoming_leader_alone_in_the_isr_commits_all_that_is_there() -> None:
     partition.log.append_as_leader(encode(*range(4)), 0, 0)
     partition.make_leader(state(epoch=3, isr=(1,)), 0.0)
     assert partition.high_watermark == 4
-
-
-def leader_records(count: int) -> memoryview:
-    log = MemoryLog(TP)
-    partition = partition_of(log)
-    partition.make_leader(state(isr=(1,)), 0.0)
-    append(partition, count)
-    return log.read(0, 1 << 20, upper_bound_offset=count, min_one_batch=True).records
 
 
 def test_a_smaller_isr_moves_it_when_it_is_committed() -> None:
@@ -108,12 +98,11 @@ def test_acks_all_is_refused_below_the_least_isr_and_writes_nothing() -> None:
 def test_an_append_is_acknowledged_when_the_high_watermark_reaches_it() -> None:
     partition = leader_of(1, 2)
     appended = append(partition, 2)
-    epoch, required = appended.leader_epoch, appended.required_offset
-    assert partition.acknowledgement(epoch, required) is None
+    assert partition.acknowledgement(appended) is None
     fetched(partition, TWO, 1)
-    assert partition.acknowledgement(epoch, required) is None
+    assert partition.acknowledgement(appended) is None
     fetched(partition, TWO, 2)
-    assert partition.acknowledgement(epoch, required) is ErrorCode.NONE
+    assert partition.acknowledgement(appended) is ErrorCode.NONE
 
 
 def test_an_isr_that_became_too_small_meanwhile_is_told() -> None:
@@ -122,7 +111,7 @@ def test_an_isr_that_became_too_small_meanwhile_is_told() -> None:
     pending = partition.propose_shrink(LAG_MS + 1)
     assert pending is not None
     partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), LAG_MS + 1)
-    settled = partition.acknowledgement(appended.leader_epoch, appended.required_offset)
+    settled = partition.acknowledgement(appended)
     assert settled is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
@@ -130,9 +119,9 @@ def test_an_append_outlives_a_new_epoch_of_the_same_leader() -> None:
     partition = leader_of(1, 2, 3)
     appended = append(partition)
     partition.make_leader(state(epoch=1, isr=(1, 2)), 0.0)
-    assert partition.acknowledgement(appended.leader_epoch, appended.required_offset) is None
+    assert partition.acknowledgement(appended) is None
     fetched(partition, TWO, 1)
-    assert partition.acknowledgement(appended.leader_epoch, appended.required_offset) is ErrorCode.NONE
+    assert partition.acknowledgement(appended) is ErrorCode.NONE
 
 
 def test_an_append_ends_with_its_leadership_even_if_that_comes_back() -> None:
@@ -140,10 +129,10 @@ def test_an_append_ends_with_its_leadership_even_if_that_comes_back() -> None:
     appended = append(partition)
     partition.make_follower(state(leader=2, epoch=1))
     gone = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert partition.acknowledgement(appended.leader_epoch, appended.required_offset) is gone
+    assert partition.acknowledgement(appended) is gone
     partition.make_leader(state(epoch=2, isr=(1,)), 0.0)
-    assert partition.high_watermark >= appended.required_offset
-    assert partition.acknowledgement(appended.leader_epoch, appended.required_offset) is gone
+    assert partition.high_watermark > appended.last_offset
+    assert partition.acknowledgement(appended) is gone
 
 
 def test_the_brokers_own_records_are_refused_when_others_have_led_meanwhile() -> None:
@@ -175,17 +164,21 @@ def read(
     epoch: int = -1,
     last: int = -1,
     max_bytes: int = 1 << 20,
-    for_follower: bool = False,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
     min_one_batch: bool = True,
-) -> object:
+) -> PartitionRead:
     return partition.read(
         current_leader_epoch=epoch,
         fetch_offset=Offset(offset),
         last_fetched_epoch=last,
         max_bytes=max_bytes,
-        for_follower=for_follower,
+        isolation=isolation,
         min_one_batch=min_one_batch,
     )
+
+
+def read_all(partition: Partition, offset: int, last: int = -1) -> PartitionRead:
+    return read(partition, offset, last=last, isolation=Isolation.FOLLOWER)
 
 
 def test_a_consumer_reads_below_the_high_watermark_a_follower_to_the_end() -> None:
@@ -193,7 +186,7 @@ def test_a_consumer_reads_below_the_high_watermark_a_follower_to_the_end() -> No
     fetched(partition, TWO, 3)
     assert [offset for offset, _ in decode(read(partition, 1).records)] == [1, 2]
     assert len(read(partition, 3).records) == 0
-    found = read(partition, 3, for_follower=True)
+    found = read_all(partition, 3)
     assert [offset for offset, _ in decode(found.records)] == [3, 4]
     assert (found.high_watermark, found.log_start_offset, found.log_end_offset) == (3, 0, 5)
 
@@ -218,12 +211,12 @@ def test_another_history_is_answered_with_where_it_parts() -> None:
     partition.make_follower(state(leader=2, epoch=1))
     partition.make_leader(state(epoch=4, isr=(1,)), 0.0)
     append(partition, 2)
-    found = read(partition, 5, last=2, for_follower=True)
+    found = read_all(partition, 5, last=2)
     assert found.diverging == EpochEnd(LeaderEpoch(0), Offset(3))
     assert len(found.records) == 0
-    assert read(partition, 4, last=0, for_follower=True).diverging == EpochEnd(LeaderEpoch(0), Offset(3))
-    assert read(partition, 3, last=0, for_follower=True).diverging is None
-    assert read(partition, 4, last=4, for_follower=True).diverging is None
+    assert read_all(partition, 4, last=0).diverging == EpochEnd(LeaderEpoch(0), Offset(3))
+    assert read_all(partition, 3, last=0).diverging is None
+    assert read_all(partition, 4, last=4).diverging is None
 
 
 def test_the_end_of_an_epoch_is_told() -> None:
@@ -244,11 +237,11 @@ def test_a_new_leader_does_not_say_where_the_log_ends_before_it_knows() -> None:
     partition.make_leader(state(epoch=3, isr=(1, 2)), 0.0)
     assert partition.high_watermark == 0
     with refused(ErrorCode.OFFSET_NOT_AVAILABLE):
-        partition.latest_offset(3)
+        partition.latest_offset(3, Isolation.READ_UNCOMMITTED)
     fetched(partition, TWO, 4)
-    assert partition.latest_offset(3) == 4
+    assert partition.latest_offset(3, Isolation.READ_UNCOMMITTED) == 4
     append(partition)
-    assert partition.latest_offset(3) == 4
+    assert partition.latest_offset(3, Isolation.READ_UNCOMMITTED) == 4
 
 
 # Fences
@@ -263,8 +256,8 @@ def test_requests_of_another_epoch_are_refused_both_ways(epoch: int, code: Error
     append(partition, 2)
     for request in (
         lambda: read(partition, 0, epoch=epoch),
-        lambda: partition.readable_end(epoch, True),
-        lambda: partition.latest_offset(epoch),
+        lambda: partition.readable_end(epoch, Isolation.FOLLOWER),
+        lambda: partition.latest_offset(epoch, Isolation.READ_UNCOMMITTED),
         lambda: partition.epoch_end(epoch, LeaderEpoch(0)),
         lambda: partition.check_leading(epoch),
         lambda: fetched(partition, TWO, 2, epoch=epoch),
@@ -282,7 +275,7 @@ def test_who_does_not_lead_refuses() -> None:
         lambda: read(partition, 0),
         lambda: append(partition),
         lambda: fetched(partition, TWO, 0),
-        lambda: partition.readable_end(-1, False),
+        lambda: partition.readable_end(-1, Isolation.READ_UNCOMMITTED),
     ):
         with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
             request()
@@ -369,7 +362,7 @@ def test_retention_goes_by_the_records_and_not_by_what_their_batch_claims(
     batch = build_batch([(None, b"v")] * 3, timestamp_ms=NOW_MS)
     HEADER.pack_into(batch, 0, *parse_header(batch)._replace(max_timestamp=claim_ms))
     write_crc(batch)
-    append_checked(partition, parse_produced(batch), require_all=False, now_ms=0.0, wall_clock_ms=NOW_MS)
+    partition.append_as_leader(parse_produced(batch), require_all=False, now_ms=0.0, wall_clock_ms=NOW_MS)
     assert log.delete_old_segments(NOW_MS + 1_000, partition.high_watermark) == 0
     assert log.delete_old_segments(NOW_MS + 1_001, partition.high_watermark) == 1
     log.abandon()

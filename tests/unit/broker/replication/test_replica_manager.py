@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.replication.failed_replicas import FIRST_PAUSE_MS, LONGEST_PAUSE_MS
+from barnabas.broker.replication.failures import FIRST_PAUSE_MS, LONGEST_PAUSE_MS
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.errors import ErrorCode
@@ -49,7 +49,6 @@ def test_it_leads_and_follows_as_told(managed: Managed) -> None:
     followed = managed.fetchers.followed
     assert list(followed) == [SECOND]
     assert followed[SECOND] == (TWO, Endpoint("host", 9002), 0)
-    assert managed.manager.leader_count == 1
 
 
 def test_changes_of_roles_are_told_when_they_have_taken_place(managed: Managed) -> None:
@@ -119,15 +118,15 @@ def test_an_unforeseen_error_fails_only_its_partition_until_the_role_changes(
         patch.setattr(Partition, "make_leader", poisoned)
         assert managed.tell(state(epoch=1), second(leader=3, epoch=1)) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert managed.manager.partition(TP).role is Role.NONE
-    assert managed.manager.failed.reasons() == {TP: "the role of leader epoch 1: KeyError('a bug')"}
+    assert managed.manager.roles.failed.reasons() == {TP: "the role of leader epoch 1: KeyError('a bug')"}
     # The controller stops the replica after the error; the reason stays visible.
     managed.stop_replica(1)
-    assert list(managed.manager.failed.reasons()) == [TP]
+    assert list(managed.manager.roles.failed.reasons()) == [TP]
     # The other partition has its role, and the controller's next request is tried again.
     assert managed.fetchers.followed[SECOND].broker_id == 3
     assert managed.tell(state(epoch=2)) == []
     assert managed.manager.partition(TP).is_leader
-    assert managed.manager.failed.reasons() == {}
+    assert managed.manager.roles.failed.reasons() == {}
 
 
 def test_a_replica_that_cannot_be_created_is_failed(
@@ -135,21 +134,21 @@ def test_a_replica_that_cannot_be_created_is_failed(
 ) -> None:
     monkeypatch.setattr(MemoryLogs, "get_or_create", lambda *_, **__: 1 / 0)
     assert managed.tell(state()) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert list(managed.manager.failed.reasons()) == [TP]
+    assert list(managed.manager.roles.failed.reasons()) == [TP]
     managed.stop_replica(-2, delete=True)
-    assert managed.manager.failed.reasons() == {}
+    assert managed.manager.roles.failed.reasons() == {}
 
 
 def test_a_follower_that_fails_is_followed_no_longer_unless_its_epoch_has_passed(managed: Managed) -> None:
     managed.tell(state(leader=2), second(leader=2))
     partition = managed.manager.partition(TP)
     managed.tell(state(leader=2, epoch=1))
-    managed.manager.fail_follower(partition, LeaderEpoch(0), KeyError("of the past"))
+    managed.manager.roles.fail_follower(partition, LeaderEpoch(0), KeyError("of the past"))
     assert partition.role is Role.FOLLOWER
-    managed.manager.fail_follower(partition, LeaderEpoch(1), KeyError("a bug"))
+    managed.manager.roles.fail_follower(partition, LeaderEpoch(1), KeyError("a bug"))
     assert partition.role is Role.NONE
     assert list(managed.fetchers.followed) == [SECOND]
-    assert "following in leader epoch 1" in managed.manager.failed.reasons()[TP]
+    assert "following in leader epoch 1" in managed.manager.roles.failed.reasons()[TP]
 
 
 class Notified(NoStore):
@@ -175,7 +174,7 @@ def test_the_role_of_a_failed_replica_is_asked_for_again_after_ever_longer_pause
     managed.tell(state(leader=2))
     partition = managed.manager.partition(TP)
     for count, pause_ms in enumerate((FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS, 4 * FIRST_PAUSE_MS)):
-        managed.manager.fail_follower(partition, LeaderEpoch(0), KeyError("a bug"))
+        managed.manager.roles.fail_follower(partition, LeaderEpoch(0), KeyError("a bug"))
         assert managed.fetchers.followed == {}
         managed.clock.now_ms += pause_ms - 1
         assert asked(managed, store) == count
@@ -184,11 +183,11 @@ def test_the_role_of_a_failed_replica_is_asked_for_again_after_ever_longer_pause
         # The controller has nothing new to say, and says it again.
         assert managed.tell(state(leader=2)) == []
         assert list(managed.fetchers.followed) == [TP]
-    assert managed.manager.failed.reasons() == {}
+    assert managed.manager.roles.failed.reasons() == {}
     managed.clock.now_ms += 100 * LONGEST_PAUSE_MS
     assert asked(managed, store) == 3
     # That was long ago.
-    managed.manager.fail_follower(partition, LeaderEpoch(0), KeyError("a bug"))
+    managed.manager.roles.fail_follower(partition, LeaderEpoch(0), KeyError("a bug"))
     managed.clock.now_ms += FIRST_PAUSE_MS
     assert asked(managed, store) == 4
 
@@ -204,16 +203,16 @@ def test_a_replaced_controller_is_refused_as_a_whole(managed: Managed) -> None:
 
 
 def test_what_is_meant_for_an_earlier_life_is_refused(managed: Managed) -> None:
-    managed.manager.begin_life(20)
+    managed.manager.roles.registered(20)
     with refused(ErrorCode.STALE_BROKER_EPOCH):
         managed.tell(state(), broker_epoch=19)
     with refused(ErrorCode.STALE_BROKER_EPOCH):
         managed.stop_replica(-2, delete=True, broker_epoch=19)
     assert managed.tell(state(), broker_epoch=20) == []
-    managed.manager.end_life("expired")
+    managed.manager.roles.registration_lost("expired")
     with refused(ErrorCode.STALE_BROKER_EPOCH):
         managed.tell(state(epoch=1), broker_epoch=20)
-    managed.manager.begin_life(31)
+    managed.manager.roles.registered(31)
     assert managed.tell(state(epoch=1), broker_epoch=31) == []
 
 
@@ -257,7 +256,7 @@ def test_who_waits_for_a_stray_is_answered(managed: Managed) -> None:
     polled = managed.fetch(0, max_wait_ms=30_000)
     assert (answers, polled) == ([], [])
     managed.tell(second(isr=(1, 2)), is_full=True)
-    assert [outcome.error for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert polled[0].outcomes[0].error is not ErrorCode.NONE
 
 
@@ -301,7 +300,7 @@ def test_a_stopped_replica_keeps_its_log_and_may_be_taken_up_again(managed: Mana
 
 
 def test_a_registered_broker_refuses_earlier_controllers(managed: Managed) -> None:
-    managed.manager.begin_life(BrokerEpoch(20), ControllerEpoch(4))
+    managed.manager.roles.registered(BrokerEpoch(20), ControllerEpoch(4))
     with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
         managed.tell(state(), is_full=True, controller_epoch=3, broker_epoch=20)
     assert managed.tell(state(), is_full=True, controller_epoch=4, broker_epoch=20) == []
@@ -398,7 +397,7 @@ def test_a_failing_append_is_told_and_the_disk_reported(
     monkeypatch.setattr(managed.manager.disk_failures, "note", noted.append)
     monkeypatch.setattr(managed.manager.partition(TP).log, "append_as_leader", refuse)
     ((outcome,),) = managed.produce()
-    assert outcome.error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert outcome.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert noted == [failure]
     assert managed.manager.partition(TP).high_watermark == 0
 

@@ -1,11 +1,12 @@
-"""What becomes of this broker's replicas: the roles that the controller gives, deletions, and lost disks.
+"""The roles of this broker's replicas, and its right to act in them.
 
-The only place that changes the table of partitions, always under one lock; readers of the table take none.
-Requests of an older controller, or meant for an earlier life of this broker, are refused as a whole; an older
-state of one partition is refused for that partition. Whoever waits on a partition is told of every change,
-outside the lock.
+`RoleChanges` applies the controller's requests: roles, deletions, settings. It also drops replicas whose disk
+failed. It alone changes the table of partitions, under one lock; readers of the table take none. Requests of
+an older controller, or for an earlier broker epoch, are refused as a whole. An older state of one partition
+is refused for that partition. Waiting requests are woken after every change, outside the lock. It runs on the
+IO workers that handle the controller's requests, and on the thread of the disk failures.
 
-Runs on the IO workers that handle the controller's requests, and on the thread of the disk failures.
+`Fence` says whether this broker may write.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import StorageCallFailed
-from barnabas.broker.replication.failed_replicas import FailedReplicas
+from barnabas.broker.replication.failures import DiskFailures, FailedReplicas
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
+    NO_BROKER_EPOCH,
+    NO_CONTROLLER_EPOCH,
     NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
@@ -49,80 +52,145 @@ state_change_logger = logging.getLogger("barnabas.state_change")
 
 
 class Fetchers(Protocol):
-    """Where the leaders to follow are handed in; `FetcherManager` is one."""
+    """Fetches from the leaders; `FetcherManager`, or the simulation's."""
 
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None: ...
 
     def unfollow(self, names: Iterable[TopicPartition]) -> None: ...
 
 
-class RoleChanges:
-    """See the module. ``partitions`` is the table that it changes.
+class Fence:
+    """Why this broker may not write at present, if it may not.
 
-    ``role_changed`` is called for each partition after a change, ``note_error`` for each error of a
-    partition's change, ``role_refused`` when a replica could not take its role for lack of descriptors or
-    memory, so that the controller has to send it again.
+    A broker without ZooKeeper cannot know whether it still leads. There are two reasons to fence it:
+
+    - ZooKeeper was *silent* for a session timeout. This ends when ZooKeeper answers again in the same
+      session. Until then a partition accepts acks=all writes while its followers are witnesses
+      (`Partition.is_witnessed`).
+    - The registration is *gone* with its session. This ends when the controller has sent the new registration
+      its roles; a request for an earlier registration does not end it, in any order of the threads.
+
+    Each reason ends only by its own event, because a controller that is connected to ZooKeeper again knows
+    nothing of this broker's session.
+
+    Set by the session thread, confirmed by IO workers; `reason` is one reference, read without the lock.
+    `on_fenced` is called when the broker may write no longer.
     """
+
+    def __init__(self, on_fenced: Callable[[], None] | None = None) -> None:
+        self.reason: str | None = None
+        """None while the broker may write."""
+        self.loss: str | None = None
+        """Why the registration is gone, or None. Without a registration, witnesses do not count."""
+        self._on_fenced = on_fenced
+        self._lock = threading.Lock()
+        self._silence: str | None = None
+        self._lost_epoch = NO_BROKER_EPOCH
+
+    def silent(self, reason: str) -> None:
+        """ZooKeeper does not answer."""
+        with self._lock:
+            self._silence = reason
+            is_fenced_now = self._update()
+        if is_fenced_now and self._on_fenced is not None:
+            self._on_fenced()
+
+    def heard(self) -> None:
+        """ZooKeeper answers again, in this session or a new one."""
+        with self._lock:
+            self._silence = None
+            self._update()
+
+    def registration_lost(self, reason: str, broker_epoch: BrokerEpoch) -> None:
+        """The session has ended, and with it the registration of this broker epoch."""
+        with self._lock:
+            self.loss = reason
+            self._lost_epoch = broker_epoch
+            is_fenced_now = self._update()
+        if is_fenced_now and self._on_fenced is not None:
+            self._on_fenced()
+
+    def confirmed(self, broker_epoch: BrokerEpoch) -> None:
+        """The controller has sent the registration of this broker epoch its roles."""
+        with self._lock:
+            if broker_epoch > self._lost_epoch:
+                self.loss = None
+                self._update()
+
+    def _update(self) -> bool:
+        """Whether writes are refused from now on and were not before."""
+        before, self.reason = self.reason, self.loss or self._silence
+        if before is None and self.reason is not None:
+            logger.warning("refusing writes: %s", self.reason)
+        elif before is not None and self.reason is None:
+            logger.info("accepting writes again")
+        return before is None and self.reason is not None
+
+
+class RoleChanges:
+    """See the module. ``role_changed`` is called for each partition after a change, without the lock."""
 
     def __init__(
         self,
         broker_id: BrokerId,
         logs: LogManager,
-        partitions: dict[TopicPartition, Partition],
         fetchers: Fetchers,
+        disk_failures: DiskFailures,
+        fence: Fence,
         *,
         topic_settings: TopicSettingsTable,
         max_lag_ms: float,
         now_ms: Callable[[], float],
         role_changed: Callable[[TopicPartition], None],
-        note_error: Callable[[ApiError], None],
-        role_refused: Callable[[], None],
     ) -> None:
         self.broker_id = broker_id
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.failed = FailedReplicas(now_ms)
+        self.controller_epoch = NO_CONTROLLER_EPOCH
+        """The newest controller epoch that this broker knows."""
+        self.broker_epoch = NO_BROKER_EPOCH
+        """Requests for an earlier broker epoch are refused."""
         self._logs = logs
-        self._partitions = partitions
         self._fetchers = fetchers
+        self._disk_failures = disk_failures
+        self._fence = fence
         self._topic_settings = topic_settings
         self._max_lag_ms = max_lag_ms
         self._now_ms = now_ms
         self._role_changed = role_changed
-        self._note_error = note_error
-        self._role_refused = role_refused
         self._lock = threading.Lock()
-        self._controller_epoch = ControllerEpoch(-1)
-        self._broker_epoch = BrokerEpoch(-1)
         self._high_watermarks = logs.load_high_watermarks()
-        self.failed = FailedReplicas(now_ms)
+        disk_failures.drop_lost = self.drop_lost
 
-    @property
-    def broker_epoch(self) -> BrokerEpoch:
-        return self._broker_epoch
-
-    @property
-    def controller_epoch(self) -> ControllerEpoch:
-        return self._controller_epoch
-
-    def begin_life(self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch) -> None:
+    def registered(
+        self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
+    ) -> None:
         """This broker has registered: requests for an earlier registration are refused from now on.
 
         So are requests of controllers older than the one in ZooKeeper.
         """
         with self._lock:
-            self._broker_epoch = broker_epoch
-            self._controller_epoch = max(self._controller_epoch, controller_epoch)
+            self.broker_epoch = broker_epoch
+            self.controller_epoch = max(self.controller_epoch, controller_epoch)
 
-    def end_life(self) -> None:
-        """The registration is gone: refuse all that is still meant for the life that ended."""
-        self._broker_epoch = BrokerEpoch(self._broker_epoch + 1)
+    def registration_lost(self, reason: str) -> None:
+        """Refuse writes, and all requests for the registration that is gone."""
+        lost_epoch = self.broker_epoch
+        self.broker_epoch = BrokerEpoch(lost_epoch + 1)
+        self._fence.registration_lost(reason, lost_epoch)
+
+    def registered_epoch(self) -> BrokerEpoch | None:
+        """The broker epoch of the registration, once the controller has sent its roles; None before."""
+        return None if self._fence.loss is not None else self.broker_epoch
 
     def unclaimed_high_watermarks(self) -> dict[TopicPartition, Offset]:
-        """Those that were saved for replicas to which the controller has given no role yet."""
+        """The saved high watermarks of replicas that have no role yet."""
         return {name: Offset(mark) for name, mark in self._high_watermarks.items()}
 
     # LeaderAndIsr.
 
     def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> list[PartitionError]:
-        """Take the roles that the controller gives; the errors per partition.
+        """Take the roles that the controller gives; returns the errors per partition.
 
         Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the request as a whole.
         """
@@ -166,9 +234,9 @@ class RoleChanges:
 
     def _keep_role(self, name: TopicPartition, error: ApiError) -> None:
         logger.warning("%s keeps its role: %s", name, error)
-        self._note_error(error)
+        self._disk_failures.note(error)
         if isinstance(error, StorageCallFailed):
-            self._role_refused()
+            self._disk_failures.note_refused_role()
 
     def _fail(self, name: TopicPartition, error: Exception, what: str) -> None:
         self.failed.note(name, error, what, is_retried=True)
@@ -178,7 +246,7 @@ class RoleChanges:
         """Put a follower of that epoch out of service: its leader's answer could not be applied."""
         name = partition.partition
         with self._lock:
-            if self._partitions.get(name) is not partition or partition.leader_epoch != leader_epoch:
+            if self.partitions.get(name) is not partition or partition.leader_epoch != leader_epoch:
                 return
             self._fail(name, error, f"following in leader epoch {leader_epoch}")
         self._role_changed(name)
@@ -198,10 +266,10 @@ class RoleChanges:
         """
         partition = self._partition_for(name, topic, is_full=request.is_full, is_new=state.is_new)
         leads = state.leader == self.broker_id
-        news = partition.make_leader(state, self._now_ms()) if leads else partition.make_follower(state)
+        is_new = partition.make_leader(state, self._now_ms()) if leads else partition.make_follower(state)
         leader = BrokerId(state.leader)
         followed = FollowedLeader(leader, endpoints.get(leader), LeaderEpoch(state.leader_epoch))
-        if not news:
+        if not is_new:
             return Role.NONE if leads or followed.endpoint is None else followed
         state_change_logger.info(
             "broker %d: %s is %s at leader epoch %d (leader %d, ISR %s, controller %d epoch %d)",
@@ -224,16 +292,16 @@ class RoleChanges:
             self._logs.update_config(name.topic)
         settings = self._topic_settings.of(name.topic)
         topic_id = TopicId(topic.topic_id)
-        partition = self._partitions.get(name)
-        known = partition.log if partition is not None else self._logs.get(name)
-        if known is not None and known.topic_id not in (None, topic_id):
+        partition = self.partitions.get(name)
+        log = partition.log if partition is not None else self._logs.get(name)
+        if log is not None and not _is_of(log, topic_id):
             if not is_full:
                 raise api_error(
-                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{name} has id {known.topic_id} here, not {topic_id}"
+                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{name} has id {log.topic_id} here, not {topic_id}"
                 )
-            logger.warning("%s now has topic id %s, not %s", name, topic_id, known.topic_id)
+            logger.warning("%s now has topic id %s, not %s", name, topic_id, log.topic_id)
             self._set_aside(name)
-            partition = known = None
+            partition = None
         if partition is not None:
             partition.min_insync_replicas = settings.min_insync_replicas
             return partition
@@ -246,7 +314,7 @@ class RoleChanges:
             max_lag_ms=self._max_lag_ms,
             min_insync_replicas=settings.min_insync_replicas,
         )
-        self._partitions[name] = partition
+        self.partitions[name] = partition
         return partition
 
     def _set_strays_aside(self, named: set[TopicPartition]) -> set[TopicPartition]:
@@ -257,7 +325,7 @@ class RoleChanges:
                 self._set_aside(name)
             except ApiError as error:
                 logger.warning("%s could not be set aside: %s", name, error)
-                self._note_error(error)
+                self._disk_failures.note(error)
             except Exception as error:  # noqa: BLE001 - any error fails only this replica
                 self._fail(name, error, "setting it aside")
         return strays
@@ -265,7 +333,7 @@ class RoleChanges:
     def _set_aside(self, name: TopicPartition) -> None:
         """Give up a replica; its log is kept in case the topic comes back. Raises LogDirFailure."""
         self._release(name)
-        self._partitions.pop(name, None)
+        self.partitions.pop(name, None)
         self._high_watermarks.pop(name, None)
         self.failed.clear(name)
         folder = self._logs.set_aside(name, wall_clock_ms())
@@ -274,21 +342,24 @@ class RoleChanges:
         )
 
     def settings_changed(self, topics: Collection[str] | None) -> None:
-        """The settings of these topics, or with None of all, have changed: put them into force."""
+        """Apply the changed settings of these topics, or with None of all topics."""
         with self._lock:
             for topic in topics if topics is not None else (None,):
                 self._logs.update_config(topic)
-            named = [name for name in self._partitions if topics is None or name.topic in topics]
+            named = [name for name in self.partitions if topics is None or name.topic in topics]
             for name in named:
                 settings = self._topic_settings.of(name.topic)
-                self._partitions[name].min_insync_replicas = settings.min_insync_replicas
+                self.partitions[name].min_insync_replicas = settings.min_insync_replicas
         for name in named:
             self._role_changed(name)
 
     # StopReplica.
 
     def stop_replicas(self, request: StopReplicaRequest) -> list[PartitionError]:
-        """Give up replicas, and delete those that the controller says. Raises as the other one."""
+        """Give up replicas, and delete them if the controller says so.
+
+        Raises as `become_leader_or_follower`.
+        """
         with self._lock:
             self._check_epochs(request.controller_epoch, request.broker_epoch)
             stopped = []
@@ -297,10 +368,10 @@ class RoleChanges:
                 topic_id = None if topic.topic_id == NO_TOPIC_ID else TopicId(topic.topic_id)
                 for state in topic.partition_states:
                     name = TopicPartition(topic.topic_name, state.partition_index)
-                    partition = self._partitions.get(name)
+                    partition = self.partitions.get(name)
                     if partition is not None and not _is_of(partition.log, topic_id):
                         partition = None
-                    # Epochs below zero mean "whatever it is": the topic is being deleted.
+                    # A negative epoch matches every epoch: the topic is being deleted.
                     if partition is not None and 0 <= state.leader_epoch < partition.leader_epoch:
                         code = ErrorCode.FENCED_LEADER_EPOCH
                     else:
@@ -317,7 +388,7 @@ class RoleChanges:
             self._remove(name, topic_id, delete)
         except ApiError as error:
             logger.warning("%s could not be removed: %s", name, error)
-            self._note_error(error)
+            self._disk_failures.note(error)
             return error.code
         except Exception as error:  # noqa: BLE001 - any error fails only this replica
             self._fail(name, error, "stopping it")
@@ -336,13 +407,13 @@ class RoleChanges:
             self._release(name)
         if delete:
             if is_meant:
-                self._partitions.pop(name, None)
+                self.partitions.pop(name, None)
                 self._high_watermarks.pop(name, None)
             self._logs.delete(name, wall_clock_ms(), topic_id)
 
     def _release(self, name: TopicPartition, refusal: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         self._fetchers.unfollow([name])
-        partition = self._partitions.get(name)
+        partition = self.partitions.get(name)
         if partition is not None:
             partition.set_offline(refusal)
 
@@ -354,7 +425,7 @@ class RoleChanges:
         with self._lock:
             self._fetchers.unfollow(lost)
             for name in lost:
-                partition = self._partitions.pop(name, None)
+                partition = self.partitions.pop(name, None)
                 if partition is not None:
                     partition.set_offline(ErrorCode.KAFKA_STORAGE_ERROR)
                 state_change_logger.info("broker %d: %s is offline, its disk failed", self.broker_id, name)
@@ -367,17 +438,17 @@ class RoleChanges:
             self._check_epochs(controller_epoch, broker_epoch)
 
     def _check_epochs(self, controller_epoch: int, broker_epoch: int) -> None:
-        if controller_epoch < self._controller_epoch:
+        if controller_epoch < self.controller_epoch:
             raise api_error(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch {controller_epoch} is older than {self._controller_epoch}",
+                f"controller epoch {controller_epoch} is older than {self.controller_epoch}",
             )
-        if broker_epoch < self._broker_epoch:
+        if broker_epoch < self.broker_epoch:
             raise api_error(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch {broker_epoch} is of an earlier life than {self._broker_epoch}",
+                f"broker epoch {broker_epoch} is older than {self.broker_epoch}",
             )
-        self._controller_epoch = ControllerEpoch(controller_epoch)
+        self.controller_epoch = ControllerEpoch(controller_epoch)
 
 
 def _is_of(log: Log, topic_id: TopicId | None) -> bool:

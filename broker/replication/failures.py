@@ -1,8 +1,9 @@
-"""Takes the log dir of a failed or full disk offline, once, and notifies the controller.
+"""What this broker does about failed disks, and about single replicas that an unforeseen error stopped.
 
-The thread that meets a failure reports it by `note` and continues. It may be an IO worker, the fetchers'
-thread or the scheduler, and may hold locks. A thread of this object does the rest, in this order, because
-each step may wait for the disk or for ZooKeeper:
+`DiskFailures` takes the log dir of a failed or full disk offline, once, and notifies the controller. The
+thread that meets a failure reports it by `note` and continues. It may be an IO worker, the fetchers' thread
+or the scheduler, and may hold locks. A thread of `DiskFailures` does the rest, in this order, because each
+step may wait for the disk or for ZooKeeper:
 
 1. the log manager takes the dir offline (it may have done so itself, in a pass);
 2. the partitions of that dir lose their roles and leave the table, and requests that wait for them get
@@ -13,8 +14,8 @@ each step may wait for the disk or for ZooKeeper:
 A replica that could not take its role for lack of descriptors or memory (`StorageCallFailed`) is not a disk
 failure, but the controller counts it as offline too. After a while this broker requests the role again.
 
-The process stays alive, also without any disk: it continues to answer, and a restart after the repair of the
-disk brings the replicas back. The work here is bounded by the number of partitions and files.
+The broker keeps running, also without any disk, and answers requests. A restart after the repair of the disk
+brings the replicas back. The work here is bounded by the number of partitions and files.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
@@ -35,9 +37,13 @@ from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 
 logger = logging.getLogger(__name__)
 
+FIRST_PAUSE_MS: Final = 10_000.0
+LONGEST_PAUSE_MS: Final = 600_000.0
+_LONGEST_REASON: Final = 500
+
 
 class DiskFailures:
-    """See the module. ``drop_lost`` takes the roles away; it is called on this thread, without locks."""
+    """See the module."""
 
     def __init__(
         self,
@@ -45,13 +51,11 @@ class DiskFailures:
         logs: LogManager,
         store: IsrStore,
         *,
-        drop_lost: Callable[[Sequence[TopicPartition]], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._store = store
-        self._drop_lost = drop_lost
         self._condition = threading.Condition()
         self._noted: dict[Path, LogDirFailure] = {}
         self._lost: list[TopicPartition] = []
@@ -64,6 +68,8 @@ class DiskFailures:
             work_off=self.work_off,
             on_fatal=on_fatal,
         )
+        self.drop_lost: Callable[[Sequence[TopicPartition]], None] = lambda lost: None
+        """Takes the roles of replicas away; called on this thread, without locks."""
         logs.on_dir_failed = self._dir_failed
 
     def start(self) -> None:
@@ -73,7 +79,7 @@ class DiskFailures:
         self._thread.stop(timeout_s)
 
     def note(self, error: ApiError) -> None:
-        """Take up the failure of a disk; any other error is none of ours. Never blocks for long."""
+        """Handle the failure of a disk; other errors are ignored. Never blocks for long."""
         if isinstance(error, LogDirFailure):
             with self._condition:
                 self._noted.setdefault(error.path, error)
@@ -99,7 +105,7 @@ class DiskFailures:
             self._condition.notify()
 
     def work_off(self) -> bool:
-        """Do once everything that is due; False when the controller could not be told yet.
+        """Do all that is due; False if the controller must still be notified.
 
         The thread runs this; tests call it without the thread.
         """
@@ -111,7 +117,7 @@ class DiskFailures:
             lost, self._lost = self._lost, []
             must_notify, self._must_notify = self._must_notify, False
         if lost:
-            self._drop_lost(lost)
+            self.drop_lost(lost)
         if must_notify and not self._logs.has_online_dir:
             logger.critical("no log dir is left; this broker hosts no partitions until it is restarted")
         return not must_notify or self._notify()
@@ -129,3 +135,64 @@ class DiskFailures:
         with self._condition:
             self._must_notify = True
         return False
+
+
+class _Retry(NamedTuple):
+    """When the role is requested again, and the pause before that."""
+
+    due_ms: float
+    pause_ms: float
+
+
+class FailedReplicas:
+    """The replicas that an unforeseen error has put out of service, with the reason.
+
+    A failed replica has no role until the controller assigns one again; then it is retried. This broker
+    requests the role after a pause, longer each time, because the cause may be gone, such as a leader's bug
+    or a bad batch. The broker and all other partitions continue. The controller receives KAFKA_STORAGE_ERROR
+    and elects another leader. A coordinator also records partitions that it could not load; they are not
+    retried. Any thread. Bounded by the number of partitions of this broker.
+    """
+
+    def __init__(self, now_ms: Callable[[], float]) -> None:
+        self._now_ms = now_ms
+        self._reasons: dict[TopicPartition, str] = {}
+        self._retries: dict[TopicPartition, _Retry] = {}
+        """Kept for replicas that work again, because one that soon fails again pauses for longer."""
+
+    def note(self, name: TopicPartition, error: BaseException, what: str, *, is_retried: bool) -> None:
+        """Record that the operation ``what`` failed on this replica by an unforeseen error."""
+        self._reasons[name] = f"{what}: {error!r}"[:_LONGEST_REASON]
+        pause = ""
+        if is_retried:
+            retry = self._retries[name] = self._next_retry(name)
+            pause = f" or for {retry.pause_ms / 1000:.0f} s"
+        logger.critical(
+            "%s is failed until its role changes%s: %s: %r", name, pause, what, error, exc_info=error
+        )
+
+    def _next_retry(self, name: TopicPartition) -> _Retry:
+        before, now_ms = self._retries.get(name), self._now_ms()
+        pause_ms = FIRST_PAUSE_MS if before is None else min(2 * before.pause_ms, LONGEST_PAUSE_MS)
+        return _Retry(now_ms + pause_ms, pause_ms)
+
+    def take_due(self) -> bool:
+        """Whether to request the roles of failed replicas now; a True starts the next pause."""
+        now_ms, is_due = self._now_ms(), False
+        for name, retry in list(self._retries.items()):
+            if now_ms < retry.due_ms:
+                continue
+            if name in self._reasons:
+                is_due = True
+                self._retries[name] = retry._replace(due_ms=now_ms + retry.pause_ms)
+            elif now_ms >= retry.due_ms + LONGEST_PAUSE_MS:
+                self._retries.pop(name, None)
+        return is_due
+
+    def clear(self, name: TopicPartition) -> None:
+        """The replica has a role again, or is gone."""
+        if self._reasons.pop(name, None) is not None:
+            logger.warning("%s is no longer failed", name)
+
+    def reasons(self) -> dict[TopicPartition, str]:
+        return self._reasons.copy()

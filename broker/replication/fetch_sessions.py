@@ -1,0 +1,478 @@
+"""Incremental fetch sessions (KIP-227), for followers and for consumers.
+
+A full fetch (epoch 0) may open a session. Later fetches of the session name only the partitions that they
+add, change or remove, and their answers contain only partitions with news. Each request carries the session's
+next epoch, which detects lost, repeated and late requests. A full fetch that names a session closes it. A
+fetch with epoch -1 stands alone.
+
+Kafka checks every partition of a session in every fetch. Here a session is notified of changes, so the cost
+of a fetch depends on the changed partitions and not on the size of the session. The invariant: a partition
+outside `_active` and `arrived` has nothing that its fetcher does not know. It leaves `_active` only by an
+answer whose read found it drained, and a change after the start of that read puts it into `arrived`.
+
+Any thread. Locks, in order: the policy's, the session's, the listeners'.
+
+Source: https://cwiki.apache.org/confluence/display/KAFKA/KIP-227, and Kafka 3.9 for the eviction.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.replication.fetch_wait import FetchItem, FetchOutcome, FetchSource
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+
+EVICTION_MS: Final = 120_000
+"""A consumer's session that was unused for longer is stale; a younger one is not evicted for a larger one."""
+MAX_PARTITIONS: Final = 500_000
+"""The limit for all consumers' sessions together; a partition takes about 500 bytes."""
+_MAX_ID: Final = (1 << 31) - 1
+_UNSENT: Final = -2
+"""Not a high watermark or log start, so the next read of the partition is news."""
+
+SessionKey = tuple[uuid.UUID | str, int]
+"""Topic id or name, as the session uses them, and partition; a `TopicPartition` is one."""
+
+
+def key_of(item: FetchItem) -> SessionKey:
+    return item.partition if item.topic_id is None else (item.topic_id, item.partition.partition)
+
+
+class SessionRequest(NamedTuple):
+    """The session fields of a fetch request, and its partitions."""
+
+    replica_id: BrokerId
+    session_id: int
+    epoch: int
+    items: Sequence[FetchItem]
+    forgotten: Sequence[SessionKey]
+    uses_topic_ids: bool = False
+
+
+class SessionPartition:
+    """One partition of a session: what its fetcher requests, and what it was sent last."""
+
+    __slots__ = ("item", "key", "sent_high_watermark", "sent_log_start_offset", "session")
+
+    def __init__(self, session: FetchSession, item: FetchItem) -> None:
+        self.session = session
+        self.key = key_of(item)
+        self.item = item
+        """Everything but its key may change."""
+        self.sent_high_watermark = _UNSENT
+        self.sent_log_start_offset = _UNSENT
+
+    def note(self, outcome: FetchOutcome) -> bool:
+        """Whether an outcome must be sent; if so it counts as sent."""
+        read = outcome.read
+        if read is None or read.diverging is not None:
+            # The fetcher uses nothing else of such an answer, so the next one must contain everything.
+            self.sent_high_watermark = self.sent_log_start_offset = _UNSENT
+            return True
+        is_news = (
+            len(read.records) > 0
+            or read.high_watermark != self.sent_high_watermark
+            or read.log_start_offset != self.sent_log_start_offset
+        )
+        self.sent_high_watermark = read.high_watermark
+        self.sent_log_start_offset = read.log_start_offset
+        return is_news
+
+
+class PartitionListeners:
+    """The sessions of each partition. ``wake`` is called with each session that has news.
+
+    A partition need not exist. The tuples are replaced as a whole, so a notification takes no lock.
+    """
+
+    def __init__(self, wake: Callable[[FetchSession], object]) -> None:
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._by_partition: dict[TopicPartition, tuple[SessionPartition, ...]] = {}
+
+    def __len__(self) -> int:
+        """The number of partitions that have a session."""
+        return len(self._by_partition)
+
+    def add(self, part: SessionPartition) -> None:
+        name = part.item.partition
+        with self._lock:
+            self._by_partition[name] = (*self._by_partition.get(name, ()), part)
+
+    def remove(self, part: SessionPartition) -> None:
+        """Does nothing if the partition was never added."""
+        name = part.item.partition
+        with self._lock:
+            left = tuple(other for other in self._by_partition.get(name, ()) if other is not part)
+            if left:
+                self._by_partition[name] = left
+            else:
+                self._by_partition.pop(name, None)
+
+    def mark(self, name: TopicPartition) -> None:
+        """Have the partition read by the next fetch of its sessions, without waking them."""
+        for part in self._by_partition.get(name, ()):
+            part.session.arrived.add(part)
+
+    def wake(self, names: Iterable[TopicPartition]) -> None:
+        """Mark these partitions, then wake each of their sessions once, so that one answer takes them all."""
+        sessions: dict[FetchSession, None] = {}
+        for name in names:
+            for part in self._by_partition.get(name, ()):
+                part.session.arrived.add(part)
+                sessions[part.session] = None
+        for session in sessions:
+            self._wake(session)
+
+
+class FetchSession(FetchSource):
+    """One session; the source of each of its fetches. Made by a `FetchSessions`."""
+
+    def __init__(
+        self,
+        session_id: int,
+        outcomes: Iterable[FetchOutcome],
+        listeners: PartitionListeners,
+        *,
+        uses_topic_ids: bool = False,
+    ) -> None:
+        """``outcomes`` are the answer to the full fetch that opens the session."""
+        self.id = session_id
+        self.epoch = next_epoch(INITIAL_EPOCH)
+        self.uses_topic_ids = uses_topic_ids
+        self.created_ms = self.last_used_ms = 0.0
+        self.arrived: set[SessionPartition] = set()
+        """Partitions that changed since `items` was last called; added to without the lock."""
+        self._watched = (self,)
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._listeners = listeners
+        self._by_key: dict[SessionKey, SessionPartition] = {}
+        # Ordered: the last served stands last, so that busy partitions take turns.
+        self._active: dict[SessionPartition, None] = {}
+        # Partitions of unknown topic ids.
+        self._nameless: set[SessionPartition] = set()
+        # Nothing listened to the partitions until now, so all begin as active, the served ones last.
+        for outcome in sorted(outcomes, key=attrgetter("has_records")):
+            self._set(outcome.item).note(outcome)
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    @property
+    def watched(self) -> Sequence[Hashable]:
+        return self._watched
+
+    def items(self) -> list[FetchItem]:
+        """The partitions that may have news, in the order in which they are to be served."""
+        with self._lock:
+            arrived, active = self.arrived, self._active
+            while arrived:
+                part = arrived.pop()
+                # A late change may arrive for a partition that was removed.
+                if self._by_key.get(part.key) is part:
+                    active.setdefault(part)
+            return [part.item for part in active]
+
+    def update(self, request: SessionRequest, topic_names: Mapping[TopicId, str]) -> None:
+        """Take over an incremental request.
+
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR; then
+        nothing has changed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise not_found(self.id)
+            if request.epoch != self.epoch:
+                raise api_error(
+                    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                    f"fetch session {self.id} expects epoch {self.epoch}, not {request.epoch}",
+                )
+            if request.uses_topic_ids != self.uses_topic_ids:
+                kind = "ids" if self.uses_topic_ids else "names"
+                raise api_error(
+                    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, f"fetch session {self.id} uses topic {kind}"
+                )
+            self.epoch = next_epoch(request.epoch)
+            for key in request.forgotten:
+                self._forget(key)
+            for item in request.items:
+                self._set(item)
+            for part in tuple(self._nameless):
+                item = part.item
+                name = None if item.topic_id is None else topic_names.get(TopicId(item.topic_id))
+                if name is not None:
+                    self._forget(part.key)
+                    self._set(item._replace(partition=TopicPartition(name, item.partition.partition)))
+
+    def answer(self, epoch: int, outcomes: Iterable[FetchOutcome]) -> list[FetchOutcome] | None:
+        """The part of a read that the answer to the request of that epoch must contain.
+
+        None if the fetcher has sent its next request meanwhile: then the answer is an error.
+        """
+        with self._lock:
+            if self.epoch != next_epoch(epoch):
+                return None
+            news = []
+            by_key, active = self._by_key, self._active
+            for outcome in outcomes:
+                part = by_key.get(key_of(outcome.item))
+                if part is None:
+                    continue
+                if part.note(outcome):
+                    news.append(outcome)
+                if outcome.has_records:
+                    active.pop(part, None)
+                    active[part] = None
+                elif _is_drained(outcome):
+                    active.pop(part, None)
+                else:
+                    active.setdefault(part)
+            return news
+
+    def close(self) -> None:
+        """Remove the session's listeners. A waiting fetch still gets its answer."""
+        with self._lock:
+            self._is_closed = True
+            for part in self._by_key.values():
+                self._listeners.remove(part)
+
+    def _set(self, item: FetchItem) -> SessionPartition:
+        part = self._by_key.get(key_of(item))
+        if part is None:
+            part = self._by_key[key_of(item)] = SessionPartition(self, item)
+            if item.partition.topic:
+                self._listeners.add(part)
+            else:
+                self._nameless.add(part)
+        else:
+            # The listeners use the name that the topic id had first; the id may be unknown now.
+            part.item = item if item.topic_id is None else item._replace(partition=part.item.partition)
+        self._active.setdefault(part)
+        return part
+
+    def _forget(self, key: SessionKey) -> None:
+        part = self._by_key.pop(key, None)
+        if part is not None:
+            self._active.pop(part, None)
+            self.arrived.discard(part)
+            self._nameless.discard(part)
+            self._listeners.remove(part)
+
+
+def _is_drained(outcome: FetchOutcome) -> bool:
+    """Whether the next read could find more than this one, without records, only after a change."""
+    read = outcome.read
+    return read is not None and read.diverging is None and read.end_offset <= outcome.item.fetch_offset
+
+
+def not_found(session_id: int) -> Exception:
+    return api_error(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {session_id}")
+
+
+class FetchSessions(ABC):
+    """The sessions of one kind of fetcher. A subclass decides who has a session.
+
+    ``wake`` is called when a session has news.
+    """
+
+    def __init__(
+        self,
+        wake: Callable[[FetchSession], object],
+        metadata: MetadataCache,
+        new_id: Callable[[], int] | None = None,
+    ) -> None:
+        self.listeners = PartitionListeners(wake)
+        self._metadata = metadata
+        self._new_id = new_id or (lambda: random.randint(1, _MAX_ID))
+        self._lock = threading.Lock()
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    def begin(self, request: SessionRequest) -> FetchSession | None:
+        """The session of an incremental request, which it has updated; None if the request stands alone.
+
+        Raises the errors of `FetchSession.update`.
+        """
+        if request.epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if request.session_id != NO_SESSION:
+                self._close(request)
+            return None
+        session = self._find(request)
+        if session is None:
+            raise not_found(request.session_id)
+        session.update(request, self._metadata.current.topic_names)
+        if not len(session):
+            self._close(request)
+            return None
+        self._used(session)
+        return session
+
+    @abstractmethod
+    def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
+        """Open a session for a full fetch with these outcomes; its id, or `NO_SESSION` if it gets none."""
+
+    @abstractmethod
+    def _find(self, request: SessionRequest) -> FetchSession | None: ...
+
+    @abstractmethod
+    def _close(self, request: SessionRequest) -> None: ...
+
+    def _used(self, session: FetchSession) -> None:
+        """The session was used and may have another size."""
+        return
+
+
+class FollowerSessions(FetchSessions):
+    """One session for each follower that is alive, since ids could be made up."""
+
+    def __init__(
+        self,
+        wake: Callable[[FetchSession], object],
+        metadata: MetadataCache,
+        new_id: Callable[[], int] | None = None,
+    ) -> None:
+        super().__init__(wake, metadata, new_id)
+        self._by_broker: dict[BrokerId, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_broker)
+
+    def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
+        """Replaces the follower's former session, and drops the sessions of brokers that are gone."""
+        follower, alive = request.replica_id, self._metadata.current.brokers
+        with self._lock:
+            for broker_id in [id_ for id_ in self._by_broker if id_ == follower or id_ not in alive]:
+                self._by_broker.pop(broker_id).close()
+            if follower not in alive:
+                return NO_SESSION
+            session = self._by_broker[follower] = FetchSession(self._new_id(), outcomes, self.listeners)
+            return session.id
+
+    def _find(self, request: SessionRequest) -> FetchSession | None:
+        session = self._by_broker.get(request.replica_id)
+        return session if session is not None and session.id == request.session_id else None
+
+    def _close(self, request: SessionRequest) -> None:
+        with self._lock:
+            if self._find(request) is not None:
+                self._by_broker.pop(request.replica_id).close()
+
+
+class ConsumerSessions(FetchSessions):
+    """At most ``max_slots`` sessions (``max.incremental.fetch.session.cache.slots``), found by id.
+
+    If there is no room for another session or its partitions, it replaces the least recently used one if that
+    is stale (`EVICTION_MS`); else the smallest of the sessions older than that, if that is smaller than the
+    new one. Otherwise the consumer gets no session and continues with full fetches.
+    """
+
+    def __init__(
+        self,
+        max_slots: int,
+        wake: Callable[[FetchSession], object],
+        metadata: MetadataCache,
+        *,
+        now_ms: Callable[[], float],
+        max_partitions: int = MAX_PARTITIONS,
+        new_id: Callable[[], int] | None = None,
+    ) -> None:
+        super().__init__(wake, metadata, new_id)
+        self._max_slots = max_slots
+        self._max_partitions = max_partitions
+        self._now_ms = now_ms
+        # The least recently used session comes first.
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        # (size, id) of the sessions that may give way to a larger one, sorted.
+        self._evictable: list[tuple[int, int]] = []
+        self._evictable_size: dict[int, int] = {}
+        # The partitions of each session at its last use, and of all together.
+        self._sizes: dict[int, int] = {}
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
+        now_ms, size = self._now_ms(), len(outcomes)
+        with self._lock:
+            if size > self._max_partitions:
+                return NO_SESSION
+            while len(self._sessions) >= self._max_slots or self._partitions + size > self._max_partitions:
+                if not self._evict_one(size, now_ms):
+                    return NO_SESSION
+            session_id = self._new_id()
+            while session_id in self._sessions:
+                session_id = self._new_id()
+            session = self._sessions[session_id] = FetchSession(
+                session_id, outcomes, self.listeners, uses_topic_ids=request.uses_topic_ids
+            )
+            session.created_ms = session.last_used_ms = now_ms
+            self._note_size(session)
+            return session_id
+
+    def _find(self, request: SessionRequest) -> FetchSession | None:
+        with self._lock:
+            return self._sessions.get(request.session_id)
+
+    def _close(self, request: SessionRequest) -> None:
+        with self._lock:
+            self._drop(request.session_id)
+
+    def _used(self, session: FetchSession) -> None:
+        with self._lock:
+            if session.id not in self._sessions:
+                return
+            now_ms = session.last_used_ms = self._now_ms()
+            self._sessions.move_to_end(session.id)
+            self._note_size(session)
+            if self._partitions > self._max_partitions:
+                # It has grown too much. Its consumer will not find it, and opens another if there is room.
+                self._drop(session.id)
+            elif now_ms - session.created_ms > EVICTION_MS:
+                size = len(session)
+                if self._evictable_size.get(session.id) != size:
+                    self._forget_evictable(session.id)
+                    self._evictable_size[session.id] = size
+                    insort(self._evictable, (size, session.id))
+
+    def _note_size(self, session: FetchSession) -> None:
+        size = len(session)
+        self._partitions += size - self._sizes.get(session.id, 0)
+        self._sizes[session.id] = size
+
+    def _evict_one(self, size: int, now_ms: float) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now_ms - oldest.last_used_ms > EVICTION_MS:
+            self._drop(oldest.id)
+            return True
+        if not self._evictable or size <= self._evictable[0][0]:
+            return False
+        self._drop(self._evictable[0][1])
+        return True
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._forget_evictable(session_id)
+            self._partitions -= self._sizes.pop(session_id)
+            session.close()
+
+    def _forget_evictable(self, session_id: int) -> None:
+        size = self._evictable_size.pop(session_id, None)
+        if size is not None:
+            del self._evictable[bisect_left(self._evictable, (size, session_id))]

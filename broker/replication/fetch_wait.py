@@ -1,0 +1,392 @@
+"""Fetch, on the leader's side: read, or wait in the purgatory until there is enough to read.
+
+A fetch begins on the thread that received it, usually a network thread, which must not wait for a disk. So
+`FetchReader` first reads only what needs no disk. Its own threads then read the missing ("cold") records into
+pooled memory, without the interpreter lock, and answer the fetch. A consumer of old records takes only disk
+and memory bandwidth from the producers.
+
+Bounded: the threads (the reads that wait for disks at once), the fetches that wait for a thread, and the
+bytes of one answer, which stay in memory until the socket has taken them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import uuid
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from barnabas.broker.purgatory import DelayedOperation
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import Isolation, PartitionRead
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
+
+logger = logging.getLogger(__name__)
+
+_MAX_COLD_BYTES: Final = 4 * 1024 * 1024
+_THREADS: Final = 4
+_MAX_WAITING: Final = 1_000
+
+PartitionOf = Callable[[TopicPartition], Partition]
+NoteError = Callable[[ApiError], None]
+Work = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchParams:
+    """The fetching replica, and the limits of the fetch. ``replica_id`` is negative for a consumer."""
+
+    replica_id: BrokerId
+    replica_epoch: BrokerEpoch
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: Isolation
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
+    @property
+    def reads_any_replica(self) -> bool:
+        """Whether a replica answers even if it follows, for tools that compare replicas."""
+        return self.replica_id == DEBUGGING_REPLICA_ID
+
+
+class FetchItem(NamedTuple):
+    """One partition of a fetch request.
+
+    ``topic_id`` is set if the client names topics by id; the partition's topic is empty if the id is unknown.
+    """
+
+    partition: TopicPartition
+    current_leader_epoch: int
+    fetch_offset: Offset
+    last_fetched_epoch: int
+    log_start_offset: Offset
+    max_bytes: int
+    topic_id: uuid.UUID | None = None
+    log_topic_id: uuid.UUID = NO_TOPIC_ID
+    """The topic id of a follower's log, because a topic of the same name may have been recreated."""
+
+
+class FetchSource(Protocol):
+    """The partitions of a fetch; a session's may change while the fetch waits."""
+
+    @property
+    @abstractmethod
+    def watched(self) -> Sequence[Hashable]:
+        """The keys in the purgatory that wake the fetch; without any it cannot wait."""
+
+    @abstractmethod
+    def items(self) -> Sequence[FetchItem]:
+        """The partitions to read now, in order."""
+
+
+class FixedItems(FetchSource):
+    """The partitions that one request names."""
+
+    def __init__(self, items: Sequence[FetchItem]) -> None:
+        self._items = items
+
+    @property
+    def watched(self) -> Sequence[Hashable]:
+        return [item.partition for item in self._items]
+
+    def items(self) -> Sequence[FetchItem]:
+        return self._items
+
+
+class FetchOutcome(NamedTuple):
+    """The result of a fetch for one partition: either an error or a read.
+
+    ``log_start_offset`` is set with OFFSET_OUT_OF_RANGE: a follower that fell behind it restarts there.
+    """
+
+    item: FetchItem
+    error: ErrorCode
+    read: PartitionRead | None
+    log_start_offset: Offset = Offset(-1)
+
+    @property
+    def has_records(self) -> bool:
+        return self.read is not None and len(self.read.records) > 0
+
+
+class FetchResult(NamedTuple):
+    """The outcomes of all partitions of a fetch.
+
+    ``is_urgent``: one of them must be answered now, with or without records. ``is_cold``: some records could
+    not be read without waiting for the disk.
+    """
+
+    outcomes: list[FetchOutcome]
+    bytes_read: int
+    is_urgent: bool
+    is_cold: bool = False
+
+
+class FetchReader:
+    """Reads the partitions of fetches. Before `start`, cold records are read on the caller's thread.
+
+    ``note_error`` receives failed reads, since the disk may be the cause.
+    """
+
+    def __init__(
+        self,
+        partition_of: PartitionOf,
+        note_error: NoteError,
+        *,
+        on_fatal: Callable[[BaseException], None],
+        threads: int = _THREADS,
+        max_waiting: int = _MAX_WAITING,
+    ) -> None:
+        self.partition_of = partition_of
+        self._note_error = note_error
+        self._on_fatal = on_fatal
+        self._max_waiting = max_waiting
+        self._turns = itertools.count()
+        self._condition = threading.Condition()
+        self._waiting: deque[Work] = deque()
+        self._is_running = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"cold-read-{number}", daemon=True)
+            for number in range(threads)
+        ]
+
+    def start(self) -> None:
+        self._is_running = True
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End after the reads in progress; waiting reads are dropped, since their connections are closed."""
+        with self._condition:
+            was_running, self._is_running = self._is_running, False
+            self._waiting.clear()
+            self._condition.notify_all()
+        if was_running:
+            for thread in self._threads:
+                thread.join(timeout_s)
+
+    def read_all(self, params: FetchParams, items: Sequence[FetchItem]) -> FetchResult:
+        """Read each partition within its own limit and all within the request's, without disk waits.
+
+        The first batch is returned whole even if it exceeds both limits, so that a reader never gets stuck.
+        """
+        outcomes = []
+        bytes_read = 0
+        is_urgent = is_cold = False
+        for item in items:
+            outcome = self._read_one(params, item, bytes_read, may_wait=False)
+            outcomes.append(outcome)
+            read = outcome.read
+            if read is None:
+                is_urgent = True
+                continue
+            bytes_read += len(read.records)
+            is_urgent = is_urgent or read.diverging is not None
+            is_cold = is_cold or read.is_cold
+        return FetchResult(outcomes, bytes_read, is_urgent, is_cold)
+
+    def finish(self, params: FetchParams, result: FetchResult, answer: Callable[[FetchResult], None]) -> None:
+        """Answer a fetch once all its records are read: at once if none is cold, else from another thread.
+
+        If too many fetches wait, it is answered with the records read so far, and the client fetches again.
+        """
+        if not result.is_cold:
+            answer(result)
+            return
+        turn = next(self._turns)
+
+        def read() -> None:
+            try:
+                answer(self._read_cold(params, result, turn))
+            except InvariantViolation:
+                raise
+            except Exception:
+                logger.critical("a fetch of cold records cannot be answered", exc_info=True)
+
+        if not self._submit(read):
+            answer(result)
+
+    def _read_cold(self, params: FetchParams, result: FetchResult, turn: int) -> FetchResult:
+        """Read the cold partitions of a result, waiting for the disk.
+
+        The records are copies in memory, so an answer holds at most `_MAX_COLD_BYTES` of them. ``turn``
+        chooses the first partition, so that each comes first at times.
+        """
+        outcomes = list(result.outcomes)
+        cold = [index for index, outcome in enumerate(outcomes) if outcome.read and outcome.read.is_cold]
+        begin = turn % len(cold) if cold else 0
+        bytes_read, is_urgent, left = result.bytes_read, result.is_urgent, _MAX_COLD_BYTES
+        for index in cold[begin:] + cold[:begin]:
+            if left <= 0:
+                break
+            outcome = self._read_one(params, outcomes[index].item, bytes_read, may_wait=True)
+            outcomes[index] = outcome
+            if outcome.read is None:
+                is_urgent = True
+                continue
+            bytes_read += len(outcome.read.records)
+            left -= len(outcome.read.records)
+            is_urgent = is_urgent or outcome.read.diverging is not None
+        return FetchResult(outcomes, bytes_read, is_urgent)
+
+    def _read_one(
+        self, params: FetchParams, item: FetchItem, bytes_read: int, *, may_wait: bool
+    ) -> FetchOutcome:
+        partition = None
+        try:
+            partition = find(self.partition_of, item)
+            read = partition.read(
+                current_leader_epoch=item.current_leader_epoch,
+                fetch_offset=item.fetch_offset,
+                last_fetched_epoch=item.last_fetched_epoch,
+                max_bytes=max(0, min(item.max_bytes, params.max_bytes - bytes_read)),
+                isolation=params.isolation,
+                from_any_replica=params.reads_any_replica,
+                min_one_batch=bytes_read == 0,
+                may_wait=may_wait,
+            )
+        except ApiError as error:
+            self._note_error(error)
+            return FetchOutcome(item, error.code, None, _log_start(partition, error))
+        except InvariantViolation:
+            raise
+        except Exception:
+            # Bytes on a disk may cause it, so it may recur; the other partitions are still read.
+            logger.critical("reading %s failed by an unforeseen error", item.partition, exc_info=True)
+            return FetchOutcome(item, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        return FetchOutcome(item, ErrorCode.NONE, read)
+
+    def _submit(self, work: Work) -> bool:
+        """Queue the work, or do it if there are no threads; False if the queue is full."""
+        with self._condition:
+            if self._is_running:
+                if len(self._waiting) >= self._max_waiting:
+                    return False
+                self._waiting.append(work)
+                self._condition.notify()
+                return True
+        work()
+        return True
+
+    def _run(self) -> None:
+        try:
+            while (work := self._next()) is not None:
+                work()
+                # An idle thread keeps no request and no buffer alive.
+                del work
+        except BaseException as error:
+            logger.critical("%s died", threading.current_thread().name, exc_info=True)
+            self._on_fatal(error)
+
+    def _next(self) -> Work | None:
+        with self._condition:
+            while self._is_running and not self._waiting:
+                self._condition.wait()
+            return self._waiting.popleft() if self._is_running else None
+
+
+def find(partition_of: PartitionOf, item: FetchItem) -> Partition:
+    """Raises the lookup's errors, UNKNOWN_TOPIC_ID, or INCONSISTENT_TOPIC_ID for a recreated topic."""
+    topic_id = item.log_topic_id if item.topic_id is None else item.topic_id
+    if item.topic_id is not None and not item.partition.topic:
+        raise api_error(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {item.topic_id}")
+    partition = partition_of(item.partition)
+    if topic_id != NO_TOPIC_ID and partition.log.topic_id not in (None, topic_id):
+        raise api_error(
+            ErrorCode.INCONSISTENT_TOPIC_ID, f"{item.partition} has id {partition.log.topic_id} here"
+        )
+    return partition
+
+
+def _log_start(partition: Partition | None, error: ApiError) -> Offset:
+    if partition is None or error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+        return Offset(-1)
+    return partition.log.log_start_offset
+
+
+def refusing_to_wait(result: FetchResult, doubt: Callable[[TopicPartition], object]) -> FetchResult:
+    """Answer NOT_LEADER_OR_FOLLOWER for partitions in ``doubt`` that a consumer has read to the end.
+
+    Committed records stay committed under any leader, so they are served. But a consumer that waits here for
+    more might wait without end while another broker leads.
+    """
+    outcomes = [
+        outcome._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, read=None)
+        if outcome.read is not None
+        and outcome.item.fetch_offset >= outcome.read.end_offset
+        and doubt(outcome.item.partition) is not None
+        else outcome
+        for outcome in result.outcomes
+    ]
+    is_urgent = result.is_urgent or any(outcome.error != ErrorCode.NONE for outcome in outcomes)
+    return result._replace(outcomes=outcomes, is_urgent=is_urgent)
+
+
+class DelayedFetch(DelayedOperation):
+    """A fetch that waits for ``fetch.min.bytes`` or its deadline.
+
+    A consumer's is woken when a high watermark moves, a follower's by every append. A change of leadership
+    wakes both; the answer is then the error.
+    """
+
+    def __init__(
+        self,
+        deadline_ms: int,
+        params: FetchParams,
+        source: FetchSource,
+        reader: FetchReader,
+        answer: Callable[[FetchResult], None],
+    ) -> None:
+        super().__init__(deadline_ms)
+        self._params = params
+        self._source = source
+        self._reader = reader
+        self._answer = answer
+        self._was_just_read = True
+
+    def try_complete(self) -> bool:
+        """Compares only log ends, which is cheap, if one byte is enough, as for followers."""
+        if self._was_just_read:
+            # The first try follows the read that found too little; the purgatory tries again after watching.
+            self._was_just_read = False
+            return False
+        params = self._params
+        has_more = False
+        items = self._source.items()
+        for item in items:
+            try:
+                partition = find(self._reader.partition_of, item)
+                end = partition.readable_end(
+                    item.current_leader_epoch, params.isolation, from_any_replica=params.reads_any_replica
+                )
+            except ApiError:
+                return True
+            if params.is_follower and (
+                end < item.fetch_offset or 0 <= item.log_start_offset < partition.log.log_start_offset
+            ):
+                # The follower has to truncate, or to drop deleted records: answer at once.
+                return True
+            if end > item.fetch_offset:
+                if params.min_bytes <= 1:
+                    return True
+                has_more = True
+        if not has_more:
+            return False
+        result = self._reader.read_all(params, items)
+        return result.is_urgent or result.is_cold or result.bytes_read >= params.min_bytes
+
+    def on_complete(self) -> None:
+        params = self._params
+        self._reader.finish(params, self._reader.read_all(params, self._source.items()), self._answer)
