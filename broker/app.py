@@ -35,7 +35,7 @@ from barnabas.broker.network.server import SocketServer
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory, Reaper
 from barnabas.broker.replication.fetcher import FetcherManager
-from barnabas.broker.replication.leader_fetches import FetcherSettings
+from barnabas.broker.replication.following import FetcherSettings
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork
 from barnabas.controller.controller import Controller

@@ -1,31 +1,27 @@
-"""Following: copies what the leaders have into this broker's followers.
+"""Following: copies the records of leaders into this broker's followers.
 
-One thread with one event loop runs all fetchers, one per leader with one connection each, however many
-partitions it follows there. A fetcher has one fetch in flight, long-polled at the leader; what comes back is
-appended before the next fetch says so, which is how the leader learns how far this follower is.
+One thread with one event loop runs all fetchers: one per leader with one connection each, for any number of
+partitions. A fetcher has one fetch in flight, long-polled at the leader. The answer is appended before the
+next fetch reports the new log end; so the leader learns how far this follower is.
 
-- `leader_fetches` decides about requests, answers and retries.
-- When the set of partitions changes, an empty fetch has the leader answer the waiting one at once.
+- `following` decides about requests, answers and retries.
+- When the set of partitions changes, an empty fetch makes the leader answer the waiting one at once.
 - A leader whose connection is lost, or whose port refuses, is reported to the metadata cache as suspect, and
-  trusted when it answers again; for a loss alone also after a while.
+  trusted again when it answers; after a mere loss also after a while.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
-
-import uvloop
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.broker.clocks import wall_clock_ms
 from barnabas.broker.log.log import Log
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.replication.followed import Followed
-from barnabas.broker.replication.leader_fetches import Fail, FetcherSettings, LeaderFetches
+from barnabas.broker.replication.following import Fail, FetcherSettings, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.channel import Channel
@@ -33,14 +29,15 @@ from barnabas.protocol.errors import ApiError, LocalError
 from barnabas.protocol.frames import BufferPool
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.loop_thread import LoopThread
 
 logger = logging.getLogger(__name__)
 
 _MAX_FRAME_BYTES: Final = (1 << 31) - 1
 _MAX_FLUSHES: Final = 4
 """How many leaders' fetchers may flush at once; each of the others keeps at most one flush waiting."""
-_FIRST_REST_S: Final = 0.1
-_LONGEST_REST_S: Final = 5.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
 
 
 class FollowedLeader(NamedTuple):
@@ -58,7 +55,7 @@ class Fetcher(Protocol):
     endpoint: Endpoint
     fetches: LeaderFetches
 
-    def add(self, name: TopicPartition, followed: Followed) -> None: ...
+    def add(self, name: TopicPartition, followed: FollowedPartition) -> None: ...
 
     def remove(self, name: TopicPartition) -> None: ...
 
@@ -91,10 +88,10 @@ class FetcherTable(Generic[F]):
             fetcher = self.fetchers.get(leader.broker_id)
             if fetcher is not None and leader.endpoint not in (None, fetcher.endpoint):
                 self._move(fetcher, leader.endpoint)
-        news = {name: leader for name, leader in leaders.items() if not self._is_fetched(name, leader)}
-        for name in news:
+        changed = {name: leader for name, leader in leaders.items() if not self._is_fetched(name, leader)}
+        for name in changed:
             self._remove(name)
-        for name, leader in news.items():
+        for name, leader in changed.items():
             if leader.endpoint is not None:
                 self._add(name, leader.broker_id, leader.endpoint, leader.leader_epoch)
         self._drop_idle()
@@ -110,12 +107,12 @@ class FetcherTable(Generic[F]):
         if fetcher is None:
             fetcher = self.fetchers[leader] = self._make_fetcher(leader, endpoint)
         self._leader_of[name] = leader
-        fetcher.add(name, Followed(partition, leader_epoch))
+        fetcher.add(name, FollowedPartition(partition, leader_epoch))
 
     def _move(self, fetcher: F, endpoint: Endpoint) -> None:
-        fetched = {name: fetcher.fetches.followed[name] for name in fetcher.fetches.followed}
+        moved = {name: fetcher.fetches.followed[name] for name in fetcher.fetches.followed}
         self._drop(fetcher)
-        for name, followed in fetched.items():
+        for name, followed in moved.items():
             self._add(name, fetcher.leader, endpoint, followed.leader_epoch)
 
     def _is_fetched(self, name: TopicPartition, leader: FollowedLeader) -> bool:
@@ -140,7 +137,7 @@ class FetcherTable(Generic[F]):
             self.fetchers[leader].remove(name)
 
     def _drop_idle(self) -> None:
-        for fetcher in [found for found in self.fetchers.values() if not found.fetches.followed]:
+        for fetcher in [fetcher for fetcher in self.fetchers.values() if not fetcher.fetches.followed]:
             self._drop(fetcher)
 
     def _drop(self, fetcher: F) -> None:
@@ -168,104 +165,66 @@ class FetcherManager:
         """``note_error`` and ``fail``: see `LeaderFetches`."""
         self.broker_id = broker_id
         self.settings = settings
-        self.metadata = metadata
-        self.broker_epoch = broker_epoch
-        self.note_error = note_error
-        self.fail = fail
         self.pool = BufferPool()
-        self._on_fatal = on_fatal
-        self._table = FetcherTable(
-            partition_of, lambda leader, endpoint: LeaderFetcher(self, leader, endpoint)
-        )
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="replica-fetchers", daemon=True)
+        self.thread = LoopThread("replica-fetchers", on_fatal=on_fatal, on_stop=self._close_fetchers)
+        self._note_error = note_error
         self._flushes = ThreadPoolExecutor(_MAX_FLUSHES, thread_name_prefix="replica-flush")
 
-    def start(self) -> None:
-        self._thread.start()
+        def make_fetcher(leader: BrokerId, endpoint: Endpoint) -> ReplicaFetcher:
+            fetches = LeaderFetches(
+                broker_id,
+                leader,
+                settings,
+                metadata,
+                broker_epoch=broker_epoch,
+                note_error=note_error,
+                fail=fail,
+            )
+            return ReplicaFetcher(self, fetches, endpoint)
 
-    def stop(self, timeout_s: float = 5.0) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout_s)
+        self._table = FetcherTable(partition_of, make_fetcher)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.thread.stop()
         self._flushes.shutdown(wait=False, cancel_futures=True)
 
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
         """Fetch these partitions from these leaders from now on."""
         if leaders:
-            self._on_loop(self._table.follow, dict(leaders))
+            self.thread.call(self._table.follow, dict(leaders))
 
     def unfollow(self, names: Iterable[TopicPartition]) -> None:
-        """Fetch these partitions no longer. An answer under way is fenced by the partition itself."""
-        found = list(names)
-        if found:
-            self._on_loop(self._table.unfollow, found)
-
-    def _on_loop(self, change: Callable[[Any], None], what: Any) -> None:
-        def run() -> None:
-            try:
-                change(what)
-            except Exception as error:
-                # The loop would only log it, and some partitions would never be fetched again.
-                logger.critical("the fetchers could not be changed", exc_info=True)
-                self._on_fatal(error)
-
-        self._loop.call_soon_threadsafe(run)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a fetcher's work; if it fails the broker goes down, for its followers would stand still."""
-        task = self._loop.create_task(work)
-        task.add_done_callback(self._ended)
-        return task
+        """Stop fetching these partitions. The partition itself fences an answer under way."""
+        listed = list(names)
+        if listed:
+            self.thread.call(self._table.unfollow, listed)
 
     async def flush(self, logs: Sequence[Log]) -> None:
         """Force logs to disk without blocking the other fetchers."""
-        await self._loop.run_in_executor(self._flushes, self._flush, logs)
+        await self.thread.loop.run_in_executor(self._flushes, self._flush, logs)
 
     def _flush(self, logs: Sequence[Log]) -> None:
         for log in logs:
             try:
                 log.flush(wall_clock_ms())
             except ApiError as error:
-                self.note_error(error)
+                self._note_error(error)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            logger.critical("a replica fetcher died", exc_info=error)
-            self._on_fatal(error)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            for fetcher in self._table.fetchers.values():
-                fetcher.close()
-            pending = asyncio.all_tasks(self._loop)
-            for task in pending:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
-            self._loop.close()
-        except BaseException as error:
-            logger.critical("the thread of the replica fetchers died", exc_info=True)
-            self._on_fatal(error)
+    def _close_fetchers(self) -> None:
+        for fetcher in self._table.fetchers.values():
+            fetcher.close()
 
 
-class LeaderFetcher:
+class ReplicaFetcher:
     """Fetches all that this broker follows at one leader. Lives on the manager's loop."""
 
-    def __init__(self, manager: FetcherManager, leader: BrokerId, endpoint: Endpoint) -> None:
-        self.leader = leader
+    def __init__(self, manager: FetcherManager, fetches: LeaderFetches, endpoint: Endpoint) -> None:
+        self.leader = fetches.leader
         self.endpoint = endpoint
-        self.fetches = LeaderFetches(
-            manager.broker_id,
-            leader,
-            manager.settings,
-            manager.metadata,
-            broker_epoch=manager.broker_epoch,
-            note_error=manager.note_error,
-            fail=manager.fail,
-        )
+        self.fetches = fetches
         self._manager = manager
         self._channel = Channel(
             endpoint,
@@ -278,13 +237,13 @@ class LeaderFetcher:
         self._changed = asyncio.Event()
         self._is_waiting = False
         self._nudge: asyncio.Task[None] | None = None
-        self._task = manager.spawn(self._run())
+        self._task = manager.thread.spawn(self._run())
 
-    def add(self, name: TopicPartition, followed: Followed) -> None:
+    def add(self, name: TopicPartition, followed: FollowedPartition) -> None:
         self.fetches.followed.add(name, followed)
         self._changed.set()
         if self._is_waiting and self._nudge is None:
-            self._nudge = self._manager.spawn(self._send_nudge())
+            self._nudge = self._manager.thread.spawn(self._send_nudge())
 
     def remove(self, name: TopicPartition) -> None:
         self.fetches.followed.remove(name)
@@ -300,7 +259,7 @@ class LeaderFetcher:
         try:
             await self._channel.request(self.fetches.nudge())
         except LocalError:
-            # The waiting fetch fails with it, and that one's failure is handled.
+            # The waiting fetch fails too, and its failure is handled.
             logger.debug("no answer to a nudge of broker %d", self.leader)
         finally:
             self._nudge = None
@@ -314,16 +273,16 @@ class LeaderFetcher:
             except InvariantViolation:
                 raise
             except Exception:
-                rest_s = doubled(_FIRST_REST_S, failures, _LONGEST_REST_S)
+                pause_s = doubled(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S)
                 failures += 1
                 logger.critical(
                     "fetching from broker %d failed by an unforeseen error; retrying in %.1f s",
                     self.leader,
-                    rest_s,
+                    pause_s,
                     exc_info=True,
                 )
-                self.fetches.followed.begin_anew()
-                await asyncio.sleep(rest_s)
+                self.fetches.followed.reset()
+                await asyncio.sleep(pause_s)
 
     async def _fetch_once(self) -> None:
         loop = asyncio.get_running_loop()

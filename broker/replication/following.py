@@ -1,37 +1,494 @@
-"""Applies a leader's answer to a follower's partition: append, truncate, or restart the log.
+"""The fetch protocol of a follower towards one leader: requests, answers and retries.
 
-No socket and no clock in here; the fetcher brings the answers and decides when to ask again. Runs on the
-fetchers' thread.
+- The fetches form a session at the leader (KIP-227). The first names every partition. Later ones name the
+  partitions that have changed here, and each partition once in ``refresh_ms``: this shows the leader that it
+  is still caught up, and repairs anything that one side missed.
+- Every fetch carries the follower's leader epoch. An answer is applied only while the follower is still in
+  that epoch, so an answer that the controller overtakes is dropped.
+- It also carries the epoch of the follower's last record. A leader with another history answers with the
+  point of divergence, and the follower truncates there (KIP-101, KIP-279, in the form of KIP-595): never to a
+  mere high watermark, and without a separate request.
+- A partition that failed pauses, twice as long each time. It leaves the session meanwhile, because the leader
+  would answer at once otherwise.
+
+No socket, no loop and no clock: `ReplicaFetcher` drives this on the fetchers' thread, the simulation step by
+step. Times are arguments, in seconds of one clock.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.rules import EpochEnd
-from barnabas.protocol.errors import ErrorCode, raise_for
-from barnabas.protocol.ids import LeaderEpoch, Offset
-from barnabas.protocol.messages.fetch import FetchPartitionResponse
+from barnabas.protocol.errors import (
+    ApiError,
+    ConnectionClosed,
+    ConnectionRefused,
+    ErrorCode,
+    LocalError,
+    raise_for,
+)
+from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
+from barnabas.protocol.ids import (
+    NO_BROKER_EPOCH,
+    NO_TOPIC_ID,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
+from barnabas.protocol.messages.fetch import (
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
 
 logger = logging.getLogger(__name__)
+
+_FIRST_RETRY_MS: Final = 10.0
+_SUSPECTED_S: Final = 1.0
+"""How long a leader is suspect after a lost connection, unless it answers or refuses earlier."""
+_SESSION_ERRORS: Final = frozenset(
+    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+)
+_QUIET_ERRORS: Final = frozenset(
+    {
+        # Usual during a change of leadership, until both brokers know it.
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+Fail = Callable[[Partition, LeaderEpoch, Exception], None]
+NamedFields = tuple[LeaderEpoch, Offset, LeaderEpoch, Offset, TopicId]
+"""The fields of a partition in a fetch: the leader's epoch; the log's end, last epoch, start and topic id."""
+
+
+# The partitions and what the next fetch names
+
+
+class FollowedPartition:
+    """One partition and the leader epoch in which it is followed."""
+
+    __slots__ = ("leader_epoch", "named", "named_at", "partition", "retry_at", "retry_ms")
+
+    def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.named: NamedFields | None = None
+        self.named_at = 0.0
+        self.retry_at = 0.0
+        self.retry_ms = _FIRST_RETRY_MS
+
+
+class NextFetch(NamedTuple):
+    """The content of one fetch; ``next_retry`` is when the next pausing partition is due, or 0.0."""
+
+    session_id: int
+    epoch: int
+    named: dict[TopicPartition, NamedFields]
+    forgotten: list[TopicPartition]
+    next_retry: float
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to fetch; a session always has partitions."""
+        return self.session_id == NO_SESSION and not self.named
+
+    def topics(self, partition_max_bytes: int) -> list[FetchTopic]:
+        topics: dict[tuple[str, TopicId], list[FetchPartition]] = {}
+        for name, fields in self.named.items():
+            leader_epoch, log_end_offset, last_epoch, log_start_offset, topic_id = fields
+            topics.setdefault((name.topic, topic_id), []).append(
+                FetchPartition(
+                    partition=name.partition,
+                    current_leader_epoch=leader_epoch,
+                    fetch_offset=log_end_offset,
+                    last_fetched_epoch=last_epoch,
+                    log_start_offset=log_start_offset,
+                    partition_max_bytes=partition_max_bytes,
+                )
+            )
+        return [
+            FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
+            for (topic, topic_id), partitions in topics.items()
+        ]
+
+    def forgotten_topics(self) -> list[ForgottenTopic]:
+        topics: dict[str, list[int]] = {}
+        for name in self.forgotten:
+            topics.setdefault(name.topic, []).append(name.partition)
+        return [ForgottenTopic(topic=topic, partitions=partitions) for topic, partitions in topics.items()]
+
+
+class FollowedPartitions:
+    """All partitions that one fetcher follows at its leader, and its side of the fetch session."""
+
+    def __init__(self, refresh_ms: float, backoff_ms: float) -> None:
+        """``backoff_ms`` is the longest pause of a partition."""
+        self._refresh_s = refresh_ms / 1000
+        self._backoff_ms = backoff_ms
+        self._followed: dict[TopicPartition, FollowedPartition] = {}
+        self._session_id = NO_SESSION
+        self._epoch = INITIAL_EPOCH
+        # The partitions of the leader's session after the last fetch. The one named longest ago comes first.
+        self._held: dict[TopicPartition, FollowedPartition] = {}
+        self._changed: dict[TopicPartition, None] = {}
+        # The leader's session must forget these, even if the same fetch names them again.
+        self._dropped: list[TopicPartition] = []
+        self._pausing: dict[TopicPartition, FollowedPartition] = {}
+
+    def __getitem__(self, name: TopicPartition) -> FollowedPartition:
+        return self._followed[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._followed
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(tuple(self._followed))
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def add(self, name: TopicPartition, followed: FollowedPartition) -> None:
+        """Follow a partition, perhaps again in another leader epoch."""
+        self._followed[name] = followed
+        self._pausing.pop(name, None)
+        self._changed[name] = None
+
+    def remove(self, name: TopicPartition) -> None:
+        self._followed.pop(name, None)
+        self._pausing.pop(name, None)
+        self._changed[name] = None
+
+    def reset(self) -> None:
+        """The session is lost: the next fetch names everything."""
+        self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH
+
+    def next_fetch(self, now: float) -> NextFetch:
+        """The next fetch, which the caller must send: the leader's session is assumed to have it."""
+        for name in [name for name, pausing in self._pausing.items() if pausing.retry_at <= now]:
+            del self._pausing[name]
+            self._changed[name] = None
+        next_retry = min((pausing.retry_at for pausing in self._pausing.values()), default=0.0)
+        if self._session_id == NO_SESSION:
+            self._held, self._dropped = {}, []
+            candidates: Iterable[TopicPartition] = self._followed
+        else:
+            candidates = self._changed | dict.fromkeys(self._stale(now))
+        self._changed = {}
+        named: dict[TopicPartition, NamedFields] = {}
+        for name in candidates:
+            followed = self._followed.get(name)
+            if self._held.get(name) is not followed:
+                # Also for a partition that was added again: earlier answers about it were not applied.
+                self._drop(name)
+            if followed is not None and name not in self._pausing:
+                self._name(name, followed, now, named)
+        forgotten, self._dropped = self._dropped, []
+        if not self._held:
+            # The leader drops its session at the next fetch.
+            self.reset()
+            return NextFetch(NO_SESSION, INITIAL_EPOCH, {}, [], next_retry)
+        fetch = NextFetch(self._session_id, self._epoch, named, forgotten, next_retry)
+        if self._session_id != NO_SESSION:
+            self._epoch = next_epoch(self._epoch)
+        return fetch
+
+    def _stale(self, now: float) -> list[TopicPartition]:
+        """The partitions of the session that were not named for ``refresh_ms``; they come first."""
+        stale = []
+        for name, followed in self._held.items():
+            if now - followed.named_at < self._refresh_s:
+                break
+            stale.append(name)
+        return stale
+
+    def _name(
+        self,
+        name: TopicPartition,
+        followed: FollowedPartition,
+        now: float,
+        named: dict[TopicPartition, NamedFields],
+    ) -> None:
+        try:
+            position = followed.partition.follower_position(followed.leader_epoch)
+        except ApiError:
+            # The controller has given it another role; the order to unfollow is on its way here.
+            self._changed[name] = None
+            return
+        fields = (
+            followed.leader_epoch,
+            position.log_end_offset,
+            position.last_epoch,
+            position.log_start_offset,
+            followed.partition.log.topic_id or NO_TOPIC_ID,
+        )
+        is_held = self._held.get(name) is followed
+        if is_held and fields == followed.named and now - followed.named_at < self._refresh_s:
+            return
+        self._held.pop(name, None)
+        self._held[name] = followed
+        followed.named, followed.named_at = fields, now
+        named[name] = fields
+
+    def opened(self, session_id: int) -> None:
+        """The leader has answered, in this session."""
+        if self._session_id == NO_SESSION and session_id != NO_SESSION:
+            self._session_id, self._epoch = session_id, next_epoch(INITIAL_EPOCH)
+
+    def fetched(self, name: TopicPartition) -> FollowedPartition | None:
+        """The partition that an answer concerns; None if it was removed or added again since the request."""
+        followed = self._held.get(name)
+        return followed if followed is not None and self._followed.get(name) is followed else None
+
+    def applied(self, name: TopicPartition, followed: FollowedPartition) -> None:
+        """An answer was applied."""
+        followed.retry_ms = _FIRST_RETRY_MS
+        self._changed[name] = None
+
+    def failed(self, name: TopicPartition, followed: FollowedPartition, now: float) -> float:
+        """An answer was an error, or could not be applied; returns the pause in milliseconds."""
+        pause_ms = followed.retry_ms
+        followed.retry_at = now + pause_ms / 1000
+        followed.retry_ms = min(pause_ms * 2, self._backoff_ms)
+        self._pausing[name] = followed
+        self._drop(name)
+        return pause_ms
+
+    def _drop(self, name: TopicPartition) -> None:
+        """Have the leader forget what it sent for a partition, because it was not applied."""
+        if self._held.pop(name, None) is not None:
+            self._dropped.append(name)
+
+
+# The exchange with the leader
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """The ``replica.fetch.*`` settings."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    response_max_bytes: int
+    backoff_ms: int
+    socket_timeout_ms: int
+    refresh_ms: float = 1_000.0
+    """A fetch names each partition at least this often, so that its leader sees that it is caught up."""
+
+
+class NextRequest(NamedTuple):
+    """The request to send. If None: wait until the followed partitions change, or for ``pause_s``."""
+
+    request: FetchRequest | None
+    pause_s: float | None = None
+
+
+class Failed(NamedTuple):
+    """The pause after a failed fetch, and the delay until `end_suspicion` is due (0.0: never)."""
+
+    pause_s: float
+    suspected_s: float = 0.0
+
+
+class LeaderFetches:
+    """The fetches of all partitions that this broker follows at one leader; one at a time."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        leader: BrokerId,
+        settings: FetcherSettings,
+        metadata: MetadataCache,
+        *,
+        broker_epoch: Callable[[], BrokerEpoch],
+        note_error: Callable[[ApiError], None],
+        fail: Fail | None = None,
+    ) -> None:
+        """``note_error`` receives failed appends, since the disk may be the cause.
+
+        ``fail`` puts a follower out of service after an unforeseen error; without it the error is raised.
+        """
+        self.leader = leader
+        self.followed = FollowedPartitions(settings.refresh_ms, settings.backoff_ms)
+        self._broker_id = broker_id
+        self._settings = settings
+        self._metadata = metadata
+        self._current_broker_epoch = broker_epoch
+        self._note_error = note_error
+        self._fail = fail
+        # Whether the loss of the connection has been logged.
+        self._is_lost = False
+        # Whether the leader's port has refused a connection since its last answer.
+        self._is_refused = False
+        self._broker_epoch = NO_BROKER_EPOCH
+        self._unflushed: list[Log] = []
+
+    def next_request(self, now: float) -> NextRequest:
+        """The next fetch; the caller must send it."""
+        broker_epoch = self._current_broker_epoch()
+        if broker_epoch != self._broker_epoch:
+            # The leader's state of every partition is of another registration.
+            self._broker_epoch = broker_epoch
+            self.followed.reset()
+        fetch = self.followed.next_fetch(now)
+        pause_s = fetch.next_retry - now if fetch.next_retry else None
+        if fetch.is_empty:
+            return NextRequest(None, pause_s)
+        wait_ms = self._settings.max_wait_ms
+        if pause_s is not None:
+            wait_ms = max(0, min(wait_ms, int(pause_s * 1000)))
+        return NextRequest(self._request(fetch, wait_ms))
+
+    def nudge(self) -> FetchRequest:
+        """An empty fetch outside the session: it makes the leader answer the waiting fetch at once."""
+        return self._request(NextFetch(NO_SESSION, FINAL_EPOCH, {}, [], 0.0), 0)
+
+    def _request(self, fetch: NextFetch, wait_ms: int) -> FetchRequest:
+        return FetchRequest(
+            replica_id=self._broker_id,
+            replica_epoch=self._broker_epoch,
+            max_wait_ms=wait_ms,
+            min_bytes=self._settings.min_bytes,
+            max_bytes=self._settings.response_max_bytes,
+            session_id=fetch.session_id,
+            session_epoch=fetch.epoch,
+            topics=fetch.topics(self._settings.max_bytes),
+            forgotten_topics_data=fetch.forgotten_topics(),
+        )
+
+    def answered(self, response: FetchResponse, now: float, wall_clock_ms: int) -> float:
+        """Apply an answer; returns how many seconds to wait before the next fetch."""
+        self._is_lost = self._is_refused = False
+        self._metadata.trust(self.leader)
+        if response.error_code in _SESSION_ERRORS:
+            logger.debug("broker %d does not know the session: error %d", self.leader, response.error_code)
+            self.followed.reset()
+            return 0.0
+        if response.error_code != ErrorCode.NONE:
+            logger.warning("broker %d refuses fetches: error %d", self.leader, response.error_code)
+            self.followed.reset()
+            return self._settings.backoff_ms / 1000
+        self.followed.opened(response.session_id)
+        for topic in response.responses:
+            for data in topic.partitions:
+                name = TopicPartition(topic.topic, data.partition_index)
+                followed = self.followed.fetched(name)
+                if followed is not None:
+                    self._apply(name, followed, data, now, wall_clock_ms)
+        return 0.0
+
+    def take_unflushed(self) -> list[Log]:
+        """The logs that `flush.messages` wants on disk before the next fetch reports their end."""
+        taken, self._unflushed = self._unflushed, []
+        return taken
+
+    def failed(self, error: LocalError) -> Failed:
+        """No answer came: the next fetch begins a new session."""
+        self.followed.reset()
+        if not isinstance(error, ConnectionClosed):
+            logger.warning("fetching from broker %d: %s", self.leader, error)
+            return Failed(0.0)
+        if isinstance(error, ConnectionRefused):
+            if self.leader not in self._metadata.suspects:
+                logger.warning("broker %d refuses connections: %s", self.leader, error)
+            self._is_refused = True
+            self._metadata.suspect(self.leader)
+            return Failed(_FIRST_RETRY_MS / 1000)
+        if isinstance(error.__cause__, OSError):
+            logger.warning("fetching from broker %d: %s", self.leader, error)
+            return Failed(self._settings.backoff_ms / 1000)
+        # The connection was lost just now, or the back-off has not passed; the next attempt decides.
+        level = logging.DEBUG if self._is_lost else logging.INFO
+        logger.log(level, "fetching from broker %d: %s", self.leader, error)
+        if self._is_lost:
+            return Failed(_FIRST_RETRY_MS / 1000)
+        # Metadata omits the leader until the next attempt, or for a while. A client that lost the same broker
+        # now sends one Metadata request at once; an answer with the old leader would cost it seconds.
+        self._is_lost = True
+        self._metadata.suspect(self.leader)
+        return Failed(_FIRST_RETRY_MS / 1000, _SUSPECTED_S)
+
+    def end_suspicion(self) -> None:
+        """Trust the leader again, unless its port refuses connections."""
+        if not self._is_refused:
+            self._metadata.trust(self.leader)
+
+    def _apply(
+        self,
+        name: TopicPartition,
+        followed: FollowedPartition,
+        data: FetchPartitionResponse,
+        now: float,
+        wall_clock_ms: int,
+    ) -> None:
+        try:
+            apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=wall_clock_ms)
+        except ApiError as error:
+            self._note_error(error)
+            self._pause(name, followed, error.code, now, str(error))
+        except UnexpectedAppendOffset as error:
+            # The log has changed meanwhile; the next fetch begins at its present end.
+            self._pause(name, followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
+        except Exception as error:
+            if self._fail is None:
+                raise
+            # The next fetch would fail in the same way, so the other partitions continue without this one.
+            self.followed.remove(name)
+            self._fail(followed.partition, followed.leader_epoch, error)
+        else:
+            self.followed.applied(name, followed)
+            if followed.partition.log.must_flush:
+                self._unflushed.append(followed.partition.log)
+
+    def _pause(
+        self, name: TopicPartition, followed: FollowedPartition, code: ErrorCode, now: float, why: str
+    ) -> None:
+        """Omit a partition from the fetches for a while, twice as long each time."""
+        pause_ms = self.followed.failed(name, followed, now)
+        # Warn once, before the delay reaches its maximum, because changes of leadership are shorter.
+        is_quiet = code in _QUIET_ERRORS and not pause_ms < self._settings.backoff_ms <= 2 * pause_ms
+        level = logging.DEBUG if is_quiet else logging.WARNING
+        logger.log(
+            level, "%s from broker %d: %s %s; retry in %.0f ms", name, self.leader, code.name, why, pause_ms
+        )
+
+
+# One partition's answer
 
 
 def apply_answer(
     partition: Partition, leader_epoch: LeaderEpoch, data: FetchPartitionResponse, *, wall_clock_ms: int
 ) -> None:
-    """Take over what the leader of that epoch answered.
+    """Apply the answer of the leader of that epoch: append, truncate, or restart the log.
 
-    Raises the leader's error; FENCED_LEADER_EPOCH when the replica follows that epoch no longer; whatever the
-    log finds wrong, such as UnexpectedAppendOffset. Then nothing was changed, and the next fetch tells more.
+    Raises the leader's error; FENCED_LEADER_EPOCH if the replica no longer follows that epoch; the errors of
+    the log, such as UnexpectedAppendOffset. Then nothing was changed, and the next fetch shows more.
     """
+    log = partition.log
     if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and data.log_start_offset >= 0:
         if data.log_start_offset > partition.log_end_offset:
             # The records between this log's end and the leader's start are gone everywhere.
             _restart(partition, leader_epoch, data.log_start_offset, "ends before its leader's start")
             return
-        if _is_empty_at_another_offset(partition, data.log_start_offset):
-            # The leader, elected uncleanly, ends below this log. Without records there is no epoch to
+        if log.log_start_offset == log.log_end_offset != data.log_start_offset:
+            # The leader, elected uncleanly, ends below this empty log. Without records there is no epoch to
             # compare.
             _restart(partition, leader_epoch, data.log_start_offset, "is empty and its leader ends before it")
             return
@@ -40,14 +497,14 @@ def apply_answer(
         answer = EpochEnd(LeaderEpoch(data.diverging_epoch.epoch), Offset(data.diverging_epoch.end_offset))
         before = partition.log_end_offset
         truncation = partition.truncate_for(leader_epoch, answer)
-        if data.log_start_offset >= 0 and truncation.offset < partition.log.log_start_offset:
+        if data.log_start_offset >= 0 and truncation.offset < log.log_start_offset:
             # After an unclean election the logs have no record in common that this replica may keep.
             _restart(
                 partition, leader_epoch, data.log_start_offset, "begins where the leader has another log"
             )
             return
         logger.info(
-            "%s diverges from its leader, whose epoch %d ends at %d: cut from %d to %d",
+            "%s diverges from its leader, whose epoch %d ends at %d: truncated from %d to %d",
             partition.partition,
             *answer,
             before,
@@ -61,11 +518,6 @@ def apply_answer(
         leader_log_start_offset=Offset(data.log_start_offset),
         wall_clock_ms=wall_clock_ms,
     )
-
-
-def _is_empty_at_another_offset(partition: Partition, leader_log_start_offset: int) -> bool:
-    log = partition.log
-    return log.log_start_offset == log.log_end_offset != leader_log_start_offset
 
 
 def _restart(partition: Partition, leader_epoch: LeaderEpoch, offset: int, why: str) -> None:

@@ -59,6 +59,9 @@ from barnabas.protocol.invariants import check_offset_order, invariant
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 
 _EMPTY: Final = memoryview(b"")
+# Members of an Enum are slow to look up in Python 3.11.
+_FOLLOWER: Final = Isolation.FOLLOWER
+_READ_COMMITTED: Final = Isolation.READ_COMMITTED
 
 
 class Partition:
@@ -284,7 +287,10 @@ class Partition:
             self._check_readable(current_leader_epoch, from_any_replica)
             start, end = self.log.log_start_offset, self.log.log_end_offset
             high_watermark, last_stable_offset = self.high_watermark, self.last_stable_offset
-            bound = self._end_for(isolation, end)
+            if isolation is _FOLLOWER:
+                bound = end
+            else:
+                bound = last_stable_offset if isolation is _READ_COMMITTED else high_watermark
             # The newest epoch ends at the log's end: within it nothing can diverge.
             if last_fetched_epoch >= 0 and not (
                 last_fetched_epoch == self.log.epoch_cache.latest_epoch and fetch_offset <= end
@@ -312,9 +318,9 @@ class Partition:
         return PartitionRead(records, high_watermark, last_stable_offset, start, end, bound, None, is_cold)
 
     def _end_for(self, isolation: Isolation, log_end_offset: Offset) -> Offset:
-        if isolation is Isolation.FOLLOWER:
+        if isolation is _FOLLOWER:
             return log_end_offset
-        return self.high_watermark if isolation is Isolation.READ_UNCOMMITTED else self.last_stable_offset
+        return self.last_stable_offset if isolation is _READ_COMMITTED else self.high_watermark
 
     def latest_offset(self, current_leader_epoch: int, isolation: Isolation) -> Offset:
         """The end of the log for a reader of that isolation; raises as `read`.

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.replication.fetcher import FetcherTable, FollowedLeader
-from barnabas.broker.replication.followed import Followed
-from barnabas.broker.replication.leader_fetches import LeaderFetches
+from barnabas.broker.replication.following import FollowedPartition, LeaderFetches
 from barnabas.protocol.errors import LocalError, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -64,7 +63,7 @@ class SimFetcher:
     def is_waiting(self) -> bool:
         return self._awaited is not None
 
-    def add(self, name: TopicPartition, followed: Followed) -> None:
+    def add(self, name: TopicPartition, followed: FollowedPartition) -> None:
         self.fetches.followed.add(name, followed)
         self._paused_until_ms = 0.0
         if self.is_waiting and not self._is_nudging:

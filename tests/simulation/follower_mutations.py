@@ -6,9 +6,8 @@ from typing import Any
 
 from barnabas.broker.log import batch_scan, recovery
 from barnabas.broker.log.epoch_cache import EpochCache
-from barnabas.broker.replication import following, leader_fetches
-from barnabas.broker.replication.followed import Followed, FollowedPartitions
-from barnabas.broker.replication.leader_fetches import LeaderFetches
+from barnabas.broker.replication import following
+from barnabas.broker.replication.following import FollowedPartition, FollowedPartitions, LeaderFetches
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.record_batch import parse_header
 from tests.simulation.mutations import Mutation, SetAttr
@@ -49,7 +48,7 @@ def fetches_tell_of_an_earlier_life(setattr_: SetAttr) -> None:
 def what_failed_once_is_asked_for_no_more(setattr_: SetAttr) -> None:
     failed = FollowedPartitions.failed
 
-    def resigned(self: FollowedPartitions, name: Any, followed: Followed, now: float) -> float:
+    def resigned(self: FollowedPartitions, name: Any, followed: FollowedPartition, now: float) -> float:
         rests_ms = failed(self, name, followed, now)
         followed.retry_at = 1e9
         return rests_ms
@@ -67,7 +66,7 @@ def a_follower_drops_its_log_where_it_should_cut(setattr_: SetAttr) -> None:
             return
         apply_answer(partition, leader_epoch, data, **arguments)
 
-    setattr_(leader_fetches, "apply_answer", rash)
+    setattr_(following, "apply_answer", rash)
 
 
 def a_torn_tail_is_kept(setattr_: SetAttr) -> None:

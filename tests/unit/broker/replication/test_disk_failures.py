@@ -25,8 +25,7 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.fetch_wait import FetchResult, FixedItems
 from barnabas.broker.replication.fetcher import FollowedLeader
-from barnabas.broker.replication.followed import Followed
-from barnabas.broker.replication.leader_fetches import FetcherSettings, LeaderFetches
+from barnabas.broker.replication.following import FetcherSettings, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import build_batch
@@ -304,7 +303,7 @@ def test_a_fetch_that_cannot_be_appended_takes_the_dir_offline(broker: Broker) -
         broker_epoch=lambda: BrokerEpoch(1),
         note_error=broker.replicas.disk_failures.note,
     )
-    followed = Followed(broker.replicas.partition(T0), LeaderEpoch(broker.epoch))
+    followed = FollowedPartition(broker.replicas.partition(T0), LeaderEpoch(broker.epoch))
     fetches.followed.add(T0, followed)
     assert fetches.next_request(0.0).request is not None
     data = FetchPartitionResponse(

@@ -20,9 +20,9 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.network.server import SocketServer
-from barnabas.broker.replication import leader_fetches
+from barnabas.broker.replication import following
 from barnabas.broker.replication.fetcher import FetcherManager, FollowedLeader
-from barnabas.broker.replication.leader_fetches import FetcherSettings
+from barnabas.broker.replication.following import FetcherSettings
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -223,7 +223,7 @@ def test_a_slow_disk_delays_only_the_fetches_to_that_leader(tmp_path: Path, lead
         assert follower.has_all_of(leader)
         # The fetchers' thread is free for other leaders.
         is_free = threading.Event()
-        follower.fetchers._loop.call_soon_threadsafe(is_free.set)
+        follower.fetchers.thread.call(is_free.set)
         assert is_free.wait(DEADLINE_S)
         assert leader.managed.manager.partition(TP).high_watermark == 0
         disk.released.set()
@@ -279,7 +279,7 @@ def test_a_leader_whose_port_refuses_is_suspected_until_it_answers(
 def test_a_leader_whose_connection_is_lost_is_suspected_at_once_and_for_a_while(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leader_fetches, "_SUSPECTED_S", 0.1)
+    monkeypatch.setattr(following, "_SUSPECTED_S", 0.1)
     seen: list[bool] = []
     suspect = follower.metadata.suspect
     monkeypatch.setattr(

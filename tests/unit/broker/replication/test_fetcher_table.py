@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from barnabas.broker.replication.fetcher import FetcherTable, FollowedLeader
-from barnabas.broker.replication.followed import Followed, FollowedPartitions
+from barnabas.broker.replication.following import FollowedPartition, FollowedPartitions
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from tests.support.building import THREE, TP, TWO, follower_of
 
@@ -18,7 +18,7 @@ class Fetcher:
         self.fetches = SimpleNamespace(followed=FollowedPartitions(1_000.0, 1_000.0))
         self.is_closed = False
 
-    def add(self, name: TopicPartition, followed: Followed) -> None:
+    def add(self, name: TopicPartition, followed: FollowedPartition) -> None:
         self.fetches.followed.add(name, followed)
 
     def remove(self, name: TopicPartition) -> None:
@@ -90,7 +90,7 @@ def test_partitions_that_are_followed_already_continue() -> None:
     [fetcher] = table.made
     followed = fetcher.fetches.followed
     followed.next_fetch(0.0)
-    followed.answered(7)
+    followed.opened(7)
     table.follow(TWO, 1, TP)
     assert table.made == [fetcher]
     assert not followed.next_fetch(0.0).named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.broker.replication.followed import Followed, FollowedPartitions
+from barnabas.broker.replication.following import FollowedPartition, FollowedPartitions
 from barnabas.protocol.fetch_epochs import NO_SESSION
 from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
 from tests.support.building import TP, follow, follower_of
@@ -12,15 +12,15 @@ SESSION = 77
 REFRESH_MS, BACKOFF_MS = 1_000.0, 40.0
 
 
-def following() -> tuple[FollowedPartitions, dict[TopicPartition, Followed]]:
+def following() -> tuple[FollowedPartitions, dict[TopicPartition, FollowedPartition]]:
     """Two partitions, of which the leader has answered the first fetch at time 0 in a session."""
     partitions = FollowedPartitions(REFRESH_MS, BACKOFF_MS)
-    followed = {name: Followed(follower_of(), LeaderEpoch(0)) for name in (TP, OTHER)}
+    followed = {name: FollowedPartition(follower_of(), LeaderEpoch(0)) for name in (TP, OTHER)}
     for name, one in followed.items():
         partitions.add(name, one)
     first = partitions.next_fetch(0.0)
     assert (first.session_id, first.epoch, list(first.named)) == (NO_SESSION, 0, [TP, OTHER])
-    partitions.answered(SESSION)
+    partitions.opened(SESSION)
     return partitions, followed
 
 
@@ -58,7 +58,7 @@ def test_one_that_failed_rests_outside_of_the_session_twice_as_long_each_time() 
         assert partitions.failed(TP, followed[TP], now) == rests_ms
         resting = partitions.next_fetch(now)
         assert (resting.named, resting.forgotten, resting.next_retry) == ({}, [TP], now + rests_ms / 1000)
-        assert partitions.asked(TP) is None
+        assert partitions.fetched(TP) is None
         now += rests_ms / 1000
         again = partitions.next_fetch(now)
         assert (list(again.named), again.forgotten, again.next_retry) == ([TP], [], 0.0)
@@ -77,38 +77,38 @@ def test_what_is_followed_no_more_is_forgotten_and_the_last_ends_the_session() -
     partitions, _ = following()
     partitions.remove(TP)
     assert partitions.next_fetch(0.1).forgotten == [TP]
-    assert partitions.asked(TP) is None
+    assert partitions.fetched(TP) is None
     partitions.remove(OTHER)
     assert partitions.next_fetch(0.2).is_empty
-    partitions.add(OTHER, Followed(follower_of(), LeaderEpoch(0)))
+    partitions.add(OTHER, FollowedPartition(follower_of(), LeaderEpoch(0)))
     assert partitions.next_fetch(0.3).epoch == 0
 
 
 def test_an_answer_is_not_for_who_follows_since() -> None:
     partitions, followed = following()
-    assert partitions.asked(TP) is followed[TP]
-    anew = Followed(follower_of(epoch=1), LeaderEpoch(1))
+    assert partitions.fetched(TP) is followed[TP]
+    anew = FollowedPartition(follower_of(epoch=1), LeaderEpoch(1))
     partitions.add(TP, anew)
-    assert partitions.asked(TP) is None
+    assert partitions.fetched(TP) is None
     second = partitions.next_fetch(0.1)
     assert (list(second.named), second.forgotten) == ([TP], [TP])
-    assert partitions.asked(TP) is anew
+    assert partitions.fetched(TP) is anew
 
 
 def test_a_lost_session_begins_anew_with_all() -> None:
     partitions, _ = following()
     assert partitions.next_fetch(0.1).named == {}
-    partitions.begin_anew()
+    partitions.reset()
     first = partitions.next_fetch(0.2)
     assert (first.session_id, first.epoch, list(first.named)) == (NO_SESSION, 0, [TP, OTHER])
 
 
 def test_a_leader_without_a_session_to_give_is_told_everything_each_time() -> None:
     partitions, _ = following()
-    partitions.begin_anew()
+    partitions.reset()
     for _ in range(2):
         assert list(partitions.next_fetch(0.1).named) == [TP, OTHER]
-        partitions.answered(NO_SESSION)
+        partitions.opened(NO_SESSION)
 
 
 def test_one_with_another_role_is_left_out_until_it_is_clear() -> None:

@@ -18,8 +18,7 @@ from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication import fetch_sessions
 from barnabas.broker.replication.fetch_sessions import PartitionListeners, SessionPartition
 from barnabas.broker.replication.fetch_wait import FetchOutcome
-from barnabas.broker.replication.followed import Followed, FollowedPartitions
-from barnabas.broker.replication.following import apply_answer
+from barnabas.broker.replication.following import FollowedPartition, FollowedPartitions, apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -61,7 +60,7 @@ class SimFollower:
     def follow(self, name: TopicPartition) -> None:
         epoch = self.leader.epochs[name]
         self.replicas[name].make_follower(replace(state(epoch=epoch), partition_index=name.partition))
-        self.followed.add(name, Followed(self.replicas[name], LeaderEpoch(epoch)))
+        self.followed.add(name, FollowedPartition(self.replicas[name], LeaderEpoch(epoch)))
 
     def send(self, *, nudge: bool = False, max_bytes: int = 1 << 20) -> None:
         """The next fetch, or the empty one that has the leader answer at once."""
@@ -91,7 +90,7 @@ class SimFollower:
     def lose(self) -> None:
         if self.answers is not None:
             self.answers = None
-            self.followed.begin_anew()
+            self.followed.reset()
 
     def take(self, *, breaks: bool = False) -> FetchResponse | None:
         """Apply the answer if it is there; ``breaks``: one partition's part of it cannot be."""
@@ -99,13 +98,13 @@ class SimFollower:
             return None
         (response,), self.answers = self.answers, None
         if response.error_code != ErrorCode.NONE:
-            self.followed.begin_anew()
+            self.followed.reset()
             return response
-        self.followed.answered(response.session_id)
+        self.followed.opened(response.session_id)
         for topic in response.responses:
             for data in topic.partitions:
                 name = TopicPartition(topic.topic, data.partition_index)
-                followed = self.followed.asked(name)
+                followed = self.followed.fetched(name)
                 if followed is None:
                     continue
                 if breaks:
@@ -229,7 +228,9 @@ class Schedule:
         follower, name = self.follower, self.name
         follower.followed.remove(name)
         self.random.choice([follower.take, follower.send, lambda: None])()
-        follower.followed.add(name, Followed(follower.replicas[name], LeaderEpoch(self.leader.epochs[name])))
+        follower.followed.add(
+            name, FollowedPartition(follower.replicas[name], LeaderEpoch(self.leader.epochs[name]))
+        )
 
     def pass_time(self) -> None:
         self.leader.managed.pass_time(self.random.choice([1, 50, LONG_POLL_MS]))
@@ -248,7 +249,7 @@ class Schedule:
         for follower in self.leader.followers:
             asked = follower.followed.next_fetch(self.leader.now_s)
             assert (asked.named, asked.forgotten) == ({}, [])
-            follower.followed.begin_anew()
+            follower.followed.reset()
 
 
 def test_followers_learn_everything() -> None:
@@ -271,7 +272,7 @@ def _forgets_high_watermarks(self: SessionPartition, outcome: FetchOutcome) -> b
         (PartitionListeners, "mark", lambda self, name: None),
         (PartitionListeners, "wake", lambda self, names: None),
         (FollowedPartitions, "applied", lambda self, name, followed: None),
-        (FollowedPartitions, "begin_anew", lambda self: None),
+        (FollowedPartitions, "reset", lambda self: None),
     ],
     ids=["note", "drained", "mark", "wake", "applied", "begin_anew"],
 )

@@ -9,9 +9,8 @@ import pytest
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.replication import leader_fetches
-from barnabas.broker.replication.followed import Followed
-from barnabas.broker.replication.leader_fetches import Failed, FetcherSettings, LeaderFetches
+from barnabas.broker.replication import following
+from barnabas.broker.replication.following import Failed, FetcherSettings, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import (
     ApiError,
@@ -48,7 +47,7 @@ class Follower:
         )
 
     def follow(self) -> None:
-        self.fetches.followed.add(TP, Followed(self.partition, LeaderEpoch(0)))
+        self.fetches.followed.add(TP, FollowedPartition(self.partition, LeaderEpoch(0)))
 
 
 def answer(error: ErrorCode = ErrorCode.NONE, *, session_id: int = SESSION) -> FetchResponse:
@@ -110,13 +109,13 @@ def test_a_partition_that_fails_by_an_unforeseen_error_is_no_longer_fetched(
     follower.follow()
     follower.fetches._fail = lambda partition, epoch, error: failed.append((partition, epoch, repr(error)))
     follower.fetches.next_request(0.0)
-    monkeypatch.setattr(leader_fetches, "apply_answer", poisoned)
+    monkeypatch.setattr(following, "apply_answer", poisoned)
     assert follower.fetches.answered(answer(), 0.0, 0) == 0.0
     assert failed == [(follower.partition, 0, "KeyError('a bug')")]
     # The session continues for the others; this partition is removed from it.
     request = follower.fetches.next_request(0.0).request
     assert request is None or request.topics == []
-    assert follower.fetches.followed.asked(TP) is None
+    assert follower.fetches.followed.fetched(TP) is None
 
 
 @pytest.mark.parametrize(
