@@ -204,7 +204,7 @@ def _partition(outcome: FetchOutcome) -> FetchPartitionResponse:
         )
     answer = FetchPartitionResponse(
         partition_index=index,
-        error_code=int(ErrorCode.NONE),
+        error_code=0,
         high_watermark=read.high_watermark,
         last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,

@@ -232,7 +232,8 @@ class FetchSession(FetchSource):
                     continue
                 if part.note(outcome):
                     news.append(outcome)
-                if outcome.has_records:
+                read = outcome.read
+                if read is not None and len(read.records) > 0:
                     active.pop(part, None)
                     active[part] = None
                 elif _is_drained(outcome):

@@ -31,6 +31,7 @@ from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
 
 logger = logging.getLogger(__name__)
 
+_NO_ERROR: Final = ErrorCode.NONE
 _MAX_COLD_BYTES: Final = 4 * 1024 * 1024
 _THREADS: Final = 4
 _MAX_WAITING: Final = 1_000
@@ -266,7 +267,7 @@ class FetchReader:
             # Bytes on a disk may cause it, so it may recur; the other partitions are still read.
             logger.critical("reading %s failed by an unforeseen error", item.partition, exc_info=True)
             return FetchOutcome(item, ErrorCode.UNKNOWN_SERVER_ERROR, None)
-        return FetchOutcome(item, ErrorCode.NONE, read)
+        return FetchOutcome(item, _NO_ERROR, read)
 
     def _submit(self, work: Work) -> bool:
         """Queue the work, or do it if there are no threads; False if the queue is full."""

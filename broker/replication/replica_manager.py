@@ -64,7 +64,7 @@ class _Unacknowledged(NamedTuple):
 
     def complete(self, code: ErrorCode) -> None:
         self.response.error_code = code
-        self.response.base_offset = self.appended.base_offset if code == ErrorCode.NONE else -1
+        self.response.base_offset = -1 if code else self.appended.base_offset
 
 
 class DelayedProduce(DelayedOperation):

@@ -296,11 +296,12 @@ class Managed:
         delete: bool = False,
         controller_epoch: int = 1,
         broker_epoch: int = 0,
+        name: TopicPartition = TP,
         topic_id: uuid.UUID = TOPIC_ID,
     ) -> list[ErrorCode]:
-        """A StopReplica for the one partition arrives."""
+        """A StopReplica for one partition arrives; its errors."""
         stopped = StopReplicaPartition(
-            partition_index=TP.partition, leader_epoch=epoch, delete_partition=delete
+            partition_index=name.partition, leader_epoch=epoch, delete_partition=delete
         )
         errors = self.manager.roles.stop_replicas(
             StopReplicaRequest(
@@ -308,7 +309,7 @@ class Managed:
                 controller_epoch=controller_epoch,
                 broker_epoch=broker_epoch,
                 topic_states=[
-                    StopReplicaTopic(topic_name=TP.topic, topic_id=topic_id, partition_states=[stopped])
+                    StopReplicaTopic(topic_name=name.topic, topic_id=topic_id, partition_states=[stopped])
                 ],
             )
         )

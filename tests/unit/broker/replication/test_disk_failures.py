@@ -6,8 +6,8 @@ import errno
 import mmap
 import os
 import threading
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,122 +22,60 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import Reaper
-from barnabas.broker.replication.fetch_wait import FetchResult, FixedItems
-from barnabas.broker.replication.fetcher import FollowedLeader
+from barnabas.broker.replication.fetch_wait import FetchResult
 from barnabas.broker.replication.following import FetcherSettings, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
     BrokerEpoch,
     BrokerId,
     LeaderEpoch,
-    TopicId,
     TopicPartition,
 )
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
-from barnabas.protocol.messages.inter_broker import (
-    LeaderAndIsrPartition,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopic,
-    LiveBroker,
-    PartitionError,
-    StopReplicaPartition,
-    StopReplicaRequest,
-    StopReplicaTopic,
-)
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
-from tests.support.building import fetch_item, fetch_params
+from tests.support.building import ME, TWO, Managed, NoStore, state
 from tests.support.waiting import DEADLINE_S
 
-ME, OTHER = BrokerId(1), BrokerId(2)
-TOPIC_ID = TopicId(uuid.UUID(int=9))
+OTHER = TWO
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 ACKS_ALL, ACKS_ONE = -1, 1
 
 
-def raise_it(error: BaseException) -> None:
-    raise error
+def a_batch() -> bytearray:
+    return build_batch([(None, b"value")])
 
 
-def a_batch(base_offset: int = 0) -> bytearray:
-    batch = build_batch([(None, b"value")])
-    batch[:8] = base_offset.to_bytes(8)
-    return batch
-
-
-class Fetchers:
-    """Notes who is followed."""
-
-    def __init__(self) -> None:
-        self.followed: set[TopicPartition] = set()
-
-    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
-        self.followed |= set(leaders)
-
-    def unfollow(self, names: Iterable[TopicPartition]) -> None:
-        self.followed -= set(names)
-
-    def start(self) -> None:
-        return
-
-    def stop(self) -> None:
-        return
-
-
-class Store:
-    """ZooKeeper's side: takes notifications, or is away."""
+class Store(NoStore):
+    """ZooKeeper takes notifications, or is out of reach."""
 
     def __init__(self) -> None:
         self.is_away = False
         self.notified: list[BrokerId] = []
-        self.told = threading.Event()
-
-    def update_isr(self, *_: Any, **__: Any) -> int:
-        raise AssertionError("no ISR changes here")
-
-    def notify_isr_change(self, partitions: Any) -> None:
-        raise AssertionError("no ISR changes here")
+        self.was_notified = threading.Event()
 
     def notify_log_dir_failure(self, broker: BrokerId) -> None:
         if self.is_away:
             raise ZooKeeperUnavailable("no connection")
         self.notified.append(broker)
-        self.told.set()
+        self.was_notified.set()
 
 
-class Broker:
-    """Partitions t-0 and t-2 lie in the first log dir, t-1 in the second. Nothing runs but what is called."""
+class Broker(Managed):
+    """Leads t-0 and t-2 in the first log dir and t-1 in the second; broker 2 is in sync."""
 
     def __init__(self, folder: Path) -> None:
         self.dirs = [folder / "first", folder / "second"]
         self.full: set[Path] = set()
-        self.logs = LogManager.open(
+        self.store = Store()
+        logs: Any = LogManager.open(
             self.dirs, broker_id=ME, cluster_id="c", config_of=lambda topic: LogConfig(), now_ms=0
         )
-        self.store, self.fetchers = Store(), Fetchers()
-        settings: Any = SimpleNamespace(
-            update=lambda topic, overrides, zxid: False,
-            of=lambda topic: SimpleNamespace(min_insync_replicas=1),
-        )
-        fetchers: Any = self.fetchers
-        self.replicas = ReplicaManager(
-            ME,
-            self.logs,
-            MetadataCache(),
-            self.store,
-            Reaper(on_fatal=raise_it, clock_ms=lambda: 0),
-            topic_settings=settings,
-            make_fetchers=lambda manager: fetchers,
-            max_lag_ms=10_000,
-            max_fetch_sessions=10,
-            on_fatal=raise_it,
-            now_ms=lambda: 0.0,
-        )
+        super().__init__(logs, self.store)
+        self.replicas = self.manager
         self.epoch = -1
         assert self.lead(T0, T1, T2) == []
         assert [self.dir_of(name) for name in (T0, T1, T2)] == [self.dirs[0], self.dirs[1], self.dirs[0]]
@@ -145,62 +83,25 @@ class Broker:
     def dir_of(self, name: TopicPartition) -> Path:
         return self.replicas.partition(name).log.folder.parent
 
-    def lead(self, *names: TopicPartition, leader: int = ME, is_new: bool = True) -> list[PartitionError]:
-        """LeaderAndIsr of the next leader epoch, with two replicas in sync."""
+    def lead(self, *names: TopicPartition, leader: int = ME, is_new: bool = True) -> list[ErrorCode]:
+        """LeaderAndIsr of the next leader epoch."""
         self.epoch += 1
-        states = [
-            LeaderAndIsrPartition(
-                partition_index=name.partition,
-                controller_epoch=1,
-                leader=leader,
-                leader_epoch=self.epoch,
-                isr=[ME, OTHER],
-                partition_epoch=self.epoch,
-                replicas=[ME, OTHER],
-                is_new=is_new,
-            )
-            for name in names
-        ]
-        return self.replicas.roles.become_leader_or_follower(
-            LeaderAndIsrRequest(
-                controller_id=OTHER,
-                controller_epoch=1,
-                broker_epoch=1,
-                topic_states=[LeaderAndIsrTopic(topic_name="t", topic_id=TOPIC_ID, partition_states=states)],
-                live_brokers=[LiveBroker(broker_id=OTHER, host="localhost", port=1, broker_epoch=1)],
-            )
-        )
+        told = state(leader, self.epoch, (ME, OTHER), (ME, OTHER), self.epoch)
+        states = [replace(told, partition_index=name.partition, is_new=is_new) for name in names]
+        return self.tell(*states, topic="t")
 
-    def delete(self, name: TopicPartition) -> list[PartitionError]:
-        return self.replicas.roles.stop_replicas(
-            StopReplicaRequest(
-                controller_id=OTHER,
-                controller_epoch=1,
-                broker_epoch=1,
-                topic_states=[
-                    StopReplicaTopic(
-                        topic_name=name.topic,
-                        partition_states=[
-                            StopReplicaPartition(
-                                partition_index=name.partition, leader_epoch=-2, delete_partition=True
-                            )
-                        ],
-                    )
-                ],
-            )
-        )
+    def delete(self, name: TopicPartition) -> list[ErrorCode]:
+        return self.stop_replica(-2, delete=True, name=name)
 
-    def produce(self, name: TopicPartition, acks: int = ACKS_ONE) -> list[PartitionProduceResponse]:
-        """The outcomes so far: empty while the produce waits."""
-        found: list[PartitionProduceResponse] = []
-        self.replicas.append(acks, 30_000, [(name, parse_produced(a_batch()))], found.extend)
-        return found
+    def append(self, name: TopicPartition, acks: int = ACKS_ONE) -> list[PartitionProduceResponse]:
+        """The responses so far: empty while the produce waits."""
+        responses: list[PartitionProduceResponse] = []
+        self.replicas.append(acks, 30_000, [(name, parse_produced(a_batch()))], responses.extend)
+        return responses
 
-    def fetch(self, name: TopicPartition, *, follower: int = -1, offset: int = 0) -> list[FetchResult]:
-        found: list[FetchResult] = []
-        params = fetch_params(follower, max_wait_ms=30_000, broker_epoch=-1)
-        self.replicas.fetch(params, FixedItems([fetch_item(name, offset)]), found.append)
-        return found
+    def read(self, name: TopicPartition, *, follower: int = -1) -> list[FetchResult]:
+        """A fetch that may wait."""
+        return self.fetch(0, replica=follower, max_wait_ms=30_000, broker_epoch=-1, partition=name)
 
     def error_of(self, name: TopicPartition) -> ErrorCode | None:
         try:
@@ -228,9 +129,9 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 
 def test_a_full_disk_refuses_the_append_and_its_partitions_are_lost_the_others_not(broker: Broker) -> None:
-    assert broker.produce(T0)[0].base_offset == 0
+    assert broker.append(T0)[0].base_offset == 0
     broker.full.add(broker.dirs[0])
-    [outcome] = broker.produce(T0)
+    [outcome] = broker.append(T0)
     assert (outcome.error_code, outcome.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
     assert "No space left" in str(outcome.error_message)
     assert broker.replicas.disk_failures.work_off()
@@ -239,9 +140,9 @@ def test_a_full_disk_refuses_the_append_and_its_partitions_are_lost_the_others_n
         None,
         ErrorCode.KAFKA_STORAGE_ERROR,
     ]
-    assert broker.produce(T2)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert broker.fetch(T2)[0].outcomes[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-    assert broker.produce(T1)[0].base_offset == 0
+    assert broker.append(T2)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.read(T2)[0].outcomes[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.append(T1)[0].base_offset == 0
     assert broker.store.notified == [ME]
     assert list(broker.logs.offline_dirs) == [broker.dirs[0]]
 
@@ -249,8 +150,8 @@ def test_a_full_disk_refuses_the_append_and_its_partitions_are_lost_the_others_n
 def test_a_dir_that_fails_again_is_no_news(broker: Broker) -> None:
     broker.full.add(broker.dirs[0])
     partition = broker.replicas.partition(T0)
-    broker.produce(T0)
-    broker.produce(T2)
+    broker.append(T0)
+    broker.append(T2)
     assert broker.replicas.disk_failures.work_off()
     broker.replicas.disk_failures.note(LogDirFailure(partition.log.folder, OSError(errno.EIO, "again")))
     assert broker.replicas.disk_failures.work_off()
@@ -258,19 +159,19 @@ def test_a_dir_that_fails_again_is_no_news(broker: Broker) -> None:
 
 
 def test_an_error_that_is_not_the_disks_costs_nothing(broker: Broker) -> None:
-    [outcome] = broker.produce(TopicPartition("t", 7))
+    [outcome] = broker.append(TopicPartition("t", 7))
     assert outcome.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert broker.replicas.disk_failures.work_off()
     assert (broker.store.notified, broker.logs.offline_dirs) == ([], {})
 
 
 def test_all_that_waits_on_a_lost_partition_is_answered(broker: Broker) -> None:
-    waiting = broker.produce(T0, ACKS_ALL)
-    followed = broker.fetch(T2, follower=OTHER)
-    consumed = broker.fetch(T2)
+    waiting = broker.append(T0, ACKS_ALL)
+    followed = broker.read(T2, follower=OTHER)
+    consumed = broker.read(T2)
     assert (waiting, followed, consumed) == ([], [], [])
     broker.full.add(broker.dirs[0])
-    broker.produce(T2)
+    broker.append(T2)
     broker.replicas.disk_failures.work_off()
     assert [outcome.error_code for outcome in waiting] == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert [found.outcomes[0].error for found in (*followed, *consumed)] == [
@@ -281,12 +182,12 @@ def test_all_that_waits_on_a_lost_partition_is_answered(broker: Broker) -> None:
 
 def test_a_follower_is_followed_no_longer_and_holds_no_role(broker: Broker) -> None:
     assert broker.lead(T0, T1, leader=OTHER) == []
-    assert broker.fetchers.followed == {T0, T1}
+    assert set(broker.fetchers.followed) == {T0, T1}
     partition = broker.replicas.partition(T0)
     broker.full.add(broker.dirs[0])
-    broker.produce(T2)
+    broker.append(T2)
     broker.replicas.disk_failures.work_off()
-    assert broker.fetchers.followed == {T1}
+    assert set(broker.fetchers.followed) == {T1}
     with pytest.raises(ApiError) as caught:
         partition.follower_position(LeaderEpoch(broker.epoch))
     assert caught.value.code == ErrorCode.FENCED_LEADER_EPOCH
@@ -320,14 +221,14 @@ def test_a_fetch_that_cannot_be_appended_takes_the_dir_offline(broker: Broker) -
 def test_a_log_that_cannot_be_read_takes_the_dir_offline(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.produce(T0)
+    broker.append(T0)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
         patch.setattr(segment_file, "mmap", SimpleNamespace(mmap=refuse, ACCESS_READ=mmap.ACCESS_READ))
-        [found] = broker.fetch(T0, follower=OTHER)
+        [found] = broker.read(T0, follower=OTHER)
     assert found.outcomes[0].error == ErrorCode.KAFKA_STORAGE_ERROR
     broker.replicas.disk_failures.work_off()
     assert broker.error_of(T2) == ErrorCode.KAFKA_STORAGE_ERROR
@@ -351,13 +252,10 @@ def test_a_dir_that_fails_in_a_pass_is_lost_the_same_way(
 
 def test_the_controller_learns_which_replicas_are_lost_from_the_answers(broker: Broker) -> None:
     broker.full.add(broker.dirs[0])
-    broker.produce(T0)
+    broker.append(T0)
     broker.replicas.disk_failures.work_off()
-    errors = broker.lead(T0, T1, T2, is_new=False)
-    assert [(error.partition_index, error.error_code) for error in errors] == [
-        (0, ErrorCode.KAFKA_STORAGE_ERROR),
-        (2, ErrorCode.KAFKA_STORAGE_ERROR),
-    ]
+    lost = ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.lead(T0, T1, T2, is_new=False) == [lost, lost]
     assert broker.replicas.partition(T1).leader_epoch == broker.epoch
 
 
@@ -372,13 +270,13 @@ def test_a_replica_that_cannot_be_created_is_offline_until_a_restart(
     with monkeypatch.context() as patch:
         patch.setattr(segment_file.SegmentFile, "create", refuse)
         [error] = broker.lead(fresh)
-    assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert error is ErrorCode.KAFKA_STORAGE_ERROR
     broker.replicas.disk_failures.work_off()
     assert broker.error_of(fresh) == ErrorCode.KAFKA_STORAGE_ERROR
     assert len(broker.logs.offline_dirs) == 1
     # Not in the other dir either: at the next start it would lie in both.
     [error] = broker.lead(fresh)
-    assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert error is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_role_refused_for_lack_of_descriptors_is_requested_again(
@@ -393,7 +291,7 @@ def test_a_role_refused_for_lack_of_descriptors_is_requested_again(
     with monkeypatch.context() as patch:
         patch.setattr(Partition, "make_leader", refuse)
         [error] = broker.lead(T0, is_new=False)
-    assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert error is ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.logs.offline_dirs == {}
     broker.replicas.shrink_isrs()
     assert broker.replicas.disk_failures.work_off()
@@ -406,17 +304,17 @@ def test_a_role_refused_for_lack_of_descriptors_is_requested_again(
 
 def test_a_lost_replica_cannot_be_deleted(broker: Broker) -> None:
     broker.full.add(broker.dirs[0])
-    broker.produce(T0)
+    broker.append(T0)
     broker.replicas.disk_failures.work_off()
     [error] = broker.delete(T0)
-    assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert error is ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.delete(T1) == []
 
 
 def test_the_controller_is_told_as_soon_as_zookeeper_is_back(broker: Broker) -> None:
     broker.store.is_away = True
     broker.full.add(broker.dirs[0])
-    broker.produce(T0)
+    broker.append(T0)
     assert not broker.replicas.disk_failures.work_off()
     assert broker.error_of(T0) == ErrorCode.KAFKA_STORAGE_ERROR
     assert not broker.replicas.disk_failures.work_off()
@@ -433,7 +331,7 @@ def test_an_unforeseen_error_of_a_notification_is_retried(
         raise ZeroDivisionError("a bug")
 
     broker.full.add(broker.dirs[0])
-    broker.produce(T0)
+    broker.append(T0)
     with monkeypatch.context() as patch:
         patch.setattr(broker.store, "notify_log_dir_failure", buggy)
         assert not broker.replicas.disk_failures.work_off()
@@ -445,8 +343,8 @@ def test_an_unforeseen_error_of_a_notification_is_retried(
 def test_the_thread_does_all_of_it(broker: Broker) -> None:
     broker.replicas.disk_failures.start()
     broker.full.add(broker.dirs[0])
-    assert broker.produce(T0)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert broker.store.told.wait(DEADLINE_S)
+    assert broker.append(T0)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.store.was_notified.wait(DEADLINE_S)
     assert broker.error_of(T2) == ErrorCode.KAFKA_STORAGE_ERROR
     broker.replicas.disk_failures.stop()
 
@@ -467,7 +365,7 @@ def test_a_bug_on_its_thread_is_fatal(broker: Broker, monkeypatch: pytest.Monkey
     monkeypatch.setattr(failures._logs, "fail_dir", break_down)
     failures.start()
     broker.full.add(broker.dirs[0])
-    broker.produce(T0)
+    broker.append(T0)
     assert done.wait(DEADLINE_S)
     assert str(fatal[0]) == "a bug"
 
@@ -476,15 +374,13 @@ def test_without_any_disk_the_broker_goes_on_answering(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.full |= set(broker.dirs)
-    broker.produce(T0)
-    broker.produce(T1)
+    broker.append(T0)
+    broker.append(T1)
     broker.replicas.disk_failures.work_off()
     assert "no log dir is left" in caplog.text
-    assert [broker.produce(name)[0].error_code for name in (T0, T1, T2)] == [
-        ErrorCode.KAFKA_STORAGE_ERROR
-    ] * 3
+    assert [broker.append(name)[0].error_code for name in (T0, T1, T2)] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
     [error] = broker.lead(TopicPartition("t", 5))
-    assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert error is ErrorCode.KAFKA_STORAGE_ERROR
     broker.replicas.checkpoint_high_watermarks()
     broker.replicas.shrink_isrs()
     broker.replicas.retain()
@@ -492,7 +388,7 @@ def test_without_any_disk_the_broker_goes_on_answering(
 
 def test_described_replicas_say_what_is_offline_and_where_it_lay(broker: Broker) -> None:
     broker.full.add(broker.dirs[0])
-    broker.produce(T0)
+    broker.append(T0)
     broker.replicas.disk_failures.work_off()
     answers: list[DescribeReplicasResponse] = []
     services: Any = SimpleNamespace(replicas=broker.replicas, config=SimpleNamespace(broker_id=ME))

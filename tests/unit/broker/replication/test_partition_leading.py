@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from barnabas.protocol.record_batch import HEADER, parse_header, write_crc
 from tests.support.building import (
     FOUR,
     LAG_MS,
+    ME,
     THREE,
     TP,
     TWO,
@@ -32,6 +34,8 @@ from tests.support.building import (
 )
 from tests.support.errors import refused
 from tests.support.memory_log import MemoryLog, decode, encode
+from tests.support.slow_disk import SlowDisk
+from tests.support.waiting import DEADLINE_S
 
 NOW_MS = 1_700_000_000_000
 
@@ -382,3 +386,34 @@ def test_only_fetches_of_the_present_epoch_count_as_witness() -> None:
     assert partition.is_witnessed(0.0)
     partition.make_follower(state(leader=2, epoch=2))
     assert not partition.is_witnessed(0.0)
+
+
+def test_the_isr_check_goes_on_while_an_append_is_forced_to_a_slow_disk(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    log = Log.open(TP, tmp_path / str(TP), LogConfig(flush_messages=1), now_ms=0, files=disk)
+    partition = partition_of(log)
+    partition.make_leader(state(isr=(ME, TWO), replicas=(ME, TWO)), 0.0)
+    disk.is_slow = True
+    records = parse_produced(build_batch([(None, b"v")]))
+
+    def append() -> None:
+        partition.append_as_leader(records, require_all=False, now_ms=0.0, wall_clock_ms=0)
+
+    appending = threading.Thread(target=append, daemon=True)
+    shrunk = threading.Event()
+
+    def check() -> None:
+        if partition.propose_shrink(1e6) is not None:
+            shrunk.set()
+
+    appending.start()
+    try:
+        assert disk.began.wait(DEADLINE_S)
+        threading.Thread(target=check, daemon=True).start()
+        assert shrunk.wait(DEADLINE_S), "the partition is locked while its log is flushed"
+        assert log.recovery_point == 0
+    finally:
+        disk.released.set()
+        appending.join(DEADLINE_S)
+    assert log.recovery_point == 1
+    log.abandon()
