@@ -86,7 +86,7 @@ class DiskFailures:
                 self._condition.notify()
 
     def note_refused_role(self) -> None:
-        """A replica could not take its role although the disk is sound."""
+        """A replica could not take its role, for lack of descriptors or memory."""
         self._roles_were_refused = True
 
     def retry_refused_roles(self) -> None:

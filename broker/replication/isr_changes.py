@@ -74,7 +74,7 @@ class IsrChanges:
         on_high_watermark: Callable[[TopicPartition], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """``broker_epoch`` returns that of this broker's registration; None until that has its roles."""
+        """``broker_epoch`` returns the epoch of this broker's registration; None until that has its roles."""
         self._store = store
         self._broker_epoch = broker_epoch
         self._now_ms = now_ms
@@ -97,7 +97,7 @@ class IsrChanges:
         self._thread.stop(timeout_s)
 
     def submit(self, partition: Partition, pending: PendingIsr) -> None:
-        """Bring a proposed change to ZooKeeper; a proposal of an earlier leader epoch is replaced.
+        """Write a proposed change to ZooKeeper; it replaces a proposal of an earlier leader epoch.
 
         An outdated proposal is dropped. It would replace the newer one, which is submitted only once, so the
         partition would stay pending until its next leader epoch.
@@ -109,7 +109,7 @@ class IsrChanges:
             self._condition.notify()
 
     def work_off(self) -> bool:
-        """Try once everything that is pending; False when something has to be tried again.
+        """Try once everything that is pending; False if something must be retried.
 
         The thread runs this; simulation and tests call it without the thread.
         """

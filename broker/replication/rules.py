@@ -1,7 +1,7 @@
-"""The rules of replication, as pure functions over plain data; time comes in as an argument.
+"""The rules of replication, as pure functions over plain data; time is an argument.
 
-What is committed, who is in sync, who may join, and where a follower cuts its log. Everything here can be
-tried without a socket, a clock or a thread, and is: see ``tests/simulation``.
+They say what is committed, which replicas are in sync, which may join the ISR, and where a follower truncates
+its log. They need no socket, clock or thread: see ``tests/simulation``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NEVER_MS: Final = -math.inf
 class FollowerState(NamedTuple):
     """What a leader knows of one follower, all of it from that follower's fetch requests.
 
-    ``log_end_offset`` is the offset it asked for last (it has everything before), or -1 before its first
-    fetch. ``last_caught_up_ms`` is the latest time at which it had all that the leader had then.
+    ``log_end_offset`` is the offset of its last fetch (it has everything below), or -1 before its first
+    fetch. ``last_caught_up_ms`` is the latest time at which it had all records of the leader.
     """
 
     log_end_offset: Offset = UNKNOWN_OFFSET
@@ -38,7 +38,7 @@ class FollowerState(NamedTuple):
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
 
     def is_caught_up(self, leader_log_end_offset: Offset, now_ms: float, max_lag_ms: float) -> bool:
-        """Whether it holds everything, or did so not longer ago than the allowed lag."""
+        """Whether it has all records, or had them within the allowed lag."""
         if self.log_end_offset == leader_log_end_offset:
             return True
         return now_ms - self.last_caught_up_ms <= max_lag_ms
@@ -53,11 +53,11 @@ def after_fetch(
     broker_epoch: BrokerEpoch,
     now_ms: float,
 ) -> FollowerState:
-    """The follower as it is known after a fetch.
+    """The follower after a fetch.
 
-    A follower that asks for the leader's end is caught up now. One that asks for what was the end at its
-    previous fetch was caught up at that time: so a follower that keeps pace with a busy leader stays in sync
-    although it never sees the end.
+    A follower that fetches at the leader's end is caught up now. A follower that fetches at the offset that
+    was the end at its previous fetch was caught up at that time. So a follower that keeps pace with a busy
+    leader stays in sync although it never reaches the end.
     """
     caught_up_ms = follower.last_caught_up_ms
     if fetch_offset >= leader_log_end_offset:
@@ -151,10 +151,10 @@ def may_join_isr(
 ) -> bool:
     """Whether a follower outside the ISR holds enough to join it.
 
-    It must have all that is committed, and have reached the start of this leader's epoch, for only then is
-    its history known to agree with the leader's. ``registered_broker_epoch`` is that of the broker's present
-    life, None when it is not alive: a fetch from an earlier life, whose disk may be gone, does not count
-    (KIP-903).
+    It must have all committed records, and have reached the start of this leader's epoch: only then is its
+    history known to agree with the leader's. ``registered_broker_epoch`` is the broker epoch of its present
+    registration, or None if it is not alive. A fetch with an earlier broker epoch does not count, because the
+    disk may have been lost since (KIP-903).
     """
     if registered_broker_epoch is None:
         return False
@@ -211,27 +211,27 @@ class EpochEnd(NamedTuple):
 
 
 class EpochHistory(Protocol):
-    """What the truncation rule asks of a follower's log."""
+    """The leader epochs of a follower's log."""
 
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]: ...
 
 
 class Truncation(NamedTuple):
-    """Cut to ``offset``; if not ``is_complete``, the histories must be compared once more after that."""
+    """Truncate to ``offset``; if not ``is_complete``, the histories must be compared once more after that."""
 
     offset: Offset
     is_complete: bool
 
 
 def truncation_for(leader: EpochEnd, history: EpochHistory, log_end_offset: Offset) -> Truncation:
-    """Where a follower cuts, given where the leader's history of an epoch ends (KIP-101, KIP-279).
+    """Where a follower truncates, given where the leader's history of an epoch ends (KIP-101, KIP-279).
 
-    When both know the epoch, the histories agree up to the smaller of its two ends. When the follower does
-    not know the leader's epoch, all that it has above the epoch before that is not the leader's: it cuts
-    there and compares again. Never by the high watermark alone, which may be stale.
+    If both know the epoch, the histories agree up to the smaller of its two ends. If the follower does not
+    know the leader's epoch, its records above the epoch before that are not the leader's: it truncates there
+    and compares again. The high watermark alone is not used, because it may be stale.
     """
     if leader.epoch < 0 or leader.end_offset < 0:
-        # The leader knows nothing of that epoch, so there is nothing to cut by.
+        # The leader does not know that epoch, so the follower keeps its log.
         return Truncation(log_end_offset, is_complete=True)
     epoch, end_offset = history.end_offset_for(leader.epoch, log_end_offset)
     if epoch < 0 or end_offset < 0:
@@ -246,7 +246,7 @@ def diverges(
     fetch_offset: Offset,
     leader_answer: EpochEnd,
 ) -> bool:
-    """Whether a follower that asks for an offset, its last record being of an epoch, has another history.
+    """Whether a follower has another history than its leader, by its fetch offset and last record's epoch.
 
     ``leader_answer`` is where the leader's history of that epoch ends. Source: KIP-595, Fetch.
     """

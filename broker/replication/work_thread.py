@@ -1,7 +1,7 @@
-"""A thread that waits for work, does all there is of it, and tries again what could not be done yet.
+"""A thread for work that may block on ZooKeeper or a disk, with retries.
 
-For work that waits for ZooKeeper or a disk, which nothing else may wait for. What the work is stays with its
-owner, under a condition that both use. An exception is a bug: it ends the thread and takes the broker down.
+The owner keeps the work, under a condition that both use. An exception is a bug: it ends the thread and stops
+the broker.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _RETRY_SECONDS: Final = 0.25
 
 
 class WorkThread:
-    """Calls ``work_off``, without the condition, whenever ``has_work`` says so under it.
+    """Calls ``work_off``, without the condition, while ``has_work`` is true under the condition.
 
-    ``work_off`` returns whether all is done; when not, it is called again after a pause or the next notice.
+    ``work_off`` returns whether all work is done; if not, it is called again after a pause or a notification.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class WorkThread:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End after the work that is being done now."""
+        """End after the work in progress."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
@@ -61,7 +61,7 @@ class WorkThread:
             self._on_fatal(error)
 
     def _wait_for_work(self) -> bool:
-        """False when there will be none, because the thread is to end."""
+        """False if the thread must end."""
         with self._condition:
             while not self._stopping and not self._has_work():
                 self._condition.wait()
