@@ -158,7 +158,7 @@ def test_a_hung_disk_blocks_only_its_own_readers(make_rig: Callable[..., Rig]) -
     assert rig.wait_for(3)[2].outcomes[0].item.partition == NAMES[0]
 
 
-def test_if_too_many_fetches_wait_one_is_answered_without_cold_records(make_rig: Callable[..., Rig]) -> None:
+def test_beyond_the_queue_a_fetch_is_answered_without_cold_records(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(threads=1, max_waiting=2)
     first = rig.readers[NAMES[0]]
     first.may_go_on.clear()

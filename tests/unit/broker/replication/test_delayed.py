@@ -42,14 +42,14 @@ def test_acks_all_is_answered_when_the_last_in_sync_has_it(led: Managed) -> None
     assert purgatories_are_empty(led)
 
 
-def test_acks_1_and_0_wait_for_nobody(led: Managed) -> None:
+def test_acks_1_and_0_do_not_wait(led: Managed) -> None:
     for acks in (1, 0):
         ((outcome,),) = led.produce(acks=acks)
         assert outcome.error_code == ErrorCode.NONE
     assert purgatories_are_empty(led)
 
 
-def test_the_deadline_answers_with_what_is_not_settled(led: Managed) -> None:
+def test_at_the_deadline_the_unsettled_partitions_time_out(led: Managed) -> None:
     other = TopicPartition("topic", 1)
     alone = state(isr=(1,))
     alone.partition_index = 1
@@ -73,7 +73,7 @@ def test_a_lost_leadership_answers_at_once(led: Managed) -> None:
     assert len(answers) == 1
 
 
-def test_a_follower_that_dies_delays_nobody_and_fails_nothing(led: Managed) -> None:
+def test_a_dead_follower_outside_the_isr_delays_no_acknowledgement(led: Managed) -> None:
     answers = led.produce()
     led.fetch(1, replica=TWO)
     assert answers == []
@@ -87,7 +87,7 @@ def test_a_deleted_partition_answers_at_once(led: Managed) -> None:
     assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_errors_are_told_per_partition_and_the_rest_is_written(led: Managed) -> None:
+def test_errors_are_per_partition_and_the_rest_is_written(led: Managed) -> None:
     led.tell(state(isr=(1,), epoch=1))
     answers: list[list[object]] = []
     batches = [(TopicPartition("nowhere", 0), encode(1)), (TP, encode()), (TP, encode(1))]
@@ -100,7 +100,7 @@ def test_errors_are_told_per_partition_and_the_rest_is_written(led: Managed) -> 
     assert led.manager.partition(TP).log_end_offset == 1
 
 
-def test_too_small_an_isr_is_told_before_anything_is_written() -> None:
+def test_a_too_small_isr_is_an_error_before_anything_is_written() -> None:
     managed = Managed()
     managed.tell(state(isr=(1, 2)), min_insync_replicas=3)
     ((outcome,),) = managed.produce()
@@ -118,7 +118,7 @@ def test_a_fenced_broker_writes_nothing(led: Managed) -> None:
     assert led.manager.partition(TP).log_end_offset == 0
 
 
-def test_stopping_answers_what_waits(led: Managed) -> None:
+def test_stopping_answers_the_waiting_requests(led: Managed) -> None:
     produced = led.produce()
     polled = led.fetch(5, max_wait_ms=10_000, epoch=-1) or led.fetch(0, max_wait_ms=10_000)
     led.manager.produce_purgatory.shut_down()
@@ -184,7 +184,7 @@ def test_a_fetch_waits_for_the_bytes_it_asks_for(led: Managed) -> None:
     assert [found.bytes_read for found in answers] == [2 * RECORD.size]
 
 
-def test_the_deadline_answers_with_what_there_is(led: Managed) -> None:
+def test_the_deadline_answers_with_the_records_so_far(led: Managed) -> None:
     answers = led.fetch(0, max_wait_ms=300, min_bytes=1_000)
     led.produce(acks=1)
     commit(led, 1)
@@ -213,7 +213,7 @@ def test_enough_is_answered_at_once_and_so_is_an_error(led: Managed) -> None:
     [(-1, 2, ErrorCode.NOT_LEADER_OR_FOLLOWER), (0, 1, ErrorCode.FENCED_LEADER_EPOCH)],
 )
 @pytest.mark.parametrize("replica", [-1, TWO])
-def test_a_change_of_leadership_answers_what_waits(
+def test_a_change_of_leadership_answers_the_waiting_fetches(
     led: Managed, replica: int, epoch: int, leader: int, code: ErrorCode
 ) -> None:
     answers = led.fetch(0, replica=replica, max_wait_ms=1_000, epoch=epoch)
@@ -223,7 +223,7 @@ def test_a_change_of_leadership_answers_what_waits(
     assert found.outcomes[0].error is code
 
 
-def test_a_follower_has_one_long_poll_a_newer_fetch_has_the_older_answered(led: Managed) -> None:
+def test_a_newer_fetch_of_a_follower_answers_its_older_long_poll(led: Managed) -> None:
     first = led.fetch(0, replica=TWO, max_wait_ms=1_000)
     other = led.fetch(0, replica=THREE, max_wait_ms=1_000)
     second = led.fetch(0, replica=TWO, max_wait_ms=1_000)
@@ -244,7 +244,7 @@ def test_a_consumer_may_have_many_long_polls(led: Managed) -> None:
     assert (len(first), len(second)) == (1, 1)
 
 
-def test_a_fenced_broker_gives_what_it_has_and_lets_nobody_wait_for_more(led: Managed) -> None:
+def test_a_fenced_broker_serves_committed_records_and_lets_no_consumer_wait(led: Managed) -> None:
     led.produce(count=2)
     commit(led, 2)
     waiting = led.fetch(2, max_wait_ms=500)
@@ -260,7 +260,7 @@ def test_a_fenced_broker_gives_what_it_has_and_lets_nobody_wait_for_more(led: Ma
     assert len(waiting) == 1
 
 
-def test_a_fetch_whose_limit_is_used_up_is_not_taken_for_one_that_waits(led: Managed) -> None:
+def test_a_fetch_with_a_used_up_limit_does_not_count_as_waiting(led: Managed) -> None:
     led.produce(count=2)
     commit(led, 2)
     led.manager.roles.registration_lost("the session has expired")
@@ -291,7 +291,7 @@ def test_a_request_limit_is_shared_by_its_partitions_but_the_first_batch_comes_w
 # What a follower's fetch does besides
 
 
-def test_a_fetch_from_an_earlier_life_is_answered_but_counts_for_nothing(led: Managed) -> None:
+def test_a_fetch_with_an_earlier_broker_epoch_is_answered_and_not_counted(led: Managed) -> None:
     led.produce(acks=1)
     led.fetch(1, replica=TWO)
     led.know({1: 0, 2: 5, 3: 6})
@@ -312,7 +312,7 @@ def test_a_follower_that_has_caught_up_is_proposed_for_the_isr(led: Managed) -> 
     assert partition.isr.in_sync_replicas == {1, 2}
 
 
-def test_a_broker_without_a_replica_is_told_so(led: Managed) -> None:
+def test_a_broker_without_a_replica_cannot_follow_here(led: Managed) -> None:
     (found,) = led.fetch(0, replica=8, max_wait_ms=1_000)
     assert found.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
 

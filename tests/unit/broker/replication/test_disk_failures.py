@@ -311,7 +311,7 @@ def test_a_lost_replica_cannot_be_deleted(broker: Broker) -> None:
     assert broker.delete(T1) == []
 
 
-def test_the_controller_is_told_as_soon_as_zookeeper_is_back(broker: Broker) -> None:
+def test_the_controller_is_notified_as_soon_as_zookeeper_is_back(broker: Broker) -> None:
     broker.store.is_away = True
     broker.full.add(broker.dirs[0])
     broker.append(T0)
@@ -386,7 +386,7 @@ def test_without_any_disk_the_broker_goes_on_answering(
     broker.replicas.retain()
 
 
-def test_described_replicas_say_what_is_offline_and_where_it_lay(broker: Broker) -> None:
+def test_described_replicas_include_offline_ones_and_their_dirs(broker: Broker) -> None:
     broker.full.add(broker.dirs[0])
     broker.append(T0)
     broker.replicas.disk_failures.work_off()

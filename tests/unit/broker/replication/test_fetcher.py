@@ -316,7 +316,7 @@ def test_what_is_not_followed_any_more_is_not_copied(leader: Leader, follower: F
     assert follower.partitions[TP].log_end_offset == 1
 
 
-def test_following_what_does_not_exist_hurts_nothing(leader: Leader, follower: Follower) -> None:
+def test_following_a_partition_that_does_not_exist_has_no_effect(leader: Leader, follower: Follower) -> None:
     nowhere = TopicPartition("nowhere", 0)
     endpoint = Endpoint("127.0.0.1", leader.port)
     follower.fetchers.follow({nowhere: FollowedLeader(ME, endpoint, LeaderEpoch(0))})
@@ -327,7 +327,7 @@ def test_following_what_does_not_exist_hurts_nothing(leader: Leader, follower: F
     wait_for(lambda: follower.has_all_of(leader), "the record")
 
 
-def test_a_bug_in_a_change_of_what_is_followed_is_fatal(follower: Follower) -> None:
+def test_a_bug_in_a_change_of_the_followed_partitions_is_fatal(follower: Follower) -> None:
     died: list[BaseException] = []
 
     def broken(name: TopicPartition) -> Partition:

@@ -89,7 +89,7 @@ def test_one_that_failed_rests_outside_of_the_session_twice_as_long_each_time() 
     assert partitions.failed(TP, followed[TP], now) == 10.0
 
 
-def test_a_rest_that_is_over_before_the_next_fetch_is_told_all_the_same() -> None:
+def test_after_a_short_pause_the_leader_still_forgets_the_partition() -> None:
     partitions, followed = in_session()
     partitions.failed(TP, followed[TP], 0.0)
     again = partitions.next_fetch(0.5)
@@ -107,7 +107,7 @@ def test_what_is_followed_no_more_is_forgotten_and_the_last_ends_the_session() -
     assert partitions.next_fetch(0.3).epoch == 0
 
 
-def test_an_answer_is_not_for_who_follows_since() -> None:
+def test_an_answer_does_not_concern_a_partition_added_again_since() -> None:
     partitions, followed = in_session()
     assert partitions.fetched(TP) is followed[TP]
     anew = FollowedPartition(follower_of(epoch=1), LeaderEpoch(1))
@@ -118,7 +118,7 @@ def test_an_answer_is_not_for_who_follows_since() -> None:
     assert partitions.fetched(TP) is anew
 
 
-def test_a_lost_session_begins_anew_with_all() -> None:
+def test_after_a_lost_session_everything_is_named() -> None:
     partitions, _ = in_session()
     assert partitions.next_fetch(0.1).named == {}
     partitions.reset()
@@ -126,7 +126,7 @@ def test_a_lost_session_begins_anew_with_all() -> None:
     assert (first.session_id, first.epoch, list(first.named)) == (NO_SESSION, 0, [TP, OTHER])
 
 
-def test_a_leader_without_a_session_to_give_is_told_everything_each_time() -> None:
+def test_without_a_session_every_fetch_names_everything() -> None:
     partitions, _ = in_session()
     partitions.reset()
     for _ in range(2):

@@ -59,7 +59,7 @@ def shrinking(records: int = 2) -> tuple[Partition, PendingShrink]:
 # The states
 
 
-def test_a_pending_change_counts_everybody_who_may_be_in() -> None:
+def test_a_pending_change_counts_all_replicas_that_may_be_in_sync() -> None:
     committed = CommittedIsr(brokers(1, 2), 7)
     assert (committed.maximal, committed.in_sync_replicas) == (brokers(1, 2), brokers(1, 2))
     expand = PendingExpand(committed, {THREE: REGISTERED})
@@ -73,7 +73,7 @@ def test_a_pending_change_counts_everybody_who_may_be_in() -> None:
 # Growing
 
 
-def test_the_high_watermark_waits_for_one_that_may_have_joined() -> None:
+def test_the_high_watermark_waits_for_a_replica_that_may_have_joined() -> None:
     partition, pending = expanding()
     append(partition, now_ms=10 * LAG_MS)
     assert partition.high_watermark == 2
@@ -82,7 +82,7 @@ def test_the_high_watermark_waits_for_one_that_may_have_joined() -> None:
     assert fetched(partition, TWO, 3, now_ms=10 * LAG_MS).high_watermark_moved
 
 
-def test_one_that_was_about_to_join_and_fell_silent_holds_nothing_up_for_ever() -> None:
+def test_a_silent_replica_about_to_join_delays_the_high_watermark_only_for_the_lag() -> None:
     """Nobody appends any more: all producers wait. The next fetch of anybody moves the mark all the same."""
     partition = leader_of(1, 2, records=2)
     for broker in (TWO, THREE):
@@ -105,7 +105,7 @@ def test_only_one_change_is_pending_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("registered", [None, 4, 6])
-def test_only_the_present_life_may_join(registered: int | None) -> None:
+def test_only_the_registered_broker_epoch_may_join(registered: int | None) -> None:
     partition = leader_of(1, records=2)
     epoch = None if registered is None else BrokerEpoch(registered)
     assert not fetched(partition, TWO, 2, registered=registered).may_join_isr
@@ -113,7 +113,7 @@ def test_only_the_present_life_may_join(registered: int | None) -> None:
     assert isinstance(partition.isr, CommittedIsr)
 
 
-def test_a_life_that_ended_before_the_proposal_does_not_join() -> None:
+def test_a_broker_that_restarted_before_the_proposal_does_not_join() -> None:
     partition = leader_of(1, records=2)
     assert fetched(partition, TWO, 2).may_join_isr
     assert partition.propose_expand(TWO, BrokerEpoch(6)) is None
@@ -130,7 +130,7 @@ def test_who_is_in_already_or_behind_or_unknown_does_not_join() -> None:
 # Shrinking
 
 
-def test_the_high_watermark_waits_for_one_that_may_still_be_in() -> None:
+def test_the_high_watermark_waits_for_a_replica_that_may_still_be_in_sync() -> None:
     partition, pending = shrinking()
     assert pending.leaving == brokers(3)
     fetched(partition, TWO, 2, now_ms=LAG_MS + 2)
@@ -239,7 +239,7 @@ def carrier() -> Carrier:
     return Carrier()
 
 
-def test_a_change_is_written_committed_and_told(carrier: Carrier) -> None:
+def test_a_change_is_written_committed_and_notified(carrier: Carrier) -> None:
     partition, pending = shrinking()
     carrier.changes.submit(partition, pending)
     assert carrier.changes.work_off()
@@ -251,7 +251,7 @@ def test_a_change_is_written_committed_and_told(carrier: Carrier) -> None:
     assert len(carrier.store.asked) == 1
 
 
-def test_a_change_that_moves_nothing_wakes_nobody(carrier: Carrier) -> None:
+def test_a_change_that_moves_no_high_watermark_wakes_no_request(carrier: Carrier) -> None:
     partition, pending = expanding()
     carrier.changes.submit(partition, pending)
     carrier.changes.work_off()
@@ -259,7 +259,7 @@ def test_a_change_that_moves_nothing_wakes_nobody(carrier: Carrier) -> None:
     assert carrier.moved == []
 
 
-def test_while_nobody_knows_the_change_stays_pending_and_is_tried_again(carrier: Carrier) -> None:
+def test_a_change_of_unknown_outcome_stays_pending_and_is_retried(carrier: Carrier) -> None:
     partition, pending = shrinking()
     carrier.store.answers = [ZooKeeperUnavailable("gone"), ZooKeeperUnavailable("gone")]
     carrier.changes.submit(partition, pending)
@@ -339,7 +339,7 @@ def test_a_late_proposal_does_not_replace_a_newer_one(carrier: Carrier) -> None:
     assert partition.isr == CommittedIsr(brokers(1), 2)
 
 
-def test_the_controller_is_told_later_when_it_cannot_be_told_now(carrier: Carrier) -> None:
+def test_a_failed_notification_of_the_controller_is_retried(carrier: Carrier) -> None:
     partition, pending = shrinking()
     carrier.store.notify_answers = [ZooKeeperUnavailable("gone")]
     carrier.changes.submit(partition, pending)
@@ -350,14 +350,16 @@ def test_the_controller_is_told_later_when_it_cannot_be_told_now(carrier: Carrie
     assert len(carrier.store.asked) == 1
 
 
-def test_an_expansion_is_bound_to_the_life_that_was_seen(carrier: Carrier) -> None:
+def test_an_expansion_is_bound_to_the_broker_epoch_of_the_fetch(carrier: Carrier) -> None:
     partition, pending = expanding()
     carrier.changes.submit(partition, pending)
     assert carrier.changes.work_off()
     assert carrier.store.joining == [{TWO: REGISTERED}]
 
 
-def test_a_joiner_whose_life_is_over_does_not_join_and_the_next_change_may_come(carrier: Carrier) -> None:
+def test_a_joining_replica_that_restarted_does_not_join_and_the_next_change_may_begin(
+    carrier: Carrier,
+) -> None:
     partition, pending = expanding()
     append(partition, now_ms=10 * LAG_MS)
     assert partition.high_watermark == 2
@@ -387,7 +389,7 @@ def started(carrier: Carrier) -> Iterator[Carrier]:
     carrier.changes.stop()
 
 
-def test_the_thread_carries_what_is_submitted(started: Carrier) -> None:
+def test_the_thread_writes_submitted_changes(started: Carrier) -> None:
     told = threading.Event()
     started.store.notify_isr_change = lambda partitions: told.set()
     partition, pending = shrinking()
@@ -448,7 +450,7 @@ def test_a_broken_invariant_in_the_thread_is_fatal(carrier: Carrier) -> None:
     assert died.wait(DEADLINE_S)
 
 
-def test_leaving_the_leadership_ends_what_waits_for_it() -> None:
+def test_the_end_of_leadership_settles_changes_and_appends() -> None:
     partition, pending = shrinking()
     appended = append(partition)
     partition.set_offline()

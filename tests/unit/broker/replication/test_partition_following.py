@@ -53,7 +53,7 @@ def test_records_that_do_not_continue_the_log_are_refused() -> None:
     assert partition.view() == before
 
 
-def test_the_log_start_follows_the_leaders_up_to_what_is_committed() -> None:
+def test_the_log_start_follows_the_leaders_up_to_the_high_watermark() -> None:
     partition = follower_of()
     follow(partition, 0, 5, mark=3, start=4)
     assert partition.log.log_start_offset == 3
@@ -93,7 +93,7 @@ def test_records_of_a_later_epoch_than_the_leaders_are_refused() -> None:
     assert (partition.log_end_offset, partition.high_watermark) == (2, 0)
 
 
-def test_a_leader_follows_nobody() -> None:
+def test_a_leader_appends_no_fetched_records() -> None:
     partition = leader_of(1, 2)
     with refused(ErrorCode.FENCED_LEADER_EPOCH):
         follow(partition, 0, 1, epoch=0)
@@ -144,7 +144,7 @@ def test_an_epoch_in_which_it_led_and_wrote_nothing_is_forgotten() -> None:
     assert (position.last_epoch, position.log_end_offset) == (0, 3)
 
 
-def test_it_begins_anew_where_the_leaders_log_starts() -> None:
+def test_it_restarts_at_the_leaders_log_start() -> None:
     partition = follower_of()
     follow(partition, 0, 5, mark=4)
     partition.restart_at(LeaderEpoch(0), Offset(9))

@@ -42,7 +42,7 @@ NOW_MS = 1_700_000_000_000
 # The occasions of the high watermark
 
 
-def test_an_append_commits_at_once_where_nobody_else_is_in_sync() -> None:
+def test_an_append_commits_at_once_without_other_in_sync_replicas() -> None:
     partition = leader_of(1)
     appended = append(partition, 3)
     assert (partition.high_watermark, appended.last_offset) == (3, 2)
@@ -109,7 +109,7 @@ def test_an_append_is_acknowledged_when_the_high_watermark_reaches_it() -> None:
     assert partition.acknowledgement(appended) is ErrorCode.NONE
 
 
-def test_an_isr_that_became_too_small_meanwhile_is_told() -> None:
+def test_an_isr_that_became_too_small_is_an_error_after_the_append() -> None:
     partition = leader_of(1, 2, min_insync_replicas=2)
     appended = append(partition, require_all=True)
     pending = partition.propose_shrink(LAG_MS + 1)
@@ -223,7 +223,7 @@ def test_another_history_is_answered_with_where_it_parts() -> None:
     assert read_all(partition, 4, last=4).diverging is None
 
 
-def test_the_end_of_an_epoch_is_told() -> None:
+def test_the_end_of_an_epoch_is_known() -> None:
     partition = leader_of(1, records=3)
     partition.make_leader(state(epoch=4, isr=(1,)), 0.0)
     append(partition, 2)
@@ -290,7 +290,7 @@ def test_a_broker_without_a_replica_cannot_follow() -> None:
         fetched(leader_of(1, 2), FOUR, 0)
 
 
-def test_a_fetch_of_an_earlier_life_moves_nothing() -> None:
+def test_a_fetch_with_an_earlier_broker_epoch_moves_nothing() -> None:
     partition = leader_of(1, 2, records=5)
     progress = fetched(partition, TWO, 5, broker_epoch=4, registered=5)
     assert progress == (False, False)

@@ -43,7 +43,7 @@ def second(**arguments: object) -> LeaderAndIsrPartition:
     return found
 
 
-def test_it_leads_and_follows_as_told(managed: Managed) -> None:
+def test_it_takes_the_roles_of_the_request(managed: Managed) -> None:
     assert managed.tell(state(), second(leader=2)) == []
     assert managed.manager.partition(TP).role is Role.LEADER
     assert managed.manager.partition(SECOND).role is Role.FOLLOWER
@@ -52,7 +52,7 @@ def test_it_leads_and_follows_as_told(managed: Managed) -> None:
     assert followed[SECOND] == (TWO, Endpoint("host", 9002), 0)
 
 
-def test_changes_of_roles_are_told_when_they_have_taken_place(managed: Managed) -> None:
+def test_role_listeners_are_called_after_the_change(managed: Managed) -> None:
     told = []
 
     def listen(name: TopicPartition) -> None:
@@ -74,7 +74,7 @@ def test_a_new_leader_fetches_no_longer(managed: Managed) -> None:
 
 
 @pytest.mark.parametrize("leader", [-1, 3])
-def test_without_a_live_leader_there_is_nobody_to_fetch_from(managed: Managed, leader: int) -> None:
+def test_without_a_live_leader_there_is_no_endpoint_to_fetch_from(managed: Managed, leader: int) -> None:
     managed.tell(state(leader=leader), live=(1, 2))
     assert managed.fetchers.followed[TP].endpoint is None
     assert managed.manager.partition(TP).role is Role.FOLLOWER
@@ -203,7 +203,7 @@ def test_a_replaced_controller_is_refused_as_a_whole(managed: Managed) -> None:
     assert managed.tell(state(leader=2, epoch=9), controller_epoch=4) == []
 
 
-def test_what_is_meant_for_an_earlier_life_is_refused(managed: Managed) -> None:
+def test_requests_for_an_earlier_broker_epoch_are_refused(managed: Managed) -> None:
     managed.manager.roles.registered(20)
     with refused(ErrorCode.STALE_BROKER_EPOCH):
         managed.tell(state(), broker_epoch=19)
@@ -275,7 +275,7 @@ def test_a_stray_that_cannot_be_set_aside_affects_no_other_log() -> None:
     assert list(managed.fetchers.followed) == [SECOND]
 
 
-def test_a_topic_that_was_made_anew_starts_from_nothing() -> None:
+def test_a_recreated_topic_starts_with_an_empty_log() -> None:
     logs = MemoryLogs()
     stray(logs, TP)
     managed = Managed(logs)
@@ -346,7 +346,7 @@ def test_a_deletion_counts_in_every_epoch_and_again(managed: Managed) -> None:
 # Finding partitions
 
 
-def test_what_is_elsewhere_is_told_apart_from_what_is_nowhere(managed: Managed) -> None:
+def test_a_partition_elsewhere_has_another_error_than_an_unknown_one(managed: Managed) -> None:
     with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         managed.manager.partition(TP)
     managed.know({1: 0, 2: 5}, led_by(2))
@@ -385,7 +385,7 @@ def test_a_deleted_replica_leaves_no_high_watermark_behind() -> None:
 # A disk that fails
 
 
-def test_a_failing_append_is_told_and_the_disk_reported(
+def test_a_failing_append_is_answered_and_the_disk_reported(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed.tell(state(isr=(1,)))
@@ -413,7 +413,7 @@ def test_threads_start_and_end_together(managed: Managed) -> None:
 ENDED, PRESENT = BrokerEpoch(4), BrokerEpoch(9)
 
 
-def test_silence_ends_when_zookeeper_is_heard_of() -> None:
+def test_silence_ends_when_zookeeper_answers() -> None:
     fence = Fence()
     assert fence.reason is None
     fence.silent("nothing heard")
@@ -434,7 +434,7 @@ def test_a_lost_registration_ends_when_the_controller_has_spoken() -> None:
     assert fence.reason is None
 
 
-def test_what_was_said_to_the_life_that_ended_comes_too_late() -> None:
+def test_a_confirmation_of_the_lost_registration_comes_too_late() -> None:
     fence = Fence()
     fence.registration_lost("expired", ENDED)
     fence.confirmed(ENDED)

@@ -89,7 +89,7 @@ def test_a_new_leader_knows_no_follower(is_in_sync: bool, caught_up_ms: float) -
     assert (state.log_end_offset, state.last_caught_up_ms) == (-1, caught_up_ms)
 
 
-def test_a_leader_that_stays_keeps_what_it_knows() -> None:
+def test_a_leader_that_stays_keeps_its_followers_ends() -> None:
     state = rules.after_election(
         follower(7), knows_ends=True, is_in_sync=True, leader_log_end_offset=Offset(9), now_ms=50.0
     )
@@ -130,7 +130,7 @@ def test_everything_below_the_high_watermark_is_on_all_that_count(
     assert mark <= found <= end
 
 
-def test_one_that_was_never_heard_of_holds_the_high_watermark_where_it_is() -> None:
+def test_a_follower_that_never_fetched_stops_the_high_watermark() -> None:
     found = rules.next_high_watermark(
         Offset(3),
         Offset(9),
@@ -183,7 +183,7 @@ def may_join(state: FollowerState, registered: int | None = 5, mark: int = 4, st
     ("end", "mark", "start", "joins"),
     [(6, 4, 6, True), (5, 4, 6, False), (6, 7, 6, False), (7, 7, 6, True), (-1, 0, 0, False)],
 )
-def test_who_joins_has_what_is_committed_and_the_start_of_the_epoch(
+def test_a_joining_replica_has_all_committed_records_and_the_start_of_the_epoch(
     end: int, mark: int, start: int, joins: bool
 ) -> None:
     assert may_join(follower(end), mark=mark, start=start) is joins
@@ -200,13 +200,13 @@ def test_who_joins_has_what_is_committed_and_the_start_of_the_epoch(
         (LEAVING_BROKER_EPOCH, 5, False),
     ],
 )
-def test_only_the_present_life_of_a_broker_joins(
+def test_only_the_registered_broker_epoch_joins(
     broker_epoch: int, registered: int | None, joins: bool
 ) -> None:
     assert may_join(follower(10, broker_epoch=broker_epoch), registered) is joins
 
 
-def test_out_of_sync_is_who_lags_too_long_never_the_leader() -> None:
+def test_replicas_that_lag_too_long_are_out_of_sync_but_never_the_leader() -> None:
     followers = {
         BrokerId(2): follower(9),
         BrokerId(3): follower(5, caught_up_ms=0.0),
