@@ -21,6 +21,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from barnabas.client.client import Client
 from barnabas.client.errors import ClientClosed
+from barnabas.protocol.loop_thread import new_event_loop
 
 C = TypeVar("C", bound=Client)
 P = ParamSpec("P")
@@ -29,20 +30,11 @@ T = TypeVar("T")
 _STOP_TIMEOUT_S: Final = 10.0
 
 
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
 class LoopThread:
     """One daemon thread that runs an event loop, for one client."""
 
     def __init__(self, name: str) -> None:
-        self.loop = _new_event_loop()
+        self.loop = new_event_loop()
         self.closed_reason: str | None = None
         self._ending: asyncio.Task[None] | None = None
         # Held while a call is handed over, so that no call comes after the end of the loop and never ends.

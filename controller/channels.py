@@ -33,6 +33,7 @@ from barnabas.protocol.errors import (
     api_error,
 )
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
+from barnabas.protocol.loop_thread import new_event_loop
 from barnabas.protocol.schema import RequestOf
 
 log = logging.getLogger("barnabas.controller")
@@ -84,7 +85,7 @@ class ControllerChannels:
         self._links: dict[BrokerId, _BrokerLink] = {}
         self.sequences = itertools.count()
         """Shared by all links, so that a new link to a broker continues the numbers of the former one."""
-        self._loop = _new_loop()
+        self._loop = new_event_loop()
         self._ending: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name=f"controller-channels-{epoch}", daemon=True)
@@ -365,12 +366,3 @@ class _BrokerLink:
             self._resend_later(event)
         elif event is not None:
             self._owner._report(event)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
