@@ -7,7 +7,6 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +35,7 @@ from barnabas.protocol.ids import (
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.produce import PartitionProduceResponse
+from barnabas.protocol.schema import replace
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import ME, TWO, Managed, NoStore, state
 from tests.support.waiting import DEADLINE_S

@@ -24,7 +24,8 @@ from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.fetch_epochs import NO_SESSION, next_epoch
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
-from tests.support.building import FOUR, THREE, TWO, Clock, refused
+from tests.support.building import FOUR, THREE, TWO, Clock
+from tests.support.errors import refused
 
 A, B, C, D = (TopicPartition("topic", index) for index in range(4))
 ID = uuid.UUID(int=7)
