@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.handlers import describe_replicas
-from barnabas.broker.log import segment_file
+from barnabas.broker.log import segment, segment_file
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
@@ -268,7 +268,7 @@ def test_a_replica_that_cannot_be_created_is_offline_until_a_restart(
         raise LogDirFailure(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     with monkeypatch.context() as patch:
-        patch.setattr(segment_file.SegmentFile, "create", refuse)
+        patch.setattr(segment, "create_segment_file", refuse)
         [error] = broker.lead(fresh)
     assert error is ErrorCode.KAFKA_STORAGE_ERROR
     broker.replicas.disk_failures.work_off()
