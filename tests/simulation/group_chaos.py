@@ -7,11 +7,11 @@ coordinator loads the log.
 from __future__ import annotations
 
 import random
-import struct
 from typing import Any
 
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetRecord
 from barnabas.broker.coordinators.rebalance import GroupState
+from barnabas.protocol.consumer_protocol import Subscription, decode_subscription, encode_subscription
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.join_group import (
@@ -40,23 +40,6 @@ CALM_MS = 150_000
 TURN_MS = 2_000
 MEMBERS_FAULTS = ("start", "crash", "leave", "pause", "return", "twin")
 BROKERS_FAULTS = ("move", "there and back", "stall", "stall", "broker crash")
-
-
-def subscription(topics: list[str]) -> bytes:
-    """The subscription of a Kafka consumer, version 1: topics, then user data and owned partitions."""
-    raw = [topic.encode() for topic in topics]
-    named = b"".join(struct.pack(">h", len(topic)) + topic for topic in raw)
-    return struct.pack(">hi", 1, len(raw)) + named + struct.pack(">ii", -1, 0)
-
-
-def topics_in(metadata: bytes) -> list[str]:
-    (count,) = struct.unpack_from(">i", metadata, 2)
-    found, position = [], 6
-    for _ in range(count):
-        (length,) = struct.unpack_from(">h", metadata, position)
-        found.append(metadata[position + 2 : position + 2 + length].decode())
-        position += 2 + length
-    return found
 
 
 def assignment_of(partitions: set[TopicPartition]) -> bytes:
@@ -113,30 +96,30 @@ class Consumer:
         if self.state == "out":
             self.join()
         elif self.state == "in":
-            self._ask(
+            self._send(
                 HeartbeatRequest(
                     group_id=GROUP_ID,
                     generation_id=self.generation_id,
                     member_id=self.member_id,
                     group_instance_id=self.instance_id,
                 ),
-                self.beaten,
+                self.heartbeat_answered,
             )
             for _ in range(self.world.random.choice([0, 1, 2, 3])):
                 self.commit()
 
-    def _ask(self, what: Any, heard: Any, api_version: int | None = None) -> None:
-        asked_in = self._round
+    def _send(self, request: Any, answered: Any, api_version: int | None = None) -> None:
+        sent_in = self._round
 
         def reply(response: Any) -> None:
-            if self.is_gone or asked_in != self._round:
+            if self.is_gone or sent_in != self._round:
                 return
             if self.world.now_ms < self.paused_until_ms:
                 self.world.at(self.paused_until_ms - self.world.now_ms, lambda: reply(response))
             else:
-                heard(response)
+                answered(response)
 
-        self.world.ask(what, reply, api_version)
+        self.world.call(request, reply, api_version)
 
     def _begin(self, state: str, patience_ms: float) -> None:
         self._round += 1
@@ -148,6 +131,7 @@ class Consumer:
     def join(self) -> None:
         # Longer than any rebalance, as clients wait.
         self._begin("joining", 26_000)
+        metadata = encode_subscription(Subscription(tuple(self.topics)))
         request = JoinGroupRequest(
             group_id=GROUP_ID,
             session_timeout_ms=self.session_timeout_ms,
@@ -155,12 +139,9 @@ class Consumer:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
             protocol_type="consumer",
-            protocols=[
-                JoinGroupRequestProtocol(name=name, metadata=subscription(self.topics))
-                for name in self.protocols
-            ],
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self.protocols],
         )
-        self._ask(request, self.joined, self.api_version)
+        self._send(request, self.joined, self.api_version)
 
     def joined(self, response: JoinGroupResponse) -> None:
         error = ErrorCode(response.error_code)
@@ -179,7 +160,7 @@ class Consumer:
         """Assign each subscribed partition to one of its subscribers."""
         readers: dict[str, list[str]] = {}
         for member in response.members:
-            for topic in topics_in(member.metadata):
+            for topic in decode_subscription(member.metadata).topics:
                 readers.setdefault(topic, []).append(member.member_id)
         given: dict[str, set[TopicPartition]] = {member.member_id: set() for member in response.members}
         for topic, members in readers.items():
@@ -205,7 +186,7 @@ class Consumer:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        self._ask(request, self.synced)
+        self._send(request, self.synced)
 
     def synced(self, response: SyncGroupResponse) -> None:
         if response.error_code != ErrorCode.NONE:
@@ -214,7 +195,7 @@ class Consumer:
         self._begin("in", 0)
         self.owned = partitions_of(response.assignment)
 
-    def beaten(self, response: HeartbeatResponse) -> None:
+    def heartbeat_answered(self, response: HeartbeatResponse) -> None:
         if response.error_code != ErrorCode.NONE:
             self._refused(ErrorCode(response.error_code))
 
@@ -224,14 +205,14 @@ class Consumer:
             return
         self._commits += 1
         owner = self.instance_id or self.member_id
-        says = f"{owner} {self.generation_id} {self.name}"
+        metadata = f"{owner} {self.generation_id} {self.name}"
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for name in sorted(self.owned):
             topics.setdefault(name.topic, []).append(
                 OffsetCommitRequestPartition(
                     partition_index=name.partition,
                     committed_offset=self._commits,
-                    committed_metadata=says,
+                    committed_metadata=metadata,
                 )
             )
         request = OffsetCommitRequest(
@@ -241,7 +222,7 @@ class Consumer:
             group_instance_id=self.instance_id,
             topics=[OffsetCommitRequestTopic(name=topic, partitions=each) for topic, each in topics.items()],
         )
-        self._ask(request, lambda response: None)
+        self._send(request, lambda response: None)
 
     def _refused(self, error: ErrorCode) -> None:
         if error is ErrorCode.FENCED_INSTANCE_ID or error is ErrorCode.GROUP_MAX_SIZE_REACHED:
@@ -258,7 +239,7 @@ class Consumer:
         self.is_gone = True
         if self.member_id:
             leaving = MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
-            self.world.ask(LeaveGroupRequest(group_id=GROUP_ID, members=[leaving]), lambda response: None)
+            self.world.call(LeaveGroupRequest(group_id=GROUP_ID, members=[leaving]), lambda response: None)
 
 
 class Judge:
@@ -270,7 +251,7 @@ class Judge:
         """Generation → instance id or member id → assignment."""
         self.acknowledged: dict[TopicPartition, int] = {}
         """The offset of the last record whose commit of the partition was acknowledged."""
-        self._told: dict[tuple[int, int], tuple[str, set[str]]] = {}
+        self._join_answers: dict[tuple[int, int], tuple[str, set[str]]] = {}
         """Coordinator's epoch and generation → the leader, and the members with an answer to their join."""
         self.refusals: set[ErrorCode] = set()
         self.moved_in: set[GroupState] = set()
@@ -294,30 +275,30 @@ class Judge:
                 assert not rebalance.is_assigned
             if group.state is GroupState.COMPLETING_REBALANCE:
                 assert not joins, "joins wait after a generation has begun"
-                leader_id, told = self._told.get((shard.since, group.generation_id), ("", {""}))
-                assert leader_id in told, "the leader of a generation has no answer to its join"
+                leader_id, answered = self._join_answers.get((shard.since, group.generation_id), ("", {""}))
+                assert leader_id in answered, "the leader of a generation has no answer to its join"
             assert rebalance.awaited_syncs <= {member.member_id for member in members}
 
-    def hears(self, token: Token, response: Any) -> None:
+    def check_answer(self, token: Token, response: Any) -> None:
         """Check an answer before it is sent."""
         if isinstance(response, OffsetCommitResponse):
-            self._has_committed(token.what, response)
+            self._check_acknowledged(token.request, response)
             return
         self.refusals.add(ErrorCode(response.error_code))
         if isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.NONE:
             key = token.since, response.generation_id
-            self._told.setdefault(key, (response.leader, set()))[1].add(response.member_id)
+            self._join_answers.setdefault(key, (response.leader, set()))[1].add(response.member_id)
         elif isinstance(response, SyncGroupResponse) and response.error_code == ErrorCode.NONE:
-            self._hands_out(token, response)
+            self._check_assignment(token, response)
 
-    def _hands_out(self, token: Token, response: SyncGroupResponse) -> None:
+    def _check_assignment(self, token: Token, response: SyncGroupResponse) -> None:
         """The assignment must be committed in the log, or loaded by the coordinator from it, as in Kafka.
 
         A loaded assignment may be lost with the coordinator. Then no commit of its generation has been
         acknowledged, because commits follow it in the log, and the generation's number is not used again.
         """
-        asked: SyncGroupRequest = token.what
-        generation_id = asked.generation_id
+        request: SyncGroupRequest = token.request
+        generation_id = request.generation_id
         inherited = self.world.inherited_records(token.broker, token.since)
         stored = next(
             (
@@ -329,14 +310,14 @@ class Judge:
             None,
         )
         assert stored is not None, f"generation {generation_id} was handed out but is not in the log"
-        wanted: set[TopicPartition] = set()
+        subscribed: set[TopicPartition] = set()
         given: list[TopicPartition] = []
         for member in stored.members:
-            for topic in topics_in(member.subscription):
-                wanted |= {TopicPartition(topic, partition) for partition in range(TOPICS[topic])}
+            for topic in decode_subscription(member.subscription).topics:
+                subscribed |= {TopicPartition(topic, partition) for partition in range(TOPICS[topic])}
             given += partitions_of(member.assignment)
-        assert sorted(given) == sorted(wanted), f"generation {generation_id} misses or repeats partitions"
-        owner = asked.group_instance_id or asked.member_id
+        assert sorted(given) == sorted(subscribed), f"generation {generation_id} misses or repeats partitions"
+        owner = request.group_instance_id or request.member_id
         shares = self.shares.setdefault(generation_id, {})
         assert shares.setdefault(owner, response.assignment) == response.assignment, (
             f"{owner} has two assignments in generation {generation_id}"
@@ -344,29 +325,30 @@ class Judge:
         owned = [partition for share in shares.values() for partition in partitions_of(share)]
         assert len(owned) == len(set(owned)), f"generation {generation_id} repeats a partition: {shares}"
 
-    def _has_committed(self, asked: OffsetCommitRequest, response: OffsetCommitResponse) -> None:
-        told = {
+    def _check_acknowledged(self, request: OffsetCommitRequest, response: OffsetCommitResponse) -> None:
+        errors = {
             TopicPartition(topic.name, partition.partition_index): ErrorCode(partition.error_code)
             for topic in response.topics
             for partition in topic.partitions
         }
-        self.refusals |= set(told.values())
-        for topic in asked.topics:
+        self.refusals |= set(errors.values())
+        for topic in request.topics:
             for partition in topic.partitions:
                 name = TopicPartition(topic.name, partition.partition_index)
-                if told[name] is ErrorCode.NONE:
-                    says = partition.committed_offset, partition.committed_metadata
-                    place = self._place_of(name, says)
+                if errors[name] is ErrorCode.NONE:
+                    commit = partition.committed_offset, partition.committed_metadata
+                    place = self._place_of(name, commit)
                     assert place is not None, "a commit was acknowledged but is not in the log"
                     self.acknowledged[name] = max(place, self.acknowledged.get(name, -1))
 
-    def _place_of(self, name: TopicPartition, says: tuple[int, str | None]) -> int | None:
+    def _place_of(self, name: TopicPartition, commit: tuple[int, str | None]) -> int | None:
+        """The offset of the last record of a commit."""
         records = self.world.committed_records()
         for place in range(len(records) - 1, -1, -1):
             record = records[place]
             if not isinstance(record, OffsetRecord) or record.partition != name or record.value is None:
                 continue
-            if (record.value.committed_offset, record.value.metadata) == says:
+            if (record.value.committed_offset, record.value.metadata) == commit:
                 return place
         return None
 
@@ -383,13 +365,13 @@ class Judge:
             for member in () if current is None else current.members:
                 assert current is not None
                 owner = member.group_instance_id or member.member_id
-                known = shares.setdefault(current.generation, {}).setdefault(owner, member.assignment)
-                assert known == member.assignment, f"generation {current.generation} has two assignments"
+                former = shares.setdefault(current.generation, {}).setdefault(owner, member.assignment)
+                assert former == member.assignment, f"generation {current.generation} has two assignments"
 
-    def _check_commit(self, name: TopicPartition, says: str, current: GroupMetadataValue | None) -> None:
-        owner, generation, _ = says.split()
-        assert current is not None, f"{says} committed without a generation"
-        assert int(generation) == current.generation, f"{says} committed in {current.generation}"
+    def _check_commit(self, name: TopicPartition, metadata: str, current: GroupMetadataValue | None) -> None:
+        owner, generation, _ = metadata.split()
+        assert current is not None, f"{metadata} committed without a generation"
+        assert int(generation) == current.generation, f"{metadata} committed in {current.generation}"
         owned = {m.group_instance_id or m.member_id: partitions_of(m.assignment) for m in current.members}
         assert name in owned[owner], f"{owner} commits for a partition that it does not own"
 
@@ -528,13 +510,13 @@ class Chaos:
         world, group = self.world, self.world.leading_group
         assert group is not None
         owned = [partition for consumer in self.live for partition in consumer.owned]
-        wanted = {
+        subscribed = {
             TopicPartition(topic, partition)
             for consumer in self.live
             for topic in consumer.topics
             for partition in range(TOPICS[topic])
         }
-        assert sorted(owned) == sorted(wanted)
+        assert sorted(owned) == sorted(subscribed)
         records = world.committed_records()
         for name, place in self.judge.acknowledged.items():
             # A commit that timed out but is in the log counts from the next load on, not before.
@@ -543,5 +525,5 @@ class Chaos:
                 for record in records[place:]
                 if isinstance(record, OffsetRecord) and record.partition == name
             ]
-            found = group.offsets.get(name)
-            assert found in later, f"{name}: {found}"
+            committed = group.offsets.get(name)
+            assert committed in later, f"{name}: {committed}"

@@ -81,14 +81,14 @@ def _config(max_size: int, initial_delay_ms: int) -> BrokerConfig:
 
 
 class Token:
-    """A request at a coordinator, until it is answered once."""
+    """A request at a coordinator; it must be answered once."""
 
-    def __init__(self, what: Any, broker: SimBroker, since: int) -> None:
-        self.what = what
+    def __init__(self, request: Any, broker: SimBroker, since: int) -> None:
+        self.request = request
         self.broker = broker
         self.life = broker.life
         self.since = since
-        """The leader epoch in which the broker became coordinator, as far as it knows; -1 without a shard."""
+        """The leader epoch of the broker's shard; -1 without a shard."""
         self.answers = 0
 
 
@@ -108,7 +108,7 @@ class GroupWorld(World):
         """The brokers that the controller cannot reach, and until when."""
         self._config = _config(max_size, initial_delay_ms)
         self._is_faulty = False
-        self._goes_by_itself = False
+        self._delivers_itself = False
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._ticks = 0
@@ -118,7 +118,7 @@ class GroupWorld(World):
         ids: Any = SimpleNamespace(uuid4=lambda: f"{self.random.getrandbits(32):08x}")
         group_module.uuid = ids
         super().__init__(3, self.random.choice((1, 2)), tp=TopicPartition(OFFSETS_TOPIC, 0))
-        self._is_faulty = self._goes_by_itself = True
+        self._is_faulty = self._delivers_itself = True
         self.at(0, self._tick)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class GroupWorld(World):
         group_module.uuid = uuid
 
     def started(self, broker: SimBroker) -> None:
-        """A process has started: it gets a coordinator for the partitions that it will lead."""
+        """Give a new process a coordinator for the partitions that it will lead."""
         coordinator = self.coordinators[broker.id] = GroupCoordinator(
             self._config,
             broker.replicas,
@@ -212,7 +212,7 @@ class GroupWorld(World):
 
     def send(self, source: BrokerId, target: BrokerId, act: Callable[[], None]) -> Message:
         message = super().send(source, target, act)
-        if self._goes_by_itself:
+        if self._delivers_itself:
             self.at(self.random.uniform(0, 5), lambda: self._arrive(message))
         return message
 
@@ -229,7 +229,7 @@ class GroupWorld(World):
 
     # Clients
 
-    def ask(self, what: Any, heard: Callable[[Any], None], api_version: int | None = None) -> None:
+    def call(self, body: Any, answered: Callable[[Any], None], api_version: int | None = None) -> None:
         """Send a request to the coordinator that a broker names; the request or its answer may get lost."""
         target = self._find()
         if target is None or self.chance(0.03):
@@ -240,39 +240,39 @@ class GroupWorld(World):
             if target.is_paused:
                 self.at(100, arrive)
             elif target.is_up and target.life == life:
-                self._handle(what, heard, target, api_version)
+                self._handle(body, answered, target, api_version)
 
         self.at(self.delay(), arrive)
 
     def _find(self) -> SimBroker | None:
-        asked = self.random.choice([broker for broker in self.brokers.values() if broker.is_up] or [None])
-        if asked is None:
+        broker = self.random.choice([broker for broker in self.brokers.values() if broker.is_up] or [None])
+        if broker is None:
             return None
         try:
-            found = self.coordinators[asked.id].topic.coordinator_of(GROUP_ID, LISTENER)
+            address = self.coordinators[broker.id].topic.coordinator_of(GROUP_ID, LISTENER)
         except ApiError:
             return None
-        return self.brokers[found.broker_id]
+        return self.brokers[address.broker_id]
 
     def _handle(
-        self, what: Any, heard: Callable[[Any], None], broker: SimBroker, api_version: int | None
+        self, body: Any, answered: Callable[[Any], None], broker: SimBroker, api_version: int | None
     ) -> None:
         shard = self.shard_of(broker)
-        token = Token(what, broker, -1 if shard is None else shard.since)
+        token = Token(body, broker, -1 if shard is None else shard.since)
         self.waiting.add(token)
 
         def respond(response: Any) -> None:
             token.answers += 1
-            assert token.answers == 1, f"answered {token.answers} times: {what}: {response}"
+            assert token.answers == 1, f"answered {token.answers} times: {body}: {response}"
             self.waiting.discard(token)
             if broker.life != token.life or not broker.is_up:
                 return
-            self.judge.hears(token, response)
+            self.judge.check_answer(token, response)
             if not self.chance(0.03):
-                self.at(self.delay(), lambda: heard(response))
+                self.at(self.delay(), lambda: answered(response))
 
-        request: Any = SimRequest(what, respond, api_version)
-        _HANDLERS[type(what)](self._services(broker), request)
+        request: Any = SimRequest(body, respond, api_version)
+        _HANDLERS[type(body)](self._services(broker), request)
         self.judge.check(broker)
         self._turn_soon(broker)
 
@@ -284,7 +284,7 @@ class GroupWorld(World):
             metadata=SimpleNamespace(current=known),
         )
 
-    # Questions
+    # State
 
     def shard_of(self, broker: SimBroker) -> GroupShard | None:
         return self.coordinators[broker.id].shards._shards.get(0)

@@ -33,7 +33,7 @@ def test_a_group_keeps_its_promises_in_every_schedule(chunk: int) -> None:
         run(seed)
 
 
-def test_the_schedules_reach_what_they_are_to_try() -> None:
+def test_the_schedules_reach_the_states_and_errors() -> None:
     refusals: set[ErrorCode] = set()
     moved_in: set[GroupState] = set()
     for seed in range(40):
