@@ -1,12 +1,12 @@
-"""Judges what a consumer group did: at-least-once delivery, checked against what happened, in its order.
+"""Checks at-least-once delivery to a consumer group against the events of a run, in their order.
 
 - *unseen*: every acknowledged record was seen by some member;
-- *covers*: whenever the committed offsets were looked at, all below them had been seen by then;
-- *rewound*: a committed offset never falls, for nobody seeks and no member of an old generation may commit;
-- *gap*: from one assignment of a partition to its end, a member sees its offsets one after another;
-- *changed*: an offset holds for all members what was acknowledged there.
+- *covers*: all records below a reported committed offset had been seen by then;
+- *rewound*: a committed offset never falls: no member seeks, and none of an old generation may commit;
+- *gap*: while a member owns a partition, it sees consecutive offsets;
+- *changed*: all members see the acknowledged record at its offset.
 
-Records that are delivered again are no fault; they are counted. Pure; the checker knows no cluster.
+Redelivered records are counted and no fault. Pure; the checker knows no cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Acknowledged(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """A member has these partitions from now on; those it did not have before it reads from their commits."""
+    """A member owns these partitions now; it reads new ones from their committed offsets."""
 
     member: str
     partitions: frozenset[TopicPartition]
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What the coordinator says is committed: the next offset to read."""
+    """A committed offset, as the coordinator reports it: the next one to read."""
 
     partition: TopicPartition
     offset: int
@@ -52,7 +52,7 @@ Event = Acknowledged | Owned | Seen | Committed
 
 @dataclass(slots=True)
 class _Account:
-    """The run so far. Of each partition, all offsets below `seen_below` have been seen."""
+    """The state of the check. All offsets of a partition below `seen_below` have been seen."""
 
     verdict: Verdict = field(default_factory=Verdict)
     acknowledged: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class _Account:
 
 
 def check_group(events: Iterable[Event]) -> tuple[Verdict, int]:
-    """All that the group broke, and how many records were delivered again. Events in the order they came."""
+    """The faults of the group, and the number of redelivered records."""
     account = _Account()
     for event in events:
         match event:

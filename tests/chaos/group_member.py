@@ -1,4 +1,4 @@
-"""A member of a group in a process of its own, to be killed: it says what it sees before it can commit it.
+"""A group member in its own process, to be killed: it prints each record before it can commit it.
 
 ``python group_member.py BOOTSTRAP GROUP TOPIC STRATEGY``; JSON objects on standard output, until
 the process that started it kills it or closes its standard input. Not a test.
@@ -16,8 +16,8 @@ from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 
 
-class Teller(RebalanceListener):
-    """Says which partitions come and go."""
+class Reporter(RebalanceListener):
+    """Prints the partitions that come and go."""
 
     def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
         say("gained", sorted(tp.partition for tp in partitions))
@@ -49,7 +49,7 @@ def main() -> None:
         auto_commit_interval_ms=200,
         request_timeout_ms=4_000,
     ) as consumer:
-        consumer.subscribe([topic], listener=Teller())
+        consumer.subscribe([topic], listener=Reporter())
         while not is_over.is_set():
             try:
                 records = consumer.poll(200)

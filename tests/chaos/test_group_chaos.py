@@ -1,5 +1,7 @@
-"""A group under load while its members, its coordinator and other brokers die: all that was acknowledged is
-seen, and no committed offset covers what nobody has seen. One member is a process, and ends by SIGKILL.
+"""A group under load while members, coordinators and other brokers die.
+
+The members see every acknowledged record, and no committed offset is beyond an unseen one. One member is a
+process that gets SIGKILL.
 
 ``CHAOS_SECONDS`` says how long, ``CHAOS_SEED`` repeats the choices of an earlier run (not their timing).
 """
@@ -36,23 +38,23 @@ from .history import number_of
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "6"))
 PARTITIONS = 6
 MEMBERS = 3
-"""In this process; one more is a process of its own."""
+"""The members in this process; one more has its own process."""
 GROUP = "g"
 TOPIC = "t"
 HEALING_S = 90.0
 ENOUGH = 600
-"""Records that are written at the least, however slow things are."""
+"""The least number of records that are written."""
 
 StartCluster = Callable[..., LocalCluster]
 Offsets = dict[TopicPartition, set[int]]
 
 
 class Disaster(Exception):
-    """What a user's own code may raise."""
+    """An error of the user's code."""
 
 
 class Share(RebalanceListener):
-    """What one member owns, entered into the account whenever it changes."""
+    """The partitions of one member; changes become events."""
 
     def __init__(self, life: Life, number: int) -> None:
         self.name = f"member {number}, life {next(life.lives)}"
@@ -78,7 +80,7 @@ class Share(RebalanceListener):
 
 
 class Life:
-    """Members that come and go, each in a way of its own, and an account of what they have seen."""
+    """Members that come and go in several ways, and the events of what they see."""
 
     def __init__(self, cluster: LocalCluster, chance: random.Random) -> None:
         self.cluster = cluster
@@ -108,7 +110,7 @@ class Life:
         )
 
     async def member(self, number: int) -> None:
-        """One member after another, until the end."""
+        """Run one member after another."""
         while not self.is_over:
             end = self.chance.choice(["close", "crash", "raise", "stall", "cancel"])
             consumer = self.consumer()
@@ -131,7 +133,7 @@ class Life:
                     self.coordinator = consumer._group.member.coordinator
                 is_due = loop.time() > until and not self.is_quiet
                 if is_due and end == "raise":
-                    # These records were handed out and not worked on.
+                    # The program got these records and did not process them.
                     raise Disaster
                 for record in records:
                     partition = TopicPartition(TOPIC, record.partition)
@@ -156,7 +158,7 @@ class Life:
                         self.ends["refused commit"] = self.ends.get("refused commit", 0) + 1
 
     async def wait_removed(self, member_id: str) -> None:
-        """Do not poll until the coordinator, whoever it is by then, has gone on without this member."""
+        """Do not poll until the coordinator has removed this member."""
         try:
             async with asyncio.timeout(HEALING_S), Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
                 while True:
@@ -164,10 +166,10 @@ class Life:
                         return
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            raise AssertionError(f"{member_id} does not poll and is a member still") from None
+            raise AssertionError(f"{member_id} does not poll and is still a member") from None
 
     async def process(self, number: int) -> None:
-        """One process after another that is a member, each of which is killed some time."""
+        """Run one member process after another, and kill each."""
         words = [sys.executable, str(Path(__file__).parent / "group_member.py")]
         while not self.is_over:
             member = await asyncio.create_subprocess_exec(
@@ -194,7 +196,7 @@ class Life:
                 self.present[number] = set()
 
     async def _listen(self, share: Share, member: asyncio.subprocess.Process) -> None:
-        """Enter what it says, up to a line that its death cut off."""
+        """Record its events, up to an incomplete last line."""
         assert member.stdout is not None
         while (line := await member.stdout.readline()).endswith(b"\n"):
             for what, about in json.loads(line).items():
@@ -229,20 +231,20 @@ class Life:
         return {tp: found for tp in self.seen if (found := self.acknowledged[tp] - self.seen[tp])}
 
     async def look_at_commits(self) -> None:
-        """Enter what is committed; while all is well, for one that was paused may tell old offsets."""
+        """Record the committed offsets, while all brokers agree: a resumed one may report old ones."""
         async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
             found = await admin.group_offsets(GROUP)
         self.events += [Committed(tp, one.offset) for tp, one in found.items() if one is not None]
 
 
 def member_id_of(consumer: Consumer) -> str:
-    """Empty while it is none."""
+    """Empty while it is no member."""
     group = consumer._group
     return "" if group is None else group.member.member_id
 
 
 async def is_member(admin: Admin, member_id: str) -> bool:
-    """True also while nobody can say."""
+    """True also while no coordinator answers."""
     try:
         found = await admin.describe_groups(GROUP, timeout_ms=2_000)
     except BarnabasError:
@@ -251,7 +253,7 @@ async def is_member(admin: Admin, member_id: str) -> bool:
 
 
 def crash(consumer: Consumer) -> None:
-    """What a killed process leaves: closed connections, and a member that says nothing."""
+    """Do what SIGKILL does: close the connections and send nothing more."""
     cluster, group = consumer._cluster, consumer._group
     assert cluster is not None
     assert group is not None
@@ -259,7 +261,7 @@ def crash(consumer: Consumer) -> None:
 
 
 async def torment(life: Life, seconds: float) -> None:
-    """Take one broker after another away, the coordinator above all."""
+    """Kill, pause or restart one broker after another, usually the coordinator."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while loop.time() < end:
@@ -278,7 +280,7 @@ async def torment(life: Life, seconds: float) -> None:
             life.cluster.pause(victim)
             await asyncio.sleep(life.chance.uniform(0.5, 4))
             life.cluster.resume(victim)
-        # One that was paused may still take itself for the coordinator, and everything for as it was.
+        # A resumed broker may still believe that it is the coordinator.
         await asyncio.to_thread(ClusterView(life.cluster).wait_agreed, TOPIC, PARTITIONS, 60.0)
         await life.look_at_commits()
 

@@ -1,4 +1,4 @@
-"""The checker of groups finds each kind of fault, and finds none where there is none."""
+"""The checker of groups finds each kind of fault, and no fault in a good run."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def faults_of(events: list[Event]) -> set[str]:
     return set(check_group(events)[0].faults)
 
 
-def test_a_good_run_has_no_faults_and_what_came_again_is_counted() -> None:
+def test_a_good_run_has_no_faults_and_redelivered_records_are_counted() -> None:
     verdict, delivered_again = check_group(good_run())
     assert verdict.is_good, str(verdict)
     assert (verdict.acknowledged, delivered_again) == (5, 1)
 
 
-def test_an_acknowledged_record_that_nobody_saw_is_found() -> None:
+def test_an_acknowledged_record_that_no_member_saw_is_found() -> None:
     assert faults_of([*good_run(), Acknowledged(P1, 1, 21)]) == {"unseen"}
 
 
@@ -46,7 +46,7 @@ def test_a_record_that_was_not_acknowledged_may_be_seen_or_not() -> None:
     assert faults_of([*good_run(), Seen("b", P1, 1, 21)]) == set()
 
 
-def test_a_commit_of_what_is_seen_only_later_is_found() -> None:
+def test_a_commit_before_its_records_are_seen_is_found() -> None:
     events = good_run()
     early = events.index(Committed(P0, 2))
     events.insert(early, Committed(P0, 3))
@@ -59,7 +59,7 @@ def test_a_commit_over_a_hole_is_found() -> None:
     assert faults_of(events) == {"covers"}
 
 
-def test_a_commit_of_a_partition_that_nobody_read_is_found() -> None:
+def test_a_commit_of_an_unread_partition_is_found() -> None:
     assert faults_of([Committed(P0, 1)]) == {"covers"}
 
 
@@ -67,7 +67,7 @@ def test_a_committed_offset_that_falls_is_found() -> None:
     assert faults_of([*good_run(), Committed(P0, 3)]) == {"rewound"}
 
 
-def test_an_offset_left_out_within_one_assignment_is_found() -> None:
+def test_a_skipped_offset_within_one_assignment_is_found() -> None:
     events = good_run()
     events.remove(Seen("a", P0, 1, 11))
     events.insert(0, Seen("c", P0, 1, 11))

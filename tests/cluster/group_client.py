@@ -1,4 +1,4 @@
-"""Clients of groups that ask the coordinator itself, wherever it is by now, and commit without end."""
+"""Clients that send group requests to the current coordinator, and commit in a loop."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ PASSING = {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
-"""What a client comes again after."""
+"""The errors that a client retries."""
 
 
 class GroupClient:
-    """Asks the coordinator of a group, wherever it is by now; a context manager, for one thread."""
+    """Sends requests to the current coordinator of a group; a context manager, for one thread."""
 
     def __init__(self, cluster: LocalCluster, group: str, patience_s: float = DEADLINE_S) -> None:
         self._cluster = cluster
@@ -59,7 +59,7 @@ class GroupClient:
         self._drop()
 
     def ask(self, request: Any, code_of: Callable[[Any], int]) -> Any:
-        """The answer once it is none to come again after; AssertionError at the deadline."""
+        """The first answer without a retriable error; AssertionError at the deadline."""
         deadline = time.monotonic() + self._patience_s
         last: object = None
         while time.monotonic() < deadline:
@@ -82,7 +82,7 @@ class GroupClient:
         return self._connection
 
     def _find(self) -> Any:
-        """Raises ConnectionError while nobody knows."""
+        """Raises ConnectionError while no broker knows it."""
         for broker in self._cluster.brokers:
             if broker.state != "running":
                 continue
@@ -94,14 +94,14 @@ class GroupClient:
                 continue
             if found.error_code == ErrorCode.NONE:
                 return found
-        raise ConnectionError("nobody knows the coordinator")
+        raise ConnectionError("no broker knows the coordinator")
 
     def _drop(self) -> None:
         if self._connection is not None:
             self._connection.__exit__()
             self._connection = None
 
-    # What groups are asked.
+    # ---- requests
 
     def commit(self, offset: int) -> None:
         """Acknowledged on return."""
@@ -121,7 +121,7 @@ class GroupClient:
         return offset
 
     def join(self, member: str = "") -> Any:
-        """A member of a stable group of one."""
+        """Join as the only member, until the group is stable."""
         request = JoinGroupRequest(
             group_id=self.group,
             # It sends no heartbeats, however long a test takes.
@@ -146,7 +146,7 @@ class GroupClient:
 
 
 class Committer:
-    """Commits ever higher offsets for one group; a context manager that ends it."""
+    """Commits increasing offsets for one group on a thread."""
 
     def __init__(self, cluster: LocalCluster, group: str, patience_s: float = DEADLINE_S) -> None:
         self.client = GroupClient(cluster, group, patience_s)
@@ -187,7 +187,7 @@ def committing(cluster: LocalCluster, groups: Sequence[str]) -> Iterator[list[Co
 
 
 def wait_progress(committers: list[Committer], when: str, timeout_s: float = DEADLINE_S) -> None:
-    """Every group has two more commits acknowledged, of which the second was begun from now on."""
+    """Wait until every group has two more acknowledged commits; the second began after this call."""
     goals = [committer.acknowledged + 2 for committer in committers]
 
     def is_so() -> bool:

@@ -1,4 +1,4 @@
-"""Our consumers in one group, with brokers that really coordinate."""
+"""Our consumers in one group, with real coordinators."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def consumer_of(bootstrap: str, group: str, **settings: object) -> Consumer:
 
 
 class Readers:
-    """Consumers that are polled together; what they read is counted."""
+    """Consumers that are polled together; it counts the records that they read."""
 
     def __init__(self, *consumers: Consumer) -> None:
         self.consumers = list(consumers)
@@ -70,7 +70,7 @@ class Readers:
             self.seen.update(record.value for record in found)
 
     async def commit_until(self, partitions: list[TopicPartition], offset: int) -> None:
-        """Commit until all stand at an offset; poll on first where the group has had to be joined anew."""
+        """Commit until all partitions have an offset; after a rebalance, poll before the next commit."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 try:
@@ -108,7 +108,7 @@ async def test_three_members_share_and_read_everything_once(
         await produce(bootstrap, topic, 0, 600)
         await readers.until(lambda: len(readers.seen) == 600)
         assert set(readers.seen.values()) == {1}
-    # All have committed as they left.
+    # Closing a consumer commits.
     async with consumer_of(bootstrap, group, **settings) as consumer:
         found = await consumer.committed([(topic, number) for number in range(PARTITIONS)])
     assert [one.offset for one in found.values() if one is not None] == [100] * PARTITIONS
@@ -127,7 +127,7 @@ while True:
 """
 
 
-async def test_the_partitions_of_a_member_that_is_killed_go_to_the_others(
+async def test_other_members_get_the_partitions_of_a_killed_member(
     shared_cluster: LocalCluster,
 ) -> None:
     bootstrap = shared_cluster.bootstrap
@@ -149,7 +149,7 @@ async def test_the_partitions_of_a_member_that_is_killed_go_to_the_others(
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
-async def test_a_group_outlives_its_coordinator(cluster: LocalCluster, how: str) -> None:
+async def test_a_group_survives_its_coordinator(cluster: LocalCluster, how: str) -> None:
     bootstrap = cluster.bootstrap
     topic = await make_topic(bootstrap)
     group = f"g-{topic}"

@@ -1,4 +1,4 @@
-"""What operators ask of groups, against brokers that really coordinate."""
+"""Requests of operators about groups, with real coordinators."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_group_is_listed_and_described(
     await refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda: admin.delete_groups(group_id))
 
 
-async def test_offsets_are_seen_changed_and_forgotten(
+async def test_offsets_are_listed_altered_and_deleted(
     shared_cluster: LocalCluster, admin: Admin, topic: str
 ) -> None:
     group_id = f"g-{topic}"
@@ -101,7 +101,7 @@ async def test_offsets_are_seen_changed_and_forgotten(
     assert list(await admin.group_offsets(group_id)) == [second]
 
 
-def test_the_blocking_admin_asks_the_same(shared_cluster: LocalCluster) -> None:
+def test_the_blocking_admin_manages_groups(shared_cluster: LocalCluster) -> None:
     topic, group_id = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
     tp = TopicPartition(topic, 0)
     with blocking.Admin(bootstrap_servers=shared_cluster.bootstrap) as admin:
@@ -115,7 +115,7 @@ def test_the_blocking_admin_asks_the_same(shared_cluster: LocalCluster) -> None:
         assert admin.group_offsets(group_id, [tp]) == {tp: None}
 
 
-def test_the_offsets_topic_may_be_deleted_and_groups_begin_anew(
+def test_groups_work_after_the_offsets_topic_was_deleted(
     start_cluster: Callable[..., LocalCluster],
 ) -> None:
     cluster = start_cluster()
@@ -131,5 +131,5 @@ def test_the_offsets_topic_may_be_deleted_and_groups_begin_anew(
         assert found is not None
         assert found.offset == 8
         eventually(
-            lambda: OFFSETS_TOPIC in admin.list_topics(include_internal=True), 20, "it is not made again"
+            lambda: OFFSETS_TOPIC in admin.list_topics(include_internal=True), 20, "it is not created again"
         )

@@ -1,4 +1,4 @@
-"""Coordinators that die or move while offsets are committed: what was acknowledged is there afterwards."""
+"""Coordinators that die or move while offsets are committed: no acknowledged commit is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = {"offsets.topic.num.partitions": "6", "zookeeper.session.timeout.ms":
 
 
 def check_nothing_lost(cluster: LocalCluster, committers: list[Committer]) -> None:
-    """What a group reads now lies between what was acknowledged and what was tried."""
+    """A committed offset is at least the last acknowledged one, and at most the last attempt."""
     for committer in committers:
         assert committer.problem is None
         with GroupClient(cluster, committer.client.group) as client:
@@ -47,8 +47,7 @@ def with_topics(start_cluster: StartCluster) -> LocalCluster:
 
 
 def test_the_offsets_topic_waits_for_all_its_replicas(start_cluster: StartCluster) -> None:
-    """Two of three brokers are down at the first group's request: the topic would have one replica for
-    ever."""
+    """Two of three brokers are down at the first request: the topic would keep a single replica."""
     cluster = start_cluster(settings=SETTINGS)
     view = ClusterView(cluster)
     cluster.kill(2)
@@ -68,7 +67,7 @@ def test_the_offsets_topic_waits_for_all_its_replicas(start_cluster: StartCluste
     view.wait_isr(OFFSETS_TOPIC, 3)
 
 
-def test_offsets_survive_a_topic_that_cannot_be_read_for_a_while(with_topics: LocalCluster) -> None:
+def test_offsets_survive_a_topic_that_is_unreadable_for_a_while(with_topics: LocalCluster) -> None:
     """A topic's znode is corrupted by hand, and the controller changes meanwhile."""
     cluster, view = with_topics, ClusterView(with_topics)
 
@@ -91,9 +90,7 @@ def test_offsets_survive_a_topic_that_cannot_be_read_for_a_while(with_topics: Lo
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_a_coordinator_that_goes_under_commits_costs_none_that_was_acknowledged(
-    with_topics: LocalCluster, how: str
-) -> None:
+def test_no_acknowledged_commit_is_lost_with_its_coordinator(with_topics: LocalCluster, how: str) -> None:
     cluster, view = with_topics, ClusterView(with_topics)
     with committing(cluster, GROUPS) as committers:
         wait_progress(committers, "at the start")
@@ -110,7 +107,7 @@ def test_a_coordinator_that_goes_under_commits_costs_none_that_was_acknowledged(
     check_nothing_lost(cluster, committers)
 
 
-def test_a_coordinator_that_stood_still_and_wakes_is_one_no_longer(with_topics: LocalCluster) -> None:
+def test_a_paused_coordinator_that_resumes_is_deposed(with_topics: LocalCluster) -> None:
     cluster, view = with_topics, ClusterView(with_topics)
     with committing(cluster, GROUPS) as committers:
         wait_progress(committers, "at the start")
@@ -157,7 +154,7 @@ def test_offsets_and_members_survive_a_restart_of_all_brokers(with_topics: Local
 def test_the_offsets_topic_is_internal_and_its_groups_are_spread_over_the_brokers(
     start_cluster: StartCluster,
 ) -> None:
-    # A leadership that a broker loses with its session would not come back to it.
+    # A broker that loses its session does not get its leadership back.
     cluster = start_cluster(settings={**SETTINGS, "zookeeper.session.timeout.ms": "30000"})
     ClusterView(cluster).create_topic("t")
     for group in GROUPS:

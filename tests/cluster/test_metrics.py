@@ -1,4 +1,4 @@
-"""The lag of groups as Prometheus scrapes it from real brokers: what `barnabas groups lag` says."""
+"""The lag of groups as Prometheus scrapes it from real brokers, compared with `barnabas groups lag`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .tools import ClusterView, eventually
 
 StartCluster = Callable[..., LocalCluster]
 Samples = dict[tuple[str, ...], float]
-"""By name and the values of `LABELS`, as far as a sample has them."""
+"""Values by the name and the `LABELS` that a sample has."""
 LABELS = ("consumergroup", "state", "topic", "partition")
 
 SETTINGS = {"offsets.topic.num.partitions": "4", "zookeeper.session.timeout.ms": "2000"}
@@ -35,7 +35,7 @@ GROUP = 'readers "of" t'
 
 
 def scrape(address: str | None) -> Samples:
-    """The samples that a page shows."""
+    """The samples on a page."""
     url = urlsplit(address or "")
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=20)
     try:
@@ -57,7 +57,7 @@ def scrape(address: str | None) -> Samples:
 
 
 def shown_by(cluster: LocalCluster, group: str) -> dict[int, Samples]:
-    """What each broker that runs shows of a group, without the group's name; nothing of who knows nothing."""
+    """The samples of a group without its name, by broker; only running brokers that know the group."""
     found: dict[int, Samples] = {}
     for broker in cluster.brokers:
         if broker.state == "running":
@@ -72,7 +72,7 @@ def shown_by(cluster: LocalCluster, group: str) -> dict[int, Samples]:
 
 
 def barnabas(*words: str) -> str:
-    """What the command prints; it has to succeed."""
+    """The output of a command that must succeed."""
     cleaned = {name: value for name, value in os.environ.items() if not name.startswith("BARNABAS_")}
     command = [sys.executable, "-m", "barnabas.cli.main", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=cleaned)
@@ -81,7 +81,7 @@ def barnabas(*words: str) -> str:
 
 
 def groups_lag(cluster: LocalCluster, group: str) -> Samples:
-    """What `barnabas groups lag` says, in the names of the metrics."""
+    """The output of `barnabas groups lag`, with the names of the metrics."""
     said = json.loads(barnabas("groups", "lag", group, "--json", "--bootstrap", cluster.bootstrap))
     lags = {(row["topic"], str(row["partition"])): row["lag"] for row in said["partitions"]}
     return {("lag", *key): lag for key, lag in lags.items() if lag is not None} | {
@@ -95,7 +95,7 @@ def only_lags(samples: Samples) -> Samples:
 
 
 def coordinator_that_shows(cluster: LocalCluster, group: str, wanted: Samples) -> tuple[int, Samples]:
-    """Wait until one broker alone shows the group, with these lags; its id, and all that it shows of it."""
+    """Wait until only one broker shows the group, with these lags; returns its id and its samples."""
     seen: list[Any] = []
 
     def is_shown() -> bool:
@@ -117,12 +117,12 @@ def write(cluster: LocalCluster, topic: str, **counts: int) -> None:
 
 
 def commit(cluster: LocalCluster, group: str, offsets: dict[TopicPartition, int]) -> None:
-    """From outside: the group has no members."""
+    """Commit for a group without members."""
     with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.alter_group_offsets(group, offsets)
 
 
-def test_the_lag_of_a_group_is_scraped_from_its_coordinator_wherever_that_is(
+def test_the_lag_of_a_group_is_scraped_from_its_current_coordinator(
     start_cluster: StartCluster,
 ) -> None:
     cluster = start_cluster(metrics=True, settings=SETTINGS)
@@ -161,10 +161,10 @@ def test_the_lag_of_a_group_is_scraped_from_its_coordinator_wherever_that_is(
         assert groups_lag(cluster, GROUP) == wanted
 
 
-def test_ends_come_from_leaders_elsewhere_and_are_left_out_while_one_is_silent(
+def test_the_lag_of_partitions_with_a_paused_leader_is_omitted(
     start_cluster: StartCluster,
 ) -> None:
-    # So that nobody else comes to lead, or is thought dead, while one is paused.
+    # Long enough that a paused broker keeps its leaderships.
     patient = {**SETTINGS, "zookeeper.session.timeout.ms": "60000", "replica.lag.time.max.ms": "60000"}
     cluster = start_cluster(metrics=True, settings=patient)
     ClusterView(cluster).create_topic("s", 6, replicas=1)
@@ -192,7 +192,7 @@ def test_ends_come_from_leaders_elsewhere_and_are_left_out_while_one_is_silent(
     coordinator_that_shows(cluster, "g", wanted)
 
 
-def test_connections_that_never_ask_keep_neither_commits_nor_scrapes_waiting(
+def test_idle_connections_block_neither_commits_nor_scrapes(
     start_cluster: StartCluster,
 ) -> None:
     cluster = start_cluster(metrics=True, brokers=1, settings=SETTINGS)
@@ -208,7 +208,7 @@ def test_connections_that_never_ask_keep_neither_commits_nor_scrapes_waiting(
         seen: list[object] = []
 
         def is_served() -> bool:
-            """Once those who came first have been cut off."""
+            """True after the idle connections have been closed."""
             try:
                 seen.append(only_lags(shown_by(cluster, "g").get(1, {})))
             except (OSError, http.client.HTTPException) as error:
@@ -218,7 +218,7 @@ def test_connections_that_never_ask_keep_neither_commits_nor_scrapes_waiting(
         eventually(is_served, 60, lambda: f"the metrics are not served: {seen[-1]!r}", 0.3)
 
 
-def test_a_metrics_port_that_is_taken_fails_the_start_by_the_names_of_the_settings(
+def test_the_start_fails_if_the_metrics_port_is_taken(
     start_cluster: StartCluster,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -230,10 +230,10 @@ def test_a_metrics_port_that_is_taken_fails_the_start_by_the_names_of_the_settin
 
 
 NOTHING = {("series_left_out",): 0, ("barnabas_failed_replicas",): 0, ("barnabas_stray_logs",): 0}
-"""The page of a broker without groups and with sound replicas."""
+"""The page of a broker without groups and failed replicas."""
 
 
-def test_the_command_starts_brokers_with_metrics_and_says_where_they_are(tmp_path: Path) -> None:
+def test_the_command_shows_the_urls_of_the_metrics(tmp_path: Path) -> None:
     directory = ("--dir", str(tmp_path))
     said = barnabas("up", "--metrics", "--detach", "--brokers", "1", *directory)
     try:

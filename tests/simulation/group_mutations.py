@@ -1,4 +1,4 @@
-"""Known mistakes of a group coordinator, each put into the code on purpose: the simulation must find all.
+"""Bugs of a group coordinator, planted on purpose: the simulation must find each.
 
 See `mutations` for their form.
 """

@@ -1,4 +1,4 @@
-"""Idempotent producers in the random histories: five batches in flight, answers lost, everything sent again.
+"""Idempotent producers in the random histories: five batches in flight, lost answers, resent batches.
 
 The client here is worse than real ones: its requests arrive in any order and any number of times, even long
 after an answer, at any broker that believes it leads. In one thing it is better: its first batch travels
