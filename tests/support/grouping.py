@@ -44,7 +44,7 @@ def subscription(*topics: str) -> bytes:
     return encode_subscription(Subscription(topics))
 
 
-class Rig:
+class GroupRig:
     def __init__(self, group: Group | None = None, **limits: Any) -> None:
         self.now_ms = 0.0
         self.limits = GroupLimits(**{"initial_rebalance_delay_ms": 0, **limits})

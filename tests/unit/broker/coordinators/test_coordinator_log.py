@@ -79,7 +79,7 @@ class FakeReplicas:
         self.woken += 1
 
 
-class Rig:
+class LogRig:
     def __init__(self, max_batch_bytes: int = 1 << 20) -> None:
         self.replicas = FakeReplicas()
         self.outcomes: list[Outcome] = []
@@ -101,7 +101,7 @@ class Rig:
 
 
 def test_appends_have_acks_all_and_the_leader_epoch_of_the_shard() -> None:
-    rig = Rig()
+    rig = LogRig()
     rig.enqueue("a")
     rig.log.flush()
     assert rig.replicas.arguments == [(-1, 5_000, 7)]
@@ -112,7 +112,7 @@ def test_appends_have_acks_all_and_the_leader_epoch_of_the_shard() -> None:
 
 
 def test_appends_queued_while_a_batch_is_in_flight_become_the_next_batch() -> None:
-    rig = Rig()
+    rig = LogRig()
     rig.enqueue("a")
     rig.log.flush()
     rig.enqueue("b", committed("b", 1), committed("b", 2))
@@ -131,7 +131,7 @@ def test_appends_queued_while_a_batch_is_in_flight_become_the_next_batch() -> No
 
 
 def test_all_appends_of_a_batch_get_its_error_and_the_next_batch_is_written() -> None:
-    rig = Rig()
+    rig = LogRig()
     rig.enqueue("a")
     rig.enqueue("b")
     rig.replicas.error = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -146,7 +146,7 @@ def test_all_appends_of_a_batch_get_its_error_and_the_next_batch_is_written() ->
 
 
 def test_a_batch_is_within_the_limit_unless_a_single_append_exceeds_it() -> None:
-    rig = Rig(max_batch_bytes=400)
+    rig = LogRig(max_batch_bytes=400)
     rig.replicas.at_once = True
     for name in ("a", "b"):
         rig.enqueue(name, committed(name, metadata="x" * 150))
@@ -163,7 +163,7 @@ def test_a_batch_is_within_the_limit_unless_a_single_append_exceeds_it() -> None
 
 
 def test_appends_caused_by_immediate_outcomes_do_not_grow_the_stack() -> None:
-    rig = Rig()
+    rig = LogRig()
     rig.replicas.at_once = True
     left = 5_000
 
@@ -180,7 +180,7 @@ def test_appends_caused_by_immediate_outcomes_do_not_grow_the_stack() -> None:
 
 
 def test_too_many_waiting_appends_are_refused() -> None:
-    rig = Rig()
+    rig = LogRig()
     for _ in range(MAX_WAITING):
         rig.enqueue("a")
     assert not rig.log.enqueue((committed("b"),), rig.settled("b"))
@@ -191,7 +191,7 @@ def test_too_many_waiting_appends_are_refused() -> None:
 
 
 def test_tombstones_are_written_whatever_the_isr_and_however_many_appends_wait() -> None:
-    rig = Rig()
+    rig = LogRig()
     for _ in range(MAX_WAITING):
         rig.enqueue("a")
     tombstone = OffsetRecord("a", TopicPartition("topic", 0), None)
@@ -207,7 +207,7 @@ def test_tombstones_are_written_whatever_the_isr_and_however_many_appends_wait()
 
 
 def test_tombstones_are_divided_as_the_limit_requires_and_reported_once() -> None:
-    rig = Rig(max_batch_bytes=500)
+    rig = LogRig(max_batch_bytes=500)
     offsets = [OffsetRecord("g", TopicPartition("topic", index), None) for index in range(100)]
     tombstones = [*offsets, GroupRecord("g", None)]
     errors: list[ErrorCode] = []
@@ -225,7 +225,7 @@ def test_tombstones_are_divided_as_the_limit_requires_and_reported_once() -> Non
 
 
 def test_a_record_that_cannot_be_encoded_fails_alone() -> None:
-    rig = Rig()
+    rig = LogRig()
     rig.replicas.at_once = True
     rig.enqueue("a")
     rig.enqueue("long", committed("g" * 40_000))
@@ -246,7 +246,7 @@ def test_a_record_that_cannot_be_encoded_fails_alone() -> None:
 
 
 def test_records_of_many_threads_are_written_once_and_in_order() -> None:
-    rig = Rig()
+    rig = LogRig()
     rig.replicas.at_once = True
 
     def work(name: str) -> None:
@@ -272,7 +272,7 @@ def fail(*_: object) -> None:
 
 
 def test_a_bug_in_handling_an_outcome_affects_no_other() -> None:
-    rig = Rig()
+    rig = LogRig()
     rig.replicas.at_once = True
     for records in ((committed("g" * 40_000),), (committed("a"),)):
         rig.log.enqueue(records, fail)
@@ -288,7 +288,7 @@ def test_a_bug_in_handling_an_outcome_affects_no_other() -> None:
 def test_an_append_with_a_bug_is_reported_once_and_the_next_is_written(
     monkeypatch: pytest.MonkeyPatch, is_answered_later: bool
 ) -> None:
-    rig = Rig()
+    rig = LogRig()
     append = rig.replicas.append
 
     def buggy(*arguments: Any, **options: Any) -> None:

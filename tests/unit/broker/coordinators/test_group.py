@@ -13,15 +13,15 @@ from barnabas.broker.coordinators.rebalance import NEXT_STATES, GroupState, Ille
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.join_group import MemberIdentity
-from tests.support.grouping import NEW_CLIENT, STATIC, Rig, subscription
+from tests.support.grouping import NEW_CLIENT, STATIC, GroupRig, subscription
 
 E = ErrorCode
 S = GroupState
 
 
-def rig_in(state: GroupState) -> Rig:
+def rig_in(state: GroupState) -> GroupRig:
     """A group with the members m (leader) and n, as far as the state has members; s is static."""
-    rig = Rig()
+    rig = GroupRig()
     if state is S.EMPTY:
         rig.stable("m")
         assert rig.leave("m") == [E.NONE]
@@ -282,7 +282,7 @@ def test_a_member_without_heartbeats_for_its_session_is_removed(state: GroupStat
 
 
 def test_a_commit_keeps_a_member_alive() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.stable("m")
     for _ in range(5):
         rig.pass_time(9_000)
@@ -352,7 +352,7 @@ def test_a_new_member_that_waits_for_five_minutes_is_removed() -> None:
 
 
 def test_a_rebalance_waits_for_static_members_until_their_sessions_expire() -> None:
-    rig = Rig()
+    rig = GroupRig()
     static = {"group_instance_id": "i", "session_timeout_ms": 100_000, "rebalance_timeout_ms": 10_000}
     rig.stable("m", "s", m={"rebalance_timeout_ms": 10_000}, s=static)
     rig.leave("m")
@@ -439,8 +439,8 @@ def test_an_unloaded_group_refuses_waiting_requests(state: GroupState) -> None:
     assert rig.answers == {}
 
 
-def loaded(rig: Rig, epoch: int = 0, **limits: Any) -> Rig:
-    again = Rig(**limits)
+def loaded(rig: GroupRig, epoch: int = 0, **limits: Any) -> GroupRig:
+    again = GroupRig(**limits)
     again.ids = rig.ids
     again.group, effects = Group.load(
         "g", rig.stored(), [], epoch, again.limits, again.moment(), again.new_id
@@ -527,19 +527,19 @@ def test_a_group_is_described_with_assignments_only_while_it_is_stable() -> None
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: Rig(), ("", "Empty")),
+        (lambda: GroupRig(), ("", "Empty")),
         (lambda: rig_in(S.EMPTY), ("consumer", "Empty")),
         (lambda: rig_in(S.STABLE), ("consumer", "Stable")),
     ],
 )
-def test_a_group_is_listed(make: Callable[[], Rig], expected: tuple[str, str]) -> None:
+def test_a_group_is_listed(make: Callable[[], GroupRig], expected: tuple[str, str]) -> None:
     found = make().group.listed()
     assert (found.protocol_type, found.group_state) == expected
     assert (found.group_id, found.group_type) == ("g", "classic")
 
 
 def test_other_protocol_types_are_carried_as_they_are() -> None:
-    rig = Rig()
+    rig = GroupRig()
     values = {"protocol_type": "connect", "protocols": {"sessioned": b"\x00\xff opaque", "eager": b""}}
     rig.stable("w", w=values)
     assert rig.group.describe().members[0].member_metadata == b"\x00\xff opaque"

@@ -11,7 +11,7 @@ from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import replace
-from tests.support.grouping import NEW_CLIENT, WALL_MS, Rig, subscription
+from tests.support.grouping import NEW_CLIENT, WALL_MS, GroupRig, subscription
 
 E = ErrorCode
 S = GroupState
@@ -21,14 +21,14 @@ RETENTION_MS = 1_000_000
 
 
 def committed(
-    rig: Rig, partition: TopicPartition = T0, require_stable: bool = False
+    rig: GroupRig, partition: TopicPartition = T0, require_stable: bool = False
 ) -> tuple[int, ErrorCode]:
     found = rig.group.fetch([partition], require_stable)[partition]
     assert found.partition_index == partition.partition
     return found.committed_offset, ErrorCode(found.error_code)
 
 
-def store(rig: Rig, *partitions: TopicPartition) -> None:
+def store(rig: GroupRig, *partitions: TopicPartition) -> None:
     """Commit while there are no members."""
     offsets = {partition: rig.offset(7) for partition in partitions}
     rig.commit_from_outside(offsets=offsets)
@@ -36,7 +36,7 @@ def store(rig: Rig, *partitions: TopicPartition) -> None:
     assert set(rig.answer("commit").values()) == {E.NONE}
 
 
-def tombstones(rig: Rig) -> set[TopicPartition | str]:
+def tombstones(rig: GroupRig) -> set[TopicPartition | str]:
     """The partitions in the last append, which has only tombstones; "group" for the group's."""
     append = rig.appends.pop()
     assert append.number is None
@@ -45,7 +45,7 @@ def tombstones(rig: Rig) -> set[TopicPartition | str]:
 
 
 def test_a_commit_is_valid_when_it_is_replicated() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.stable("m")
     value = OffsetAndMetadata(7, WALL_MS, leader_epoch=3, metadata="note")
     rig.commit("m", offsets={T0: value, T1: rig.offset(8)})
@@ -76,7 +76,7 @@ def test_a_commit_is_valid_when_it_is_replicated() -> None:
     ],
 )
 def test_a_commit_that_fails_changes_nothing(error: ErrorCode, answer: ErrorCode) -> None:
-    rig = Rig()
+    rig = GroupRig()
     store(rig, T0)
     rig.commit_from_outside(offsets={T0: rig.offset(9)})
     rig.settle(error)
@@ -85,7 +85,7 @@ def test_a_commit_that_fails_changes_nothing(error: ErrorCode, answer: ErrorCode
 
 
 def test_metadata_that_is_too_large_is_refused_and_the_rest_is_taken() -> None:
-    rig = Rig(max_offset_metadata_bytes=4)
+    rig = GroupRig(max_offset_metadata_bytes=4)
     offsets = {T0: rig.offset(1, "four"), T1: rig.offset(2, "fünf"), U0: rig.offset(3)}
     rig.commit_from_outside(offsets=offsets)
     assert [record.partition for record in rig.appends[0].records if isinstance(record, OffsetRecord)] == [
@@ -100,14 +100,14 @@ def test_metadata_that_is_too_large_is_refused_and_the_rest_is_taken() -> None:
 
 
 def test_a_commit_of_nothing_is_answered_with_nothing() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.commit_from_outside(offsets={})
     assert rig.answer("commit") == {}
 
 
 def test_the_later_record_wins_in_any_order_of_outcomes() -> None:
     for order in ([0, 1], [1, 0]):
-        rig = Rig()
+        rig = GroupRig()
         for number in (1, 2):
             rig.commit_from_outside(f"c{number}", offsets={T0: rig.offset(number)})
         appends = [rig.appends[place] for place in order]
@@ -121,7 +121,7 @@ def test_the_later_record_wins_in_any_order_of_outcomes() -> None:
 
 
 def test_an_offset_removed_while_a_commit_is_in_flight_stays_removed() -> None:
-    rig = Rig()
+    rig = GroupRig()
     store(rig, U0)
     rig.commit_from_outside(offsets={T0: rig.offset(1)})
     deletion = rig.group.delete_offsets([T0], rig.moment())
@@ -137,7 +137,7 @@ def test_an_offset_removed_while_a_commit_is_in_flight_stays_removed() -> None:
 
 
 def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
-    rig = Rig()
+    rig = GroupRig()
     store(rig, T0, U0)
     rig.stable("m")
     deletion = rig.group.delete_offsets([T0, T1, U0], rig.moment())
@@ -153,13 +153,13 @@ def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
 
 
 def test_an_unreadable_subscription_may_be_for_any_topic() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.stable("m", m={"protocols": {"range": b"?"}})
     assert rig.group.delete_offsets([U0], rig.moment()).partitions == {U0: E.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
 def test_offsets_of_other_groups_are_deleted_only_while_they_are_empty() -> None:
-    rig = Rig()
+    rig = GroupRig()
     store(rig, T0)
     rig.join("w", protocol_type="connect", protocols={"eager": b""})
     assert rig.group.delete_offsets([T0], rig.moment())[:2] == (E.NON_EMPTY_GROUP, {})
@@ -172,7 +172,7 @@ def test_offsets_of_other_groups_are_deleted_only_while_they_are_empty() -> None
 
 @pytest.mark.parametrize("had_members", [True, False])
 def test_a_deleted_group_leaves_only_tombstones(had_members: bool) -> None:
-    rig = Rig()
+    rig = GroupRig()
     if had_members:
         rig.stable("m")
         assert rig.group.delete(rig.moment())[0] is E.NON_EMPTY_GROUP
@@ -193,14 +193,14 @@ def test_a_deleted_group_leaves_only_tombstones(had_members: bool) -> None:
 # ---- expiry
 
 
-def expire(rig: Rig, after_ms: float) -> set[TopicPartition | str]:
+def expire(rig: GroupRig, after_ms: float) -> set[TopicPartition | str]:
     rig.now_ms += after_ms
     rig.do(rig.group.expire_offsets(rig.moment(), RETENTION_MS))
     return tombstones(rig) if rig.appends else set()
 
 
 def test_the_retention_of_a_group_without_members_counts_since_it_became_empty() -> None:
-    rig = Rig()
+    rig = GroupRig()
     store(rig, T0)
     rig.stable("m")
     rig.now_ms += 5 * RETENTION_MS
@@ -213,7 +213,7 @@ def test_the_retention_of_a_group_without_members_counts_since_it_became_empty()
 
 
 def test_the_retention_of_a_group_that_only_stores_offsets_counts_since_each_commit() -> None:
-    rig = Rig()
+    rig = GroupRig()
     store(rig, T0)
     rig.now_ms += 1_000
     store(rig, U0)
@@ -224,7 +224,7 @@ def test_the_retention_of_a_group_that_only_stores_offsets_counts_since_each_com
 
 
 def test_a_consumer_group_loses_only_offsets_of_other_topics() -> None:
-    rig = Rig()
+    rig = GroupRig()
     store(rig, T0, U0)
     rig.stable("m")
     assert expire(rig, RETENTION_MS) == {U0}
@@ -235,14 +235,14 @@ def test_a_consumer_group_loses_only_offsets_of_other_topics() -> None:
 
 
 def test_groups_of_other_types_keep_all_offsets_while_they_have_members() -> None:
-    rig = Rig()
+    rig = GroupRig()
     store(rig, T0)
     rig.stable("w", w={"protocol_type": "connect", "protocols": {"eager": b""}})
     assert expire(rig, 10 * RETENTION_MS) == set()
 
 
 def test_an_offset_with_its_own_expiry_obeys_it() -> None:
-    rig = Rig()
+    rig = GroupRig()
     value = OffsetAndMetadata(7, WALL_MS, expire_timestamp_ms=WALL_MS + 10)
     rig.commit_from_outside(offsets={T0: value, U0: rig.offset(1)})
     rig.settle()
@@ -251,7 +251,7 @@ def test_an_offset_with_its_own_expiry_obeys_it() -> None:
 
 
 def test_an_offset_with_a_commit_in_flight_does_not_expire() -> None:
-    rig = Rig()
+    rig = GroupRig()
     store(rig, T0)
     rig.now_ms += 2 * RETENTION_MS
     rig.commit_from_outside(offsets={T0: rig.offset(9)})
@@ -262,14 +262,14 @@ def test_an_offset_with_a_commit_in_flight_does_not_expire() -> None:
 
 
 def test_an_empty_group_with_a_pending_member_stays() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.join("m", NEW_CLIENT)
     assert expire(rig, 0) == set()
     assert not rig.group.is_dead
 
 
 def test_offsets_of_deleted_topics_are_removed() -> None:
-    rig = Rig()
+    rig = GroupRig()
     store(rig, T0, U0)
     rig.stable("m")
     rig.do(rig.group.remove_offsets([T0, T1], rig.moment()))
@@ -281,7 +281,7 @@ def test_offsets_of_deleted_topics_are_removed() -> None:
 
 
 def test_loaded_offsets_are_those_of_the_last_records() -> None:
-    rig = Rig()
+    rig = GroupRig()
     offsets = [
         LoadedOffset(T0, rig.offset(1), 10),
         LoadedOffset(T0, rig.offset(2), 20),
@@ -294,7 +294,7 @@ def test_loaded_offsets_are_those_of_the_last_records() -> None:
 
 
 def test_a_group_of_an_old_schema_without_times_expires_from_its_commits() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.stable("m")
     rig.leave("m")
     record: Record = rig.appends[-1].records[0]

@@ -8,7 +8,7 @@ from barnabas.broker.coordinators.group_effects import JoinOptions
 from barnabas.broker.coordinators.members import MAX_PENDING_MEMBERS
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
-from tests.support.grouping import NEW_CLIENT, OLD_CLIENT, STATIC, Rig, subscription
+from tests.support.grouping import NEW_CLIENT, OLD_CLIENT, STATIC, GroupRig, subscription
 
 E = ErrorCode
 S = GroupState
@@ -18,7 +18,7 @@ S = GroupState
 
 @pytest.mark.parametrize("session_timeout_ms", [-1, 0, 5_999, 300_001, 2**31 - 1])
 def test_a_session_timeout_outside_the_range_is_refused(session_timeout_ms: int) -> None:
-    rig = Rig(max_session_timeout_ms=300_000)
+    rig = GroupRig(max_session_timeout_ms=300_000)
     rig.join("m", session_timeout_ms=session_timeout_ms)
     assert rig.error("m") is E.INVALID_SESSION_TIMEOUT
     assert (rig.state, rig.group.member_count) == (S.EMPTY, 0)
@@ -26,21 +26,21 @@ def test_a_session_timeout_outside_the_range_is_refused(session_timeout_ms: int)
 
 @pytest.mark.parametrize("session_timeout_ms", [6_000, 300_000])
 def test_a_session_timeout_at_the_ends_of_the_range_is_accepted(session_timeout_ms: int) -> None:
-    rig = Rig(max_session_timeout_ms=300_000)
+    rig = GroupRig(max_session_timeout_ms=300_000)
     rig.join("m", session_timeout_ms=session_timeout_ms)
     assert rig.error("m") is E.NONE
 
 
 @pytest.mark.parametrize(("given", "expected"), [(-1, 10_000), (0, 10_000), (1, 1), (45_000, 45_000)])
 def test_the_rebalance_timeout_defaults_to_the_session_timeout(given: int, expected: int) -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.join("m", rebalance_timeout_ms=given)
     rig.sync("m")
     assert rig.stored().members[0].rebalance_timeout_ms == expected
 
 
 def test_the_first_member_leads_and_gets_the_metadata_of_all() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.join("m", protocols={"range": b"1"})
     response = rig.answer("m")
     assert (response.error_code, response.generation_id) == (E.NONE, 1)
@@ -52,7 +52,7 @@ def test_the_first_member_leads_and_gets_the_metadata_of_all() -> None:
 
 
 def test_a_dynamic_member_gets_an_id_to_join_with() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.join("m", NEW_CLIENT)
     response = rig.answer("m")
     assert (response.error_code, response.member_id) == (E.MEMBER_ID_REQUIRED, "client-m-1")
@@ -62,7 +62,7 @@ def test_a_dynamic_member_gets_an_id_to_join_with() -> None:
 
 
 def test_a_static_member_needs_no_second_round() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.join("s", NEW_CLIENT, **STATIC)
     response = rig.answer("s")
     assert (response.error_code, response.member_id) == (E.NONE, "i-1")
@@ -70,7 +70,7 @@ def test_a_static_member_needs_no_second_round() -> None:
 
 
 def test_a_pending_id_expires() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.join("m", NEW_CLIENT)
     rig.pass_time(9_999)
     assert rig.error("m") is E.MEMBER_ID_REQUIRED
@@ -80,7 +80,7 @@ def test_a_pending_id_expires() -> None:
 
 
 def test_a_rebalance_waits_for_pending_ids() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.stable("m")
     rig.join("x", NEW_CLIENT)
     assert rig.error("x") is E.MEMBER_ID_REQUIRED
@@ -93,7 +93,7 @@ def test_a_rebalance_waits_for_pending_ids() -> None:
 
 def test_a_rebalance_continues_when_a_pending_id_leaves_or_expires() -> None:
     for end in ("leave", "expire"):
-        rig = Rig()
+        rig = GroupRig()
         rig.stable("m")
         rig.join("x", NEW_CLIENT)
         rig.answer("x")
@@ -107,7 +107,7 @@ def test_a_rebalance_continues_when_a_pending_id_leaves_or_expires() -> None:
 
 
 def test_a_static_member_cannot_use_a_pending_id() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.join("m", NEW_CLIENT)
     rig.answer("m")
     rig.join("m", NEW_CLIENT, **STATIC)
@@ -115,7 +115,7 @@ def test_a_static_member_cannot_use_a_pending_id() -> None:
 
 
 def test_the_number_of_pending_ids_is_bounded() -> None:
-    rig = Rig()
+    rig = GroupRig()
     for number in range(MAX_PENDING_MEMBERS + 5):
         rig.join(f"m{number}", NEW_CLIENT)
     assert len(rig.group._members.pending) == MAX_PENDING_MEMBERS
@@ -127,7 +127,7 @@ def test_the_number_of_pending_ids_is_bounded() -> None:
 
 
 def test_a_full_group_refuses_new_members() -> None:
-    rig = Rig(max_size=2)
+    rig = GroupRig(max_size=2)
     rig.stable("m", "n")
     rig.join("x")
     assert rig.error("x") is E.GROUP_MAX_SIZE_REACHED
@@ -139,7 +139,7 @@ def test_a_full_group_refuses_new_members() -> None:
 
 
 def test_the_first_members_to_join_a_full_group_stay() -> None:
-    rig = Rig(max_size=2)
+    rig = GroupRig(max_size=2)
     rig.stable("m", "n")
     rig.join("m")
     rig.join("x")
@@ -154,7 +154,7 @@ def test_the_first_members_to_join_a_full_group_stay() -> None:
 
 
 def test_the_first_rebalance_waits_for_latecomers_up_to_the_rebalance_timeout() -> None:
-    rig = Rig(initial_rebalance_delay_ms=3_000)
+    rig = GroupRig(initial_rebalance_delay_ms=3_000)
     rig.join("m0", rebalance_timeout_ms=10_000)
     for number in range(1, 6):
         rig.pass_time(2_000)
@@ -166,7 +166,7 @@ def test_the_first_rebalance_waits_for_latecomers_up_to_the_rebalance_timeout() 
 
 
 def test_the_first_rebalance_ends_without_latecomers() -> None:
-    rig = Rig(initial_rebalance_delay_ms=3_000)
+    rig = GroupRig(initial_rebalance_delay_ms=3_000)
     rig.join("m")
     rig.pass_time(2_999)
     assert rig.answer("m") is None
@@ -175,7 +175,7 @@ def test_the_first_rebalance_ends_without_latecomers() -> None:
 
 
 def test_a_member_that_leaves_during_the_initial_delay_leaves_an_empty_group() -> None:
-    rig = Rig(initial_rebalance_delay_ms=3_000)
+    rig = GroupRig(initial_rebalance_delay_ms=3_000)
     rig.join("m", NEW_CLIENT)
     rig.answer("m")
     rig.join("m", NEW_CLIENT)
@@ -197,7 +197,7 @@ def test_a_member_that_leaves_during_the_initial_delay_leaves_an_empty_group() -
     ],
 )
 def test_the_common_protocol_with_most_votes_wins(mine: list[str], expected: str) -> None:
-    rig = Rig()
+    rig = GroupRig()
     orders = [mine, mine, ["range", "sticky"]]
     names = ["m", "n", "o"]
     values = {
@@ -215,7 +215,7 @@ def test_the_common_protocol_with_most_votes_wins(mine: list[str], expected: str
     ],
 )
 def test_a_first_member_must_name_its_protocols(values: dict[str, object]) -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.join("m", **values)
     assert rig.error("m") is E.INCONSISTENT_GROUP_PROTOCOL
     assert rig.state is S.EMPTY
@@ -230,7 +230,7 @@ def test_a_first_member_must_name_its_protocols(values: dict[str, object]) -> No
     ],
 )
 def test_a_member_without_a_protocol_in_common_is_refused(values: dict[str, object]) -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.stable("m")
     for name in ("x", "m"):
         rig.join(name, **values)
@@ -239,7 +239,7 @@ def test_a_member_without_a_protocol_in_common_is_refused(values: dict[str, obje
 
 
 def test_an_empty_group_may_become_one_of_another_type() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.stable("m")
     rig.leave("m")
     rig.join("w", protocol_type="connect", protocols={"eager": b""})
@@ -250,7 +250,7 @@ def test_an_empty_group_may_become_one_of_another_type() -> None:
 
 
 def test_a_retried_join_is_answered_when_the_next_one_arrives() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.stable("m", "n")
     rig.join("n", protocols={"range": b"new"}, token="first")
     rig.join("n", protocols={"range": b"newer"}, token="second")
@@ -261,7 +261,7 @@ def test_a_retried_join_is_answered_when_the_next_one_arrives() -> None:
 
 
 def test_a_member_that_missed_its_answer_gets_it_again() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.complete("m", "n")
     for name, others in (("m", 2), ("n", 0)):
         rig.join(name)
@@ -276,7 +276,7 @@ def test_a_member_that_missed_its_answer_gets_it_again() -> None:
 
 @pytest.mark.parametrize("state", [S.COMPLETING_REBALANCE, S.STABLE])
 def test_a_member_with_new_metadata_begins_a_rebalance(state: GroupState) -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.complete("m", "n")
     rig.sync("m", given={})
     if state is S.STABLE:
@@ -289,7 +289,7 @@ def test_a_member_with_new_metadata_begins_a_rebalance(state: GroupState) -> Non
 
 
 def test_a_leader_that_joins_again_with_the_same_metadata_begins_a_rebalance() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.stable("m", "n")
     rig.join("m")
     assert rig.state is S.PREPARING_REBALANCE
@@ -298,9 +298,9 @@ def test_a_leader_that_joins_again_with_the_same_metadata_begins_a_rebalance() -
 # ---- static members that come back
 
 
-def static_pair(leader: str) -> Rig:
+def static_pair(leader: str) -> GroupRig:
     """A Stable group of m and the static s."""
-    rig = Rig()
+    rig = GroupRig()
     names = ("s", "m") if leader == "s" else ("m", "s")
     rig.stable(*names, s=STATIC)
     return rig
@@ -344,7 +344,7 @@ def test_the_waiting_join_of_a_replaced_member_is_fenced() -> None:
 
 
 def test_the_waiting_sync_of_a_replaced_member_is_fenced_and_a_rebalance_begins() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.complete("m", "s", s=STATIC)
     rig.sync("s", token="old", **STATIC)
     rig.join("s", member_id="", **STATIC)
@@ -361,7 +361,7 @@ def test_the_waiting_sync_of_a_replaced_member_is_fenced_and_a_rebalance_begins(
     ids=["other topics", "another protocol"],
 )
 def test_a_static_member_that_comes_back_changed_begins_a_rebalance(protocols: dict[str, bytes]) -> None:
-    rig = Rig()
+    rig = GroupRig()
     both = {"range": subscription("t"), "sticky": subscription("t")}
     # Of a tie, the first vote wins: that is the static member's.
     rig.stable("s", "m", s={**STATIC, "protocols": both}, m={"protocols": dict(reversed(both.items()))})

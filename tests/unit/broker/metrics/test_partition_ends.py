@@ -34,7 +34,7 @@ T1, T2 = TopicPartition(TP.topic, 1), TopicPartition(TP.topic, 2)
 PATIENT_MS, SOON_MS = 20_000, 1_500
 
 
-class Rig:
+class EndsRig:
     """Broker 1 with real replicas, and brokers 2 and 3 with scripted answers."""
 
     def __init__(self, cluster: FakeCluster) -> None:
@@ -80,15 +80,15 @@ class Rig:
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
+async def rig() -> AsyncIterator[EndsRig]:
     async with FakeCluster(3) as cluster:
         cluster.add_topic(TP.topic, leaders=[2, 2, 3])
         for partition, end in zip(cluster.topics[TP.topic], (10, 11, 12), strict=True):
             partition.log_end_offset = end
-        yield Rig(cluster)
+        yield EndsRig(cluster)
 
 
-async def test_the_end_at_a_local_leader_is_its_high_watermark(rig: Rig) -> None:
+async def test_the_end_at_a_local_leader_is_its_high_watermark(rig: EndsRig) -> None:
     rig.know(led_by(1))
     rig.managed.tell(state(isr=(1, 2)))
     rig.managed.produce(count=3)
@@ -97,7 +97,7 @@ async def test_the_end_at_a_local_leader_is_its_high_watermark(rig: Rig) -> None
     assert await rig.find(TP) == {TP: 3}
 
 
-async def test_a_new_leader_without_a_certain_high_watermark_has_an_unknown_end(rig: Rig) -> None:
+async def test_a_new_leader_without_a_certain_high_watermark_has_an_unknown_end(rig: EndsRig) -> None:
     rig.know(led_by(2))
     rig.managed.tell(state(leader=2))
     follow(rig.managed.manager.partition(TP), 0, 3)
@@ -108,7 +108,7 @@ async def test_a_new_leader_without_a_certain_high_watermark_has_an_unknown_end(
 
 
 async def test_only_a_follower_in_sync_knows_the_end(
-    rig: Rig,
+    rig: EndsRig,
 ) -> None:
     rig.managed.tell(state(leader=2))
     in_sync = led_by(2)
@@ -121,7 +121,7 @@ async def test_only_a_follower_in_sync_knows_the_end(
     assert await rig.find(TP) == {TP: 10}
 
 
-async def test_other_leaders_are_asked_once_for_all_their_partitions(rig: Rig) -> None:
+async def test_other_leaders_are_asked_once_for_all_their_partitions(rig: EndsRig) -> None:
     rig.know(led_by(2, epoch=4), led_by(2, index=1), led_by(3, index=2))
     assert await rig.find(TP, T1, T2) == {TP: 10, T1: 11, T2: 12}
     (asked,) = rig.asked(2)
@@ -135,7 +135,7 @@ async def test_other_leaders_are_asked_once_for_all_their_partitions(rig: Rig) -
 
 
 async def test_many_partitions_of_one_leader_take_several_requests(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: EndsRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_ends, "MAX_PARTITIONS_PER_REQUEST", 1)
     rig.know(led_by(2), led_by(2, index=1))
@@ -144,7 +144,7 @@ async def test_many_partitions_of_one_leader_take_several_requests(
 
 
 async def test_a_leader_that_does_not_answer_leaves_only_its_partitions_unknown(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+    rig: EndsRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.know(led_by(2), led_by(2, index=1), led_by(3, index=2))
     rig.cluster.brokers[2].gate(ApiKey.LIST_OFFSETS)
@@ -157,20 +157,20 @@ async def test_a_leader_that_does_not_answer_leaves_only_its_partitions_unknown(
     assert (await rig.find(TP))[TP] == 10
 
 
-async def test_a_leader_that_is_gone_leaves_its_partitions_unknown(rig: Rig) -> None:
+async def test_a_leader_that_is_gone_leaves_its_partitions_unknown(rig: EndsRig) -> None:
     rig.know(led_by(2), led_by(3, index=2))
     await rig.cluster.brokers[2].stop()
     assert await rig.find(TP, T2) == {TP: None, T2: 12}
 
 
-async def test_a_suspected_leader_is_not_asked(rig: Rig) -> None:
+async def test_a_suspected_leader_is_not_asked(rig: EndsRig) -> None:
     rig.know(led_by(2))
     rig.managed.metadata.suspect(TWO)
     assert await rig.find(TP) == {TP: None}
     assert rig.asked(2) == []
 
 
-async def test_an_error_or_a_missing_offset_leaves_the_end_unknown(rig: Rig) -> None:
+async def test_an_error_or_a_missing_offset_leaves_the_end_unknown(rig: EndsRig) -> None:
     def answer(*partitions: ListOffsetsPartitionResponse) -> ListOffsetsResponse:
         topic = ListOffsetsTopicResponse(name=TP.topic, partitions=list(partitions))
         return ListOffsetsResponse(topics=[topic])
@@ -187,6 +187,6 @@ async def test_an_error_or_a_missing_offset_leaves_the_end_unknown(rig: Rig) -> 
     assert await rig.find(TP, T1) == {TP: None, T1: None}
 
 
-async def test_an_unknown_partition_has_no_entry(rig: Rig) -> None:
+async def test_an_unknown_partition_has_no_entry(rig: EndsRig) -> None:
     rig.know(led_by(2))
     assert await rig.find(TP, TopicPartition("gone", 0), TopicPartition(TP.topic, 9)) == {TP: 10}

@@ -13,17 +13,17 @@ from barnabas.broker.metrics.group_lag import Ends
 from barnabas.broker.metrics.serving import FRESH_MS, GroupCollector, Page, snapshot_of
 from barnabas.protocol.ids import Offset, TopicPartition
 from tests.support.building import Clock
-from tests.support.grouping import WALL_MS, Rig
+from tests.support.grouping import WALL_MS, GroupRig
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def commit(rig: Rig, member: str, offsets: dict[TopicPartition, int]) -> None:
+def commit(rig: GroupRig, member: str, offsets: dict[TopicPartition, int]) -> None:
     rig.commit(member, offsets={tp: OffsetAndMetadata(offset, WALL_MS) for tp, offset in offsets.items()})
 
 
 def test_a_snapshot_has_the_committed_offsets_of_a_group() -> None:
-    rig = Rig()
+    rig = GroupRig()
     rig.stable("m", "n")
     commit(rig, "m", {T0: 7, T1: -1})
     assert snapshot_of(rig.group) == ("g", "Stable", 2, {})
@@ -32,7 +32,7 @@ def test_a_snapshot_has_the_committed_offsets_of_a_group() -> None:
 
 
 def test_the_collector_needs_the_ends_of_committed_partitions_and_skips_dead_groups() -> None:
-    rig, dead = Rig(), Rig()
+    rig, dead = GroupRig(), GroupRig()
     rig.stable("m")
     commit(rig, "m", {T0: 7})
     rig.settle()
