@@ -90,9 +90,10 @@ class GroupCoordinator:
 
     def listen(self) -> None:
         """Follow leaderships and topics from now on."""
-        self.shards.listen()
+        # Before the first shard, so that it misses no topic.
         self._metadata.on_deletion(self._topics_deleted)
         self._metadata.on_update(self.topics_changed)
+        self.shards.listen()
 
     def start(self) -> None:
         self.listen()

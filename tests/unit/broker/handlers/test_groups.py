@@ -489,38 +489,33 @@ def test_a_timer_that_could_not_be_cancelled_leaves_its_successor(hosting: Servi
 # ---- offsets
 
 
-@pytest.mark.parametrize("version", [None, *range(2, 9)])
-def test_committed_offsets_are_fetched(hosting: Serving, version: int | None) -> None:
-    assert code_of(hosting.send(commit(7), version=version)) == NONE
-    one = hosting.call(fetch("g", 0, 1)).groups[0].topics[0].partitions
+@pytest.mark.parametrize("version", [None, *range(1, 9)])
+def test_every_version_commits_and_fetches(hosting: Serving, version: int | None) -> None:
+    assert code_of(hosting.send(commit(7), version=None if version is None else max(version, 2))) == NONE
     epoch = 2 if version is None or version >= 6 else -1
-    assert [(p.partition_index, p.committed_offset, p.committed_leader_epoch, p.metadata) for p in one] == [
-        (0, 7, epoch, "m"),
-        (1, -1, -1, ""),
-    ]
     value = OffsetAndMetadata(7, hosting.wall_ms, epoch, "m")
     assert records(hosting) == [OffsetRecord("g", TopicPartition("topic", 0), value)]
-
-
-@pytest.mark.parametrize("version", range(1, 9))
-def test_every_version_fetches(hosting: Serving, version: int) -> None:
-    hosting.send(commit(7))
+    has_groups = version is None or version >= 8
     topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=[0, 1])]
-    request = OffsetFetchRequest(group_id="g", topics=topics) if version < 8 else fetch("g", 0, 1)
-    response = hosting.call(request, version=version)
-    found = response.topics if version < 8 else response.groups[0].topics
-    assert [one.committed_offset for one in found[0].partitions] == [7, -1]
-    if version >= 2:
-        request = OffsetFetchRequest(group_id="g", topics=None) if version < 8 else fetch("g")
+    for entry, expected in [(topics, [(0, 7, "m"), (1, -1, "")]), (None, [(0, 7, "m")])]:
+        if entry is None and version == 1:
+            continue
+        group = OffsetFetchRequestGroup(group_id="g", topics=entry)
+        request = (
+            OffsetFetchRequest(groups=[group])
+            if has_groups
+            else OffsetFetchRequest(group_id="g", topics=entry)
+        )
         response = hosting.call(request, version=version)
-        found = response.topics if version < 8 else response.groups[0].topics
-        assert [one.committed_offset for one in found[0].partitions] == [7]
+        (topic,) = response.groups[0].topics if has_groups else response.topics
+        assert [(p.partition_index, p.committed_offset, p.metadata) for p in topic.partitions] == expected
+        assert topic.partitions[0].committed_leader_epoch == epoch
 
 
 def test_a_group_that_a_request_names_twice_is_answered_once(hosting: Serving) -> None:
     hosting.send(commit(7))
-    asked = fetch("g", 0).groups + fetch("other").groups + fetch("g").groups
-    groups = hosting.call(OffsetFetchRequest(groups=asked), version=8).groups
+    entries = fetch("g", 0).groups + fetch("other").groups + fetch("g").groups
+    groups = hosting.call(OffsetFetchRequest(groups=entries), version=8).groups
     assert [group.group_id for group in groups] == ["g", "other"]
     assert groups[0].topics[0].partitions[0].committed_offset == 7
     described = hosting.call(DescribeGroupsRequest(groups=["g", "other", "g"]), version=5).groups
@@ -662,9 +657,8 @@ def test_offsets_of_a_deleted_topic_do_not_survive_a_change_of_coordinator(
     hosting.send(commit(8))
     lead(hosting, epoch=1, leader=2)
     work(hosting)
-    anew = metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10))
     if is_known_first:
-        hosting.managed.metadata.update(anew)
+        hosting.managed.metadata.update(RECREATED)
     else:
         # A newly started process knows no topic yet.
         hosting.managed.metadata.update(
@@ -678,7 +672,7 @@ def test_offsets_of_a_deleted_topic_do_not_survive_a_change_of_coordinator(
         work(hosting)
     else:
         assert fetched(hosting) == {("topic", 0): 8, ("other", 0): 7}
-        hosting.managed.metadata.update(anew)
+        hosting.managed.metadata.update(RECREATED)
         work(hosting)
     assert fetched(hosting) == {("topic", 0): 8}
 
@@ -717,7 +711,7 @@ def test_the_coordinator_forgets_the_names_of_deleted_topics(hosting: Serving) -
 def recreate(serving: Serving, topic: str) -> None:
     """Delete the topic and create it again, before the coordinator's thread handles either."""
     update = serving.managed.metadata.update
-    update(metadata(LIVE, led_by(-2), topic=topic, topic_id=uuid.UUID(int=9)))
+    update(metadata(LIVE, led_by(-2), topic=topic, topic_id=OTHER_ID))
     update(metadata(LIVE, led_by(1), led_by(1, index=1), topic=topic, topic_id=uuid.UUID(int=10)))
 
 
@@ -748,7 +742,7 @@ def test_a_commit_in_flight_for_a_recreated_topic_is_not_removed(hosting: Servin
 def test_a_commit_in_flight_for_a_deleted_topic_is_removed(hosting: Serving) -> None:
     lead(hosting, epoch=1, isr=(1, 2))
     in_flight = hosting.send(commit(7, topic="other"))
-    hosting.managed.metadata.update(metadata(LIVE, led_by(-2), topic="other", topic_id=uuid.UUID(int=9)))
+    hosting.managed.metadata.update(DELETED)
     work(hosting)
     hosting.managed.fetch(1, replica=2, partition=PARTITION)
     hosting.managed.fetch(2, replica=2, partition=PARTITION)
@@ -763,10 +757,10 @@ def test_a_commit_in_flight_for_a_deleted_topic_is_removed(hosting: Serving) -> 
 @pytest.mark.parametrize("version", [None, *range(6)])
 def test_groups_are_described(hosting: Serving, version: int | None) -> None:
     joined = become_member(hosting)
-    asked = DescribeGroupsRequest(
+    request = DescribeGroupsRequest(
         groups=["g", "nobody"], include_authorized_operations=version is None or version >= 3
     )
-    known, unknown = hosting.call(asked, version=version).groups
+    known, unknown = hosting.call(request, version=version).groups
     assert (known.error_code, known.group_state) == (NONE, "Stable")
     assert (known.protocol_type, known.protocol_data) == ("consumer", "range")
     (member,) = known.members
@@ -777,7 +771,7 @@ def test_groups_are_described(hosting: Serving, version: int | None) -> None:
         b"all",
     )
     assert (unknown.error_code, unknown.group_state, unknown.members) == (NONE, "Dead", [])
-    if asked.include_authorized_operations:
+    if request.include_authorized_operations:
         assert known.authorized_operations == GROUP_OPERATIONS
 
 
@@ -928,8 +922,8 @@ def test_each_request_gets_its_error_while_groups_are_loaded(hosting: Serving) -
     assert hosting.call(DeleteGroupsRequest(groups_names=["g"])).results[0].error_code == loading
     assert hosting.call(delete_offsets("g", ("topic", 0))).error_code == loading
     assert hosting.call(HeartbeatRequest(group_id="g", generation_id=1, member_id="m")).error_code == NONE
-    asked = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
-    assert hosting.call(asked).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
+    assert hosting.call(request).error_code == ErrorCode.REBALANCE_IN_PROGRESS
     work(hosting)
     assert described.response.groups[0].error_code == NONE
     assert hosting.call(fetch()).groups[0].error_code == NONE
@@ -972,9 +966,9 @@ def test_a_recreated_offsets_topic_has_no_groups(hosting: Serving) -> None:
     # While the broker was away: it leads the new topic since epoch 0 too.
     hosting.send(commit(7))
     partition_state = state(leader=1, epoch=0, isr=(1,))
-    anew = uuid.UUID(int=51)
-    assert hosting.managed.tell(partition_state, topic=OFFSETS_TOPIC, topic_id=anew, is_full=True) == []
-    hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=anew))
+    new_id = uuid.UUID(int=51)
+    assert hosting.managed.tell(partition_state, topic=OFFSETS_TOPIC, topic_id=new_id, is_full=True) == []
+    hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=new_id))
     hosting.call(find("g"))
     work(hosting)
     assert fetched(hosting) == {}

@@ -74,7 +74,7 @@ class EndsRig:
     async def find(self, *names: TopicPartition) -> dict[TopicPartition, Offset | None]:
         return await asyncio.to_thread(self.ends.find, names)
 
-    def asked(self, broker: int) -> list[ListOffsetsRequest]:
+    def requests(self, broker: int) -> list[ListOffsetsRequest]:
         received = self.cluster.brokers[broker].received
         return [body for api, body in received if api == ApiKey.LIST_OFFSETS]
 
@@ -124,10 +124,10 @@ async def test_only_a_follower_in_sync_knows_the_end(
 async def test_other_leaders_are_asked_once_for_all_their_partitions(rig: EndsRig) -> None:
     rig.know(led_by(2, epoch=4), led_by(2, index=1), led_by(3, index=2))
     assert await rig.find(TP, T1, T2) == {TP: 10, T1: 11, T2: 12}
-    (asked,) = rig.asked(2)
-    assert len(rig.asked(3)) == 1
-    assert asked.replica_id == -1
-    (topic,) = asked.topics
+    (request,) = rig.requests(2)
+    assert len(rig.requests(3)) == 1
+    assert request.replica_id == -1
+    (topic,) = request.topics
     assert [(p.partition_index, p.current_leader_epoch, p.timestamp) for p in topic.partitions] == [
         (0, 4, LATEST_TIMESTAMP),
         (1, 0, LATEST_TIMESTAMP),
@@ -140,7 +140,7 @@ async def test_many_partitions_of_one_leader_take_several_requests(
     monkeypatch.setattr(partition_ends, "MAX_PARTITIONS_PER_REQUEST", 1)
     rig.know(led_by(2), led_by(2, index=1))
     assert await rig.find(TP, T1) == {TP: 10, T1: 11}
-    assert [len(request.topics[0].partitions) for request in rig.asked(2)] == [1, 1]
+    assert [len(request.topics[0].partitions) for request in rig.requests(2)] == [1, 1]
 
 
 async def test_a_leader_that_does_not_answer_leaves_only_its_partitions_unknown(
@@ -167,7 +167,7 @@ async def test_a_suspected_leader_is_not_asked(rig: EndsRig) -> None:
     rig.know(led_by(2))
     rig.managed.metadata.suspect(TWO)
     assert await rig.find(TP) == {TP: None}
-    assert rig.asked(2) == []
+    assert rig.requests(2) == []
 
 
 async def test_an_error_or_a_missing_offset_leaves_the_end_unknown(rig: EndsRig) -> None:

@@ -37,15 +37,15 @@ def test_the_collector_needs_the_ends_of_committed_partitions_and_skips_dead_gro
     commit(rig, "m", {T0: 7})
     rig.settle()
     dead.do(dead.group.unload(dead.moment()))
-    asked: list[Collection[TopicPartition]] = []
+    names_of_calls: list[Collection[TopicPartition]] = []
 
     def find(names: Collection[TopicPartition]) -> Ends:
-        asked.append(names)
+        names_of_calls.append(names)
         return {T0: Offset(9)}
 
     metrics = GroupCollector(lambda: [rig.group, dead.group], find, max_series=100).collect()
     values = {metric.name: [sample.value for sample in metric.samples] for metric in metrics}
-    assert asked == [{T0}]
+    assert names_of_calls == [{T0}]
     assert values["kafka_consumergroup_lag"] == [2]
     assert values["kafka_consumergroup_members"] == [1]
 
