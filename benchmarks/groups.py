@@ -27,7 +27,7 @@ from barnabas.broker.coordinators.group_shard import groups_of
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.cli.demo.member import SESSION_TIMEOUT_MS
+from barnabas.cli.demo.group import SESSION_TIMEOUT_MS
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
@@ -109,7 +109,7 @@ async def _members(bootstrap: str, group: str, members: int) -> float:
 
 async def _mended(bootstrap: str, group: str) -> float:
     """The seconds from the SIGKILL of one of three members until the others have its partitions."""
-    words = [sys.executable, "-m", "barnabas.cli.demo.member", bootstrap, _SMALL, group]
+    words = [sys.executable, "-m", "barnabas.cli.demo.group", bootstrap, _SMALL, group]
     settings: dict[str, Any] = {"session_timeout_ms": SESSION_TIMEOUT_MS, "heartbeat_interval_ms": 300}
     async with (
         Consumer(bootstrap_servers=bootstrap, group_id=group, **settings) as first,
