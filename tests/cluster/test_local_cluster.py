@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from barnabas.client.blocking import Consumer, Producer
 from barnabas.deploy.health import main as health
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError, wait_until
+from barnabas.deploy.running_cluster import RunningCluster
 
 from .tools import ClusterView, eventually
 
@@ -99,3 +102,24 @@ def test_a_setting_that_a_broker_refuses_fails_the_start_by_name(tmp_path: Path)
         assert not cluster.is_running
     finally:
         cluster.close()
+
+
+_STARTER = """
+import sys
+from barnabas.deploy.local import LocalCluster
+LocalCluster(sys.argv[1], detach=True).start()
+"""
+
+
+def test_a_detached_cluster_is_restarted_and_stopped_by_another_program(tmp_path: Path) -> None:
+    # On ports of its own: `barnabas up` of another test may take 9092 while the broker is down.
+    subprocess.run([sys.executable, "-c", _STARTER, str(tmp_path)], check=True, timeout=90)
+    cluster = RunningCluster.open(tmp_path)
+    try:
+        assert cluster.owner is None
+        assert [broker.state for broker in cluster.brokers] == ["running"] * 3
+        cluster.restart(1)
+        assert RunningCluster.open(tmp_path).broker(1).state == "running"
+    finally:
+        cluster.stop()
+    assert not RunningCluster.open(tmp_path).is_running
