@@ -31,8 +31,6 @@ _VARINTS: Final = tuple(encode_varint(number) for number in range(_TABLE_SIZE))
 """All non-negative numbers that take one or two bytes, ready-made."""
 _NULL: Final = encode_varint(-1)
 _HEADER_SPACE: Final = bytes(HEADER_BYTES)
-_RECORD_OVERHEAD_BYTES: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
-"""Every number of a record without headers at its longest."""
 _NO_LIMIT: Final = (1 << 31) - 1
 DEFAULT_BATCH_BYTES: Final = 16384
 
@@ -124,11 +122,6 @@ class RecordBatchBuilder:
             self._max_timestamp = timestamp_ms
         self._head = head
         self._head_timestamp = timestamp_ms
-
-    def has_room_for(self, key: bytes | None, value: bytes | None) -> bool:
-        """Whether a record without headers surely still fits, by an upper bound of its size."""
-        needed = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-        return not self.record_count or self.size_bytes + needed <= self.max_bytes
 
     def build(
         self,

@@ -80,7 +80,7 @@ class Answer(NamedTuple):
 
 
 class Channel:
-    """RPC with one broker over one connection; see the module."""
+    """RPC with one broker over one connection."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Channel:
         self._connecting: asyncio.Task[None] | None = None
         # Every entry holds one of the slots and releases it when it is settled.
         self._in_flight: dict[int, _InFlight] = {}
-        self._places = asyncio.Semaphore(max_in_flight)
+        self._slots = asyncio.Semaphore(max_in_flight)
         # One timer serves all deadlines and fires at the earliest or before it. The channel stores its time,
         # because a timer of uvloop has none if the time was already over.
         self._deadline_timer: asyncio.Handle | None = None
@@ -154,7 +154,7 @@ class Channel:
             if wait > 0:
                 raise ConnectionClosed(f"{self.endpoint} could not be reached; next attempt in {wait:.3f} s")
             self._connecting = asyncio.create_task(self._connect_once())
-            self._connecting.add_done_callback(_look_at)
+            self._connecting.add_done_callback(_retrieve_outcome)
         attempt = self._connecting
         try:
             # Shielded, because a cancelled caller must not cancel the attempt that others wait for.
@@ -206,17 +206,17 @@ class Channel:
         loop = asyncio.get_running_loop()
         timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = loop.time() + timeout_ms / 1000
-        if self._places.locked():
-            await self._within(self._places.acquire(), deadline, message)
+        if self._slots.locked():
+            await self._within(self._slots.acquire(), deadline, message)
         else:
-            await self._places.acquire()
+            await self._slots.acquire()
         try:
             connection = await self._connected(deadline, message)
             version = self._dialect.version_of(message)
             correlation_id = self._take_correlation_id()
             connection.write(self._dialect.encode(version, correlation_id, self.client_id, message))
         except BaseException:
-            self._places.release()
+            self._slots.release()
             raise
         answer: asyncio.Future[Answer] = loop.create_future()
         self._in_flight[correlation_id] = _InFlight(answer, type(message), version, deadline, timeout_ms)
@@ -251,7 +251,7 @@ class Channel:
     def _settle(self, correlation_id: int, outcome: Answer | Exception) -> None:
         """End one request; its caller may be gone."""
         entry = self._in_flight.pop(correlation_id)
-        self._places.release()
+        self._slots.release()
         if entry.answer.done():
             if isinstance(outcome, Answer):
                 outcome.frame.release()
@@ -355,12 +355,12 @@ class Channel:
             self._negotiation.received(frames)
             return
         for frame in frames:
-            opened = self._dialect.open(frame.view)
-            entry = self._in_flight.get(opened.correlation_id)
+            correlation_id, opened = self._dialect.open(frame.view)
+            entry = self._in_flight.get(correlation_id)
             if entry is None:
-                raise MalformedFrame(f"correlation id {opened.correlation_id} answers no request")
+                raise MalformedFrame(f"correlation id {correlation_id} answers no request")
             body = self._dialect.read(opened, entry.request_type, entry.version)
-            self._settle(opened.correlation_id, Answer(body, frame))
+            self._settle(correlation_id, Answer(body, frame))
 
     def lost(self, connection: Connection, error: Exception | None) -> None:
         """Called by the connection: the peer has closed it, or sent malformed bytes."""
@@ -376,7 +376,7 @@ class Channel:
         self._drop(ConnectionClosed(f"connection to {self.endpoint}: {why}"))
 
 
-def _look_at(attempt: asyncio.Task[None]) -> None:
+def _retrieve_outcome(attempt: asyncio.Task[None]) -> None:
     """Retrieve the outcome of an attempt whose callers are all gone."""
     if not attempt.cancelled():
         attempt.exception()

@@ -6,7 +6,7 @@ in the response of ApiVersions, which a client must read before it knows the ver
 
 Encoders and decoders are compiled per message and version at first use (`codec_kafka_encoder`,
 `codec_kafka_decoder`). Records are never copied: the sender's buffers are passed on, and the receiver gets
-views of the frame. Bytes behind a message are ignored, because one of the clients sends some.
+views of the frame. Bytes after a message are ignored, because one client sends some.
 
 Everything here may be called from any thread.
 
@@ -44,7 +44,7 @@ class UnsupportedVersion(LocalError):
     def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
         first, last = supported_versions(api_key)
         super().__init__(
-            f"api key {api_key} version {api_version} is not spoken here"
+            f"api key {api_key} version {api_version} is not supported"
             + (f"; versions {first} to {last} are" if first <= last else "")
         )
         self.api_key = api_key
@@ -66,7 +66,7 @@ class RequestHead(NamedTuple):
 _new_tuple = tuple.__new__
 
 
-class _Spoken:
+class _ApiVersionCodec:
     """One API in one version; each of the four functions is compiled at its first call."""
 
     __slots__ = (
@@ -112,7 +112,7 @@ class _Spoken:
         self.decode_response = first_decode_response
 
 
-_spoken: dict[tuple[int, int], _Spoken] = {}
+_codecs: dict[tuple[int, int], _ApiVersionCodec] = {}
 
 
 def supported_versions(api_key: int) -> tuple[int, int]:
@@ -131,8 +131,8 @@ def decode_request(view: memoryview) -> RequestHead:
     if len(view) < _HEADER_BYTES:
         raise MalformedFrame(f"a frame of {len(view)} bytes is too short for a request header")
     api_key, version, correlation_id, length = _REQUEST_START.unpack_from(view)
-    spoken = _spoken.get((api_key, version)) or _speak(api_key, version)
-    if spoken is None:
+    codec = _codecs.get((api_key, version)) or _make_codec(api_key, version)
+    if codec is None:
         raise UnsupportedVersion(api_key, version, correlation_id)
     position = _HEADER_BYTES
     client_id = None
@@ -144,14 +144,14 @@ def decode_request(view: memoryview) -> RequestHead:
             client_id = view[_HEADER_BYTES:position].tobytes().decode()
         except UnicodeDecodeError as error:
             raise MalformedFrame(f"the client id is not a string: {error}") from None
-    if spoken.is_flexible:
+    if codec.is_flexible:
         # A header without tagged fields, as from every client, is skipped without a call.
         if position < len(view) and not view[position]:
             position += 1
         else:
             position = _after_tags(view, position)
-    body = spoken.decode_request(view, position)
-    return _new_tuple(RequestHead, (spoken.api_key, version, correlation_id, client_id, body))
+    body = codec.decode_request(view, position)
+    return _new_tuple(RequestHead, (codec.api_key, version, correlation_id, client_id, body))
 
 
 def encode_response(api_key: int, api_version: int, correlation_id: int, body: Any) -> list[Buffer]:
@@ -159,13 +159,13 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, body: A
 
     Raises MessageTooComplex, Unencodable; UNSUPPORTED_VERSION if the version lacks a field that is needed.
     """
-    spoken = _must_speak(api_key, api_version)
+    codec = _codec_of(api_key, api_version)
     out = bytearray(_RESPONSE_START.pack(0, correlation_id))
-    if spoken.has_response_tags:
+    if codec.has_response_tags:
         out.append(0)
     parts: list[Buffer] = []
     try:
-        return _frame(spoken.encode_response(body, out, parts), parts)
+        return _frame(codec.encode_response(body, out, parts), parts)
     except _UNENCODABLE as error:
         raise _unencodable(body, api_version, error) from error
 
@@ -184,15 +184,15 @@ def encode_request(
 
     Raises as `encode_response`.
     """
-    spoken = _must_speak(body.api_key, api_version)
+    codec = _codec_of(body.api_key, api_version)
     parts: list[Buffer] = []
     try:
         name = client_id.encode()
-        out = bytearray(_FRAME_START.pack(0, spoken.api_key, api_version, correlation_id, len(name)))
+        out = bytearray(_FRAME_START.pack(0, codec.api_key, api_version, correlation_id, len(name)))
         out += name
-        if spoken.is_flexible:
+        if codec.is_flexible:
             out.append(0)
-        return _frame(spoken.encode_request(body, out, parts), parts)
+        return _frame(codec.encode_request(body, out, parts), parts)
     except _UNENCODABLE as error:
         raise _unencodable(body, api_version, error) from error
 
@@ -201,8 +201,8 @@ def correlation_id_of(view: memoryview) -> int:
     """The request that a response answers. Raises MalformedFrame."""
     if len(view) < _INT32.size:
         raise MalformedFrame(f"a frame of {len(view)} bytes is too short for a response header")
-    found: int = _INT32.unpack_from(view)[0]
-    return found
+    correlation_id: int = _INT32.unpack_from(view)[0]
+    return correlation_id
 
 
 def decode_response(
@@ -210,11 +210,11 @@ def decode_response(
 ) -> tuple[int, Any]:
     """The correlation id and the body of a response; records are views of it. Raises MalformedFrame."""
     correlation_id = correlation_id_of(view)
-    spoken = _must_speak(request_type.api_key, api_version)
+    codec = _codec_of(request_type.api_key, api_version)
     position = _INT32.size
-    if spoken.has_response_tags:
+    if codec.has_response_tags:
         position = _after_tags(view, position)
-    return correlation_id, spoken.decode_response(view, position)
+    return correlation_id, codec.decode_response(view, position)
 
 
 class VersionedCodec(Generic[M]):
@@ -262,18 +262,18 @@ class VersionedCodec(Generic[M]):
         return self._compiled[version]
 
 
-def _speak(api_key: int, version: int) -> _Spoken | None:
+def _make_codec(api_key: int, version: int) -> _ApiVersionCodec | None:
     api = APIS.get(api_key)
     if api is None or not api.versions[0] <= version <= api.served_to:
         return None
-    return _spoken.setdefault((int(api_key), version), _Spoken(api_key, version))
+    return _codecs.setdefault((int(api_key), version), _ApiVersionCodec(api_key, version))
 
 
-def _must_speak(api_key: int, version: int) -> _Spoken:
-    spoken = _spoken.get((api_key, version)) or _speak(api_key, version)
-    if spoken is None:
+def _codec_of(api_key: int, version: int) -> _ApiVersionCodec:
+    codec = _codecs.get((api_key, version)) or _make_codec(api_key, version)
+    if codec is None:
         raise UnsupportedVersion(api_key, version, -1)
-    return spoken
+    return codec
 
 
 def _after_tags(view: memoryview, position: int) -> int:

@@ -4,7 +4,7 @@ A decoder trusts nothing. Before anything is allocated, it rejects counts that t
 hold, counts and tagged fields above `MAX_ARRAY_LENGTH`, and more elements in all than `MAX_INNER_ELEMENTS`,
 because a byte or two may become an object of a hundred. The size of a message without its records is bounded
 by `MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown tagged fields are skipped,
-fields that the version lacks take their defaults, bytes behind the message are ignored. For any bytes the
+fields that the version lacks take their defaults, bytes after the message are ignored. For any bytes the
 outcome is a message or `MalformedFrame`.
 
 A message without records is decoded from a copy as bytes, which are read faster than a view. Records are

@@ -2,7 +2,7 @@
 
 Both are generated from the declarations, per message and version, as straight code: structures are inlined,
 loops are plain, every run of fields of fixed size is one call of `struct`, and an empty section of tagged
-fields is part of the run beside it. Plain functions, for any thread.
+fields is part of the run before or after it. Plain functions, for any thread.
 
 Source: the protocol guide (https://kafka.apache.org/protocol), KIP-482 (flexible versions, tagged fields).
 """

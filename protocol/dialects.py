@@ -41,13 +41,6 @@ class Wire(Enum):
     KAFKA = "kafka"
 
 
-class Opened(Protocol):
-    """A response whose correlation id is known and whose body is not read yet."""
-
-    @property
-    def correlation_id(self) -> int: ...
-
-
 class Dialect(Protocol):
     """Encodes requests to frames, and decodes frames to responses."""
 
@@ -59,8 +52,8 @@ class Dialect(Protocol):
     ) -> list[Buffer]:
         """A whole frame."""
 
-    def open(self, view: memoryview) -> Opened:
-        """Read a response up to its correlation id. Raises MalformedFrame."""
+    def open(self, view: memoryview) -> tuple[int, Any]:
+        """The correlation id of a response, and the argument for `read`. Raises MalformedFrame."""
 
     def read(self, opened: Any, request_type: type[RequestOf[Any]], version: int) -> Any:
         """The body of a response. Raises MalformedFrame."""
@@ -77,21 +70,14 @@ class NativeDialect:
     ) -> list[Buffer]:
         return codec_msgpack.encode_request(correlation_id, client_id, message)
 
-    def open(self, view: memoryview) -> codec_msgpack.OpenResponse:
-        return codec_msgpack.open_response(view)
+    def open(self, view: memoryview) -> tuple[int, codec_msgpack.OpenResponse]:
+        opened = codec_msgpack.open_response(view)
+        return opened.correlation_id, opened
 
     def read(
         self, opened: codec_msgpack.OpenResponse, request_type: type[RequestOf[Any]], version: int
     ) -> Any:
         return opened.body(request_type.response_type)
-
-
-class _OpenKafkaResponse:
-    __slots__ = ("correlation_id", "view")
-
-    def __init__(self, correlation_id: int, view: memoryview) -> None:
-        self.correlation_id = correlation_id
-        self.view = view
 
 
 class KafkaDialect:
@@ -125,11 +111,11 @@ class KafkaDialect:
     ) -> list[Buffer]:
         return codec_kafka.encode_request(version, correlation_id, client_id, message)
 
-    def open(self, view: memoryview) -> _OpenKafkaResponse:
-        return _OpenKafkaResponse(codec_kafka.correlation_id_of(view), view)
+    def open(self, view: memoryview) -> tuple[int, memoryview]:
+        return codec_kafka.correlation_id_of(view), view
 
-    def read(self, opened: _OpenKafkaResponse, request_type: type[RequestOf[Any]], version: int) -> Any:
-        return codec_kafka.decode_response(request_type, version, opened.view)[1]
+    def read(self, opened: memoryview, request_type: type[RequestOf[Any]], version: int) -> Any:
+        return codec_kafka.decode_response(request_type, version, opened)[1]
 
 
 def _names_topics(message: FetchRequest) -> bool:
@@ -162,8 +148,8 @@ class Negotiation:
             response = await self._ask(version, correlation_id=attempt)
             if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
                 break
-            known = _ranges(response).get(ApiKey.API_VERSIONS)
-            version = 0 if known is None else max(0, min(version - 1, known[1]))
+            offered = _ranges(response).get(ApiKey.API_VERSIONS)
+            version = 0 if offered is None else max(0, min(version - 1, offered[1]))
         if response.error_code != ErrorCode.NONE:
             error = api_error(response.error_code, "this is its answer to ApiVersions")
             raise ConnectionClosed(f"{self._endpoint} did not send its versions: {error}")
@@ -189,10 +175,10 @@ class Negotiation:
 
     async def _ask(self, version: int, correlation_id: int) -> ApiVersionsResponse:
         self._answer = asyncio.get_running_loop().create_future()
-        asked = ApiVersionsRequest(
+        request = ApiVersionsRequest(
             client_software_name=_SOFTWARE_NAME, client_software_version=_SOFTWARE_VERSION
         )
-        self.connection.write(codec_kafka.encode_request(version, correlation_id, self._client_id, asked))
+        self.connection.write(codec_kafka.encode_request(version, correlation_id, self._client_id, request))
         view = await self._answer
         try:
             answered, body = codec_kafka.decode_response(

@@ -18,7 +18,6 @@ BrokerEpoch = NewType("BrokerEpoch", int)
 """The czxid of a broker's registration znode, which distinguishes its registrations (KIP-380, KIP-903)."""
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
-CorrelationId = NewType("CorrelationId", int)
 TopicId = NewType("TopicId", uuid.UUID)
 
 NO_BROKER: Final = BrokerId(-1)
@@ -29,7 +28,6 @@ NO_BROKER_EPOCH: Final = BrokerEpoch(-1)
 LEAVING_BROKER_EPOCH: Final = BrokerEpoch((1 << 63) - 1)
 """The epoch in the fetches of a stopping broker, which stays in its ISRs but does not join one again."""
 NO_PRODUCER_ID: Final = ProducerId(-1)
-NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_TOPIC_ID: Final = TopicId(uuid.UUID(int=0))
 
 
@@ -61,15 +59,15 @@ class Endpoint(NamedTuple):
 
         Raises ValueError naming the text if it is malformed, or the port not a number from 0 to 65535.
         """
-        found = _ENDPOINT.fullmatch(text.strip())
-        if found is None or int(found["port"]) > 65535:
+        match = _ENDPOINT.fullmatch(text.strip())
+        if match is None or int(match["port"]) > 65535:
             raise ValueError(f"{text!r} is not host:port, for example localhost:9092 or [::1]:9092")
-        return cls(found["v6"] or found["host"], int(found["port"]))
+        return cls(match["v6"] or match["host"], int(match["port"]))
 
 
 def parse_endpoints(text: str) -> list[Endpoint]:
     """Read a comma separated ``host:port`` list, as ``bootstrap.servers``; raises ValueError when empty."""
-    found = [Endpoint.parse(part) for part in text.split(",") if part.strip()]
-    if not found:
+    endpoints = [Endpoint.parse(part) for part in text.split(",") if part.strip()]
+    if not endpoints:
         raise ValueError(f"{text!r} names no server; expected host:port[,host:port…]")
-    return found
+    return endpoints

@@ -49,9 +49,3 @@ def decode_varint(buffer: Buffer, position: int) -> tuple[int, int]:
                 break
             return (folded >> 1) ^ -(folded & 1), at + 1
     raise api_error(ErrorCode.INVALID_RECORD, f"no varint of at most 64 bits at byte {position}")
-
-
-def varint_size(value: int) -> int:
-    """The number of bytes that `encode_varint` writes for a number of up to 64 bits."""
-    folded = (value << 1) ^ (value >> 63)
-    return max(1, (folded.bit_length() + 6) // 7)

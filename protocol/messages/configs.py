@@ -96,7 +96,7 @@ class DescribeConfigsResponse:
 class DescribeConfigsResource:
     """``resource_type`` is a `ConfigResourceType`; ``configuration_keys`` None asks for all settings.
 
-    A broker is named by its id in digits; the empty name stands for the defaults of all brokers.
+    A broker is named by its id in digits; the empty name means the defaults of all brokers.
     """
 
     resource_type: int = s.int8()
@@ -136,7 +136,7 @@ class AlterableConfig:
 
 @s.message
 class AlterConfigsResource:
-    """All settings of the resource; those not named are reset to their defaults."""
+    """All settings of the resource; a setting that is not named is reset to its default."""
 
     resource_type: int = s.int8()
     resource_name: str = s.string()

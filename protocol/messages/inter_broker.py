@@ -190,7 +190,7 @@ class RemainingPartition:
 
 @s.message
 class ControlledShutdownResponse:
-    """``remaining_partitions`` are those that the broker still leads because no other replica can."""
+    """``remaining_partitions``: the broker still leads them, because no other replica can."""
 
     error_code: int = s.int16()
     remaining_partitions: list[RemainingPartition] = s.array(RemainingPartition, default_factory=list)

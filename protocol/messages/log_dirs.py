@@ -28,7 +28,7 @@ class DescribeLogDirsTopic:
 
 @s.message
 class DescribeLogDirsResult:
-    """One log dir; ``total_bytes`` and ``usable_bytes`` are those of its volume."""
+    """One log dir; ``total_bytes`` and ``usable_bytes`` count its volume."""
 
     error_code: int = s.int16()
     log_dir: str = s.string()

@@ -482,7 +482,7 @@ async def test_those_who_wait_for_room_reconnect_after_a_loss(
         (b"\xff\xff\xff\xff", "frame length -1"),
         (b"\7\xff\xff\xff", "frame length 134217727"),
         (b"\0\0\0\3abc", "too short for a head"),
-        (b"\0\0\0\x08\x93\xce\0\0\0\x08\0\x05", "ApiVersionsResponse is 5"),
+        (b"\0\0\0\x08\x93\xce\0\0\0\x08\0\x05", "ApiVersionsResponse: Expected `array`, got `int`"),
         (b"\0\0\0\x08\x93\xce\0\0\0\x08\x63\x90", "correlation id 99 answers no request"),
     ],
 )

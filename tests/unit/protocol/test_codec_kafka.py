@@ -237,7 +237,7 @@ def test_a_client_id_that_is_no_string_is_malformed() -> None:
 )
 def test_an_undeclared_version_is_named_with_what_its_answer_needs(key: int, version: int) -> None:
     data = struct.pack(">hhih", key, version, 77, 0) + bytes(100)
-    with pytest.raises(UnsupportedVersion, match=f"api key {key} version {version} is not spoken") as caught:
+    with pytest.raises(UnsupportedVersion, match=f"key {key} version {version} is not supported") as caught:
         decode_request(memoryview(data))
     assert (caught.value.api_key, caught.value.api_version) == (key, version)
     assert caught.value.correlation_id == 77
@@ -527,7 +527,7 @@ def test_null_where_it_is_not_allowed_is_malformed() -> None:
 
 
 def test_nothing_is_compiled_before_it_is_needed() -> None:
-    spoken = codec_kafka._Spoken(ApiKey.METADATA, 5)
+    spoken = codec_kafka._ApiVersionCodec(ApiKey.METADATA, 5)
     first = spoken.decode_request
     data = memoryview(struct.pack(">iB", -1, 1))
     assert spoken.decode_request(data, 0) == MetadataRequest(topics=None)

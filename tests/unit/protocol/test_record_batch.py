@@ -145,13 +145,6 @@ def test_the_builder_refuses_what_no_longer_fits_and_takes_one_large_record() ->
     assert len(decode_records(small.build())) == small.record_count == 2
 
 
-def test_room_is_never_promised_in_vain() -> None:
-    builder = RecordBatchBuilder(max_bytes=500)
-    while builder.has_room_for(b"key", b"value"):
-        assert builder.append(b"key", b"value", None, 1) is not None
-    assert builder.record_count > 10
-
-
 def test_an_empty_batch_cannot_be_built() -> None:
     with pytest.raises(ApiError, match="at least one record"):
         RecordBatchBuilder().build()

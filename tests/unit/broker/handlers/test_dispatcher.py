@@ -76,7 +76,7 @@ def test_an_unknown_api_or_version_closes_the_connection(serving: Serving, key: 
     head = struct.pack(">hhih", key, version, 1, -1)
     connection = serving.run(Connection(head + bytes(20)))
     assert connection.closed is not None
-    assert f"api key {int(key)} version {version} is not spoken" in connection.closed
+    assert f"api key {int(key)} version {version} is not supported" in connection.closed
 
 
 def test_one_handler_answers_both_codecs_alike(serving: Serving) -> None:
