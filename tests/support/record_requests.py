@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from barnabas.broker.log.log_config import LogConfig
@@ -41,7 +40,7 @@ def produced(connection: Connection, index: int = 0) -> Any:
 
 def fetch_request(offset: int | None, *, version: int | None = None, **fields: Any) -> FetchRequest:
     """Of partition 0, from an offset; None names no partition. Fields of the request or of the partition."""
-    names = {field.name for field in dataclasses.fields(FetchPartition)}
+    names = set(FetchPartition.__struct_fields__)
     of_partition = {name: fields.pop(name) for name in names if name in fields}
     of_topic = {"topic": fields.pop("topic", TP.topic), "topic_id": fields.pop("topic_id", TOPIC_ID)}
     of_topic.pop("topic" if version is not None and version >= 13 else "topic_id")
