@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from barnabas.controller import events
-from barnabas.controller.context import Replica, ReplicaState
+from barnabas.controller.context import PartitionState, Replica, ReplicaState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -803,3 +803,17 @@ def test_after_a_stale_broker_epoch_the_registrations_are_read_again() -> None:
     )
     cluster.term.handle(answer)
     assert cluster.put == [events.BrokerChange()]
+
+
+def test_an_election_returns_an_outcome_for_each_partition() -> None:
+    cluster = cluster_with_topic()
+    cluster.zookeeper.shrink_isr(T0, 1)
+    partitions = cluster.term._partitions
+    cluster.term.context.suspected.add(BrokerId(1))
+    cluster.term.context.suspected.add(BrokerId(2))
+    partitions.move([T0, T1], PartitionState.OFFLINE)
+    assert partitions.trigger_online() == {
+        T0: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        T1: ErrorCode.NONE,
+    }
+    assert cluster.zookeeper.states[T1].leader == 3
