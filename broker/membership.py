@@ -118,7 +118,7 @@ class Membership:
         if self._stopping or self._must_register or epoch != self._epoch:
             return
         path = broker_id(registration.broker_id)
-        logger.critical("%s was deleted while its session lives; this broker registers again", path)
+        logger.critical("%s was deleted while its session is alive; this broker registers again", path)
         self._end_registration("the registration was deleted")
         self._register_again()
 

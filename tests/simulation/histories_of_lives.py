@@ -8,18 +8,18 @@ from barnabas.broker.replication.isr import PendingShrink
 from barnabas.protocol.ids import BrokerId
 from tests.simulation import mutations
 from tests.simulation.mutations import Mutation
-from tests.simulation.telling import (
+from tests.simulation.steps import (
     A,
     B,
     C,
-    be_reborn,
-    control,
-    die,
-    end,
-    joining,
-    put_out_of_isr,
+    deliver_requests,
+    heal_and_settle,
+    kill,
+    remove_from_isr,
     replicate,
-    tell,
+    restart_with_an_empty_disk,
+    run_controllers,
+    world_with_a_pending_expansion,
 )
 from tests.simulation.world import MAX_LAG_MS, World
 from tests.support.zookeeper_client import Door
@@ -30,7 +30,7 @@ def everybody_in_sync_goes_at_once() -> None:
     world = World(3)
     world.produce(A)
     world.settle()
-    put_out_of_isr(world, C)
+    remove_from_isr(world, C)
     world.produce(A)
     replicate(world, B)
     replicate(world, B)
@@ -38,14 +38,14 @@ def everybody_in_sync_goes_at_once() -> None:
     for broker in (A, B):
         world.brokers[broker].crash()
         world.expire(broker)
-    control(world)
+    run_controllers(world)
     world.check()
     assert (world.state.leader, set(world.state.isr)) == (-1, {A, B})
     world.brokers[B].wipe()
     world.brokers[A].start()
-    control(world)
+    run_controllers(world)
     assert (world.state.leader, set(world.state.isr)) == (A, {A})
-    end(world)
+    heal_and_settle(world)
 
 
 def an_expiry_heard_after_the_next_registration() -> None:
@@ -64,7 +64,7 @@ def an_expiry_heard_after_the_next_registration() -> None:
         continue
     world.settle()
     assert world.brokers[B].replicas.fence.reason is None
-    end(world)
+    heal_and_settle(world)
 
 
 def a_member_loses_its_disk_between_two_controllers() -> None:
@@ -72,14 +72,14 @@ def a_member_loses_its_disk_between_two_controllers() -> None:
     world = World(3)
     world.produce(A)
     world.settle()
-    be_reborn(world, B)
+    restart_with_an_empty_disk(world, B)
     world.elect_controller()
     world.check()
     assert (world.state.leader, set(world.state.isr)) == (A, {A, C})
-    tell(world, A, B, C)
-    die(world, A)
+    deliver_requests(world, A, B, C)
+    kill(world, A)
     assert (world.state.leader, set(world.state.isr)) == (C, {C})
-    end(world)
+    heal_and_settle(world)
     assert [entry.value for entry in world.truth.committed] == [0]
 
 
@@ -88,11 +88,11 @@ def a_leader_loses_its_tail_between_two_controllers() -> None:
     world = World(3)
     world.produce(A)
     world.settle()
-    be_reborn(world, A)
+    restart_with_an_empty_disk(world, A)
     world.elect_controller()
     world.check()
     assert (world.state.leader, world.state.leader_epoch, set(world.state.isr)) == (B, 1, {B, C})
-    end(world)
+    heal_and_settle(world)
     assert [entry.value for entry in world.truth.committed] == [0]
 
 
@@ -109,7 +109,7 @@ def all_restart_between_two_controllers() -> None:
     world.elect_controller()
     world.check()
     assert (world.state.leader, world.state.leader_epoch, set(world.state.isr)) == (A, 1, {A})
-    end(world)
+    heal_and_settle(world)
     assert [entry.value for entry in world.truth.committed] == [0]
 
 
@@ -132,15 +132,15 @@ def a_leader_whose_session_has_ended_puts_a_member_out() -> None:
     assert world.truth.acknowledged_end == 1
     assert set(world.state.isr) == {A, B, C}
     world.brokers[B].start()
-    control(world)
-    tell(world, A, B, C)
+    run_controllers(world)
+    deliver_requests(world, A, B, C)
     assert world.state.leader == C
-    end(world)
+    heal_and_settle(world)
 
 
 def a_joiner_loses_its_disk_before_anybody_notices() -> None:
     """It joins the ISR with its old broker epoch, and leaves when the controller sees the new one."""
-    world = joining()
+    world = world_with_a_pending_expansion()
     world.brokers[C].crash()
     world.brokers[C].wipe()
     world.check()
@@ -148,9 +148,9 @@ def a_joiner_loses_its_disk_before_anybody_notices() -> None:
     world.check()
     assert set(world.state.isr) == {A, B, C}
     world.brokers[C].start()
-    control(world)
+    run_controllers(world)
     assert set(world.state.isr) == {A, B}
-    end(world)
+    heal_and_settle(world)
 
 
 def _accepts(world: World, broker: BrokerId, acks: int = -1) -> bool:
@@ -175,14 +175,14 @@ def a_leader_that_does_not_hear_zookeeper() -> None:
         assert world.truth.acknowledged_end == 1
         # A is deposed and does not know it. The new leader and its followers no longer fetch from A.
         world.suspect(A)
-        control(world)
-        tell(world, B, C)
+        run_controllers(world)
+        deliver_requests(world, B, C)
         assert world.state.leader != A
         world.advance(2 * MAX_LAG_MS)
         assert not _accepts(world, A)
         world.doors[A] = Door.OPEN
         world.brokers[A].replicas.fence.heard()
-        end(world)
+        heal_and_settle(world)
 
 
 def a_leader_with_one_silent_follower_does_not_hear_zookeeper() -> None:
@@ -198,18 +198,18 @@ def a_leader_with_one_silent_follower_does_not_hear_zookeeper() -> None:
         assert _accepts(world, A)
         world.doors[A] = Door.OPEN
         world.brokers[A].replicas.fence.heard()
-        end(world)
+        heal_and_settle(world)
 
 
 def a_leader_that_is_alone_does_not_hear_zookeeper() -> None:
     """It has no follower to confirm that it still leads."""
     with World(3, min_insync_replicas=1) as world:
-        put_out_of_isr(world, B, C)
+        remove_from_isr(world, B, C)
         world.brokers[A].replicas.fence.silent("ZooKeeper is silent")
         assert not _accepts(world, A)
         world.brokers[A].replicas.fence.heard()
         assert _accepts(world, A)
-        end(world)
+        heal_and_settle(world)
 
 
 HISTORIES_OF_LIVES: dict[Callable[[], None], tuple[Mutation, ...]] = {

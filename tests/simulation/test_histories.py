@@ -17,20 +17,20 @@ from tests.simulation import mutations
 from tests.simulation.disk import BATCH_BYTES, Fault
 from tests.simulation.histories_of_lives import HISTORIES_OF_LIVES
 from tests.simulation.mutations import Mutation
-from tests.simulation.telling import (
+from tests.simulation.steps import (
     A,
     B,
     C,
     D,
-    be_reborn,
-    control,
-    die,
-    end,
+    deliver_requests,
     fetch_without_answer,
-    joining,
-    put_out_of_isr,
+    heal_and_settle,
+    kill,
+    remove_from_isr,
     replicate,
-    tell,
+    restart_with_an_empty_disk,
+    run_controllers,
+    world_with_a_pending_expansion,
 )
 from tests.simulation.world import MAX_LAG_MS, TP, World
 from tests.support.zookeeper_client import Door
@@ -44,14 +44,14 @@ def a_stale_high_watermark() -> None:
     fetch_without_answer(world, B, C)
     assert world.truth.acknowledged_end == 1
     assert world.brokers[B].partition.high_watermark == 0
-    die(world, C)
-    tell(world, A, B)
+    kill(world, C)
+    deliver_requests(world, A, B)
     assert world.brokers[B].partition.leader_epoch == 1
-    die(world, A)
-    tell(world, B)
+    kill(world, A)
+    deliver_requests(world, B)
     assert world.state.leader == B
     world.check()
-    end(world)
+    heal_and_settle(world)
     assert [entry.value for entry in world.truth.committed] == [0]
 
 
@@ -60,21 +60,21 @@ def a_fast_double_failover() -> None:
     world = World(3, min_insync_replicas=1)
     world.produce(A)
     world.settle()
-    die(world, A)
-    tell(world, B, C)
+    kill(world, A)
+    deliver_requests(world, B, C)
     world.brokers[A].start()
     world.clear_suspicion(A)
     world.settle()
     assert world.state.leader == B
     # B writes two records in its epoch, and dies before a follower has them.
     world.produce(B, 2, acks=1)
-    die(world, B)
-    tell(world, A, C)
+    kill(world, B)
+    deliver_requests(world, A, C)
     assert world.state.leader == A
     # A writes one record in its own epoch, at the same offsets.
     world.produce(A, 1, acks=1)
     world.brokers[B].start()
-    control(world)
+    run_controllers(world)
     world.settle()
     values = [entry.value for entry in world.truth.committed]
     assert values == [0, 3]
@@ -88,8 +88,8 @@ def a_zombie_leader() -> None:
     world.settle()
     world.brokers[A].is_paused = True
     world.expire(A)
-    control(world)
-    tell(world, B, C)
+    run_controllers(world)
+    deliver_requests(world, B, C)
     assert world.state.leader == B
     world.produce(B)
     replicate(world, C)
@@ -110,7 +110,7 @@ def a_zombie_leader() -> None:
     world.work_off(A)
     world.check()
     assert zombie.high_watermark == 1, "it must not commit records that no follower has"
-    end(world)
+    heal_and_settle(world)
     assert [entry.value for entry in world.truth.committed] == [0, 1]
 
 
@@ -119,41 +119,41 @@ def an_expansion_for_an_earlier_life() -> None:
     world = World(3, min_insync_replicas=1)
     world.produce(A)
     world.settle()
-    put_out_of_isr(world, C)
+    remove_from_isr(world, C)
     world.produce(A)
     replicate(world, B, C)
     replicate(world, B)
     assert world.truth.acknowledged_end == 3
     assert world.fetch(C)
     late = world.messages.pop()
-    be_reborn(world, C)
-    control(world)
-    tell(world, A, B, C)
+    restart_with_an_empty_disk(world, C)
+    run_controllers(world)
+    deliver_requests(world, A, B, C)
     world.messages.append(late)
     assert world.deliver()
     world.work_off(A)
     world.check()
     assert set(world.state.isr) == {A, B}
-    end(world)
+    heal_and_settle(world)
 
 
 def an_expansion_written_after_the_rebirth() -> None:
     """KIP-903: the replica loses its disk while the expansion waits to be written."""
-    world = joining()
+    world = world_with_a_pending_expansion()
     leader = world.brokers[A].partition
-    be_reborn(world, C)
-    control(world)
+    restart_with_an_empty_disk(world, C)
+    run_controllers(world)
     # The registration in ZooKeeper decides, whether the leader knows it or not.
     world.work_off(A)
     world.check()
     assert set(world.state.isr) == {A, B}
     assert isinstance(leader.isr, CommittedIsr), "no LeaderAndIsr would end the change"
-    end(world)
+    heal_and_settle(world)
 
 
 def a_lost_expansion_and_a_rebirth() -> None:
     """The expansion is written, its answer is lost, and the new member dies: that is no refusal."""
-    world = joining()
+    world = world_with_a_pending_expansion()
     world.doors[A] = Door.MUTE
     world.work_off(A)
     assert set(world.state.isr) == {A, B, C}
@@ -164,7 +164,7 @@ def a_lost_expansion_and_a_rebirth() -> None:
     leader = world.brokers[A].partition
     assert set(leader.isr.maximal) == {A, B, C}, "ZooKeeper has it: only the controller may undo it"
     world.brokers[C].start()
-    end(world)
+    heal_and_settle(world)
 
 
 def a_leader_without_zookeeper() -> None:
@@ -187,13 +187,13 @@ def a_leader_without_zookeeper() -> None:
     world.brokers[B].crash()
     world.expire(B)
     world.expire(A)
-    control(world)
-    tell(world, C)
+    run_controllers(world)
+    deliver_requests(world, C)
     assert world.state.leader == C
     world.check()
     assert world.truth.acknowledged_end == 1
     world.brokers[B].start()
-    end(world)
+    heal_and_settle(world)
 
 
 def an_expansion_whose_answer_was_lost() -> None:
@@ -201,7 +201,7 @@ def an_expansion_whose_answer_was_lost() -> None:
     world = World(2, min_insync_replicas=1)
     world.produce(A)
     world.settle()
-    put_out_of_isr(world, B)
+    remove_from_isr(world, B)
     world.doors[A] = Door.MUTE
     replicate(world, B)
     replicate(world, B)
@@ -209,7 +209,7 @@ def an_expansion_whose_answer_was_lost() -> None:
     assert set(world.state.isr) == {A, B}
     assert isinstance(world.brokers[A].partition.isr, PendingExpand)
     world.expire(A)
-    control(world)
+    run_controllers(world)
     assert world.state.leader == B
     world.doors[A] = Door.OPEN
     world.work_off(A)
@@ -217,23 +217,23 @@ def an_expansion_whose_answer_was_lost() -> None:
     world.produce(A)
     world.check()
     assert world.truth.acknowledged_end == 1
-    tell(world, B)
+    deliver_requests(world, B)
     world.produce(B)
     world.check()
     assert world.truth.acknowledged_end == 3
-    end(world)
+    heal_and_settle(world)
 
 
 def a_laggard_joins_a_new_leader() -> None:
     """A new leader's high watermark is stale: a follower that reaches it may lack committed records."""
     world = World(4)
-    put_out_of_isr(world, C)
+    remove_from_isr(world, C)
     world.produce(A)
     replicate(world, B, D)
     fetch_without_answer(world, B, D)
     assert world.truth.acknowledged_end == 2
-    die(world, A)
-    tell(world, B, C)
+    kill(world, A)
+    deliver_requests(world, B, C)
     leader = world.brokers[B].partition
     assert (leader.is_leader, leader.high_watermark, leader.log_end_offset) == (True, 1, 2)
     assert world.fetch(C, max_bytes=BATCH_BYTES)
@@ -245,7 +245,7 @@ def a_laggard_joins_a_new_leader() -> None:
     world.work_off(B)
     world.check()
     assert isinstance(leader.isr, CommittedIsr)
-    end(world)
+    heal_and_settle(world)
 
 
 def a_controller_wakes_from_a_pause() -> None:
@@ -255,7 +255,7 @@ def a_controller_wakes_from_a_pause() -> None:
     world.settle()
     old, channels = world.hosts[BrokerId(0)], world.channels[-1]
     world.suspect(A)
-    control(world)
+    run_controllers(world)
     assert world.state.leader == B
     unsaid = {broker: list(link.queue.waiting) for broker, link in channels.links.items()}
     assert unsaid[B]
@@ -268,8 +268,8 @@ def a_controller_wakes_from_a_pause() -> None:
     world.settle()
     assert world.channels[-1].source != old.id
     world.channels[-1].suspect(B)
-    control(world)
-    tell(world, A, C)
+    run_controllers(world)
+    deliver_requests(world, A, C)
     world.channels[-1].clear_suspicion(B)
     world.settle()
     before = world.state
@@ -284,10 +284,10 @@ def a_controller_wakes_from_a_pause() -> None:
             world.check()
         assert view is None or world.brokers[broker].partition.view() == view
     assert old.member.controller.is_active
-    control(world)
+    run_controllers(world)
     assert not old.member.controller.is_active
     assert world.state == before
-    end(world)
+    heal_and_settle(world)
 
 
 def a_leader_that_misses_an_epoch_of_another() -> None:
@@ -302,17 +302,17 @@ def a_leader_that_misses_an_epoch_of_another() -> None:
     assert world.brokers[C].log.log_end_offset == 1
     # A stays in epoch 0. B leads in epoch 1 and writes another record at that offset, which C copies.
     world.move_leadership(B)
-    tell(world, B, C)
+    deliver_requests(world, B, C)
     world.produce(B, acks=1)
     replicate(world, C)
     replicate(world, C)
     assert [entry.value for entry in world.brokers[C].view.between(0, 1)] == [1]
-    die(world, B)
-    tell(world, A)
+    kill(world, B)
+    deliver_requests(world, A)
     assert world.brokers[A].partition.leader_epoch == 2
     world.check()
     assert world.truth.acknowledged_end == 0, "C has another record at that offset"
-    end(world)
+    heal_and_settle(world)
     assert [entry.value for entry in world.truth.committed] == [0]
 
 
@@ -322,8 +322,8 @@ def a_follower_that_ends_where_the_leader_starts() -> None:
     world.produce(A, 2)
     world.settle()
     world.produce(A, acks=1)
-    die(world, A)
-    tell(world, B, C)
+    kill(world, A)
+    deliver_requests(world, B, C)
     assert world.state.leader == B
     # One batch, from offset 2 to 4, of which the first record is deleted.
     world.produce(B, 3, is_one_batch=True)
@@ -332,7 +332,7 @@ def a_follower_that_ends_where_the_leader_starts() -> None:
     world.brokers[B].partition.delete_records(3)
     world.brokers[A].start()
     assert world.brokers[A].log.log_end_offset == 3
-    end(world)
+    heal_and_settle(world)
 
 
 def a_leader_commits_after_its_disk_has_failed() -> None:
@@ -349,11 +349,11 @@ def a_leader_commits_after_its_disk_has_failed() -> None:
     world.work_off(A)
     world.check()
     assert world.truth.acknowledged_end == 1
-    control(world)
-    tell(world, A)
-    control(world)
+    run_controllers(world)
+    deliver_requests(world, A)
+    run_controllers(world)
     assert world.state.leader == B
-    end(world)
+    heal_and_settle(world)
 
 
 HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {

@@ -11,7 +11,7 @@ from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic
-from tests.simulation.telling import A, B, C, control, replicate, tell
+from tests.simulation.steps import A, B, C, deliver_requests, replicate, run_controllers
 from tests.simulation.topics import Topics
 from tests.simulation.world import MAX_LAG_MS, World
 
@@ -38,11 +38,11 @@ def _removed_by_hand() -> World:
     world.produce(A, tp=TP)
     world.settle()
     topics.hide(TP.topic)
-    control(world)
+    run_controllers(world)
     return world
 
 
-def test_a_topic_that_was_removed_by_hand_and_made_anew_in_one_look_is_led() -> None:
+def test_a_topic_removed_and_created_again_between_two_reads_gets_a_leader() -> None:
     world = World(3)
     topics = Topics(world)
     assert _create(world, A, B) == [ErrorCode.NONE]
@@ -52,7 +52,7 @@ def test_a_topic_that_was_removed_by_hand_and_made_anew_in_one_look_is_led() -> 
     world.settle()
 
 
-def test_a_topic_that_was_removed_by_hand_and_made_anew_is_led_by_who_has_the_old_one() -> None:
+def test_a_broker_with_the_log_of_a_removed_topic_leads_the_new_one() -> None:
     world = _removed_by_hand()
     assert _create(world, A, B) == [ErrorCode.NONE]
     world.settle()
@@ -60,31 +60,31 @@ def test_a_topic_that_was_removed_by_hand_and_made_anew_is_led_by_who_has_the_ol
     assert len(old.committed) == 1
 
 
-def test_what_a_broker_was_to_hear_of_the_old_topic_is_not_said_of_the_new_one() -> None:
+def test_waiting_requests_about_the_old_topic_are_not_sent_for_the_new_one() -> None:
     world = World(3)
     topics = Topics(world)
     assert _create(world, A, B) == [ErrorCode.NONE]
     # Broker 2 has no request of the controller yet; the new topic has no replica there.
-    control(world)
+    run_controllers(world)
     topics.hide(TP.topic)
-    control(world)
+    run_controllers(world)
     assert _create(world, A, C) == [ErrorCode.NONE]
     world.settle()
     (new,) = [truth for truth in world.truths.values() if truth.tp == TP and not truth.is_hidden]
     assert new.partition(world.brokers[B]) is None
 
 
-def test_a_follower_of_the_new_topic_gets_nothing_of_the_old_one() -> None:
+def test_a_follower_of_the_new_topic_fetches_no_records_of_the_old_one() -> None:
     world = _removed_by_hand()
     # Broker 2 sets its log aside when it returns; broker 1 still leads the old topic, in the same epoch.
     world.brokers[B].crash()
     world.expire(B)
     world.brokers[B].start()
-    control(world)
-    tell(world, B)
+    run_controllers(world)
+    deliver_requests(world, B)
     assert _create(world, A, B) == [ErrorCode.NONE]
-    control(world)
-    tell(world, B)
+    run_controllers(world)
+    deliver_requests(world, B)
     (new,) = [truth for truth in world.truths.values() if truth.tp == TP and not truth.is_hidden]
     assert new.partition(world.brokers[B]) is not None
     replicate(world, B)
@@ -107,9 +107,9 @@ def test_a_leader_of_the_old_topic_changes_no_isr_of_the_new_one(
     world.produce(A, tp=TP)
     world.check()
     topics.hide(TP.topic)
-    control(world)
+    run_controllers(world)
     assert _create(world, *replicas) == [ErrorCode.NONE]
-    control(world)
+    run_controllers(world)
     if is_garbled:
         topics.garble(TP.topic)
     before = world.state_of(TP)

@@ -1,4 +1,4 @@
-"""Building blocks of histories that are written step by step."""
+"""Steps of histories that are written by hand."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ def fetch_without_answer(world: World, *followers: BrokerId) -> None:
         world.check()
 
 
-def die(world: World, broker: BrokerId) -> None:
+def kill(world: World, broker: BrokerId) -> None:
     """A process is killed, and the controller notices at once."""
     world.brokers[broker].crash()
     world.suspect(broker)
-    control(world)
+    run_controllers(world)
 
 
-def be_reborn(world: World, broker: BrokerId) -> None:
-    """A broker loses its disk and restarts; the controller has not noticed yet."""
+def restart_with_an_empty_disk(world: World, broker: BrokerId) -> None:
+    """A broker restarts without its disk; the controller has not noticed yet."""
     world.brokers[broker].crash()
     world.brokers[broker].wipe()
     world.brokers[broker].start()
 
 
-def control(world: World) -> None:
+def run_controllers(world: World) -> None:
     while world.control():
         world.check()
 
 
-def tell(world: World, *brokers: BrokerId) -> None:
-    """Deliver the requests of the latest controller to these brokers."""
+def deliver_requests(world: World, *brokers: BrokerId) -> None:
+    """Deliver the latest controller's requests to these brokers."""
     for broker in brokers:
         while world.deliver_control(world.channels[-1], broker):
             world.check()
 
 
-def end(world: World) -> None:
+def heal_and_settle(world: World) -> None:
     world.heal()
     world.settle()
 
 
-def put_out_of_isr(world: World, *followers: BrokerId) -> None:
+def remove_from_isr(world: World, *followers: BrokerId) -> None:
     """The leader, broker 1, removes these followers from the ISR: they miss a record and lag too long."""
     others = [broker for broker in world.brokers if broker not in (A, *followers)]
     world.produce(A, acks=1)
@@ -70,12 +70,12 @@ def put_out_of_isr(world: World, *followers: BrokerId) -> None:
     assert set(world.state.isr) == {A, *others}
 
 
-def joining() -> World:
+def world_with_a_pending_expansion() -> World:
     """Broker 3 left the ISR and has caught up again; the expansion waits to be written to ZooKeeper."""
     world = World(3, min_insync_replicas=1)
     world.produce(A)
     world.settle()
-    put_out_of_isr(world, C)
+    remove_from_isr(world, C)
     replicate(world, C)
     replicate(world, C)
     assert isinstance(world.brokers[A].partition.isr, PendingExpand)
