@@ -167,8 +167,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         with self._lock:
             out = pipeline.take_sendable()
-            self._queue_up_if_possible()
-            reason = pipeline.due_close()
+            if pipeline.pending:
+                self._queue_up_if_possible()
+            reason = "" if pipeline.phase is Phase.OPEN else pipeline.due_close()
         if out:
             self._last_active_ns = time.monotonic_ns()
             if len(out) == 1:
@@ -263,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
             lane = pipeline.finish(request)
             if lane is None:
                 self._queue = None
-            elif self._lanes.queues[self._worker_lane(lane)] is queue:
+            elif self._queue_of_next(lane) is queue:
                 return True
             else:
                 self._queue_up(lane)
@@ -286,14 +287,14 @@ class Connection(asyncio.BufferedProtocol):
 
         The queue counts before another thread can take, so its count is never below what is there.
         """
-        self._queue = self._lanes.queues[self._worker_lane(lane)]
+        self._queue = self._queue_of_next(lane)
         return self._queue.add(self, len(self._pipeline.pending), self._thread.wake_for_room)
 
-    def _worker_lane(self, lane: Lane) -> Lane:
-        """The lane of the next request, which a worker runs."""
+    def _queue_of_next(self, lane: Lane) -> RequestQueue[Connection]:
+        """The queue of the next request, which is in that lane and will run on a worker."""
         if lane is Lane.NETWORK:
             lane = self._pipeline.pending[0].lane = Lane.GENERAL
-        return lane
+        return self._lanes.queues[lane]
 
 
 class NetworkThread:

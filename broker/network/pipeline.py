@@ -127,7 +127,7 @@ class Pipeline:
 
         The connection is claimed until `finish` returns None.
         """
-        if self.is_claimed or not self._may_run():
+        if self.is_claimed or not self.pending or not self._may_run():
             return None
         self.is_claimed = True
         return self.pending[0].lane
@@ -144,14 +144,13 @@ class Pipeline:
         """
         if request is not None and request.rest is not None:
             self.pending.appendleft(request)
-        if self._may_run():
+        if self.pending and self._may_run():
             return self.pending[0].lane
         self.is_claimed = False
         return None
 
     def _may_run(self) -> bool:
-        if not self.pending:
-            return False
+        """Whether the next pending request may run."""
         if self.phase is Phase.CLOSED:
             # It only has to be dropped.
             return True

@@ -28,6 +28,9 @@ class Lane(Enum):
     CONTROL = "control"
     """A worker for the controller's requests, which wait for no client's."""
 
+    # The hash of an Enum is computed in Python, and lanes are keys for each request.
+    __hash__ = object.__hash__
+
 
 Buffers = Sequence[bytes | bytearray | memoryview]
 """The bytes of a response in order, length bytes included; memoryviews are of single bytes, contiguous."""
