@@ -259,7 +259,7 @@ class Channel:
             entry.answer.set_result(outcome)
         else:
             entry.answer.set_exception(outcome)
-            # The caller sees it; if it is cancelled at this moment, asyncio must not warn.
+            # A caller that is cancelled at this moment never retrieves it; asyncio must not warn then.
             entry.answer.exception()
 
     def _watch(self, deadline: float) -> None:

@@ -39,11 +39,11 @@ class Compression(IntEnum):
     @classmethod
     def parse(cls, name: str) -> Compression:
         """Read a `compression.type`; raises InvalidConfiguration naming the value."""
-        found = cls.__members__.get(name.strip().upper())
-        if found is None:
-            known = ", ".join(member.name.lower() for member in cls)
-            raise InvalidConfiguration(f"compression type {name!r} is unknown; expected one of {known}")
-        return found
+        compression = cls.__members__.get(name.strip().upper())
+        if compression is None:
+            names = ", ".join(member.name.lower() for member in cls)
+            raise InvalidConfiguration(f"compression type {name!r} is unknown; expected one of {names}")
+        return compression
 
 
 MAX_EXPANSION: Final = (1, 1_032, 22, 255, 32_768)

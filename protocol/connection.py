@@ -53,7 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         return None if self._transport is None else self._transport.get_extra_info("peername")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transport is one in all but name.
+        # uvloop's transport has the same methods, but not the base class.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
         sock = transport.get_extra_info("socket")
@@ -149,6 +149,6 @@ async def _addresses(endpoint: Endpoint) -> list[str]:
         ipaddress.ip_address(endpoint.host)
     except ValueError:
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(info[4][0]) for info in found))
+        infos = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(info[4][0]) for info in infos))
     return [endpoint.host]

@@ -105,8 +105,8 @@ def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
     any other way (headers, a long timestamp delta, malformed bytes), fails one of the comparisons and is read
     again by `_decode_record`, which handles every form and every error.
     """
-    found: list[RecordFields] = []
-    append = found.append
+    fields: list[RecordFields] = []
+    append = fields.append
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     previous_delta = -1
@@ -179,7 +179,7 @@ def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
             raise _malformed("offset delta", start, delta, size)
         previous_delta = delta
         append((base_offset + delta, timestamp, key, value, headers))
-    return found, position
+    return fields, position
 
 
 def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:

@@ -335,7 +335,7 @@ async def test_a_late_answer_fails_its_request_and_closes_the_connection(
     assert len(server.peers) == 2
 
 
-async def test_the_earliest_deadline_counts_whatever_the_order_of_the_requests(
+async def test_the_earliest_deadline_counts_in_any_order_of_requests(
     server: Server, channel_to: MakeChannel
 ) -> None:
     server.answers = False
@@ -404,7 +404,7 @@ async def test_a_cancelled_caller_keeps_its_place_until_the_answer_comes(
     assert (await next_one).throttle_time_ms == 1
 
 
-async def test_a_caller_that_is_cancelled_while_it_waits_for_room_takes_none(
+async def test_a_caller_that_is_cancelled_while_it_waits_takes_no_slot(
     server: Server, channel_to: MakeChannel
 ) -> None:
     server.answers = False
@@ -459,7 +459,7 @@ async def test_an_orderly_close_by_the_peer_says_so(server: Server, channel_to: 
         await task
 
 
-async def test_those_who_wait_for_room_reconnect_after_a_loss(
+async def test_callers_that_wait_for_a_slot_reconnect_after_a_loss(
     server: Server, channel_to: MakeChannel
 ) -> None:
     channel = channel_to(server, max_in_flight=1)
@@ -533,7 +533,7 @@ async def test_a_connection_that_owes_an_answer_is_not_idle(server: Server, chan
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_port_that_nobody_listens_on_refuses(channel_to: MakeChannel, host: str) -> None:
+async def test_a_port_without_a_listener_refuses(channel_to: MakeChannel, host: str) -> None:
     channel = channel_to(Endpoint(host, closed_port()))
     with pytest.raises(ConnectionRefused, match="refused the connection"):
         await channel.request(ASK)
@@ -557,7 +557,7 @@ async def test_no_attempt_is_made_before_the_back_off_has_passed(channel_to: Mak
             await call
 
 
-async def test_a_channel_finds_its_peer_when_it_comes_up(channel_to: MakeChannel) -> None:
+async def test_a_channel_connects_when_its_peer_comes_up(channel_to: MakeChannel) -> None:
     port = closed_port()
     channel = channel_to(Endpoint("127.0.0.1", port))
     with pytest.raises(ConnectionRefused):
@@ -644,7 +644,7 @@ async def test_a_connection_to_itself_is_known_as_one() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_connection_to_a_peer_is_none_to_itself(server: Server) -> None:
+async def test_a_connection_to_a_peer_is_not_to_itself(server: Server) -> None:
     connection = await open_connection(server.endpoint, lambda: Connection(NobodyCares(), BufferPool(), 1000))
     assert not connection.is_to_itself()
     assert connection.is_usable
@@ -689,7 +689,7 @@ async def test_close_while_connecting_fails_the_callers(
     await until(lambda: all(peer.at_end for peer in server.peers))
 
 
-async def test_close_fails_those_who_wait_for_room(server: Server, channel_to: MakeChannel) -> None:
+async def test_close_fails_callers_that_wait_for_a_slot(server: Server, channel_to: MakeChannel) -> None:
     server.answers = False
     channel = channel_to(server, max_in_flight=1)
     tasks = asking(channel, 4)

@@ -350,7 +350,7 @@ async def test_a_channel_may_be_closed_while_it_negotiates(
     await until(lambda: server.open_connections == 0)
 
 
-async def test_a_client_id_that_no_frame_has_room_for_is_said_and_hinders_nothing(
+async def test_a_client_id_that_is_too_long_is_refused_and_frees_its_slot(
     server: KafkaServer, channel_to: MakeChannel
 ) -> None:
     channel = channel_to(client_id="x" * 40_000)

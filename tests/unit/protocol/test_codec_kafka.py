@@ -74,7 +74,7 @@ def request_bytes(body: Any, version: int, client_id: str = "c") -> bytes:
 
 
 def metadata_head(version: int = 1) -> bytes:
-    """A request header and nothing behind it."""
+    """A request header without a body."""
     return struct.pack(">hhihc", ApiKey.METADATA, version, 7, 1, b"c")
 
 
@@ -90,7 +90,7 @@ def refusal(data: bytes) -> str:
 @pytest.mark.parametrize("case", CASES, ids=str)
 @given(data=st.data())
 @settings(max_examples=4, deadline=None)
-def test_what_is_not_whole_is_refused_at_every_length(case: Case, data: st.DataObject) -> None:
+def test_a_truncated_message_is_refused_at_every_length(case: Case, data: st.DataObject) -> None:
     body = data.draw(messages(case.api.response, case.version))
     whole = payload(encode_response(case.api.key, case.version, 7, body))
     for length in range(min(len(whole), 400)):
@@ -135,7 +135,7 @@ def test_arbitrary_bytes_are_a_message_or_refused(key: int, version: int, rest: 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @given(data=st.data())
 @settings(max_examples=2, deadline=None)
-def test_bytes_behind_a_message_are_ignored(case: Case, data: st.DataObject) -> None:
+def test_bytes_after_a_message_are_ignored(case: Case, data: st.DataObject) -> None:
     body = data.draw(messages(case.api.request, case.version))
     head = decode_request(memoryview(request_bytes(body, case.version) + b"\x00\x01\x02"))
     assert head.body == body
@@ -166,7 +166,7 @@ def test_received_records_are_views_of_the_frame(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(0, 13))
-def test_a_request_for_all_topics_is_told_from_one_for_none(version: int) -> None:
+def test_a_request_for_all_topics_differs_from_one_for_no_topic(version: int) -> None:
     if version > 0:
         assert (
             decode_request(memoryview(request_bytes(MetadataRequest(topics=None), version))).body.topics
@@ -180,7 +180,7 @@ def test_a_client_without_a_name_is_understood() -> None:
     assert decode_request(memoryview(data)) == (ApiKey.METADATA, 1, 9, None, MetadataRequest(topics=None))
 
 
-def test_kafkas_requests_are_told_from_native_ones_by_their_first_byte() -> None:
+def test_the_first_byte_tells_kafkas_requests_from_native_ones() -> None:
     assert is_kafka(memoryview(request_bytes(MetadataRequest(topics=None), 12)))
     assert not is_kafka(memoryview(b"\x95\xce"))
     assert not is_kafka(memoryview(b""))

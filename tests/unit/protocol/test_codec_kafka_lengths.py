@@ -21,7 +21,7 @@ def produce(sizes: list[int]) -> memoryview:
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-def test_records_are_found_whatever_size_their_length_takes(boundary: int) -> None:
+def test_records_are_read_with_lengths_of_every_size(boundary: int) -> None:
     sizes = [boundary + offset for offset in (-2, -1, 0, 1)]
     (topic,) = decode_request(produce(sizes)).body.topic_data
     assert [len(data.records) for data in topic.partition_data] == sizes

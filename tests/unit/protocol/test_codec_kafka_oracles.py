@@ -117,7 +117,7 @@ def _kio_frame(header: Any, body: Any) -> bytes:
 # ---- kafka-python
 
 with warnings.catch_warnings():
-    # It reads its definitions by a way of importlib that Python 3.11 alone deprecates.
+    # It loads its definitions in a way that only Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     _MODULES = [
         importlib.import_module(f"kafka.protocol.{name}")

@@ -162,7 +162,7 @@ def test_records_may_be_sent_from_several_buffers_or_be_null_or_empty() -> None:
     assert batches_of(decode_request(frame).body) == [b"abc", None, b"", b"", b"d"]
 
 
-def test_a_native_request_is_told_from_kafkas_by_its_first_byte() -> None:
+def test_the_first_byte_tells_native_requests_from_kafkas() -> None:
     assert is_native(payload(encode_request(1, "c", produce(b"x"))))
     assert not is_native(memoryview(b"\0\0\0\7"))
     assert not is_native(memoryview(b""))
@@ -195,12 +195,12 @@ def test_a_missing_field_without_default_is_refused() -> None:
     )
 
 
-def test_bytes_behind_the_last_records_field_are_ignored() -> None:
+def test_bytes_after_the_last_records_field_are_ignored() -> None:
     frame = bytes(payload(encode_request(1, "c", produce(b"x")))) + b"from a later version"
     assert batches_of(decode_request(memoryview(frame)).body) == [b"x"]
 
 
-def test_bytes_behind_the_array_within_the_head_are_refused() -> None:
+def test_bytes_after_the_array_within_the_head_are_refused() -> None:
     frame = bytearray(request_bytes([3, 1, "c", []]).tobytes() + b"\x01")
     struct.pack_into(">I", frame, 2, len(frame))
     assert "malformed head" in refusal(frame)
@@ -270,7 +270,7 @@ def test_a_wrong_head_is_refused(head: list[Any], complaint: str) -> None:
         b"\x95\xce\0\0\0\x0a\x03\x01\xa1\xff",
     ],
 )
-def test_a_head_that_is_none_is_refused(data: bytes) -> None:
+def test_a_malformed_head_is_refused(data: bytes) -> None:
     refusal(data)
 
 

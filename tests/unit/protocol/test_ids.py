@@ -62,5 +62,5 @@ def test_a_list_of_no_endpoints_is_refused(text: str) -> None:
         parse_endpoints(text)
 
 
-def test_the_topic_id_that_means_none_is_all_zero() -> None:
+def test_no_topic_id_is_all_zero() -> None:
     assert NO_TOPIC_ID.bytes == bytes(16)

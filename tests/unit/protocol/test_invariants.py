@@ -21,7 +21,7 @@ def test_a_condition_that_holds_costs_no_formatting() -> None:
     invariant(True, "%s", Unprintable())
 
 
-def test_a_broken_condition_is_told_with_its_values() -> None:
+def test_a_broken_condition_is_reported_with_its_values() -> None:
     with pytest.raises(InvariantViolation, match=r"^offset 5 of t-0 is below 7$"):
         invariant(False, "offset %d of %s is below %d", 5, "t-0", 7)
 

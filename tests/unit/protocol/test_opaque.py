@@ -1,4 +1,4 @@
-"""Fields of opaque bytes in both codecs: null, in arrays, beside records, and wrong."""
+"""Fields of opaque bytes in both codecs: null, in arrays, in messages with records, and wrong."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def encoded(body: object, flexible: bool) -> bytes:
 
 @pytest.mark.parametrize("flexible", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16_383, 40_000])
-def test_opaque_bytes_come_back_whatever_size_their_length_takes(flexible: bool, size: int) -> None:
+def test_opaque_bytes_are_read_with_lengths_of_every_size(flexible: bool, size: int) -> None:
     sent = Opaque(one=b"a" * size, many=[b"", b"b" * size, b"c"])
     data = encoded(sent, flexible)
     assert compile_decoder(Opaque, 0, flexible)(memoryview(data), 0) == sent
@@ -52,7 +52,7 @@ def test_null_is_not_empty() -> None:
 
 
 @pytest.mark.parametrize("flexible", [False, True])
-def test_opaque_bytes_beside_records_do_not_keep_the_frame_alive(flexible: bool) -> None:
+def test_opaque_bytes_of_a_message_with_records_do_not_keep_the_frame_alive(flexible: bool) -> None:
     data = encoded(BesideRecords(one=b"kept", batches=b"batch"), flexible)
     found = compile_decoder(BesideRecords, 0, flexible)(memoryview(data), 0)
     assert type(found.one) is bytes
@@ -71,7 +71,7 @@ def test_any_buffer_can_be_sent(buffer: type) -> None:
 @pytest.mark.parametrize(
     "length", [b"\x00\x00\x00\x05", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\x00\x00\x00"]
 )
-def test_a_length_that_is_not_there_is_malformed(length: bytes) -> None:
+def test_a_length_beyond_the_end_is_malformed(length: bytes) -> None:
     with pytest.raises(MalformedFrame, match=r"SyncGroupResponse\.assignment claims .* bytes"):
         compile_decoder(SyncGroupResponse, 0, False)(memoryview(b"\x00\x00" + length + b"abcd"), 0)
 

@@ -176,7 +176,7 @@ def test_every_prefix_of_a_batch_is_refused(compression: Compression) -> None:
         assert code_of(batch[:cut]) is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_every_flipped_bit_behind_the_leader_epoch_is_found() -> None:
+def test_every_flipped_bit_after_the_leader_epoch_is_detected() -> None:
     batch = build_batch([(b"key", b"value")], base_offset=3)
     for bit in range(16 * 8, len(batch) * 8):
         damaged = bytearray(batch)

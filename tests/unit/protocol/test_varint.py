@@ -34,7 +34,7 @@ def test_known_numbers_have_known_bytes(value: int, expected: str) -> None:
 
 
 @given(LONGS, st.binary(max_size=4), st.binary(max_size=4))
-def test_any_number_is_read_back_amid_other_bytes(value: int, before: bytes, after: bytes) -> None:
+def test_any_number_is_read_back_between_other_bytes(value: int, before: bytes, after: bytes) -> None:
     encoded = encode_varint(value)
     data = before + encoded + after
     assert decode_varint(memoryview(data), len(before)) == (value, len(before) + len(encoded))
