@@ -23,8 +23,9 @@ from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
+from tests.support.waiting import wait_for
 
-from ..cluster.tools import ClusterView, close_session, eventually
+from ..cluster.tools import ClusterView, close_session
 from .disk_faults import cut_power, flip_a_bit, partition_folders
 from .sessions import session_password
 
@@ -162,7 +163,7 @@ class Nemesis:
             self._cluster.broker(broker_id).check_alive()
             return log.read_text().count(_SERVES) > before
 
-        eventually(is_serving, _START_TIMEOUT_S, f"broker {broker_id} does not start", 0.1)
+        wait_for(is_serving, f"broker {broker_id} does not start")
 
     def _delete_controller(self) -> None:
         with ClusterView(self._cluster).zookeeper() as zookeeper:
@@ -235,7 +236,7 @@ class Nemesis:
             said.append(done.stdout + done.stderr)
             return done.returncode == 0
 
-        eventually(is_repaired, _START_TIMEOUT_S, lambda: f"not repaired: {said[-1]}", 0.5)
+        wait_for(is_repaired, lambda: f"not repaired: {said[-1]}")
 
     def _check_nobody_died(self) -> None:
         for broker in self._cluster.brokers:

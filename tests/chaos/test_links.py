@@ -19,9 +19,10 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from tests.support.waiting import wait_for
 
 from ..cluster.raw_client import RawClient, batch_of
-from ..cluster.tools import ClusterView, eventually
+from ..cluster.tools import ClusterView
 from .history import SentRecord, value_of
 from .links import ZOOKEEPER, Links
 from .workload import Load, stop_and_judge
@@ -138,8 +139,8 @@ def test_a_leader_without_zookeeper_stops_acknowledging_and_others_go_on(linked:
         linked.links.sever(leader, ZOOKEEPER)
         # Clients, followers and the controller reach it as before. Others lead before it can know.
         with RawClient(linked.cluster.broker(leader).endpoint) as client:
-            eventually(lambda: linked.is_fenced(client), 20, "the former leader does not fence itself")
-        eventually(lambda: linked.view.leader("t") != leader, 20, "nobody else comes to lead")
+            wait_for(lambda: linked.is_fenced(client), "the former leader does not fence itself")
+        wait_for(lambda: linked.view.leader("t") != leader, "nobody else comes to lead")
         load.wait_progress("under the new leader", timeout_s=30)
 
     suffer(linked, act)

@@ -16,8 +16,7 @@ from typing import Final
 from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin, Producer
 from barnabas.protocol.errors import BarnabasError
-
-from ..cluster.tools import eventually
+from tests.support.waiting import wait_for
 
 _NAMES: Final = ("churn-a", "churn-b", "churn-c")
 _TIMEOUT_MS: Final = 5_000
@@ -75,7 +74,9 @@ class TopicChurn:
             )
 
         wanted = self._partitions
-        eventually(holds, timeout_s, lambda: f"topics acknowledged {wanted}, the cluster has {seen[-1]}", 0.2)
+        wait_for(
+            holds, lambda: f"topics acknowledged {wanted}, the cluster has {seen[-1]}", timeout_s=timeout_s
+        )
         with Producer(bootstrap_servers=self._bootstrap, acks="all") as producer:
             for name, count in self._partitions.items():
                 for partition in range(count):

@@ -21,8 +21,8 @@ from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.records import decode_records
+from tests.support.waiting import wait_for
 
-from ..cluster.tools import eventually
 from .checker import Verdict, check
 from .history import History, SentRecord, number_of, value_of
 
@@ -114,10 +114,10 @@ class Load:
         def has_progressed() -> bool:
             return not behind()
 
-        eventually(
+        wait_for(
             has_progressed,
-            timeout_s,
             lambda: f"no progress {when} on {', '.join(behind())}; problems: {self.problems[-5:]}",
+            timeout_s=timeout_s,
         )
 
     @property

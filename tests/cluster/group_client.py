@@ -26,9 +26,9 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
 )
+from tests.support.waiting import wait_for
 
 from .raw_client import RawClient
-from .tools import eventually
 
 OFFSETS_TOPIC = "__consumer_offsets"
 DEADLINE_S = 30.0
@@ -194,4 +194,4 @@ def wait_progress(committers: list[Committer], when: str, timeout_s: float = DEA
         assert [c.problem for c in committers if c.problem is not None] == []
         return all(c.acknowledged >= goal for c, goal in zip(committers, goals, strict=True))
 
-    eventually(is_so, timeout_s, lambda: f"{when}: {[(c.acknowledged, c.tried) for c in committers]}")
+    wait_for(is_so, lambda: f"{when}: {[(c.acknowledged, c.tried) for c in committers]}", timeout_s=timeout_s)

@@ -30,9 +30,10 @@ from barnabas.protocol.messages.partitions import CreatePartitionsRequest, Creat
 from barnabas.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from barnabas.protocol.record_batch import write_crc
 from barnabas.protocol.schema import APIS, ApiKey
+from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, batch_of, encoded, frame, produce_request
-from .tools import ClusterView, eventually
+from .tools import ClusterView
 
 TOPIC = "t"
 
@@ -126,7 +127,7 @@ def test_nonsense_closes_its_connection_with_one_line_in_the_log(
         def lines() -> list[str]:
             return [line for line in log.read_text()[before:].splitlines() if peer in line]
 
-        eventually(lambda: len(lines()) > 0, 10, f"no line about {peer}")
+        wait_for(lambda: len(lines()) > 0, f"no line about {peer}")
         assert len(lines()) == 1, lines()
         assert "malformed" in lines()[0] or "unsupported" in lines()[0]
         assert bystander.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False)).brokers

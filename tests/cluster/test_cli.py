@@ -13,8 +13,9 @@ import pytest
 
 from barnabas.cli import exit_codes
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.process import ProcessId, wait_until
+from barnabas.deploy.process import ProcessId
 from barnabas.deploy.state import read_record
+from tests.support.waiting import wait_for
 
 from .tools import COMMAND, clean_environment, run_command
 
@@ -201,7 +202,7 @@ def test_status_shows_every_replica_and_every_problem(barnabas: Barnabas, cluste
         # On a busy machine a broker may miss the time-out of one command.
         return not found["problems"] and all(r["high_watermark"] == 2 for r in partition["replicas"])
 
-    assert wait_until(settled, 60), found
+    wait_for(settled, found)
     assert [broker["id"] for broker in found["brokers"]] == [1, 2, 3]
     assert sum(broker["is_controller"] for broker in found["brokers"]) == 1
 
@@ -210,7 +211,7 @@ def test_status_shows_every_replica_and_every_problem(barnabas: Barnabas, cluste
         assert "t-0" in done.stdout
         return done.returncode == exit_codes.OK
 
-    assert wait_until(shown_as_well, 60)
+    wait_for(shown_as_well)
 
     watcher = subprocess.Popen(
         [*COMMAND, "status", "--watch", "0.1", "--json", "-b", cluster.bootstrap],
@@ -225,7 +226,7 @@ def test_status_shows_every_replica_and_every_problem(barnabas: Barnabas, cluste
         watcher.send_signal(signal.SIGINT)
         watcher.stdout.read()
     assert watcher.returncode == exit_codes.INTERRUPTED
-    assert wait_until(lambda: "t-0: not in sync: 2" in status()["problems"], 60)
+    wait_for(lambda: "t-0: not in sync: 2" in status()["problems"])
     done = barnabas("status", check=False)
     assert done.returncode == exit_codes.FAILED
     assert "! broker 2 is down" in done.stdout
@@ -250,7 +251,7 @@ def test_a_log_of_a_running_broker_can_be_dumped(barnabas: Barnabas, cluster: Lo
         lines = barnabas("log", "dump", str(segment), "--deep", "--json").stdout.splitlines()
         return [record["value"] for line in lines for record in json.loads(line)["records"]]
 
-    assert wait_until(lambda: dumped() == ["one", "two"], 60)
+    wait_for(lambda: dumped() == ["one", "two"])
 
 
 @pytest.fixture
@@ -298,7 +299,7 @@ def test_nothing_of_a_foreground_cluster_outlives_itsrun_command(
     assert len(record.processes()) == 4
     up.send_signal(number)
     up.communicate(timeout=60)
-    assert wait_until(lambda: not record.is_running, 30)
+    wait_for(lambda: not record.is_running)
     if number is not signal.SIGKILL:
         assert up.returncode == exit_codes.OK
 
@@ -318,7 +319,7 @@ def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
     assert restarted is not None
     assert restarted.pid != described["brokers"][1]["pid"]
     up.kill()
-    assert wait_until(lambda: restarted.state == "gone", 30)
+    wait_for(lambda: restarted.state == "gone")
 
 
 def test_ctrl_c_while_the_cluster_starts_ends_it_at_once(tmp_path: Path) -> None:
@@ -336,7 +337,7 @@ def test_ctrl_c_while_the_cluster_starts_ends_it_at_once(tmp_path: Path) -> None
             record = read_record(tmp_path)
             return record is not None and all(broker.process for broker in record.brokers)
 
-        assert wait_until(all_launched, 60)
+        wait_for(all_launched)
         record = read_record(tmp_path)
         assert record is not None
         up.send_signal(signal.SIGINT)
@@ -377,9 +378,7 @@ def test_a_detached_cluster_runs_until_down(tmp_path: Path) -> None:
         (broker,) = json.loads(up.stdout)["brokers"]
         env = run_command("env", "--dir", str(tmp_path))
         assert ProcessId.of(broker["pid"]) is not None
-        assert wait_until(
-            lambda: run_command("status", "--dir", str(tmp_path)).returncode == exit_codes.OK, 60
-        )
+        wait_for(lambda: run_command("status", "--dir", str(tmp_path)).returncode == exit_codes.OK)
         exported = subprocess.run(
             ["sh", "-c", 'eval "$1" && echo "$BARNABAS_BOOTSTRAP $BARNABAS_DIR"', "sh", env.stdout],
             capture_output=True,

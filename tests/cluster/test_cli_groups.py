@@ -17,8 +17,9 @@ from barnabas.client import blocking
 from barnabas.client.admin.admin import NewTopic
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
+from tests.support.waiting import wait_for
 
-from .tools import COMMAND, eventually, run_command, what_it_says
+from .tools import COMMAND, run_command, what_it_says
 
 Groups = Callable[..., Any]
 
@@ -166,9 +167,8 @@ def test_a_partition_without_leader_has_no_lag(start_cluster: Callable[..., Loca
     cluster.kill(victim)
     for broker in cluster.brokers:
         if broker.id != victim:
-            eventually(
+            wait_for(
                 lambda broker=broker: what_it_says(broker.endpoint, "alone")[1][1] < 0,
-                20,
                 f"broker {broker.id} still names the dead broker as the leader",
             )
     rows = groups_of(cluster)("lag", "g")["partitions"]

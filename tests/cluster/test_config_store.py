@@ -23,8 +23,9 @@ from barnabas.zookeeper.configs import (
 )
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import StoredConfig
+from tests.support.waiting import wait_for
 
-from .tools import eventually, expire_session
+from .tools import expire_session
 
 TOPIC = Entity(EntityKind.TOPIC, "t")
 
@@ -82,9 +83,8 @@ class Hearing:
             self.known |= {entity: config.values for entity, config in found.items()}
 
     def knows(self, entity: Entity, values: Mapping[str, str]) -> None:
-        eventually(
+        wait_for(
             lambda: self.known.get(entity) == values,
-            20,
             lambda: f"{entity.path} is {self.known.get(entity)}, expected {values}",
         )
 
@@ -245,5 +245,5 @@ def test_old_notifications_are_removed_and_strange_ones_passed_over(
     assert len(store.configs.notices()) == 3
     broker.now_ms += NOTICE_LIFETIME_MS + 60_000
     change(store.configs, TOPIC, a="2")
-    eventually(lambda: store.configs.notices() == [], 20, "old notifications stay")
+    wait_for(lambda: store.configs.notices() == [], "old notifications stay")
     broker.knows(TOPIC, {"a": "2"})

@@ -51,7 +51,8 @@ from barnabas.zookeeper.znodes import (
     ReplicaAssignment,
     TopicAssignment,
 )
-from tests.support.controlled_broker import ControlledBroker, wait_until
+from tests.support.controlled_broker import ControlledBroker
+from tests.support.waiting import wait_for
 
 from .tools import expire_session
 
@@ -423,12 +424,12 @@ def test_a_request_survives_a_restart_of_zookeeper(tmp_path: Path, open_store: O
         store = open_store(server.connect, on_session_event=events.append)
         epoch = store.register_broker(registration(ONE))
         server.kill()
-        wait_until(lambda: events == [SessionEvent.SUSPENDED])
+        wait_for(lambda: events == [SessionEvent.SUSPENDED])
         restart = threading.Thread(target=server.start)
         restart.start()
         assert store.brokers()[ONE].broker_epoch == epoch
         restart.join()
-        wait_until(lambda: events == [SessionEvent.SUSPENDED, SessionEvent.RESUMED])
+        wait_for(lambda: events == [SessionEvent.SUSPENDED, SessionEvent.RESUMED])
         store.session.close()
     finally:
         server.stop()
@@ -445,7 +446,7 @@ def test_a_zookeeper_that_is_gone_for_a_session_timeout_is_reported(
         # Short only from here on: while the server lives, a busy machine may well keep it silent for as long.
         store.session.session_timeout_ms = 1_000
         server.kill()
-        wait_until(lambda: events == [SessionEvent.SUSPENDED, SessionEvent.SILENT])
+        wait_for(lambda: events == [SessionEvent.SUSPENDED, SessionEvent.SILENT])
         with pytest.raises(ZooKeeperUnavailable):
             store.topics()
         store.session.close()
@@ -511,8 +512,8 @@ def members(
     try:
         for broker in (ONE, TWO, THREE):
             started.append(Member(broker, zookeeper_connect, open_store, fatal))
-            wait_until(lambda: started[0].controller.is_active)
-            wait_until(lambda: len(started[0].controller.live_brokers) == len(started))
+            wait_for(lambda: started[0].controller.is_active)
+            wait_for(lambda: len(started[0].controller.live_brokers) == len(started))
         yield started
     finally:
         for member in reversed(started):
@@ -533,13 +534,13 @@ def create(member: Member, name: str, partitions: int, factor: int = 3) -> None:
         ]
     )
     assert [result.error_code for result in results] == [ErrorCode.NONE]
-    wait_until(lambda: len([tp for tp in member.leaders() if tp.topic == name]) == partitions)
+    wait_for(lambda: len([tp for tp in member.leaders() if tp.topic == name]) == partitions)
 
 
 def test_a_created_topic_reaches_every_broker(members: list[Member]) -> None:
     create(members[0], "t", 6)
     for member in members:
-        wait_until(lambda member=member: len(member.leaders()) == 6)
+        wait_for(lambda member=member: len(member.leaders()) == 6)
         told = [
             (topic.topic_name, one.partition_index, one.is_new, one.leader_epoch)
             for request in member.broker.of(LeaderAndIsrRequest)
@@ -559,15 +560,15 @@ def test_a_created_topic_reaches_every_broker(members: list[Member]) -> None:
 def test_leaders_move_at_once_when_a_process_dies_though_its_session_lives(members: list[Member]) -> None:
     create(members[0], "t", 6)
     members[1].broker.die()
-    wait_until(lambda: TWO not in members[2].leaders().values())
+    wait_for(lambda: TWO not in members[2].leaders().values())
     assert TWO in members[0].store.brokers()
     states = members[0].store.partition_states([TopicPartition("t", index) for index in range(6)])
-    wait_until(
+    wait_for(
         lambda: all(TWO not in state.isr for state in members[0].store.partition_states(states).values())
     )
     members[1].broker.revive()
-    wait_until(lambda: len(members[0].controller.live_brokers) == 3)
-    full = wait_until(lambda: [r for r in members[1].broker.of(LeaderAndIsrRequest) if r.is_full][1:])
+    wait_for(lambda: len(members[0].controller.live_brokers) == 3)
+    full = wait_for(lambda: [r for r in members[1].broker.of(LeaderAndIsrRequest) if r.is_full][1:])
     assert {one.partition_index for topic in full[0].topic_states for one in topic.partition_states} == set(
         range(6)
     )
@@ -578,7 +579,7 @@ def test_a_dropped_connection_alone_moves_no_leader(members: list[Member]) -> No
     before = members[0].store.partition_states([TopicPartition("t", index) for index in range(3)])
     made = members[1].broker.connections_made
     members[1].broker.drop_connections()
-    wait_until(lambda: members[1].broker.connections_made > made)
+    wait_for(lambda: members[1].broker.connections_made > made)
     create(members[0], "u", 1)
     assert members[0].store.partition_states(before) == before
 
@@ -586,11 +587,9 @@ def test_a_dropped_connection_alone_moves_no_leader(members: list[Member]) -> No
 def test_the_next_controller_takes_over_when_the_first_is_stopped(members: list[Member]) -> None:
     create(members[0], "t", 3)
     members[0].controller.stop()
-    following = wait_until(lambda: [member for member in members[1:] if member.controller.is_active])[0]
+    following = wait_for(lambda: [member for member in members[1:] if member.controller.is_active])[0]
     assert following.controller.epoch == 2
-    assert wait_until(
-        lambda: [r for r in members[0].broker.of(LeaderAndIsrRequest) if r.controller_epoch == 2]
-    )
+    wait_for(lambda: [r for r in members[0].broker.of(LeaderAndIsrRequest) if r.controller_epoch == 2])
     create(following, "u", 2)
 
 
@@ -598,13 +597,13 @@ def test_an_expired_session_ends_the_reign_and_the_broker_registers_anew(members
     create(members[0], "t", 3)
     old_epoch = members[0].broker.broker_epoch
     expire_session(members[0].store.session._client)
-    following = wait_until(
-        lambda: [m for m in members if m.controller.is_active and m.controller.epoch == 2]
-    )[0]
-    wait_until(lambda: SessionEvent.RENEWED in members[0].events)
+    following = wait_for(lambda: [m for m in members if m.controller.is_active and m.controller.epoch == 2])[
+        0
+    ]
+    wait_for(lambda: SessionEvent.RENEWED in members[0].events)
     # The event comes before the registration that it asks for; until then the list may be the old one.
-    wait_until(lambda: members[0].broker.broker_epoch > old_epoch)
-    wait_until(lambda: len(following.controller.live_brokers) == 3)
+    wait_for(lambda: members[0].broker.broker_epoch > old_epoch)
+    wait_for(lambda: len(following.controller.live_brokers) == 3)
     assert members[0].events[-2:] == [SessionEvent.EXPIRED, SessionEvent.RENEWED]
 
 
@@ -614,12 +613,12 @@ def test_a_controlled_shutdown_moves_the_leaders_first(members: list[Member]) ->
     answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
     epoch = members[1].broker.broker_epoch
     members[0].controller.controlled_shutdown(TWO, epoch, lambda code, left: answers.append((code, left)))
-    wait_until(lambda: answers)
+    wait_for(lambda: answers)
     assert answers == [(ErrorCode.NONE, [])]
     states = members[0].store.partition_states([TopicPartition("t", index) for index in range(6)])
     assert {TWO for state in states.values() if TWO in (state.leader, *state.isr)} == set()
     members[0].controller.controlled_shutdown(TWO, epoch - 1, lambda code, left: answers.append((code, left)))
-    wait_until(lambda: len(answers) == 2)
+    wait_for(lambda: len(answers) == 2)
     assert answers[1] == (ErrorCode.STALE_BROKER_EPOCH, [])
     members[2].controller.controlled_shutdown(TWO, epoch, lambda code, left: answers.append((code, left)))
     assert answers[2] == (ErrorCode.NOT_CONTROLLER, [])
@@ -629,8 +628,8 @@ def test_a_deleted_topic_leaves_nothing_behind(members: list[Member]) -> None:
     create(members[0], "t", 6)
     [result] = members[0].admin().delete_topics([DeleteTopicState(name="t")])
     assert result.error_code == ErrorCode.NONE
-    wait_until(lambda: members[0].store.topics() == [])
-    wait_until(lambda: members[0].store.deletion_requests() == [])
+    wait_for(lambda: members[0].store.topics() == [])
+    wait_for(lambda: members[0].store.deletion_requests() == [])
     assert not members[0].store.topic_configs(["t"])["t"].exists
     for member in members:
         deleted = {
@@ -660,5 +659,5 @@ def test_an_isr_change_of_a_leader_reaches_every_broker(members: list[Member]) -
         ]
 
     for member in members:
-        wait_until(lambda member=member: isrs(member)[-1:] == [[state.leader]])
-    wait_until(lambda: members[0].store.isr_changes() == {})
+        wait_for(lambda member=member: isrs(member)[-1:] == [[state.leader]])
+    wait_for(lambda: members[0].store.isr_changes() == {})

@@ -18,9 +18,10 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
+from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView, eventually
+from .tools import ClusterView
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -44,7 +45,7 @@ def flip_a_byte(folder: Path) -> None:
 
 def wait_flushed(folder: Path, key: TopicPartition, offset: int) -> None:
     checkpoint = OffsetCheckpoint(folder / RECOVERY_POINT_CHECKPOINT)
-    eventually(lambda: checkpoint.read().get(key) == offset, 30, lambda: f"not {offset}: {checkpoint.read()}")
+    wait_for(lambda: checkpoint.read().get(key) == offset, lambda: f"not {offset}: {checkpoint.read()}")
 
 
 def produce_records(cluster: LocalCluster, broker_id: int, topic: str) -> None:
@@ -77,7 +78,7 @@ def test_the_only_replica_stays_offline_over_several_starts_and_keeps_every_byte
     for end in (cluster.kill, cluster.stop_broker, cluster.stop_broker, cluster.kill):
         cluster.start_broker(1)
         view.wait_isr("sound", 1)
-        eventually(lambda: is_offline(cluster, 1, "damaged"), 30, "the damaged replica is not offline")
+        wait_for(lambda: is_offline(cluster, 1, "damaged"), "the damaged replica is not offline")
         with RawClient(cluster.broker(1).endpoint) as client:
             refused = client.produce(0, bytes(batch_of(b"more")), topic="damaged")
             assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -116,7 +117,7 @@ def test_a_damaged_follower_is_seen_in_status_repaired_and_rebuilt_by_its_leader
         offline = [one["broker"] for one in partition["replicas"] if one.get("is_offline")]
         return offline == [victim] and victim not in partition["isr"]
 
-    eventually(is_damaged_replica_out, 60, lambda: f"status does not show it: {seen()}", 0.5)
+    wait_for(is_damaged_replica_out, lambda: f"status does not show it: {seen()}")
     assert main(["log", "repair", str(root)]) == exit_codes.USAGE, "the broker has its log dir"
     cluster.stop_broker(victim)
     assert main(["log", "verify", str(root)]) == exit_codes.FAILED
@@ -128,7 +129,7 @@ def test_a_damaged_follower_is_seen_in_status_repaired_and_rebuilt_by_its_leader
     cluster.start_broker(victim)
     view.wait_isr("t", 3)
     folders = [log_dir_of(cluster, broker_id) / "t-0" for broker_id in (leader, victim)]
-    eventually(lambda: records_in(folders[0]) == records_in(folders[1]), 30, "the contents differ")
+    wait_for(lambda: records_in(folders[0]) == records_in(folders[1]), "the contents differ")
     assert len(records_in(folders[1])) == RECORDS
     assert kept.exists()
 

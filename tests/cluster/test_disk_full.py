@@ -15,12 +15,13 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
+from tests.support.waiting import wait_for
 
 from ..chaos.checker import check
 from ..chaos.workload import Load, read_everything
 from .raw_client import RawClient, batch_of
 from .test_failover import PARTITIONS, check_all, start_loaded
-from .tools import ClusterView, eventually
+from .tools import ClusterView
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -112,9 +113,8 @@ def test_a_full_disk_costs_no_record_and_no_broker_and_with_room_the_replicas_ar
     with start_loaded(cluster, value_bytes=_VALUE_BYTES) as load:
         assert {VICTIM} < {partition.leader for partition in view.partitions("t")}
         disk.fill(cluster)
-        eventually(
+        wait_for(
             lambda: all(p.leader != VICTIM and VICTIM not in p.isr for p in view.partitions("t")),
-            30,
             lambda: f"broker {VICTIM} is still there: {view.partitions('t')}",
         )
         load.wait_progress("with one disk full")
@@ -129,9 +129,8 @@ def test_a_full_disk_costs_no_record_and_no_broker_and_with_room_the_replicas_ar
                 (partition, True) for partition in range(PARTITIONS)
             ]
         with view.zookeeper() as zookeeper:
-            eventually(
+            wait_for(
                 lambda: zookeeper.get_children("/log_dir_event_notification") == [],
-                20,
                 "the notification is still there",
             )
         disk.make_room()
@@ -153,7 +152,7 @@ def test_a_broker_whose_only_disk_is_still_full_does_not_start_and_with_room_has
     soon = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 3_000}
     with Load(cluster.bootstrap, "t", 2, value_bytes=_VALUE_BYTES, read=False, **soon) as load:
         small_disk.fill(cluster)
-        eventually(lambda: len(load.problems) > 0, 30, "the disk is full, and nobody is told")
+        wait_for(lambda: len(load.problems) > 0, "the disk is full, and nobody is told")
     getattr(cluster, stop)(VICTIM)
     with pytest.raises(DeployError, match="No space left on device"):
         cluster.start_broker(VICTIM)

@@ -12,11 +12,12 @@ from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol.errors import ErrorCode
+from tests.support.waiting import wait_for
 
 from ..chaos.history import SentRecord, value_of
 from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView, controller_as_told_by, eventually
+from .tools import ClusterView, controller_as_told_by
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -60,9 +61,8 @@ def test_a_broker_that_is_killed_under_load_costs_no_record_and_comes_back(
         cluster.kill(victim)
         load.wait_progress(f"after the {role} was killed")
         view.wait_isr("t", 2)
-        eventually(
+        wait_for(
             lambda: all(victim not in partition.isr for partition in view.partitions("t")),
-            30,
             f"broker {victim} is still in an ISR",
         )
         cluster.start_broker(victim)
@@ -82,9 +82,8 @@ def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
         sleeper = next(p.leader for p in view.partitions("t") if p.leader != view.controller())
         awake = [broker for broker in cluster.broker_ids if broker != sleeper]
         cluster.pause(sleeper)
-        eventually(
+        wait_for(
             lambda: all(p.leader in awake for p in leaders_without(cluster, sleeper)),
-            30,
             "no new leaders were elected",
         )
         load.wait_progress("while the leader stands still")
@@ -103,16 +102,15 @@ def test_the_controller_that_stands_still_is_replaced_and_does_no_harm_when_it_w
     with start_loaded(cluster, request_timeout_ms=3_000) as load:
         sleeper = view.controller()
         cluster.pause(sleeper)
-        eventually(lambda: controller_without(cluster, sleeper) not in (sleeper, -1), 30, "no new controller")
+        wait_for(lambda: controller_without(cluster, sleeper) not in (sleeper, -1), "no new controller")
         load.wait_progress("while the old controller stands still")
         cluster.resume(sleeper)
         view.wait_isr("t", 3)
         load.wait_progress("after it woke")
-        eventually(
+        wait_for(
             lambda: all(
                 controller_as_told_by(broker.endpoint) not in (sleeper, -1) for broker in cluster.brokers
             ),
-            30,
             "a broker still takes the sleeper for the controller",
         )
     assert load.problems == []
@@ -126,12 +124,11 @@ def test_a_controller_node_deleted_by_hand_is_fought_over_anew_without_harm(clus
             before = int(zookeeper.get("/controller_epoch")[0])
             for epoch in range(before, before + 3):
                 zookeeper.delete("/controller")
-                eventually(
+                wait_for(
                     lambda epoch=epoch: (
                         int(zookeeper.get("/controller_epoch")[0]) > epoch
                         and zookeeper.exists("/controller") is not None
                     ),
-                    20,
                     "nobody was elected",
                 )
         # The one elected last does a controller's work.
@@ -274,7 +271,7 @@ def leader_after(view: ClusterView, former: int) -> int:
         found.append(view.leader("t"))
         return found[-1] != former
 
-    eventually(is_another, 30, "no new leader")
+    wait_for(is_another, "no new leader")
     return found[-1]
 
 

@@ -16,8 +16,7 @@ from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, ErrorCode
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
-
-from .tools import eventually
+from tests.support.waiting import wait_for
 
 DEADLINE_S = 30.0
 
@@ -130,6 +129,4 @@ def test_groups_work_after_the_offsets_topic_was_deleted(
         found = admin.group_offsets("g")[tp]
         assert found is not None
         assert found.offset == 8
-        eventually(
-            lambda: OFFSETS_TOPIC in admin.list_topics(include_internal=True), 20, "it is not created again"
-        )
+        wait_for(lambda: OFFSETS_TOPIC in admin.list_topics(include_internal=True), "it is not created again")

@@ -14,10 +14,11 @@ from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from barnabas.protocol.messages.join_group import HeartbeatRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.support.waiting import wait_for
 
-from .group_client import DEADLINE_S, OFFSETS_TOPIC, Committer, GroupClient, committing, wait_progress
+from .group_client import OFFSETS_TOPIC, Committer, GroupClient, committing, wait_progress
 from .raw_client import RawClient
-from .tools import ClusterView, eventually, knows_topic
+from .tools import ClusterView, knows_topic
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -52,7 +53,7 @@ def test_the_offsets_topic_waits_for_all_its_replicas(start_cluster: StartCluste
     view = ClusterView(cluster)
     cluster.kill(2)
     cluster.kill(3)
-    eventually(lambda: view.live_brokers() == {1}, DEADLINE_S, "the dead brokers are still listed")
+    wait_for(lambda: view.live_brokers() == {1}, "the dead brokers are still listed")
     request = FindCoordinatorRequest(coordinator_keys=["g"])
     with RawClient(cluster.brokers[0].endpoint) as client:
         # Each answer waits three seconds for the topic.
@@ -81,10 +82,10 @@ def test_offsets_survive_a_topic_that_is_unreadable_for_a_while(with_topics: Loc
         epoch = zookeeper.get("/controller_epoch")[0]
         zookeeper.set("/brokers/topics/t", b"{oops")
         zookeeper.delete("/controller")
-        eventually(lambda: zookeeper.get("/controller_epoch")[0] != epoch, DEADLINE_S, "no new controller")
-        eventually(lambda: who_knows() == [False] * 3, DEADLINE_S, lambda: f"it is not hidden: {who_knows()}")
+        wait_for(lambda: zookeeper.get("/controller_epoch")[0] != epoch, "no new controller")
+        wait_for(lambda: who_knows() == [False] * 3, lambda: f"it is not hidden: {who_knows()}")
         zookeeper.set("/brokers/topics/t", whole)
-    eventually(lambda: who_knows() == [True] * 3, DEADLINE_S, lambda: f"it does not come back: {who_knows()}")
+    wait_for(lambda: who_knows() == [True] * 3, lambda: f"it does not come back: {who_knows()}")
     with GroupClient(cluster, "g") as client:
         assert client.committed() == 17
 
@@ -116,10 +117,8 @@ def test_a_paused_coordinator_that_resumes_is_deposed(with_topics: LocalCluster)
         with view.zookeeper() as zookeeper:
             os.kill(process, signal.SIGSTOP)
             try:
-                eventually(
-                    lambda: zookeeper.exists(f"/brokers/ids/{sleeper}") is None,
-                    DEADLINE_S,
-                    "its session does not end",
+                wait_for(
+                    lambda: zookeeper.exists(f"/brokers/ids/{sleeper}") is None, "its session does not end"
                 )
             finally:
                 os.kill(process, signal.SIGCONT)

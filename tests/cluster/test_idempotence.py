@@ -21,9 +21,10 @@ from barnabas.zookeeper import paths
 from barnabas.zookeeper.store import PRODUCER_ID_BLOCK_SIZE, ClusterStore
 from barnabas.zookeeper.znodes import MalformedZnode
 from tests.support.logs import produced
+from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, encoded, produce_request
-from .tools import ClusterView, eventually
+from .tools import ClusterView
 
 StartCluster = Callable[..., LocalCluster]
 RETRIABLE = {
@@ -101,7 +102,7 @@ def fresh_id(client: RawClient) -> InitProducerIdResponse:
         answers.append(client.ask(InitProducerIdRequest()))
         return answers[-1].error_code != RETRY
 
-    eventually(is_given, 20, "no producer id is given")
+    wait_for(is_given, "no producer id is given")
     return answers[-1]
 
 
@@ -147,7 +148,7 @@ class Producer:
                 return False
             return answer[0].error_code not in RETRIABLE
 
-        eventually(is_written, 30, f"sequence {sequence} is not written")
+        wait_for(is_written, f"sequence {sequence} is not written")
         assert answer[0].error_code == ErrorCode.NONE, answer[0]
         return answer[0].base_offset
 

@@ -11,10 +11,11 @@ import pytest
 from barnabas.client.blocking import Consumer, Producer
 from barnabas.deploy.health import main as health
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.process import DeployError, wait_until
+from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
+from tests.support.waiting import wait_for
 
-from .tools import ClusterView, eventually
+from .tools import ClusterView
 
 
 def write(bootstrap: str, *values: bytes) -> None:
@@ -32,7 +33,7 @@ def read(bootstrap: str, count: int) -> list[bytes | None]:
             values.extend(record.value for record in consumer.poll(500))
             return len(values) >= count
 
-        eventually(is_complete, 60, lambda: f"only {len(values)} of {count} records came")
+        wait_for(is_complete, lambda: f"only {len(values)} of {count} records came")
     return values
 
 
@@ -85,8 +86,8 @@ def test_a_health_check_fails_for_a_dead_broker_alone(
 ) -> None:
     endpoint = str(cluster.broker(1).endpoint)
     # A container engine repeats its checks too: one check on a busy machine proves nothing.
-    assert wait_until(lambda: health(["broker", endpoint]) == 0, 30)
-    assert wait_until(lambda: health(["zookeeper", cluster.zookeeper_connect.partition("/")[0]]) == 0, 30)
+    wait_for(lambda: health(["broker", endpoint]) == 0)
+    wait_for(lambda: health(["zookeeper", cluster.zookeeper_connect.partition("/")[0]]) == 0)
     capsys.readouterr()
     cluster.kill(1)
     assert health(["broker", endpoint]) == 1

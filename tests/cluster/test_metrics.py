@@ -22,8 +22,9 @@ from barnabas.client import blocking
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
 from barnabas.protocol.ids import TopicPartition
+from tests.support.waiting import wait_for
 
-from .tools import ClusterView, eventually
+from .tools import ClusterView
 
 StartCluster = Callable[..., LocalCluster]
 Samples = dict[tuple[str, ...], float]
@@ -102,7 +103,7 @@ def coordinator_that_shows(cluster: LocalCluster, group: str, wanted: Samples) -
         seen.append(shown_by(cluster, group))
         return [only_lags(of) for of in seen[-1].values()] == [wanted]
 
-    eventually(is_shown, 30, lambda: f"expected {wanted}, found {seen[-1]}", 0.3)
+    wait_for(is_shown, lambda: f"expected {wanted}, found {seen[-1]}")
     ((broker, of),) = seen[-1].items()
     return int(broker), of
 
@@ -185,7 +186,7 @@ def test_the_lag_of_partitions_with_a_paused_leader_is_omitted(
         seen.append(shown_by(cluster, "g").get(coordinator, {}))
         return seen[-1].get(("unknown_lag_partitions",)) == len(silent) and only_lags(seen[-1]) == known
 
-    eventually(is_left_out, 30, lambda: f"expected {known} without {silent}, found {seen[-1]}", 0.3)
+    wait_for(is_left_out, lambda: f"expected {known} without {silent}, found {seen[-1]}")
     assert len([key for key in seen[-1] if key[0] == "current_offset"]) == 6
 
     cluster.resume(paused)
@@ -215,7 +216,7 @@ def test_idle_connections_block_neither_commits_nor_scrapes(
                 seen.append(error)
             return seen[-1] == wanted
 
-        eventually(is_served, 60, lambda: f"the metrics are not served: {seen[-1]!r}", 0.3)
+        wait_for(is_served, lambda: f"the metrics are not served: {seen[-1]!r}")
 
 
 def test_the_start_fails_if_the_metrics_port_is_taken(

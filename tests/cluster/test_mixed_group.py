@@ -7,7 +7,6 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +21,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.producer.producer import Producer
 from barnabas.deploy.local import LocalCluster
+from tests.support.waiting import until
 
 from .tools import ClusterView
 
@@ -122,12 +122,6 @@ class ConfluentReader(Reader):
                 self.held = {tp.partition for tp in consumer.assignment()}
         finally:
             consumer.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - other libraries tell by no event
-            await asyncio.sleep(0.01)
 
 
 ALL = (OurReader, AiokafkaReader, ConfluentReader)

@@ -17,9 +17,10 @@ from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.configs import ConfigSource
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.support.waiting import wait_for
 
 from .raw_client import RawClient
-from .tools import ClusterView, eventually, knows_topic
+from .tools import ClusterView, knows_topic
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -60,21 +61,20 @@ def test_a_change_takes_effect_on_every_replica_also_on_one_that_was_down(
     )
     cluster.stop_broker(away)
     alter(cluster, topic, segment_bytes="1000", file_delete_delay_ms="0")
-    eventually(lambda: values(cluster, topic)["segment.bytes"][0] == "1000", 20, "the change does not show")
+    wait_for(lambda: values(cluster, topic)["segment.bytes"][0] == "1000", "the change does not show")
 
     def rolls() -> bool:
         write(cluster, "t", 1)
         return all(segments(cluster, number, "t") > 3 for number in cluster.broker_ids if number != away)
 
-    eventually(rolls, 60, "segments are not rolled on every replica")
+    wait_for(rolls, "segments are not rolled on every replica")
     cluster.start_broker(away)
-    eventually(lambda: segments(cluster, away, "t") > 3, 20, "the replica that was away rolls no segments")
+    wait_for(lambda: segments(cluster, away, "t") > 3, "the replica that was away rolls no segments")
 
     alter(cluster, topic, retention_bytes="1500")
     for number in cluster.broker_ids:
-        eventually(
+        wait_for(
             lambda number=number: segments(cluster, number, "t") <= 4,
-            20,
             lambda number=number: f"broker {number} keeps {segments(cluster, number, 't')} segments",
         )
     alter(cluster, topic, retention_bytes=None, max_message_bytes="200")
@@ -86,7 +86,7 @@ def test_a_change_takes_effect_on_every_replica_also_on_one_that_was_down(
             return error.code is ErrorCode.MESSAGE_TOO_LARGE
         return False
 
-    eventually(is_refused, 30, "a record above max.message.bytes is still taken")
+    wait_for(is_refused, "a record above max.message.bytes is still taken")
 
 
 def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(start_cluster: StartCluster) -> None:
@@ -115,10 +115,10 @@ def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(start_clu
                 return error.code is ErrorCode.NOT_ENOUGH_REPLICAS
         return False
 
-    eventually(is_refused, 30, "the leader does not ask for 4 replicas")
+    wait_for(is_refused, "the leader does not ask for 4 replicas")
     assert values(cluster, own)["min.insync.replicas"] == ("4", ConfigSource.DYNAMIC_BROKER_CONFIG)
     alter(cluster, own, min_insync_replicas=None)
-    eventually(lambda: not is_refused(), 30, "the leader still asks for 4 replicas")
+    wait_for(lambda: not is_refused(), "the leader still asks for 4 replicas")
     with view.admin() as admin, pytest.raises(TopicErrors) as caught:
         admin.alter_configs(
             {
@@ -148,7 +148,7 @@ def test_the_limit_of_connections_is_lowered_while_the_broker_runs(start_cluster
                     return True
             return False
 
-        eventually(is_refused, 20, "a second connection is still let in")
+        wait_for(is_refused, "a second connection is still let in")
         assert early.ask(MetadataRequest(topics=[])).brokers
 
 
@@ -191,7 +191,7 @@ def test_writing_creates_a_topic_and_describing_does_not(
     # Its leaders know it; the other brokers learn of it a moment later.
     for broker in cluster.brokers:
         knows = functools.partial(knows_topic, broker.endpoint, "fresh")
-        eventually(knows, 20, f"broker {broker.id} does not know it")
+        wait_for(knows, f"broker {broker.id} does not know it")
     found = view.partitions("fresh")
     assert [len(one.replicas) for one in found] == [2, 2, 2]
     with view.admin() as admin:
@@ -207,7 +207,7 @@ def test_writing_creates_a_topic_and_describing_does_not(
             assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     for broker in cluster.brokers:
         knows = functools.partial(knows_topic, broker.endpoint, "other")
-        eventually(knows, 20, "the topic is not made")
+        wait_for(knows, "the topic is not made")
     assert len(view.partitions("other")) == 3
     with view.admin() as admin:
         admin.create_topics(NewTopic("made", configs={"retention.ms": "5"}))

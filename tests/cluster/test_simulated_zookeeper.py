@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from tests.cluster.tools import eventually
+from tests.support.waiting import wait_for
 from tests.support.zookeeper import SimZooKeeper
 from tests.support.zookeeper_client import Door, SimKazooClient
 
@@ -130,7 +130,7 @@ def test_watches_fire_for_the_same_changes_in_the_same_order(sides: tuple[Side, 
             side.run("delete", f"{path}/last")
         while simulated.client.run_callback():
             continue
-        eventually(lambda: sides[0].told == simulated.told, 20, f"{sides[0].told} {simulated.told}")
+        wait_for(lambda: sides[0].told == simulated.told, f"{sides[0].told} {simulated.told}")
 
 
 def test_ephemeral_nodes_end_with_their_session(zookeeper_connect: str, sides: tuple[Side, Side]) -> None:
@@ -152,6 +152,6 @@ def test_ephemeral_nodes_end_with_their_session(zookeeper_connect: str, sides: t
     server.expire(session)
     while simulated.client.run_callback():
         continue
-    eventually(lambda: sorted(real.told) == sorted(simulated.told), 20, "the end of a session")
+    wait_for(lambda: sorted(real.told) == sorted(simulated.told), "the end of a session")
     assert simulated.told
     assert real.run("exists", "/mine") is simulated.run("exists", "/mine") is None

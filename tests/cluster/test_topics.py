@@ -14,8 +14,9 @@ from barnabas.client.errors import DeliveryTimedOut, TopicErrors
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ApiError, ErrorCode, RequestTimedOutLocally
 from barnabas.protocol.ids import TopicPartition
+from tests.support.waiting import wait_for
 
-from .tools import ClusterView, eventually, knows_topic
+from .tools import ClusterView, knows_topic
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -102,7 +103,7 @@ def test_good_topics_are_made_though_others_of_the_request_are_bad(shared_cluste
     for broker in shared_cluster.brokers:
         for name in ("good-1", "good-2"):
             knows = functools.partial(knows_topic, broker.endpoint, name)
-            eventually(knows, 20, f"broker {broker.id} does not know {name}")
+            wait_for(knows, f"broker {broker.id} does not know {name}")
 
 
 def test_an_unknown_topic_is_told_with_near_names(shared_cluster: LocalCluster) -> None:
@@ -133,7 +134,7 @@ def test_too_few_in_sync_replicas_refuse_acks_all(shared_cluster: LocalCluster) 
         told.append(str(caught.value))
         return "NOT_ENOUGH_REPLICAS" in told[-1]
 
-    eventually(is_refused, 30, lambda: f"the reason is not told: {told}")
+    wait_for(is_refused, lambda: f"the reason is not told: {told}")
     with Producer(bootstrap_servers=shared_cluster.bootstrap, acks=1) as producer:
         assert producer.send_and_wait("strict", b"x").offset == 0
 
@@ -147,12 +148,10 @@ def test_a_deleted_topic_is_gone_everywhere_and_its_name_is_free(shared_cluster:
     with view.admin() as admin:
         admin.delete_topics("short")
     for broker in shared_cluster.brokers:
-        eventually(
-            lambda broker=broker: not knows_topic(broker.endpoint, "short"), 20, f"{broker.id} knows it"
-        )
+        wait_for(lambda broker=broker: not knows_topic(broker.endpoint, "short"), f"{broker.id} knows it")
     with view.zookeeper() as zookeeper:
         for path in ("/brokers/topics/short", "/admin/delete_topics/short", "/config/topics/short"):
-            eventually(lambda path=path: zookeeper.exists(path) is None, 20, f"{path} is still there")
+            wait_for(lambda path=path: zookeeper.exists(path) is None, f"{path} is still there")
     view.create_topic("short", 1, 3)
     fill(shared_cluster, "short", [b"new"])
     assert read(shared_cluster, "short", 1) == {b"new"}
@@ -163,10 +162,10 @@ def test_deleted_files_go_from_the_disk(start_cluster: StartCluster) -> None:
     view = ClusterView(cluster)
     view.create_topic("short", 3, 3)
     fill(cluster, "short", [b"old"] * 30)
-    eventually(lambda: len(folders(cluster, "short")) == 9, 20, lambda: str(folders(cluster, "short")))
+    wait_for(lambda: len(folders(cluster, "short")) == 9, lambda: str(folders(cluster, "short")))
     with view.admin() as admin:
         admin.delete_topics("short")
-    eventually(lambda: not folders(cluster, "short"), 20, lambda: f"left: {folders(cluster, 'short')}")
+    wait_for(lambda: not folders(cluster, "short"), lambda: f"left: {folders(cluster, 'short')}")
 
 
 def test_a_deletion_waits_for_a_broker_that_is_away_and_then_leaves_nothing(
@@ -185,15 +184,13 @@ def test_a_deletion_waits_for_a_broker_that_is_away_and_then_leaves_nothing(
             admin.delete_topics("short", timeout_ms=1_500)
         return isinstance(caught.value, ApiError) and caught.value.code is ErrorCode.REQUEST_TIMED_OUT
 
-    eventually(is_told_to_take_longer, 30, "the controller does not tell that the deletion takes longer")
+    wait_for(is_told_to_take_longer, "the controller does not tell that the deletion takes longer")
     assert refusal(cluster, NewTopic("short", 1, 2)).code is ErrorCode.TOPIC_ALREADY_EXISTS
     cluster.start_broker(away)
     with view.zookeeper() as zookeeper:
-        eventually(
-            lambda: zookeeper.exists("/brokers/topics/short") is None, 20, "the topic's znode is there"
-        )
-        eventually(lambda: zookeeper.exists("/admin/delete_topics/short") is None, 20, "the request is there")
-    eventually(lambda: not folders(cluster, "short"), 20, lambda: str(folders(cluster, "short")))
+        wait_for(lambda: zookeeper.exists("/brokers/topics/short") is None, "the topic's znode is there")
+        wait_for(lambda: zookeeper.exists("/admin/delete_topics/short") is None, "the request is there")
+    wait_for(lambda: not folders(cluster, "short"), lambda: str(folders(cluster, "short")))
     view.create_topic("short", 3, 3)
     fill(cluster, "short", [b"new"] * 9)
     view.wait_isr("short", 3)
@@ -212,6 +209,6 @@ def test_deletion_that_is_switched_off_is_refused_and_a_request_by_hand_cleared(
     assert caught.value.code is ErrorCode.TOPIC_DELETION_DISABLED
     with view.zookeeper() as zookeeper:
         zookeeper.create("/admin/delete_topics/kept")
-        eventually(lambda: zookeeper.exists("/admin/delete_topics/kept") is None, 20, "it is not cleared")
+        wait_for(lambda: zookeeper.exists("/admin/delete_topics/kept") is None, "it is not cleared")
         assert zookeeper.exists("/brokers/topics/kept") is not None
     assert read(cluster, "kept", 1) == {b"kept"}

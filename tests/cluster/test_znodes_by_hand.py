@@ -13,8 +13,9 @@ from barnabas.client import ConfigResource
 from barnabas.client.blocking import Consumer, Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
+from tests.support.waiting import wait_for
 
-from .tools import ClusterView, eventually
+from .tools import ClusterView
 
 MISSING = (
     "/admin/delete_topics",
@@ -61,7 +62,7 @@ def work(cluster: LocalCluster, number: int) -> None:
         with view.zookeeper() as zookeeper:
             return zookeeper.exists(f"/brokers/topics/{name}") is None
 
-    eventually(is_gone, 30, f"{name} is not deleted")
+    wait_for(is_gone, f"{name} is not deleted")
 
 
 def delete_all(cluster: LocalCluster, path: str) -> None:
@@ -147,7 +148,7 @@ def test_a_broker_whose_registration_is_deleted_by_hand_registers_again(
             now = epochs_of(zookeeper)
             return now.keys() == before.keys() and all(now[one] > before[one] for one in deleted)
 
-        eventually(is_back, 30, lambda: f"{before} has become {epochs_of(zookeeper)}")
+        wait_for(is_back, lambda: f"{before} has become {epochs_of(zookeeper)}")
         now = epochs_of(zookeeper)
         assert {broker for broker in before if now[broker] != before[broker]} == deleted
     for broker in deleted:
@@ -194,7 +195,7 @@ def test_garbage_in_a_znode_costs_no_broker_and_deletes_nothing(
                 # The next controller has to read all of it.
                 depose(zookeeper)
         if complaint is not None:
-            eventually(lambda said=complaint: said in log_of(cluster), 30, f"nobody says {complaint}")
+            wait_for(lambda said=complaint: said in log_of(cluster), f"nobody says {complaint}")
         if before is not None and not path.startswith(COME_AND_GO):
             with ClusterView(cluster).zookeeper() as zookeeper:
                 zookeeper.set(path, before)
@@ -231,12 +232,12 @@ def test_a_topic_that_was_removed_by_hand_has_its_records_when_it_is_put_back(
         # Each broker gets a full request at its start, and "kept" is not in it.
         for broker in cluster.brokers:
             cluster.restart(broker.id)
-        eventually(lambda: len(strays()) == 3, 30, lambda: f"set aside are {strays()}")
+        wait_for(lambda: len(strays()) == 3, lambda: f"set aside are {strays()}")
         # In one transaction, or the controller would find a topic without state and create a first one.
         together = zookeeper.transaction()
         for path, data in nodes.items():
             together.create(path, data)
         assert set(together.commit()) == set(nodes)
-    eventually(lambda: strays() == [], 30, lambda: f"set aside are {strays()}")
+    wait_for(lambda: strays() == [], lambda: f"set aside are {strays()}")
     view.wait_isr("kept", 3)
     assert kept(cluster) == KEPT

@@ -13,11 +13,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from barnabas.deploy.ports import ReservedPort
-from barnabas.deploy.process import DeployError, ProcessId, wait_until
+from barnabas.deploy.process import DeployError, ProcessId
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, is_serving
 from barnabas.protocol.ids import Endpoint
-
-from .tools import eventually
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[ZooKeeper]:
 
 def serves(endpoint: Endpoint) -> None:
     """A server that runs may still be slow to say so."""
-    eventually(lambda: is_serving(endpoint), 20, f"no ZooKeeper answers at {endpoint}")
+    wait_for(lambda: is_serving(endpoint), f"no ZooKeeper answers at {endpoint}")
 
 
 def _write_and_read(connect: str, path: str, value: bytes | None) -> bytes:
@@ -156,4 +155,4 @@ def test_no_server_outlives_the_program_that_started_it(
             owner.send_signal(ending)
     finally:
         owner.communicate(timeout=20)
-    assert wait_until(lambda: child.state == "gone", 30)
+    wait_for(lambda: child.state == "gone")

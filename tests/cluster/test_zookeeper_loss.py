@@ -8,10 +8,11 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.support.waiting import wait_for
 
 from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView, eventually
+from .tools import ClusterView
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -78,9 +79,7 @@ def test_without_zookeeper_acks_all_goes_on_and_all_else_waits_until_it_is_back(
     before = pids(cluster)
     with load:
         zookeeper.pause()
-        eventually(
-            lambda: all(is_fenced(cluster, broker) for broker in cluster.broker_ids), 30, "still not fenced"
-        )
+        wait_for(lambda: all(is_fenced(cluster, broker) for broker in cluster.broker_ids), "still not fenced")
         # The followers fetch in the present epochs: there was no election.
         load.wait_progress("with acks=all, without ZooKeeper")
         # What was committed is still served, and everybody can still ask who there is.
@@ -100,9 +99,7 @@ def test_zookeeper_that_returns_only_to_go_again_costs_no_broker(start_cluster: 
     with load:
         for _ in range(3):
             zookeeper.kill()
-            eventually(
-                lambda: all(is_fenced(cluster, broker) for broker in cluster.broker_ids), 30, "not fenced"
-            )
+            wait_for(lambda: all(is_fenced(cluster, broker) for broker in cluster.broker_ids), "not fenced")
             zookeeper.restart()
         load.wait_progress("after ZooKeeper came back for good", timeout_s=40)
         ClusterView(cluster).wait_isr("t", 3)

@@ -23,21 +23,11 @@ from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.support.waiting import wait_for
 
 from .raw_client import RawClient
 
 COMMAND: Final = (sys.executable, "-m", "barnabas")
-
-
-def eventually(
-    condition: Callable[[], bool],
-    timeout_s: float,
-    complaint: str | Callable[[], str],
-    interval_s: float = 0.02,
-) -> None:
-    """Wait until the condition holds; a failed test with the complaint when it does not in time."""
-    if not wait_until(condition, timeout_s, interval_s):
-        raise AssertionError(complaint if isinstance(complaint, str) else complaint())
 
 
 def run_command(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -104,11 +94,11 @@ class ClusterView:
                     return False
                 return True
 
-        eventually(is_made, 30, lambda: f"{name} is not made: {refused}", 0.2)
+        wait_for(is_made, lambda: f"{name} is not made: {refused}")
         for broker in self.cluster.brokers:
             if broker.state == "running":
                 knows = functools.partial(knows_topic, broker.endpoint, name)
-                eventually(knows, 20, f"broker {broker.id} does not know {name}")
+                wait_for(knows, f"broker {broker.id} does not know {name}")
 
     def partitions(self, topic: str) -> tuple[PartitionInfo, ...]:
         with self.admin() as admin:
@@ -140,7 +130,7 @@ class ClusterView:
                 seen.append(error)
             return isinstance(seen[-1], int) and seen[-1] >= 0
 
-        eventually(is_known, 30, lambda: f"{complaint}: {seen[-1]!r}")
+        wait_for(is_known, lambda: f"{complaint}: {seen[-1]!r}")
         found = seen[-1]
         assert isinstance(found, int)
         return found
@@ -162,7 +152,7 @@ class ClusterView:
             seen.append([(p.partition, p.leader, p.isr) for p in partitions])
             return all(len(p.isr) == size and p.leader >= 0 for p in partitions)
 
-        eventually(is_so, timeout_s, lambda: f"the ISR of {topic} is not {size} strong: {seen[-1]}")
+        wait_for(is_so, lambda: f"the ISR of {topic} is not {size} strong: {seen[-1]}", timeout_s=timeout_s)
 
     def wait_agreed(self, topic: str, partitions: int, timeout_s: float = 30.0) -> None:
         """Wait until all brokers that run say the same of a topic: so many partitions, led and all in sync.
@@ -187,7 +177,7 @@ class ClusterView:
                 and all(leader >= 0 and isr == replicas for _, leader, _, isr, replicas in told[0])
             )
 
-        eventually(is_so, timeout_s, lambda: f"the brokers do not agree on {topic}: {seen[-1]}")
+        wait_for(is_so, lambda: f"the brokers do not agree on {topic}: {seen[-1]}", timeout_s=timeout_s)
 
     def zookeeper(self) -> ZooKeeperClient:
         return ZooKeeperClient(self.cluster.zookeeper_connect)

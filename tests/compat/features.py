@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from barnabas.client.blocking import Consumer, Producer, read_range
-from barnabas.deploy.process import wait_until
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
+from tests.support.waiting import wait_for
 
 from .clients import ClientError, Driver
 from .wire import FIND_COORDINATOR, Connection
@@ -28,7 +28,6 @@ from .wire import FIND_COORDINATOR, Connection
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 MESSAGE_TOO_LARGE, UNKNOWN_TOPIC, TOPIC_EXISTS, OFFSET_OUT_OF_RANGE = 10, 3, 36, 1
 INVALID_CONFIG, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR = 40, 37, 38
-SETTLED_S = 45.0
 
 Record = dict[str, Any]
 Feature = Callable[["Bench"], str | None]
@@ -113,7 +112,7 @@ class Bench:
 
         for address in self.bootstrap.split(","):
             complaint = f"{address} does not know {partitions} partitions with leaders of {topic}"
-            assert wait_until(lambda address=address: is_so(address), SETTLED_S, 0.05), complaint
+            wait_for(lambda address=address: is_so(address), complaint)
 
     def produce(self, records: Sequence[Record], **config: Any) -> list[Record]:
         """Write with the client under test, all of which must work."""
@@ -317,7 +316,7 @@ def large(bench: Bench) -> None:
             return False
         return True
 
-    assert wait_until(is_taken, SETTLED_S, 0.05), "the new limit does not hold"
+    wait_for(is_taken, "the new limit does not hold")
     # The first batch comes whole, however little was asked for.
     assert values(bench.read(topic, 2, max_bytes=1_000)) == [text(nearly), text(far)]
 
@@ -430,15 +429,13 @@ def configs(bench: Bench) -> None:
         found = ask("describe_configs", topic=topic)
         return found["retention.ms"] == "1800000" and found["segment.bytes"] == "20000000"
 
-    assert wait_until(lambda: is_changed(bench.ask), SETTLED_S, 0.05), bench.ask(
-        "describe_configs", topic=topic
-    )
+    wait_for(lambda: is_changed(bench.ask), lambda: bench.ask("describe_configs", topic=topic))
     refused(
         lambda: bench.ask("alter_configs", topic=topic, configs={"retention.ms": "soon"}),
         INVALID_CONFIG,
         "InvalidConfig",
     )
-    assert wait_until(lambda: is_changed(bench.ask_reference), SETTLED_S, 0.05)
+    wait_for(lambda: is_changed(bench.ask_reference))
 
 
 @feature("partitions: add")
@@ -478,7 +475,7 @@ def delete_topic(bench: Bench) -> None:
     topic = bench.topic(3)
     bench.produce_by_reference([record(topic, "old", partition) for partition in range(3)])
     bench.ask("delete_topic", topic=topic)
-    assert wait_until(lambda: topic not in bench.ask_reference("list_topics"), SETTLED_S, 0.05)
+    wait_for(lambda: topic not in bench.ask_reference("list_topics"))
 
     def is_unknown() -> bool:
         try:
@@ -488,7 +485,7 @@ def delete_topic(bench: Bench) -> None:
         return False
 
     # Until the last replica is gone, a topic that is being deleted may be deleted again.
-    assert wait_until(is_unknown, SETTLED_S, 0.05), f"{topic} can be deleted for ever"
+    wait_for(is_unknown, lambda: f"{topic} can be deleted for ever")
 
     # One of the same name is another topic, and empty; there may be one only when the old one is gone.
     def is_made() -> bool:
@@ -500,7 +497,7 @@ def delete_topic(bench: Bench) -> None:
             return False
         return True
 
-    assert wait_until(is_made, SETTLED_S, 0.05), f"{topic} cannot be made again"
+    wait_for(is_made, lambda: f"{topic} cannot be made again")
     bench.wait_led(topic, 1)
     bench.produce([record(topic, "new")])
     assert values(bench.read(topic, 1)) == [text("new")]

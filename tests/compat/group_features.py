@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
-from barnabas.deploy.process import wait_until
+from tests.support.waiting import wait_for
 
 from .features import Bench, feature, record, refused
 
 GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP = 69, 68
-JOINED_S = 60.0
 Place = tuple[str, int, int]
 """Topic, partition and offset."""
 
@@ -84,9 +83,7 @@ def written(bench: Bench, topic: str, partitions: int, count: int) -> set[Place]
 
 
 def wait(members: Sequence[Member], condition: Callable[[], bool], what: str) -> None:
-    held = wait_until(condition, JOINED_S, 0.1)
-    seen = [(member.assigned, len(member.read)) for member in members]
-    assert held, f"{what}: {seen}"
+    wait_for(condition, lambda: f"{what}: {[(member.assigned, len(member.read)) for member in members]}")
 
 
 def wait_shared(members: Sequence[Member], wanted: Sequence[tuple[str, int]]) -> None:

@@ -6,19 +6,17 @@ all groups is refused, by Apache Kafka too, and most admin clients hand that to 
 
 from __future__ import annotations
 
-from barnabas.deploy.process import wait_until
+from tests.support.waiting import wait_for
 
 from .wire import FIND_COORDINATOR, LIST_GROUPS, Connection, request, string
 
 NAME = "__consumer_offsets"
-_READY_S = 60.0
 
 
 def have_offsets_topic_made(bootstrap: str) -> None:
     """Have it made, and wait until each of these brokers knows all leaders and can list its groups."""
     for address in bootstrap.split(","):
-        is_so = wait_until(lambda address=address: _is_ready(address), _READY_S, 0.05)
-        assert is_so, f"{address} is not ready to coordinate groups"
+        wait_for(lambda address=address: _is_ready(address), f"{address} is not ready to coordinate groups")
 
 
 def _is_ready(address: str) -> bool:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.process import wait_until
+from tests.support.waiting import wait_for
 
 from . import table
 from .clients import CLIENTS, ClientError, Driver, Unavailable
@@ -19,7 +19,6 @@ from .offsets_topic import have_offsets_topic_made
 
 ROW = "groups: kill -9 of the coordinator"
 PARTITIONS = 2
-LATE_COMMIT_S = 60.0
 COORDINATOR_MOVES = (14, 15, 16)
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 
@@ -82,8 +81,10 @@ def test_every_clients_group_goes_on_when_its_coordinator_is_killed(
             wait_read([member], places)
             wait([member], lambda member=member: len(member.assigned) == PARTITIONS, f"{name} lost its place")
             # A commit under way to the coordinator is lost with it. The others send it again at once;
-            # kafkajs joins anew after some 20 s, reads the same records again, and commits them then.
-            wait_until(lambda name=name: has_committed(bench, groups[name], topic, 20), LATE_COMMIT_S)
+            # kafkajs rejoins after some 20 s, reads the same records again, and commits them then.
+            wait_for(
+                lambda name=name: has_committed(bench, groups[name], topic, 20), f"{name} has not committed"
+            )
             member.stop()
             assert committed(bench, groups[name], topic) == all_of(20), name
             table.check(table.FEATURES, ROW, name, "yes")

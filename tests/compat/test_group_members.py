@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.process import wait_until
+from tests.support.waiting import wait_for
 
 from .drivers.lost_join import recall_lost_join
 
@@ -227,16 +227,20 @@ def members(bootstrap: str, topic: str, *kinds: type[Member]) -> Iterator[list[R
         yield started
 
 
-def wait_for(condition: Callable[[], bool], all_members: list[Running], what: str) -> None:
+def wait_in(all_members: list[Running], condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition of members that all have no problem."""
+
     def holds() -> bool:
         for member in all_members:
             member.refresh()
-        assert [one.problem for one in all_members if one.problem is not None] == []
+        assert [member.problem for member in all_members if member.problem is not None] == []
         return condition()
 
-    if not wait_until(holds, DEADLINE_S):
-        seen = [(one.name, sorted(one.assigned), len(one.read)) for one in all_members]
-        raise AssertionError(f"{what}: {seen}")
+    def state() -> str:
+        members = [(member.name, sorted(member.assigned), len(member.read)) for member in all_members]
+        return f"{what}: {members}"
+
+    wait_for(holds, state)
 
 
 def wait_shared(sharing: list[Running], all_members: list[Running]) -> None:
@@ -246,13 +250,13 @@ def wait_shared(sharing: list[Running], all_members: list[Running]) -> None:
         parts = [member.assigned for member in sharing]
         return all(parts) and sorted(index for part in parts for index in part) == list(range(PARTITIONS))
 
-    wait_for(are_shared, all_members, "the partitions are not shared")
+    wait_in(all_members, are_shared, "the partitions are not shared")
 
 
 def wait_read(places: set[Place], all_members: list[Running]) -> None:
-    wait_for(
-        lambda: places <= {place for member in all_members for place in member.read},
+    wait_in(
         all_members,
+        lambda: places <= {place for member in all_members for place in member.read},
         f"{len(places)} records are not all read",
     )
 

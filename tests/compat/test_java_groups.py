@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.process import wait_until
 from barnabas.protocol.record_batch import LOG_OVERHEAD_BYTES, MAGIC_OFFSET
+from tests.support.waiting import wait_for
 
 from .clients import Unavailable
 from .java import GROUPS, Tool, java_tools
 
 pytestmark = pytest.mark.timeout(600)
-LEFT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +76,7 @@ def test_kafkas_tools_work_with_groups_and_read_the_offsets_topic(
         return "Empty" in tool(*GROUPS, *at, "--describe", "--group", group, "--state")
 
     # A consumer that closes does not wait to hear that it has left.
-    assert wait_until(is_empty, LEFT_S)
+    wait_for(is_empty)
     assert group in tool(*GROUPS, *at, "--list").split()
     described = lags(tool(*GROUPS, *at, "--describe", "--group", group), group)
     assert {lag for _, lag in described.values()} == {"0"}

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.deploy.process import wait_until
+from tests.support.waiting import wait_for
 
 from .clients import Unavailable
 from .java import Tool, java_tools
 from .wire import Connection
 
 pytestmark = pytest.mark.timeout(600)
-KNOWN_S = 45.0
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def wait_known(bootstrap: str, topic: str, partitions: int) -> None:
 
     for address in bootstrap.split(","):
         complaint = f"{address} does not know {partitions} partitions of {topic}"
-        assert wait_until(lambda address=address: is_so(address), KNOWN_S, 0.05), complaint
+        wait_for(lambda address=address: is_so(address), complaint)
 
 
 def test_the_consoles_write_and_read_with_every_codec(tool: Tool, bootstrap: str, topic: str) -> None:

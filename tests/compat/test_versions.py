@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.process import wait_until
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.schema import ApiKey
+from tests.support.waiting import wait_for
 
 from . import table
 from .clients import CLIENTS, Driver, Unavailable, Unsupported
@@ -163,7 +163,7 @@ def tour(relayed: Relay, driver: Driver) -> None:
     ask("create_topic", partitions=1, replicas=1)
     # A client without that function makes it by writing to it.
     produce(1)
-    assert wait_until(has_leaders, 60)
+    wait_for(has_leaders)
     produce(20, idempotent=True)
     ask("fetch", partition=0, offset=0, count=21)
     for at in ("earliest", "latest", 1_600_000_000_000):
@@ -190,8 +190,8 @@ def group_tour(relayed: Relay, driver: Driver, bootstrap: str, topic: str) -> No
         return any(key == ApiKey.HEARTBEAT for key, _ in relayed.seen)
 
     driver.ask("member_start", bootstrap=bootstrap, group=topic, topics=[topic], auto_commit=True)
-    assert wait_until(lambda: len(driver.ask("member_status")["read"]) >= 18, 60)
-    assert wait_until(has_beaten, 60)
+    wait_for(lambda: len(driver.ask("member_status")["read"]) >= 18)
+    wait_for(has_beaten)
     driver.ask("member_stop")
     ask("describe_group")
     ask("group_offsets", topic=topic)

@@ -19,15 +19,14 @@ import pytest
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
-from barnabas.deploy.process import wait_until
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.messages.metadata import MetadataRequest
+from tests.support.waiting import wait_for
 
 from . import wire
 from .wire import Connection, Reader, produced
 
-TIMEOUT_S = 45.0
 CONNECTIONS = 500
 
 
@@ -53,10 +52,10 @@ class Ground:
                 self.address = known.leader_address(self.topic)
             return led
 
-        assert wait_until(has_leader, TIMEOUT_S, 0.05)
-        assert wait_until(self.takes_a_record, TIMEOUT_S, 0.05)
+        wait_for(has_leader)
+        wait_for(self.takes_a_record)
         # A leader may be one before it has heard of the topic's metadata.
-        assert wait_until(self.knows_the_topic, TIMEOUT_S, 0.05)
+        wait_for(self.knows_the_topic)
 
     def knows_the_topic(self) -> bool:
         with self.connect() as broker:
@@ -323,7 +322,7 @@ def test_broken_bytes_close_their_connection_with_one_line_in_the_log(ground: Gr
                 line for line in ground.log.read_text()[before:].splitlines() if client.name + "#" in line
             ]
 
-        assert wait_until(lambda: len(lines()) > 0, TIMEOUT_S), f"no line about {client.name}"
+        wait_for(lambda: len(lines()) > 0, lambda: f"no line about {client.name}")
         assert len(lines()) == 1, lines()
         assert "malformed" in lines()[0] or "unsupported" in lines()[0], lines()
         assert bystander.metadata(ground.topic).errors == {ground.topic: 0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import datetime
@@ -16,14 +15,13 @@ from barnabas.client.blocking import Admin, Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MakeTopic = Callable[..., str]
 Read = Callable[..., "DataFrame"]
-
-_DEADLINE_S = 30.0
 
 
 @pytest.fixture
@@ -58,14 +56,6 @@ def produce(spark_cluster: LocalCluster) -> Callable[..., list[tuple[int, int]]]
 
 def record(partition: int, value: bytes | None, **given: Any) -> tuple[Any, ...]:
     return (partition, given.get("key"), value, given.get("headers"), given.get("timestamp_ms", 0))
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what} did not come true within {_DEADLINE_S} s")
-        time.sleep(0.05)
 
 
 def test_every_column_arrives_as_it_was_sent(read: Read, produce: Any, make_topic: MakeTopic) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,17 +17,6 @@ from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from tests.support.waiting import DEADLINE_S
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-
-
-def wait_until(condition: Callable[[], Any], what: str = "", deadline_s: float = DEADLINE_S) -> Any:
-    """The condition's first true value; fails the test when the deadline passes."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.002)
-    raise AssertionError(f"not within {deadline_s} s: {what or condition}")
 
 
 class ControlledBroker:

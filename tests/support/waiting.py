@@ -1,4 +1,7 @@
-"""Waiting for a condition with a deadline, never for a time."""
+"""The two ways to wait for a condition: `until` in a coroutine, `wait_for` in a thread.
+
+The deadline is long because the machine may be busy; a test that passes never gets there.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,40 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 DEADLINE_S = 60.0
+_LONGEST_PAUSE_S = 0.05
+
+T = TypeVar("T")
 
 
-async def until(condition: Callable[[], object], what: str = "the condition") -> None:
+async def until(
+    condition: Callable[[], object], what: str = "the condition", timeout_s: float = DEADLINE_S
+) -> None:
     """Let the event loop run until the condition holds. Raises AssertionError after the deadline."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + DEADLINE_S
+    deadline = loop.time() + timeout_s
     while not condition():
         if loop.time() > deadline:
-            raise AssertionError(f"{what} did not come true within {DEADLINE_S} s")
+            raise AssertionError(f"waited {timeout_s:g} s: {what}")
         await asyncio.sleep(0.001)
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Let other threads run until the condition holds. Raises AssertionError after the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
+def wait_for(
+    condition: Callable[[], T],
+    what: str | Callable[[], object] = "the condition",
+    timeout_s: float = DEADLINE_S,
+) -> T:
+    """The condition's first true value. Raises AssertionError with `what` after the deadline.
+
+    The pauses grow with the time that has passed, so that a condition may start a process or a client.
+    """
+    began = time.monotonic()
     pause = threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come true within {DEADLINE_S} s")
-        pause.wait(0.002)
+    while not (value := condition()):
+        passed_s = time.monotonic() - began
+        if passed_s > timeout_s:
+            raise AssertionError(f"waited {timeout_s:g} s: {what() if callable(what) else what}")
+        pause.wait(min(max(0.002, passed_s / 10), _LONGEST_PAUSE_S))
+    return value

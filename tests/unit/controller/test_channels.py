@@ -21,7 +21,8 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from tests.support.controlled_broker import ControlledBroker, wait_until
+from tests.support.controlled_broker import ControlledBroker
+from tests.support.waiting import wait_for
 
 ONE = BrokerId(1)
 NOWHERE = Endpoint("no-such-host.invalid", 1)
@@ -46,9 +47,9 @@ class Rig:
         self.channels.add_broker(ONE, BrokerEpoch(77), self.broker.endpoint, is_suspected=False)
 
     def connected(self) -> Rig:
-        wait_until(lambda: self.broker.connections_made)
+        wait_for(lambda: self.broker.connections_made)
         # Only then the link has heard of it: a broker that was never reached cannot die.
-        wait_until(lambda: self.detector.address(ONE, BrokerEpoch(77)))
+        wait_for(lambda: self.detector.address(ONE, BrokerEpoch(77)))
         return self
 
     def partitions_told(self) -> list[int]:
@@ -100,7 +101,7 @@ def test_a_connection_is_made_before_there_is_a_request(rig: Rig) -> None:
 
 
 def test_a_batch_sent_while_the_connection_is_closing_goes_out_on_the_next_one(rig: Rig) -> None:
-    wait_until(lambda: rig.channels._links[ONE]._channel.is_connected)
+    wait_for(lambda: rig.channels._links[ONE]._channel.is_connected)
 
     def send_and_close() -> None:
         # In this order the link has its turn before the loop has told it of the end.
@@ -109,13 +110,13 @@ def test_a_batch_sent_while_the_connection_is_closing_goes_out_on_the_next_one(r
         link._channel._connection._transport.close()
 
     rig.channels._loop.call_soon_threadsafe(send_and_close)
-    wait_until(lambda: rig.partitions_told() == [0], "the link does not try again")
+    wait_for(lambda: rig.partitions_told() == [0], "the link does not try again")
 
 
 def test_a_batch_goes_out_in_order_with_the_epochs_of_both_sides(rig: Rig) -> None:
     stop = {TopicPartition("u", 0): StopReplicaPartition(partition_index=0, leader_epoch=1)}
     rig.channels.send(ONE, batch_of(0, stop_replicas=stop))
-    wait_until(lambda: len(rig.reports) == 2)
+    wait_for(lambda: len(rig.reports) == 2)
     kinds = [type(request) for request in rig.broker.requests]
     assert kinds == [LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest]
     assert {(r.controller_id, r.controller_epoch, r.broker_epoch) for r in rig.broker.requests} == {
@@ -132,14 +133,14 @@ def test_a_batch_goes_out_in_order_with_the_epochs_of_both_sides(rig: Rig) -> No
 def test_waiting_batches_of_a_slow_broker_are_merged(rig: Rig) -> None:
     rig.broker.answer = lambda request: None
     rig.channels.send(ONE, batch_of(0))
-    wait_until(lambda: rig.broker.requests)
+    wait_for(lambda: rig.broker.requests)
     for partition in range(1, 200):
         rig.channels.send(ONE, batch_of(partition))
         rig.channels.send(ONE, batch_of(1))
     rig.broker.requests.clear()
     rig.broker.answer = rig.broker.accept
     rig.broker.drop_connections()
-    wait_until(lambda: len(rig.broker.of(UpdateMetadataRequest)) == 2)
+    wait_for(lambda: len(rig.broker.of(UpdateMetadataRequest)) == 2)
     assert rig.partitions_told() == list(range(200))
     assert len(rig.broker.of(LeaderAndIsrRequest)) == 2
 
@@ -149,9 +150,9 @@ def test_a_request_without_an_answer_is_sent_again_on_a_new_connection(rigs: lis
     rig = rigs[-1].connected()
     rig.broker.answer = lambda request: None
     rig.channels.send(ONE, batch_of(0))
-    wait_until(lambda: len(rig.broker.requests) >= 2)
+    wait_for(lambda: len(rig.broker.requests) >= 2)
     rig.broker.answer = rig.broker.accept
-    wait_until(lambda: rig.reports)
+    wait_for(lambda: rig.reports)
     assert isinstance(rig.reports[0], events.LeaderAndIsrAnswered)
     assert rig.broker.connections_made >= 2
     told = rig.broker.of(LeaderAndIsrRequest)
@@ -161,41 +162,41 @@ def test_a_request_without_an_answer_is_sent_again_on_a_new_connection(rigs: lis
 
 def test_a_lost_connection_that_can_be_made_again_is_no_suspicion(rig: Rig) -> None:
     rig.broker.drop_connections()
-    wait_until(lambda: rig.broker.connections_made >= 2)
+    wait_for(lambda: rig.broker.connections_made >= 2)
     rig.channels.send(ONE, batch_of(0))
-    wait_until(lambda: rig.reports)
+    wait_for(lambda: rig.reports)
     assert [type(report) for report in rig.reports] == [events.LeaderAndIsrAnswered]
 
 
 def test_a_reset_and_a_port_that_refuses_is_a_suspicion(rig: Rig) -> None:
     rig.broker.die()
-    wait_until(lambda: rig.reports)
+    wait_for(lambda: rig.reports)
     assert rig.reports == [events.BrokerSuspected(*LIFE)]
 
 
 def test_a_suspected_broker_that_answers_with_the_same_epoch_has_returned(rig: Rig) -> None:
     rig.broker.die()
-    wait_until(lambda: rig.reports)
+    wait_for(lambda: rig.reports)
     rig.channels.send(ONE, batch_of(3))
     rig.broker.revive()
-    wait_until(lambda: len(rig.reports) == 2)
+    wait_for(lambda: len(rig.reports) == 2)
     assert rig.reports[1] == events.BrokerReturned(*LIFE)
     # What was said to it while it was gone is not said again; the controller tells it everything.
     rig.channels.send(ONE, batch_of(4))
-    wait_until(lambda: len(rig.reports) == 3)
+    wait_for(lambda: len(rig.reports) == 3)
     assert rig.partitions_told() == [4]
 
 
 def test_another_process_at_the_address_of_a_dead_broker_does_not_bring_it_back(rig: Rig) -> None:
     rig.broker.die()
-    wait_until(lambda: rig.reports)
+    wait_for(lambda: rig.reports)
     rig.broker.broker_epoch = 99
     rig.broker.revive()
-    wait_until(lambda: len(rig.broker.requests) >= 3)
+    wait_for(lambda: len(rig.broker.requests) >= 3)
     assert rig.reports == [events.BrokerSuspected(*LIFE)]
     rig.channels.add_broker(ONE, BrokerEpoch(99), rig.broker.endpoint, is_suspected=False)
     rig.channels.send(ONE, batch_of(0))
-    wait_until(lambda: len(rig.reports) == 2)
+    wait_for(lambda: len(rig.reports) == 2)
     assert isinstance(rig.reports[1], events.LeaderAndIsrAnswered)
 
 
@@ -204,7 +205,7 @@ def test_the_refusal_of_a_request_is_passed_on(rig: Rig) -> None:
         error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH)
     )
     rig.channels.send(ONE, batch_of(0))
-    [report] = wait_until(lambda: rig.reports)
+    [report] = wait_for(lambda: rig.reports)
     assert report.response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
 
 
@@ -220,7 +221,7 @@ def test_a_removed_broker_gets_no_requests(rig: Rig) -> None:
 def test_stopping_closes_every_connection_and_can_be_repeated(rig: Rig) -> None:
     rig.broker.answer = lambda request: None
     rig.channels.send(ONE, batch_of(0))
-    wait_until(lambda: rig.broker.requests)
+    wait_for(lambda: rig.broker.requests)
     rig.channels.stop()
     rig.channels.stop()
     rig.channels.send(ONE, batch_of(1))
@@ -254,13 +255,13 @@ def test_a_broker_that_was_never_reached_is_not_suspect_though_it_refuses(rigs: 
     rigs.append(rig)
     rig.connected()
     rig.broker.die()
-    wait_until(lambda: rig.reports)
+    wait_for(lambda: rig.reports)
     asked: list[object] = []
     seen = rig.detector.attempted
     rig.detector.attempted = lambda *what: asked.append(what) or seen(*what)
     # A new registration whose port refuses from the beginning.
     rig.channels.add_broker(ONE, BrokerEpoch(78), rig.broker.endpoint, is_suspected=False)
-    wait_until(lambda: len(asked) >= 3)
+    wait_for(lambda: len(asked) >= 3)
     assert rig.reports == [events.BrokerSuspected(*LIFE)]
 
 
@@ -278,7 +279,7 @@ def test_a_broker_known_to_be_dead_is_suspect_from_the_beginning_until_it_answer
         # It may have been reached since: the term counts it as dead, and must learn that it is not.
         rig.detector.connected(*life)
         rig.channels.add_broker(*life, other.endpoint, is_suspected=True)
-        wait_until(lambda: rig.reports)
+        wait_for(lambda: rig.reports)
         assert rig.reports == [events.BrokerReturned(ControllerEpoch(5), *life)]
         assert not rig.detector.is_dead(*life)
     finally:
@@ -295,7 +296,7 @@ def test_a_bug_on_the_channels_thread_is_reported() -> None:
         detector=FailureDetector(time.monotonic),
     )
     channels.send([], BrokerBatch())  # the bug
-    wait_until(lambda: reports)
+    wait_for(lambda: reports)
     assert isinstance(reports[0], events.ChannelsFailed)
     assert isinstance(reports[0].error, TypeError)
     channels.stop()
@@ -307,13 +308,13 @@ def test_a_failed_link_pauses_and_then_everything_is_sent_again(rigs: list[Rig])
     batch = batch_of(0)
     batch.requests = lambda *_: 1 / 0  # an unforeseen error
     poisoned.channels.send(ONE, batch)
-    wait_until(lambda: poisoned.reports)
+    wait_for(lambda: poisoned.reports)
     assert poisoned.reports[0] == events.LinkFailed(*LIFE)
     # The link continues.
     poisoned.channels.send(ONE, batch_of(1))
-    wait_until(lambda: poisoned.partitions_told() == [1])
+    wait_for(lambda: poisoned.partitions_told() == [1])
     healthy.channels.send(ONE, batch_of(2))
-    wait_until(lambda: healthy.partitions_told() == [2])
+    wait_for(lambda: healthy.partitions_told() == [2])
 
 
 def refuse_metadata(rig: Rig) -> None:
@@ -334,7 +335,7 @@ def failures_of(rig: Rig) -> list[events.FromChannel]:
 def test_metadata_that_a_broker_could_not_apply_is_sent_again_after_a_pause(rig: Rig) -> None:
     refuse_metadata(rig)
     rig.channels.send(ONE, batch_of(0))
-    assert wait_until(lambda: failures_of(rig)) == [events.LinkFailed(*LIFE)]
+    assert wait_for(lambda: failures_of(rig)) == [events.LinkFailed(*LIFE)]
 
 
 def test_a_broker_that_never_applies_metadata_still_gets_its_roles(
@@ -345,7 +346,7 @@ def test_a_broker_that_never_applies_metadata_still_gets_its_roles(
     refuse_metadata(rig)
     for partition in range(3):
         rig.channels.send(ONE, batch_of(partition))
-        wait_until(lambda: len(rig.broker.of(UpdateMetadataRequest)) == partition + 1)  # noqa: B023 - called in this turn
+        wait_for(lambda: len(rig.broker.of(UpdateMetadataRequest)) == partition + 1)  # noqa: B023 - called in this turn
     assert rig.partitions_told() == [0, 1, 2]
     assert failures_of(rig) == []
 
@@ -355,7 +356,7 @@ def test_the_pause_after_metadata_that_was_not_applied_grows(rig: Rig) -> None:
     for number in range(3):
         since = time.monotonic()
         rig.channels.send(ONE, batch_of(0))
-        wait_until(lambda: len(failures_of(rig)) == number + 1)  # noqa: B023 - called in this turn
+        wait_for(lambda: len(failures_of(rig)) == number + 1)  # noqa: B023 - called in this turn
         # A loop's clock may be late by a millisecond.
         assert time.monotonic() - since >= channels._RETRY_S * 2**number - 0.01
 
@@ -384,7 +385,7 @@ def test_when_answered_waits_for_every_answer(rig: Rig) -> None:
     rig.broker.answer = late
     rig.channels.send(ONE, batch_of(0))
     rig.channels.when_answered(told.set)
-    wait_until(lambda: rig.partitions_told() == [0])
+    wait_for(lambda: rig.partitions_told() == [0])
     assert not told.is_set()
     may_answer.set()
     assert told.wait(20)
@@ -398,7 +399,7 @@ def test_when_answered_does_not_wait_for_an_unreachable_broker(rig: Rig, ending:
     rig.broker.answer = lambda request: None
     rig.channels.send(ONE, batch_of(0))
     rig.channels.when_answered(told.set)
-    wait_until(lambda: rig.partitions_told() == [0])
+    wait_for(lambda: rig.partitions_told() == [0])
     if ending == "dies":
         rig.broker.die()
     else:

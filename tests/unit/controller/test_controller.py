@@ -17,8 +17,8 @@ from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import ControllerNode
-from tests.support.controlled_broker import wait_until
 from tests.support.controller_fakes import FakeChannels, NoThreads, Znodes, state
+from tests.support.waiting import wait_for
 
 
 class Clock(NoThreads):
@@ -270,10 +270,10 @@ def test_a_term_that_cannot_start_closes_its_channels(desk: Desk, monkeypatch: p
 
 def test_the_thread_handles_events_and_resigns_at_the_end(desk: Desk) -> None:
     desk.controller.start()
-    wait_until(lambda: desk.controller.is_active)
+    wait_for(lambda: desk.controller.is_active)
     answers: list[ErrorCode] = []
     desk.controller.controlled_shutdown(BrokerId(2), BrokerEpoch(0), lambda code, left: answers.append(code))
-    wait_until(lambda: answers)
+    wait_for(lambda: answers)
     assert answers == [ErrorCode.STALE_BROKER_EPOCH]
     desk.controller.stop()
     desk.controller.stop()

@@ -10,7 +10,8 @@ from barnabas.controller.failure_detector import FailureDetector
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
 from barnabas.zookeeper.znodes import ControllerNode
-from tests.support.controlled_broker import ControlledBroker, wait_until
+from tests.support.controlled_broker import ControlledBroker
+from tests.support.waiting import wait_for
 
 LIFE = BrokerEpoch(5)
 NODE = ControllerNode(broker_id=BrokerId(1), session_id=7, czxid=8)
@@ -42,10 +43,10 @@ def rig() -> Iterator[Rig]:
 
 def test_the_death_of_a_process_is_reported(rig: Rig) -> None:
     rig.watch()
-    wait_until(lambda: rig.broker.connections_made)
+    wait_for(lambda: rig.broker.connections_made)
     assert rig.gone == []
     rig.broker.die()
-    wait_until(lambda: rig.gone)
+    wait_for(lambda: rig.gone)
     assert rig.gone[0] == NODE
 
 
@@ -55,7 +56,7 @@ def test_a_broker_that_refuses_and_was_never_reached_is_not_declared_dead(rig: R
     seen = rig.detector.attempted
     rig.detector.attempted = lambda *what: asked.append(what) or seen(*what)
     rig.watch()
-    wait_until(lambda: len(asked) >= 3)
+    wait_for(lambda: len(asked) >= 3)
     assert rig.gone == []
 
 
@@ -63,7 +64,7 @@ def test_a_broker_reached_by_another_part_is_declared_dead_when_it_refuses(rig: 
     rig.broker.die()
     rig.detector.connected(BrokerId(1), LIFE)
     rig.watch()
-    wait_until(lambda: rig.gone)
+    wait_for(lambda: rig.gone)
 
 
 @pytest.mark.parametrize("its_address", ["refuses", "is silent"])
@@ -72,8 +73,8 @@ def test_a_host_that_vanishes_with_its_name_is_declared_dead(
 ) -> None:
     """As when a container dies: the engine removes its name and its address."""
     rig.watch()
-    wait_until(lambda: rig.broker.connections_made)
-    wait_until(lambda: rig.detector.address(BrokerId(1), LIFE))
+    wait_for(lambda: rig.broker.connections_made)
+    wait_for(lambda: rig.detector.address(BrokerId(1), LIFE))
 
     def vanished(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
         if isinstance(address, Endpoint):
@@ -83,7 +84,7 @@ def test_a_host_that_vanishes_with_its_name_is_declared_dead(
 
     monkeypatch.setattr(socket, "create_connection", vanished)
     rig.broker.die()
-    wait_until(lambda: rig.gone)
+    wait_for(lambda: rig.gone)
     assert rig.detector.is_dead(BrokerId(1), LIFE)
 
 
@@ -91,7 +92,7 @@ def test_a_name_that_does_not_resolve_is_no_sign_while_the_address_answers(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.watch()
-    wait_until(lambda: rig.detector.address(BrokerId(1), LIFE))
+    wait_for(lambda: rig.detector.address(BrokerId(1), LIFE))
     connect = socket.create_connection
 
     def nameless(address: tuple[str, int], *rest: object, **more: object) -> socket.socket:
@@ -102,16 +103,16 @@ def test_a_name_that_does_not_resolve_is_no_sign_while_the_address_answers(
     monkeypatch.setattr(socket, "create_connection", nameless)
     made = rig.broker.connections_made
     rig.broker.drop_connections()
-    wait_until(lambda: rig.broker.connections_made > made)
+    wait_for(lambda: rig.broker.connections_made > made)
     assert rig.gone == []
 
 
 def test_a_broker_that_becomes_controller_is_not_dead(rig: Rig) -> None:
     """A broker that becomes controller after it was declared dead was declared dead in error."""
     rig.watch()
-    wait_until(lambda: rig.broker.connections_made)
+    wait_for(lambda: rig.broker.connections_made)
     rig.broker.die()
-    wait_until(lambda: rig.gone)
+    wait_for(lambda: rig.gone)
     # The dead controller's node still exists and is read again: that changes nothing.
     rig.sentinel.watch(None)
     rig.watch()
@@ -122,15 +123,15 @@ def test_a_broker_that_becomes_controller_is_not_dead(rig: Rig) -> None:
 
 def test_a_lost_connection_that_can_be_made_again_means_nothing(rig: Rig) -> None:
     rig.watch()
-    wait_until(lambda: rig.broker.connections_made)
+    wait_for(lambda: rig.broker.connections_made)
     rig.broker.drop_connections()
-    wait_until(lambda: rig.broker.connections_made >= 2)
+    wait_for(lambda: rig.broker.connections_made >= 2)
     assert rig.gone == []
 
 
 def test_nobody_is_watched_once_that_is_asked_for(rig: Rig) -> None:
     rig.watch()
-    wait_until(lambda: rig.broker.connections_made)
+    wait_for(lambda: rig.broker.connections_made)
     rig.sentinel.watch(None)
     rig.broker.die()
     rig.sentinel.stop()
@@ -141,13 +142,13 @@ def test_another_controller_is_watched_in_its_place(rig: Rig) -> None:
     other = ControlledBroker()
     try:
         rig.watch()
-        wait_until(lambda: rig.broker.connections_made)
+        wait_for(lambda: rig.broker.connections_made)
         successor = ControllerNode(broker_id=BrokerId(2), session_id=9, czxid=10)
         rig.watch(successor, other.endpoint)
-        wait_until(lambda: other.connections_made)
+        wait_for(lambda: other.connections_made)
         rig.broker.die()
         other.die()
-        wait_until(lambda: rig.gone)
+        wait_for(lambda: rig.gone)
         assert set(rig.gone) == {successor}
     finally:
         other.die()
@@ -155,6 +156,6 @@ def test_another_controller_is_watched_in_its_place(rig: Rig) -> None:
 
 def test_stopping_ends_a_sentinel_that_waits_for_a_word(rig: Rig) -> None:
     rig.watch()
-    wait_until(lambda: rig.broker.connections_made)
+    wait_for(lambda: rig.broker.connections_made)
     rig.sentinel.stop()
     assert not rig.sentinel._thread.is_alive()

@@ -22,7 +22,7 @@ from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import read_record
-from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S, wait_for
 
 _STAND_IN = """
 import signal, sys, time
@@ -127,7 +127,7 @@ def test_kill_pause_resume_and_restart_reach_one_broker_alone(make: Make) -> Non
 
     cluster.resume(2)
     cluster.restart(1)
-    assert wait_until(lambda: [broker.state for broker in cluster.brokers] == ["running"] * 3, DEADLINE_S)
+    wait_for(lambda: [broker.state for broker in cluster.brokers] == ["running"] * 3)
     after = cluster.describe()["brokers"]
     assert [broker["port"] for broker in after] == [broker["port"] for broker in before]
     assert [a["pid"] == b["pid"] for a, b in zip(after, before, strict=True)] == [False, True, True]
@@ -339,4 +339,4 @@ def test_no_broker_outlives_the_program_that_runs_the_cluster(
             owner.send_signal(ending)
     finally:
         owner.communicate(timeout=DEADLINE_S)
-    assert wait_until(lambda: not record.is_running, DEADLINE_S)
+    wait_for(lambda: not record.is_running)

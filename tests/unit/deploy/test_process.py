@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, tail, wait_until
-from tests.support.waiting import DEADLINE_S
+from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, tail
+from tests.support.waiting import DEADLINE_S, wait_for
 
 _WAIT = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(60)"
 _STUBBORN = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + _WAIT.removeprefix(
@@ -26,11 +26,11 @@ Spawn = Callable[..., ManagedProcess]
 def spawn(tmp_path: Path) -> Iterator[Spawn]:
     started: list[ManagedProcess] = []
 
-    def start(code: str, wait_for: str = "ready", **arguments: bool) -> ManagedProcess:
+    def start(code: str, line: str = "ready", **arguments: bool) -> ManagedProcess:
         log_file = tmp_path / f"{len(started)}.log"
         process = ManagedProcess.spawn("child", [sys.executable, "-c", code], log_file=log_file, **arguments)
         started.append(process)
-        assert wait_until(lambda: wait_for in tail(log_file) or not process.is_alive, DEADLINE_S)
+        wait_for(lambda: line in tail(log_file) or not process.is_alive)
         return process
 
     yield start
@@ -70,7 +70,7 @@ def test_a_child_is_paused_resumed_and_terminated_while_paused(spawn: Spawn) -> 
     child.pause()
     assert child.state == "paused"
     child.resume()
-    assert wait_until(lambda: child.state == "running", DEADLINE_S)
+    wait_for(lambda: child.state == "running")
     child.pause()
     assert child.terminate(DEADLINE_S)
 
@@ -82,7 +82,7 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_time_out(spawn: Spawn)
 
 
 def test_the_exit_code_and_the_output_of_an_ended_child_are_kept(spawn: Spawn, tmp_path: Path) -> None:
-    child = spawn("import sys; print('last words'); sys.exit(7)", wait_for="never said")
+    child = spawn("import sys; print('last words'); sys.exit(7)", line="never said")
     assert child.exit_code == 7
     assert tail(tmp_path / "0.log") == "last words"
 
@@ -97,7 +97,7 @@ def test_children_of_a_child_get_its_signals_too(spawn: Spawn, tmp_path: Path) -
     inner = ProcessId.of(int(tail(tmp_path / "0.log").split()[1]))
     assert inner is not None
     child.kill()
-    assert wait_until(lambda: inner.state == "gone", DEADLINE_S)
+    wait_for(lambda: inner.state == "gone")
 
 
 def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_without_help_from_the_kernel_a_watcher_ends_the_child_with_its_parent(t
     )
     pid, started = done.stdout.split()
     child = ProcessId(int(pid), started)
-    assert wait_until(lambda: child.state == "gone", DEADLINE_S), done.stderr
+    wait_for(lambda: child.state == "gone", lambda: done.stderr)
 
 
 def test_the_watcher_of_an_ended_child_ends(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ from barnabas.broker.coordinators.group_records import (
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
-from barnabas.deploy.process import wait_until
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
@@ -56,6 +55,7 @@ from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
 from tests.support.building import led_by, metadata, state
 from tests.support.serving import EXTERNAL, INTERNAL, Connection, Serving
+from tests.support.waiting import wait_for
 
 OFFSETS_ID = uuid.UUID(int=50)
 PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
@@ -475,7 +475,7 @@ def test_a_timer_that_could_not_be_cancelled_leaves_its_successor(hosting: Servi
     expiring = threading.Thread(target=before.expire)
     expiring.start()
     try:
-        wait_until(lambda: before.is_completed, 5)
+        wait_for(lambda: before.is_completed)
         hosted.group._members.extend_session(hosted.group._members[joined.member_id], 1.0)
         shard._set_timer(hosted)
         after = hosted.timer

@@ -16,8 +16,7 @@ import pytest
 
 from barnabas.broker.metrics.endpoint import MetricsEndpoint
 from barnabas.broker.network.server import CannotBind
-from barnabas.deploy.process import wait_until
-from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S, wait_for
 
 Make = Callable[..., MetricsEndpoint]
 
@@ -146,7 +145,7 @@ def test_a_scrape_too_many_is_refused_and_the_next_is_served(make: Make) -> None
     finally:
         for client in clients:
             client.close()
-    assert wait_until(lambda: _status(endpoint) == 200, DEADLINE_S)
+    wait_for(lambda: _status(endpoint) == 200)
 
 
 def _status(endpoint: MetricsEndpoint) -> int:
@@ -163,7 +162,7 @@ def test_a_client_that_sends_slowly_is_closed(make: Make) -> None:
     with connected(endpoint) as client, suppress(ConnectionError):
         client.sendall(b"GET /metr")
         assert client.recv(1000) == b""
-    assert wait_until(lambda: _status(endpoint) == 200, DEADLINE_S)
+    wait_for(lambda: _status(endpoint) == 200)
 
 
 def test_a_client_that_never_ends_its_request_is_closed(make: Make) -> None:
@@ -178,15 +177,15 @@ def test_a_client_that_never_ends_its_request_is_closed(make: Make) -> None:
                 return True
             return False
 
-        assert wait_until(is_closed, DEADLINE_S, 0.05)
-    assert wait_until(lambda: _status(endpoint) == 200, DEADLINE_S)
+        wait_for(is_closed)
+    wait_for(lambda: _status(endpoint) == 200)
 
 
 def test_a_client_that_does_not_read_is_closed(make: Make) -> None:
     endpoint = make(lambda: b"x" * 50_000_000, scrape_timeout_s=0.3, max_scrapes=1)
     with connected(endpoint) as client:
         client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert wait_until(lambda: _is_free(endpoint), DEADLINE_S)
+        wait_for(lambda: _is_free(endpoint))
 
 
 def _is_free(endpoint: MetricsEndpoint) -> bool:
