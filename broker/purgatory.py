@@ -29,6 +29,7 @@ from enum import Enum
 from typing import Final
 
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,6 @@ class Reaper:
     def __init__(
         self, *, on_fatal: Callable[[BaseException], None], clock_ms: Callable[[], int] = monotonic_ms
     ) -> None:
-        self._on_fatal = on_fatal
         self.clock_ms = clock_ms
         self._condition = threading.Condition(threading.Lock())
         self._heap: list[tuple[int, int, DelayedOperation]] = []
@@ -157,7 +157,7 @@ class Reaper:
         # number of dead entries in the heap.
         self._dead = 0
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._thread = make_thread("purgatory-reaper", self._run, on_fatal)
 
     @property
     def scheduled(self) -> int:
@@ -165,7 +165,6 @@ class Reaper:
         return len(self._heap)
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="purgatory-reaper", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
@@ -173,7 +172,7 @@ class Reaper:
         with self._condition:
             self._stopping = True
             self._condition.notify()
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def schedule(self, operation: DelayedOperation) -> None:
@@ -204,18 +203,14 @@ class Reaper:
         return sum(_guarded(operation, operation.expire) for operation in due)
 
     def _run(self) -> None:
-        try:
-            while True:
-                self.expire_due(self.clock_ms())
-                with self._condition:
-                    if self._stopping:
-                        return
-                    wait_ms = self._heap[0][0] - self.clock_ms() if self._heap else None
-                    if wait_ms is None or wait_ms > 0:
-                        self._condition.wait(None if wait_ms is None else min(wait_ms, 3_600_000) / 1000)
-        except BaseException as error:
-            logger.critical("the purgatory's reaper died", exc_info=True)
-            self._on_fatal(error)
+        while True:
+            self.expire_due(self.clock_ms())
+            with self._condition:
+                if self._stopping:
+                    return
+                wait_ms = self._heap[0][0] - self.clock_ms() if self._heap else None
+                if wait_ms is None or wait_ms > 0:
+                    self._condition.wait(None if wait_ms is None else min(wait_ms, 3_600_000) / 1000)
 
 
 class Purgatory:

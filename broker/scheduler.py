@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +38,12 @@ class Scheduler:
     def __init__(
         self, *, on_fatal: Callable[[BaseException], None], threads: int = 1, name: str = "scheduler"
     ) -> None:
-        self._on_fatal = on_fatal
         self._condition = threading.Condition()
         self._turns: list[_Turn] = []
         self._numbers = itertools.count()
         self._stopping = False
         self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{number}" if threads > 1 else name, daemon=True)
+            make_thread(f"{name}-{number}" if threads > 1 else name, self._run, on_fatal)
             for number in range(threads)
         ]
 
@@ -70,21 +70,17 @@ class Scheduler:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
-        try:
-            while (turn := self._next()) is not None:
-                try:
-                    turn.work()
-                except InvariantViolation:
-                    raise
-                except Exception:
-                    logger.exception("%s failed; it runs again in %.1f s", turn.name, turn.interval)
-                turn.due = time.monotonic() + turn.interval
-                with self._condition:
-                    heapq.heappush(self._turns, turn)
-                    self._condition.notify()
-        except BaseException as error:
-            logger.critical("a thread of the scheduler died", exc_info=True)
-            self._on_fatal(error)
+        while (turn := self._next()) is not None:
+            try:
+                turn.work()
+            except InvariantViolation:
+                raise
+            except Exception:
+                logger.exception("%s failed; it runs again in %.1f s", turn.name, turn.interval)
+            turn.due = time.monotonic() + turn.interval
+            with self._condition:
+                heapq.heappush(self._turns, turn)
+                self._condition.notify()
 
     def _next(self) -> _Turn | None:
         with self._condition:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from barnabas.protocol.errors import LocalError
+from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +29,11 @@ class SlowWork:
     """Runs the submitted work in order, on its own thread."""
 
     def __init__(self, *, on_fatal: Callable[[BaseException], None], name: str = "slow-work") -> None:
-        self._on_fatal = on_fatal
         self._queue: queue.Queue[
             tuple[Callable[..., Any], tuple[Any, ...], Callable[[Exception], None]] | None
         ]
         self._queue = queue.Queue(_MAX_WAITING)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = make_thread(name, self._run, on_fatal)
 
     def start(self) -> None:
         self._thread.start()
@@ -56,14 +55,10 @@ class SlowWork:
             raise SlowWorkRefused(f"{_MAX_WAITING} requests wait for ZooKeeper already") from None
 
     def _run(self) -> None:
-        try:
-            while (item := self._queue.get()) is not None:
-                work, args, failed = item
-                try:
-                    work(*args)
-                except Exception as error:
-                    logger.exception("%s failed", getattr(work, "__name__", work))
-                    failed(error)
-        except BaseException as error:
-            logger.critical("the slow-work thread died", exc_info=True)
-            self._on_fatal(error)
+        while (item := self._queue.get()) is not None:
+            work, args, failed = item
+            try:
+                work(*args)
+            except Exception as error:
+                logger.exception("%s failed", getattr(work, "__name__", work))
+                failed(error)

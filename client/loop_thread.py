@@ -21,7 +21,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from barnabas.client.client import Client
 from barnabas.client.errors import ClientClosed
-from barnabas.protocol.loop_thread import new_event_loop
+from barnabas.protocol.threads import new_event_loop
 
 C = TypeVar("C", bound=Client)
 P = ParamSpec("P")

@@ -33,8 +33,8 @@ from barnabas.protocol.errors import (
     api_error,
 )
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
-from barnabas.protocol.loop_thread import new_event_loop
 from barnabas.protocol.schema import RequestOf
+from barnabas.protocol.threads import new_event_loop
 
 log = logging.getLogger("barnabas.controller")
 

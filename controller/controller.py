@@ -28,6 +28,7 @@ from barnabas.controller.term import ControllerSettings, ControllerTerm
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch
+from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved, SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.session import SessionEvent, Threads
@@ -69,7 +70,6 @@ class Controller:
         self.broker_id = broker_id
         self._store = store
         self._settings = settings
-        self._on_fatal = on_fatal
         self._make_channels = make_channels or self._real_channels
         self._queue = EventQueue()
         self._term: ControllerTerm | None = None
@@ -90,7 +90,7 @@ class Controller:
             on_fatal=on_fatal,
             threads=self._threads,
         )
-        self._thread = threading.Thread(target=self._run, name="controller-events", daemon=True)
+        self._thread = make_thread("controller-events", self._run, on_fatal)
 
     @property
     def is_active(self) -> bool:
@@ -192,10 +192,9 @@ class Controller:
             while not self._queue.is_closed:
                 self.step(_RETRY_S if self._must_retry else None)
             self._resign("the broker stops", give_back=True)
-        except Exception as error:
-            log.critical("the controller's event thread ends: %r", error, exc_info=True)
+        except Exception:
             self._end_term()
-            self._on_fatal(error)
+            raise
 
     def step(self, timeout_s: float | None) -> bool:
         """Wait for an event and handle it, or run for election again; False if there was nothing to do.

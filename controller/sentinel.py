@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector, connect
 from barnabas.protocol.ids import BrokerEpoch, Endpoint
+from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.session import Threads
 from barnabas.zookeeper.znodes import ControllerNode
 
@@ -52,14 +53,13 @@ class ControllerSentinel:
         self._threads = threads or Threads()
         self._on_gone = on_gone
         self._detector = detector
-        self._on_fatal = on_fatal
         self._changed = threading.Condition()
         self._target: Target | None = None
         # The controller that was declared dead last; its node stays until a broker deletes it.
         self._gone: ControllerNode | None = None
         self._socket: socket.socket | None = None
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="controller-sentinel", daemon=True)
+        self._thread = make_thread("controller-sentinel", self._run, on_fatal)
 
     def start(self) -> None:
         self._threads.start(self._thread)
@@ -93,12 +93,8 @@ class ControllerSentinel:
                 log.debug("the sentinel's connection was lost already")
 
     def _run(self) -> None:
-        try:
-            while (target := self._next_target()) is not None:
-                self._watch_once(target)
-        except Exception as error:
-            log.critical("the controller's sentinel ends: %r", error, exc_info=True)
-            self._on_fatal(error)
+        while (target := self._next_target()) is not None:
+            self._watch_once(target)
 
     def _next_target(self) -> Target | None:
         with self._changed:

@@ -24,6 +24,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotE
 
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
 from barnabas.zookeeper.requests import Watch, delete, first_error, list_children, read, recreate
@@ -200,7 +201,6 @@ class ConfigChanges:
         self._store = store
         self._apply = apply
         self._now_ms = now_ms
-        self._on_fatal = on_fatal
         # When each known notification was made, in ms.
         self._seen: dict[str, int] = {}
         self._condition = threading.Condition()
@@ -208,7 +208,7 @@ class ConfigChanges:
         self._must_reload = False
         self._stopping = False
         self._pause_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="config-changes", daemon=True)
+        self._thread = make_thread("config-changes", self._run, on_fatal)
         # Here, so that the loss of a session between `load` and `start` is noticed.
         store.session.add_listener(self._session_changed)
 
@@ -264,12 +264,8 @@ class ConfigChanges:
             self._condition.notify()
 
     def _run(self) -> None:
-        try:
-            while self._wait():
-                self._catch_up()
-        except Exception as error:
-            log.critical("the thread that reads changed settings ends: %r", error, exc_info=True)
-            self._on_fatal(error)
+        while self._wait():
+            self._catch_up()
 
     def _wait(self) -> bool:
         with self._condition:

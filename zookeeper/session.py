@@ -29,6 +29,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry, RetryFailedError
 
+from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 
 log = logging.getLogger("barnabas.zookeeper")
@@ -142,7 +143,7 @@ class ZooKeeperSession:
             self._make_chroot(hosts, f"/{chroot.strip('/')}")
         self._client.add_listener(self._state_changed)
         self._start_client(self._client)
-        self._thread = threading.Thread(target=self._deliver, name="zookeeper-session", daemon=True)
+        self._thread = make_thread("zookeeper-session", self._deliver, self._on_fatal)
         self.threads.start(self._thread)
 
     def close(self) -> None:
@@ -262,12 +263,8 @@ class ZooKeeperSession:
         self._states.put(state)
 
     def _deliver(self) -> None:
-        try:
-            while not self._closing:
-                self.deliver_next()
-        except Exception as error:
-            log.critical("session thread ends: %s: %s", type(error).__name__, error, exc_info=True)
-            self._on_fatal(error)
+        while not self._closing:
+            self.deliver_next()
 
     def deliver_next(self, timeout_s: float | None = None) -> bool:
         """Wait for the next session event or `call_soon` call, and handle it; False if there was none.

@@ -22,6 +22,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,6 @@ class LedShards(Generic[S]):
         self._make_shard = make_shard
         self._fill = load
         self._now_ms = now_ms
-        self._on_fatal = on_fatal
         self.loaded_listeners: list[Callable[[], object]] = []
         """Called on the thread when a shard has been loaded."""
         # Guards the fields below; the thread waits on it.
@@ -105,7 +105,7 @@ class LedShards(Generic[S]):
         self._to_load: deque[S] = deque()
         self._other_work: deque[Work] = deque()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"{contents}-coordinator", daemon=True)
+        self._thread = make_thread(f"{contents}-coordinator", self._run, on_fatal)
 
     def listen(self) -> None:
         """Follow the leaderships of this broker from now on."""
@@ -209,12 +209,8 @@ class LedShards(Generic[S]):
             self._condition.notify()
 
     def _run(self) -> None:
-        try:
-            while (work := self._next()) is not None:
-                work()
-        except BaseException as error:
-            logger.critical("the coordinator of %s died", self._contents, exc_info=True)
-            self._on_fatal(error)
+        while (work := self._next()) is not None:
+            work()
 
     def _next(self) -> Work | None:
         with self._condition:

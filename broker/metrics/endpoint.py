@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from barnabas.broker.network.server import CannotBind
 from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +163,6 @@ class MetricsEndpoint:
         max_scrapes: int = MAX_SCRAPES,
         scrape_timeout_s: float = SCRAPE_TIMEOUT_S,
     ) -> None:
-        self._on_fatal = on_fatal
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, _, _, _, address = addresses[0]
@@ -171,7 +171,7 @@ class MetricsEndpoint:
             raise CannotBind(
                 f"metrics.host={host!r}, metrics.port={port}: cannot bind: {error.strerror or error}"
             ) from error
-        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread = make_thread("metrics", self._run, on_fatal)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -192,11 +192,7 @@ class MetricsEndpoint:
         self._server.server_close()
 
     def _run(self) -> None:
-        try:
-            self._server.serve_forever(_LOOK_INTERVAL_S)
-        except BaseException as error:
-            logger.critical("the metrics thread died", exc_info=True)
-            self._on_fatal(error)
+        self._server.serve_forever(_LOOK_INTERVAL_S)
 
 
 def _send_at_once(request: socket.socket, text: bytes) -> None:

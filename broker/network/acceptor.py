@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from barnabas.protocol.threads import make_thread
+
 logger = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.1
@@ -109,9 +111,8 @@ class Acceptor:
         self._quota = quota
         self._protected_listener = protected_listener
         self._hand_over = hand_over
-        self._on_fatal = on_fatal
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="acceptor", daemon=True)
+        self._thread = make_thread("acceptor", self._run, on_fatal)
 
     def start(self) -> None:
         self._thread.start()
@@ -125,9 +126,6 @@ class Acceptor:
     def _run(self) -> None:
         try:
             self._accept_until_stopped()
-        except BaseException as error:
-            logger.critical("the acceptor died", exc_info=True)
-            self._on_fatal(error)
         finally:
             for _, listening in self._listeners:
                 listening.close()

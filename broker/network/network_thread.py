@@ -28,6 +28,7 @@ from barnabas.broker.network.pipeline import ENDED, ConnectionLimits, Phase, Pip
 from barnabas.broker.network.request import Buffers, Lane, Peer, Request
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.frames import BufferPool, FrameReceiver
+from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
@@ -305,7 +306,7 @@ class NetworkThread:
         self._name = name
         self._max_idle_ns = max_idle_ms * 1_000_000
         self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = make_thread(name, self._run, lanes.on_fatal)
         self._connections: set[Connection] = set()
         self._adoptions: set[asyncio.Task[None]] = set()
         self._to_flush: deque[Connection] = deque()
@@ -365,9 +366,6 @@ class NetworkThread:
             loop.run_forever()
             if not self._stopping:
                 raise RuntimeError(f"the event loop of {self._name} ended by itself")
-        except BaseException as error:
-            logger.critical("%s died", self._name, exc_info=True)
-            self.lanes.on_fatal(error)
         finally:
             loop.close()
 

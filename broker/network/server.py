@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from barnabas.broker.config.listeners import Listener
@@ -24,6 +25,7 @@ from barnabas.broker.network.pipeline import ConnectionLimits
 from barnabas.broker.network.request import Lane, Peer, Request
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.frames import BufferPool
+from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
@@ -108,9 +110,7 @@ class SocketServer:
             Lane.CONTROL: _CONTROL_WORKERS,
         }
         self._workers = [
-            threading.Thread(
-                target=_work, args=(lanes, lane), name=f"{lane.value}-worker-{number}", daemon=True
-            )
+            make_thread(f"{lane.value}-worker-{number}", partial(_work, lanes, lane), self._on_fatal)
             for lane, count in counts.items()
             for number in range(count)
         ]
@@ -199,21 +199,17 @@ def _work(lanes: Lanes[Connection], lane: Lane) -> None:
     queue = lanes.queues[lane]
     idle = threading.Lock()
     idle.acquire()
-    try:
-        while (connection := queue.take(idle)) is not None:
-            while True:
-                request = connection.take_request()
-                if request is not None:
-                    lanes.run(request)
-                has_more = connection.request_done(request)
-                # An idle worker keeps no frame alive.
-                del request
-                if not has_more:
-                    lanes.after_run()
-                    break
-                previous, connection = connection, queue.swap(connection)
-                if connection is not previous:
-                    lanes.after_run()
-    except BaseException as error:
-        logger.critical("%s died", threading.current_thread().name, exc_info=True)
-        lanes.on_fatal(error)
+    while (connection := queue.take(idle)) is not None:
+        while True:
+            request = connection.take_request()
+            if request is not None:
+                lanes.run(request)
+            has_more = connection.request_done(request)
+            # An idle worker keeps no frame alive.
+            del request
+            if not has_more:
+                lanes.after_run()
+                break
+            previous, connection = connection, queue.swap(connection)
+            if connection is not previous:
+                lanes.after_run()

@@ -28,6 +28,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
+from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
@@ -152,16 +153,12 @@ class FetchReader:
     ) -> None:
         self.partition_of = partition_of
         self._note_error = note_error
-        self._on_fatal = on_fatal
         self._max_waiting = max_waiting
         self._turns = itertools.count()
         self._condition = threading.Condition()
         self._waiting: deque[Work] = deque()
         self._is_running = False
-        self._threads = [
-            threading.Thread(target=self._run, name=f"cold-read-{number}", daemon=True)
-            for number in range(threads)
-        ]
+        self._threads = [make_thread(f"cold-read-{number}", self._run, on_fatal) for number in range(threads)]
 
     def start(self) -> None:
         self._is_running = True
@@ -282,14 +279,10 @@ class FetchReader:
         return True
 
     def _run(self) -> None:
-        try:
-            while (work := self._next()) is not None:
-                work()
-                # An idle thread keeps no request and no buffer alive.
-                del work
-        except BaseException as error:
-            logger.critical("%s died", threading.current_thread().name, exc_info=True)
-            self._on_fatal(error)
+        while (work := self._next()) is not None:
+            work()
+            # An idle thread keeps no request and no buffer alive.
+            del work
 
     def _next(self) -> Work | None:
         with self._condition:

@@ -29,7 +29,7 @@ from barnabas.protocol.errors import ApiError, LocalError
 from barnabas.protocol.frames import BufferPool
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
-from barnabas.protocol.loop_thread import LoopThread
+from barnabas.protocol.threads import LoopThread
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,11 @@ the broker.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Final
 
-logger = logging.getLogger(__name__)
+from barnabas.protocol.threads import make_thread
 
 _RETRY_SECONDS: Final = 0.25
 
@@ -34,9 +33,8 @@ class WorkThread:
         self._condition = condition
         self._has_work = has_work
         self._work_off = work_off
-        self._on_fatal = on_fatal
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = make_thread(name, self._run, on_fatal)
 
     def start(self) -> None:
         self._thread.start()
@@ -50,15 +48,11 @@ class WorkThread:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        try:
-            while self._wait_for_work():
-                is_done = self._work_off()
-                with self._condition:
-                    if not is_done and not self._stopping:
-                        self._condition.wait(_RETRY_SECONDS)
-        except BaseException as error:
-            logger.critical("the thread %s died", self._thread.name, exc_info=True)
-            self._on_fatal(error)
+        while self._wait_for_work():
+            is_done = self._work_off()
+            with self._condition:
+                if not is_done and not self._stopping:
+                    self._condition.wait(_RETRY_SECONDS)
 
     def _wait_for_work(self) -> bool:
         """False if the thread must end."""

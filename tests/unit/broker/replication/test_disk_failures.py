@@ -21,6 +21,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.replication.failures import DiskFailures
 from barnabas.broker.replication.fetch_wait import FetchResult
 from barnabas.broker.replication.following import FetcherSettings, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
@@ -360,12 +361,11 @@ def test_a_bug_on_its_thread_is_fatal(broker: Broker, monkeypatch: pytest.Monkey
     def break_down(failure: object) -> None:
         raise RuntimeError("a bug")
 
-    failures = broker.replicas.disk_failures
-    monkeypatch.setattr(failures._thread, "_on_fatal", on_fatal)
-    monkeypatch.setattr(failures._logs, "fail_dir", break_down)
+    logs = broker.replicas.logs
+    monkeypatch.setattr(logs, "fail_dir", break_down)
+    failures = DiskFailures(ME, logs, broker.store, on_fatal=on_fatal)
     failures.start()
-    broker.full.add(broker.dirs[0])
-    broker.append(T0)
+    failures.note(LogDirFailure(broker.dirs[0], OSError(5, "Input/output error")))
     assert done.wait(DEADLINE_S)
     assert str(fatal[0]) == "a bug"
 

@@ -1,4 +1,4 @@
-"""A background thread with an event loop, for a part of the program that has no loop of its own."""
+"""Background threads that report the exception that ends them; one of them runs an event loop."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def make_thread(
+    name: str, run: Callable[[], object], on_fatal: Callable[[BaseException], None]
+) -> threading.Thread:
+    """A daemon thread. An exception that ends ``run`` is a bug: it is logged and passed to ``on_fatal``."""
+
+    def run_guarded() -> None:
+        try:
+            run()
+        except BaseException as error:
+            logger.critical("the thread %s died", name, exc_info=True)
+            on_fatal(error)
+
+    return threading.Thread(target=run_guarded, name=name, daemon=True)
+
+
 class LoopThread:
     """Runs an event loop from `start` to `stop`.
 
@@ -38,7 +53,7 @@ class LoopThread:
         self.loop = new_event_loop()
         self._on_fatal = on_fatal
         self._on_stop = on_stop
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = make_thread(name, self._run, on_fatal)
 
     def start(self) -> None:
         self._thread.start()
@@ -80,14 +95,10 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-            self._on_stop()
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self.loop.close()
-        except BaseException as error:
-            logger.critical("the thread %s died", self._thread.name, exc_info=True)
-            self._on_fatal(error)
+        self.loop.run_forever()
+        self._on_stop()
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.close()

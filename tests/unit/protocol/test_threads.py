@@ -1,4 +1,4 @@
-"""A thread with an event loop: bugs are fatal, and a stop ends everything on it."""
+"""Background threads: bugs are fatal, and a stop ends all tasks of an event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from barnabas.protocol.loop_thread import LoopThread
+from barnabas.protocol.threads import LoopThread, make_thread
 from tests.support.waiting import DEADLINE_S, wait_for
 
 
@@ -73,3 +73,19 @@ def test_a_stop_cancels_all_tasks_and_later_calls_are_refused(rig: Rig) -> None:
 
 def test_a_thread_that_was_not_started_stops_at_once() -> None:
     assert Rig().thread.stop()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), SystemExit(1)])
+def test_the_exception_that_ends_a_thread_is_logged_and_fatal(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    died: list[BaseException] = []
+
+    def fail() -> None:
+        raise error
+
+    thread = make_thread("worker", fail, died.append)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert died == [error]
+    assert "the thread worker died" in caplog.text
