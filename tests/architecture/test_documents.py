@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import shlex
@@ -138,11 +139,25 @@ def test_every_benchmark_that_is_named_exists_and_has_the_options_shown() -> Non
         )
 
 
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
 def test_the_python_shown_is_python() -> None:
     for text in DOCUMENTS.values():
-        for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        for code in python_blocks(text):
             # Some examples use await outside of a function.
             ast.parse("async def shown():\n" + "".join(f"    {line}\n" for line in code.splitlines()))
+
+
+def test_the_helpers_that_the_page_on_testing_imports_exist() -> None:
+    text = "\n".join(python_blocks(DOCUMENTS["docs/testing.md"]))
+    imports = re.findall(r"^from (\S+) import (.+)$", text, flags=re.MULTILINE)
+    assert len(imports) > 10
+    for module, names in imports:
+        for name in names.split(", "):
+            imported = importlib.import_module(module)
+            assert hasattr(imported, name) or importlib.util.find_spec(f"{module}.{name}"), (module, name)
 
 
 def test_the_page_of_settings_is_made_from_the_declarations() -> None:
