@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.auto_topics import AutoTopicCreation, make_creator
-from barnabas.broker.background_work import BackgroundWork
+from barnabas.broker.background import BackgroundWork
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
 from barnabas.broker.config.load import validate_topic_config

@@ -1,12 +1,14 @@
-"""A broker as a process: run until a signal says stop, and end at once, loudly, when one of its threads dies.
+"""A broker as a process: its log, its limits, and its end.
 
-What was acknowledged is safe then, as after a kill. The main thread only waits.
+It runs until SIGTERM or SIGINT, and ends at once if one of its threads dies. As after a kill, acknowledged
+records are not lost. The main thread only waits.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import logging.handlers
 import os
 import resource
 import signal
@@ -18,21 +20,32 @@ from typing import Final, NoReturn
 
 from barnabas.broker.app import Broker
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.logging_setup import set_up_logging
 from barnabas.protocol.errors import BarnabasError
 
 logger = logging.getLogger(__name__)
 
 EXIT_FATAL: Final = 70
 SWITCH_INTERVAL_S: Final = 0.001
-"""How long a computing thread may keep the interpreter lock from a waiting one. Python's default of 5 ms
-would be added to each request in the meantime, often twice."""
+"""How long a computing thread may keep the interpreter lock while another waits for it. Python's default of
+5 ms would delay each request meanwhile, often twice."""
 _HIGHEST_LIMIT: Final = 1 << 20
 """Of open files: the kernel's maximum (fs.nr_open), used if the hard limit is "unlimited"."""
 
+_LOG_FORMAT: Final = "%(asctime)s.%(msecs)03d %(levelname)-7s [%(threadName)s] %(message)s"
+_DATE_FORMAT: Final = "%Y-%m-%d %H:%M:%S"
+_MAX_LOG_BYTES: Final = 20 * 1024 * 1024
+_LOG_BACKUPS: Final = 4
+_LOG_FILES: Final = {
+    "barnabas": "server.log",
+    "barnabas.controller": "controller.log",
+    "barnabas.state_change": "state-change.log",
+}
+MAX_LINE_LENGTH: Final = 4_000
+"""Characters of one message; a longer one is cut."""
+
 
 def _die(error: BaseException) -> NoReturn:
-    """End the process from whatever thread: a broker with a dead thread may not seem alive."""
+    """End the process from any thread: a broker without one of its threads must not seem alive."""
     print("barnabas broker: a thread died, so the broker ends", file=sys.stderr)
     traceback.print_exception(error, file=sys.stderr)
     for handler in [*logging.getLogger("barnabas").handlers, *logging.getLogger().handlers]:
@@ -41,20 +54,72 @@ def _die(error: BaseException) -> NoReturn:
     os._exit(EXIT_FATAL)
 
 
+class _OneLine(logging.Formatter):
+    """Bounds a message and escapes its control characters, since peers choose the names in it.
+
+    A traceback follows the message unchanged.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        text = record.message
+        if len(text) > MAX_LINE_LENGTH:
+            text = f"{text[:MAX_LINE_LENGTH]}… ({len(text)} characters)"
+        if not text.isprintable():
+            text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+        record.message = text
+        return super().formatMessage(record)
+
+
+def set_up_logging(logs_dir: Path | None) -> None:
+    """Write to files in ``logs_dir`` (created if missing), or to standard error if it is None.
+
+    ``controller.log`` has the controller's decisions and their reasons, ``state-change.log`` each change of a
+    partition's or replica's state, ``server.log`` everything else. Files are rotated, so their size is
+    bounded. Warnings and errors also go to standard error, so that a user who starts a broker sees them.
+    """
+    formatter = _OneLine(_LOG_FORMAT, _DATE_FORMAT)
+    terminal = logging.StreamHandler()
+    terminal.setFormatter(formatter)
+    root = logging.getLogger("barnabas")
+    root.setLevel(logging.INFO)
+    root.propagate = False
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    if logs_dir is None:
+        root.addHandler(terminal)
+        return
+    terminal.setLevel(logging.WARNING)
+    logs_dir.mkdir(parents=True, exist_ok=True)
+    for name, file_name in _LOG_FILES.items():
+        handler = logging.handlers.RotatingFileHandler(
+            logs_dir / file_name,
+            maxBytes=_MAX_LOG_BYTES,
+            backupCount=_LOG_BACKUPS,
+            encoding="utf-8",
+            delay=True,
+        )
+        handler.setFormatter(formatter)
+        logger = logging.getLogger(name)
+        logger.propagate = False
+        logger.addHandler(handler)
+        logger.addHandler(terminal)
+
+
 def raise_descriptor_limit() -> int:
     """Raise the soft limit of open files to the hard one, as the JVM does; returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _HIGHEST_LIMIT if hard == resource.RLIM_INFINITY else hard
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    highest = _HIGHEST_LIMIT if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= highest:
         logger.info("open files: at most %d, which is the hard limit", soft)
         return soft
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
     except (OSError, ValueError) as error:
-        logger.warning("open files: at most %d; the limit could not be raised to %d: %s", soft, wanted, error)
+        logger.warning(
+            "open files: at most %d; the limit could not be raised to %d: %s", soft, highest, error
+        )
         return soft
-    logger.info("open files: at most %d, raised from %d to the hard limit", wanted, soft)
-    return wanted
+    logger.info("open files: at most %d, raised from %d to the hard limit", highest, soft)
+    return highest
 
 
 def run_broker(config: BrokerConfig, logs_dir: Path | None = None) -> int:
@@ -71,10 +136,10 @@ def run_broker(config: BrokerConfig, logs_dir: Path | None = None) -> int:
     except (BarnabasError, OSError) as error:
         logger.error("broker %d does not start: %s", config.broker_id, error)
         return 1
-    # What start-up made stays for good; the collector need not look at it again and again.
+    # The objects of the start-up live as long as the broker; the collector need not scan them again.
     gc.collect()
     gc.freeze()
     stop.wait()
-    logger.info("broker %d was told to stop", config.broker_id)
+    logger.info("broker %d received a signal to stop", config.broker_id)
     broker.stop()
     return 0

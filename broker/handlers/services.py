@@ -5,6 +5,7 @@ The controller appears only as protocols, because the handlers do not import it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,10 +17,16 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.request_order import RequestOrder
 from barnabas.broker.slow_work import SlowWork
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import (
+    NO_CONTROLLER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    TopicId,
+    TopicPartition,
+)
 from barnabas.protocol.messages.partitions import CreatePartitionsTopic, CreatePartitionsTopicResult
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
@@ -57,6 +64,33 @@ class ControllerFace(Protocol):
     def controlled_shutdown(
         self, broker_id: BrokerId, broker_epoch: BrokerEpoch, answer: ShutdownAnswer
     ) -> None: ...
+
+
+class RequestOrder:
+    """The last handled request of the controller.
+
+    A controller numbers its requests and sends them to each broker in that order; it may resend some. A
+    request with a lower number than the last one handled is a late copy: it was applied, or a later request
+    has replaced its content. `lock` is held while a request is checked and applied.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._controller_epoch = NO_CONTROLLER_EPOCH
+        self._last = -1
+
+    def is_late(self, controller_epoch: int, sequence: int) -> bool:
+        """Whether a later request was handled already; if not, this one is recorded.
+
+        The caller refuses older controllers first. A request without a number (-1) is never late.
+        """
+        if controller_epoch != self._controller_epoch:
+            self._controller_epoch, self._last = ControllerEpoch(controller_epoch), sequence
+            return False
+        if 0 <= sequence < self._last:
+            return True
+        self._last = max(self._last, sequence)
+        return False
 
 
 @dataclass(frozen=True, slots=True)

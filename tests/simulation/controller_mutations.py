@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from barnabas.broker.request_order import RequestOrder
+from barnabas.broker.handlers.services import RequestOrder
 from barnabas.controller import events, partition_state, replica_state
 from barnabas.controller.controller import Controller
 from barnabas.controller.replica_state import ReplicaStateMachine

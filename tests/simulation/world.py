@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
+from barnabas.broker.handlers.services import RequestOrder
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
@@ -27,7 +28,6 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.request_order import RequestOrder
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.protocol.errors import ErrorCode

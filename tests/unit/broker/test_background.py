@@ -1,28 +1,39 @@
-"""The background threads: the scheduler's turns, and slow work in order."""
+"""Background threads: periodic tasks, and slow work in order."""
 
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 
 from barnabas.broker import slow_work
-from barnabas.broker.scheduler import Scheduler
+from barnabas.broker.background import BackgroundWork, Scheduler
+from barnabas.broker.config.load import config_from
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
+from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation, invariant
-from tests.support.waiting import DEADLINE_S
+from tests.support.logs import append_batches
+from tests.support.slow_disk import SlowDisk
+from tests.support.waiting import DEADLINE_S, wait_for
 
 
 class Fatal:
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
-        self.told = threading.Event()
+        self.was_called = threading.Event()
 
     def __call__(self, error: BaseException) -> None:
         self.errors.append(error)
-        self.told.set()
+        self.was_called.set()
 
 
 @pytest.fixture
@@ -39,7 +50,7 @@ def scheduler(fatal: Fatal) -> Iterator[Scheduler]:
 
 
 def counting(times: int) -> tuple[Callable[[], None], threading.Event]:
-    """Work that says when it has run that often."""
+    """Work, and an event that is set when it has run this many times."""
     done, left = threading.Event(), [times]
 
     def work() -> None:
@@ -56,7 +67,7 @@ def test_a_task_runs_again_and_again(scheduler: Scheduler) -> None:
     assert done.wait(DEADLINE_S)
 
 
-def test_a_later_task_with_an_earlier_turn_is_not_kept_waiting(scheduler: Scheduler) -> None:
+def test_a_task_with_an_earlier_turn_does_not_wait_for_one_added_before(scheduler: Scheduler) -> None:
     _, never = counting(1)
     scheduler.every(3_600_000, "rare", never.set)
     work, done = counting(1)
@@ -70,10 +81,10 @@ def test_a_later_task_with_an_earlier_turn_is_not_kept_waiting(scheduler: Schedu
     [
         OSError(5, "Input/output error"),
         api_error(ErrorCode.KAFKA_STORAGE_ERROR),
-        KeyError("nobody foresaw it"),
+        KeyError("unforeseen"),
     ],
 )
-def test_a_task_that_fails_is_reported_and_has_its_next_turn(
+def test_a_task_that_fails_is_logged_and_runs_again(
     scheduler: Scheduler, fatal: Fatal, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     work, done = counting(2)
@@ -90,11 +101,11 @@ def test_a_task_that_fails_is_reported_and_has_its_next_turn(
 
 def test_a_broken_invariant_is_fatal(scheduler: Scheduler, fatal: Fatal) -> None:
     scheduler.every(1, "buggy", lambda: invariant(False, "the program contradicts itself"))
-    assert fatal.told.wait(DEADLINE_S)
+    assert fatal.was_called.wait(DEADLINE_S)
     assert isinstance(fatal.errors[0], InvariantViolation)
 
 
-def test_a_stopped_scheduler_runs_nothing_more(scheduler: Scheduler) -> None:
+def test_a_stopped_scheduler_runs_no_task(scheduler: Scheduler) -> None:
     work, done = counting(1)
     scheduler.every(1, "work", work)
     assert done.wait(DEADLINE_S)
@@ -120,14 +131,14 @@ def test_a_slow_task_delays_no_other_while_a_thread_is_free(fatal: Fatal) -> Non
         work, done = counting(3)
         scheduler.every(1, "quick", work)
         assert done.wait(DEADLINE_S)
-        assert overlaps == [False], "a task never runs beside itself"
+        assert overlaps == [False], "a task never runs twice at once"
     finally:
         released.set()
         scheduler.stop()
     assert fatal.errors == []
 
 
-def test_with_fewer_threads_than_tasks_each_has_its_turn(fatal: Fatal) -> None:
+def test_with_fewer_threads_than_tasks_all_tasks_run(fatal: Fatal) -> None:
     scheduler = Scheduler(on_fatal=fatal, threads=2)
     counted = [counting(3) for _ in range(5)]
     for number, (work, _) in enumerate(counted):
@@ -154,7 +165,7 @@ def unexpected(error: Exception) -> None:
     raise AssertionError(f"failed: {error!r}")
 
 
-def test_slow_work_runs_in_order_and_what_is_queued_still_runs_at_the_end(slow: SlowWork) -> None:
+def test_slow_work_runs_in_order_and_stop_waits_for_queued_work(slow: SlowWork) -> None:
     ran: list[int] = []
     for number in range(50):
         slow.submit(unexpected, ran.append, number)
@@ -162,7 +173,7 @@ def test_slow_work_runs_in_order_and_what_is_queued_still_runs_at_the_end(slow: 
     assert ran == list(range(50))
 
 
-def test_a_failure_is_told_and_the_next_work_runs(
+def test_a_failure_is_passed_on_and_the_next_work_runs(
     slow: SlowWork, fatal: Fatal, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures: list[Exception] = []
@@ -179,12 +190,12 @@ def test_a_failure_is_told_and_the_next_work_runs(
     assert "fail failed" in caplog.text
 
 
-def test_a_failure_that_nobody_can_be_told_of_is_fatal(slow: SlowWork, fatal: Fatal) -> None:
+def test_an_error_in_the_failure_callback_is_fatal(slow: SlowWork, fatal: Fatal) -> None:
     slow.submit(unexpected, lambda: 1 / 0)
-    assert fatal.told.wait(DEADLINE_S)
+    assert fatal.was_called.wait(DEADLINE_S)
 
 
-def test_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch, fatal: Fatal) -> None:
+def test_work_beyond_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch, fatal: Fatal) -> None:
     monkeypatch.setattr(slow_work, "_MAX_WAITING", 2)
     slow = SlowWork(on_fatal=fatal)
     ran: list[int] = []
@@ -195,3 +206,89 @@ def test_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch, fatal: Fatal) 
     slow.start()
     slow.stop()
     assert ran == [0, 1]
+
+
+# The tasks of a broker
+
+
+class Replicas:
+    """The periodic work of a `ReplicaManager`."""
+
+    def __init__(self) -> None:
+        self.isr_checks = 0
+
+    def shrink_isrs(self) -> None:
+        self.isr_checks += 1
+
+    def checkpoint_high_watermarks(self) -> None:
+        return
+
+    def retain(self) -> None:
+        return
+
+
+@pytest.fixture
+def disk() -> Iterator[SlowDisk]:
+    disk = SlowDisk()
+    yield disk
+    disk.released.set()
+
+
+@pytest.fixture
+def logs(tmp_path: Path, disk: SlowDisk) -> Iterator[LogManager]:
+    logs = LogManager.open(
+        [tmp_path],
+        broker_id=BrokerId(1),
+        cluster_id="cluster",
+        config_of=lambda topic: LogConfig(flush_ms=0, file_delete_delay_ms=0),
+        now_ms=0,
+        files=disk,
+    )
+    yield logs
+    disk.released.set()
+    logs.close(0)
+
+
+@pytest.mark.parametrize("work", ["flush", "recovery points", "removal"])
+def test_a_slow_disk_does_not_delay_the_isr_check(
+    tmp_path: Path, logs: LogManager, disk: SlowDisk, work: str
+) -> None:
+    key = TopicPartition("topic", 0)
+    log = logs.get_or_create(key, TopicId(uuid.UUID(int=7)), 0)
+    append_batches(log, build_batch([(None, b"v")]))
+    if work == "recovery points":
+        log.roll(0)
+    elif work == "removal":
+        logs.delete(key, 0)
+    disk.is_slow = True
+    replicas = Replicas()
+    faults: list[BaseException] = []
+    background = BackgroundWork(
+        config_from(
+            {
+                "broker.id": "1",
+                "zookeeper.connect": "localhost:2181",
+                "log.dirs": str(tmp_path),
+                "background.threads": "1",
+                "replica.lag.time.max.ms": "2",
+                "replica.fetch.wait.max.ms": "1",
+                "log.flush.scheduler.interval.ms": "1" if work == "flush" else "3600000",
+                "log.flush.offset.checkpoint.interval.ms": "1" if work == "recovery points" else "3600000",
+            }
+        ),
+        logs,
+        cast(ReplicaManager, replicas),
+        expire_offsets=lambda: None,
+        producer_id_expiration_ms=lambda: 1 << 40,
+        on_fatal=faults.append,
+    )
+    background.start()
+    try:
+        assert disk.began.wait(DEADLINE_S)
+        seen = replicas.isr_checks
+        wait_for(lambda: replicas.isr_checks >= seen + 3, "three ISR checks during a slow disk operation")
+        assert not disk.released.is_set()
+    finally:
+        disk.released.set()
+        background.stop()
+    assert faults == []

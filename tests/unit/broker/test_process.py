@@ -1,15 +1,17 @@
-"""What a broker writes into its logs."""
+"""A broker's process: the lines of its log, and the limit of open files."""
 
 from __future__ import annotations
 
 import logging
+import resource
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from barnabas.broker.logging_setup import MAX_LINE_LENGTH, set_up_logging
+from barnabas.broker.process import MAX_LINE_LENGTH, set_up_logging
 
 NAMES = ("barnabas", "barnabas.controller", "barnabas.state_change")
 
@@ -31,7 +33,7 @@ def server_log(tmp_path: Path) -> Iterator[Path]:
         log.setLevel(level)
 
 
-def test_what_a_peer_names_cannot_begin_a_line_of_its_own(server_log: Path) -> None:
+def test_a_name_that_a_peer_chose_cannot_begin_a_line(server_log: Path) -> None:
     logging.getLogger("barnabas.x").info("no topic %s", "a\n2026-01-01 ERROR all is lost\r\x1b[2J\x00\u2028b")
     [line] = server_log.read_text().splitlines()
     assert line.endswith(r"no topic a\n2026-01-01 ERROR all is lost\r\x1b[2J\x00\u2028b")
@@ -53,3 +55,27 @@ def test_a_traceback_keeps_its_lines(server_log: Path) -> None:
     assert lines[0].endswith("it failed")
     assert lines[-1] == "ValueError: of this value"
     assert len(lines) > 3
+
+
+LIMIT_PROGRAM = """
+import logging, resource, sys
+soft, hard = int(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+from barnabas.broker.process import raise_descriptor_limit
+print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "said"), [(200, "raised from 200 to the hard limit"), (300, "which is the hard limit")]
+)
+def test_the_soft_limit_becomes_the_hard_one(soft: int, said: str) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 300:
+        pytest.skip("this system allows too few open files")
+    lines = subprocess.run(
+        [sys.executable, "-c", LIMIT_PROGRAM, str(soft), "300"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert lines[-1] == "300 300 300"
+    assert f"open files: at most 300, {said}" in lines[0]

@@ -1,0 +1,176 @@
+"""The periodic tasks of a broker, and their threads.
+
+The ISR check has a thread of its own: if a leader notices a hung follower late, every acks=all write is
+delayed, so no task that waits for a disk may run before it. The tasks that flush, remove or write files share
+`background.threads` threads.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.threads import make_thread
+
+logger = logging.getLogger(__name__)
+
+_REMOVE_DELETED_INTERVAL_MS: Final = 1_000
+_LONGEST_INTERVAL_MS: Final = 24 * 3_600_000
+"""A task with a longer interval, such as Kafka's default for flushes, never runs."""
+
+
+@dataclass(order=True, slots=True)
+class _Turn:
+    due: float
+    number: int
+    name: str = field(compare=False)
+    work: Callable[[], object] = field(compare=False)
+    interval: float = field(compare=False)
+
+
+class Scheduler:
+    """Runs named tasks periodically, on a bounded number of threads.
+
+    A task that raises is logged and runs again at its next turn; only a broken invariant ends the broker. A
+    task never runs twice at the same time. A slow task delays the others only if all threads are busy.
+    """
+
+    def __init__(
+        self, *, on_fatal: Callable[[BaseException], None], threads: int = 1, name: str = "scheduler"
+    ) -> None:
+        self._condition = threading.Condition()
+        self._turns: list[_Turn] = []
+        self._numbers = itertools.count()
+        self._stopping = False
+        self._threads = [
+            make_thread(f"{name}-{number}" if threads > 1 else name, self._run, on_fatal)
+            for number in range(threads)
+        ]
+
+    def every(self, interval_ms: float, name: str, work: Callable[[], object]) -> None:
+        """Run the work each ``interval_ms``, first after one interval."""
+        interval = interval_ms / 1000
+        with self._condition:
+            turn = _Turn(time.monotonic() + interval, next(self._numbers), name, work, interval)
+            heapq.heappush(self._turns, turn)
+            self._condition.notify()
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End each thread after its current task."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _run(self) -> None:
+        while (turn := self._next()) is not None:
+            try:
+                turn.work()
+            except InvariantViolation:
+                raise
+            except Exception:
+                logger.exception("%s failed; it runs again in %.1f s", turn.name, turn.interval)
+            turn.due = time.monotonic() + turn.interval
+            with self._condition:
+                heapq.heappush(self._turns, turn)
+                self._condition.notify()
+
+    def _next(self) -> _Turn | None:
+        with self._condition:
+            while not self._stopping:
+                if not self._turns:
+                    self._condition.wait()
+                    continue
+                wait = self._turns[0].due - time.monotonic()
+                if wait <= 0:
+                    # Another thread may wait for this very turn: wake it to wait for the next one.
+                    self._condition.notify()
+                    return heapq.heappop(self._turns)
+                self._condition.wait(wait)
+            return None
+
+
+class BackgroundWork:
+    """The tasks of a broker; `start` and `stop` once each."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        *,
+        expire_offsets: Callable[[], object],
+        producer_id_expiration_ms: Callable[[], int],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        tasks: list[tuple[float, str, Callable[[], object]]] = [
+            (
+                config.replica_high_watermark_checkpoint_interval_ms,
+                "high watermark checkpoint",
+                replicas.checkpoint_high_watermarks,
+            ),
+            (config.log_retention_check_interval_ms, "retention", replicas.retain),
+            (
+                config.log_flush_scheduler_interval_ms,
+                "flush",
+                lambda: logs.flush_pass(wall_clock_ms()),
+            ),
+            (
+                config.log_flush_offset_checkpoint_interval_ms,
+                "recovery point checkpoint",
+                lambda: logs.checkpoint_pass(wall_clock_ms()),
+            ),
+            (
+                config.log_flush_start_offset_checkpoint_interval_ms,
+                "log start checkpoint",
+                logs.checkpoint_log_starts,
+            ),
+            (
+                config.producer_id_expiration_check_interval_ms,
+                "expiration of producers",
+                lambda: logs.expire_producers_pass(wall_clock_ms(), producer_id_expiration_ms()),
+            ),
+            (
+                config.offsets_retention_check_interval_ms,
+                "expiration of committed offsets",
+                expire_offsets,
+            ),
+            (
+                _REMOVE_DELETED_INTERVAL_MS,
+                "removal of deleted logs",
+                lambda: logs.remove_deleted(wall_clock_ms()),
+            ),
+        ]
+        due = [task for task in tasks if task[0] <= _LONGEST_INTERVAL_MS]
+        self._isr_check = Scheduler(on_fatal=on_fatal, name="isr-check")
+        self._isr_check.every(config.replica_lag_time_max_ms / 2, "ISR check", replicas.shrink_isrs)
+        self._scheduler = Scheduler(on_fatal=on_fatal, threads=min(config.background_threads, len(due)))
+        for interval_ms, name, work in due:
+            self._scheduler.every(interval_ms, name, work)
+
+    def start(self) -> None:
+        self._isr_check.start()
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """End the threads after their current tasks."""
+        self._isr_check.stop()
+        self._scheduler.stop()
