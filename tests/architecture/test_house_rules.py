@@ -1,4 +1,4 @@
-"""What the house style forbids, checked in every shipped source: long functions, long files, silence."""
+"""The rules of the house style, checked in every shipped source: sizes, asserts, silence."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "zookeeper", "broker", "controller", "client", "spark_connector", "deploy", "cli")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 600
+MIN_LINES_WITH_ONE_IMPORTER = 80
+ALWAYS_MODULES = ("broker.handlers.", "protocol.messages.")
+"""One handler or family of messages has a module of its own, however short."""
 
 LONGER_FUNCTIONS = {"_decode": 80}
-"""Function → the lines it may have, for the loops over records whose every call costs."""
+"""Function → its limit. Each call would cost in the loops over records."""
 
 SUPPRESSION = re.compile(r"#\s*(noqa\b[\w:, ]*|type:\s*ignore\b(\[[\w\-, ]*\])?\s*)$")
-"""One behind which nothing more is said."""
+"""A suppression without a reason after it."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Rule = Callable[[ast.Module, str], Iterator[tuple[int, str]]]
@@ -71,12 +74,35 @@ def silent_excepts(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
 
 
 def unexplained_suppressions(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
-    """A check that is switched off says why, behind it or in the line above."""
+    """A check that is switched off has a reason, after it or in the line above."""
     before = ""
     for number, line in enumerate(text.splitlines(), 1):
         if SUPPRESSION.search(line) and not before.lstrip().startswith("#"):
             yield number, "noqa or type: ignore without a reason"
         before = line
+
+
+def small_modules(texts: dict[str, str]) -> Iterator[str]:
+    """Modules, by dotted name, that are a paragraph of the only module that imports them.
+
+    Handlers, messages and tables (modules without a function) may be short.
+    """
+    trees = {name: ast.parse(text) for name, text in texts.items()}
+    importers: dict[str, set[str]] = {name: set() for name in texts}
+    for importer, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    importers.get(name.removeprefix("barnabas."), set()).add(importer)
+    for name, text in texts.items():
+        lines = text.count("\n")
+        if (
+            len(importers[name]) == 1
+            and lines < MIN_LINES_WITH_ONE_IMPORTER
+            and not name.startswith(ALWAYS_MODULES)
+            and any(isinstance(node, Function) for node in ast.walk(trees[name]))
+        ):
+            yield f"{name} has {lines} lines and one importer: {importers[name].pop()}"
 
 
 def missing_module_docstrings(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
@@ -127,7 +153,7 @@ def test_the_check_sees_a_breach_of(name: str, text: str) -> None:
     assert list(RULES[name](ast.parse(text), text))
 
 
-def test_no_test_and_no_benchmark_switches_a_check_off_without_a_word() -> None:
+def test_no_test_and_no_benchmark_switches_a_check_off_without_a_reason() -> None:
     problems = []
     for path in (
         path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
@@ -136,6 +162,37 @@ def test_no_test_and_no_benchmark_switches_a_check_off_without_a_word() -> None:
         found = unexplained_suppressions(ast.parse(text), text)
         problems += [f"{path.relative_to(ROOT)}:{line}: {said}" for line, said in found]
     assert problems == [], "\n".join(problems)
+
+
+def test_no_small_module_has_a_single_importer() -> None:
+    texts = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text(encoding="utf-8")
+        for path in _sources()
+        if path.name != "__init__.py"
+    }
+    assert list(small_modules(texts)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "importers", "is_breach"),
+    [
+        ("log.small", "def f(): ...\n", 1, True),
+        ("log.small", "class C:\n    def f(self): ...\n", 1, True),
+        ("log.small", "def f(): ...\n", 2, False),
+        ("log.small", "def f(): ...\n" * MIN_LINES_WITH_ONE_IMPORTER, 1, False),
+        ("log.table", "ROWS = (1, 2)\n", 1, False),
+        ("broker.handlers.small", "def f(): ...\n", 1, False),
+        ("protocol.messages.small", "def f(): ...\n", 1, False),
+    ],
+)
+@pytest.mark.parametrize("is_whole_module", [False, True])
+def test_the_check_of_small_modules_sees_a_breach(
+    name: str, text: str, importers: int, is_breach: bool, is_whole_module: bool
+) -> None:
+    package, _, module = f"barnabas.{name}".rpartition(".")
+    statement = f"from {package} import {module}\n" if is_whole_module else f"from barnabas.{name} import f\n"
+    readers = {f"log.reader{number}": statement for number in range(importers)}
+    assert bool(list(small_modules({name: text, **readers}))) == is_breach
 
 
 def test_a_long_docstring_does_not_count_as_code() -> None:
