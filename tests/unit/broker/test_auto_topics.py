@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from barnabas.broker import auto_topics
 from barnabas.broker.auto_topics import MAX_IN_PROGRESS, AutoTopicCreation
 from barnabas.broker.slow_work import SlowWorkRefused
@@ -54,8 +56,12 @@ class Desk:
         return list(self.creation.ask(names).values())
 
 
-def test_many_who_ask_at_once_set_off_one_creation() -> None:
-    desk = Desk()
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_many_who_ask_at_once_set_off_one_creation(desk: Desk) -> None:
     for _ in range(5):
         assert desk.ask("a", "b") == [AGAIN, AGAIN]
     assert desk.ask("b", "c") == [AGAIN, AGAIN]
@@ -63,8 +69,7 @@ def test_many_who_ask_at_once_set_off_one_creation() -> None:
     assert desk.asked == [["a", "b"], ["c"]]
 
 
-def test_a_topic_that_was_just_made_is_not_made_again_before_it_shows() -> None:
-    desk = Desk()
+def test_a_topic_that_was_just_made_is_not_made_again_before_it_shows(desk: Desk) -> None:
     desk.outcome = {"a": ErrorCode.NONE, "b": ErrorCode.TOPIC_ALREADY_EXISTS}
     desk.ask("a", "b")
     desk.later.finish()
@@ -75,8 +80,7 @@ def test_a_topic_that_was_just_made_is_not_made_again_before_it_shows() -> None:
     assert len(desk.later.waiting) == 1
 
 
-def test_a_refusal_is_told_for_a_second_and_then_it_is_tried_anew() -> None:
-    desk = Desk()
+def test_a_refusal_is_told_for_a_second_and_then_it_is_tried_anew(desk: Desk) -> None:
     desk.outcome = {"a": ErrorCode.INVALID_REPLICATION_FACTOR}
     assert desk.ask("a") == [AGAIN]
     desk.later.finish()
@@ -86,8 +90,7 @@ def test_a_refusal_is_told_for_a_second_and_then_it_is_tried_anew() -> None:
     assert len(desk.later.waiting) == 1
 
 
-def test_when_the_controller_cannot_be_asked_the_next_question_tries_again() -> None:
-    desk = Desk()
+def test_when_the_controller_cannot_be_asked_the_next_question_tries_again(desk: Desk) -> None:
     for trouble in (ConnectionClosed("gone"), {}, {"a": ErrorCode.NOT_CONTROLLER}):
         desk.outcome = trouble
         assert desk.ask("a") == [AGAIN]
@@ -100,8 +103,7 @@ def test_when_the_controller_cannot_be_asked_the_next_question_tries_again() -> 
     assert len(desk.later.waiting) == 1
 
 
-def test_names_that_no_topic_can_have_and_the_brokers_own_topics_are_not_made() -> None:
-    desk = Desk()
+def test_names_that_no_topic_can_have_and_the_brokers_own_topics_are_not_made(desk: Desk) -> None:
     assert desk.ask("a b", "", "__consumer_offsets") == [
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -110,8 +112,7 @@ def test_names_that_no_topic_can_have_and_the_brokers_own_topics_are_not_made() 
     assert desk.later.waiting == []
 
 
-def test_no_more_than_a_bounded_number_is_under_way() -> None:
-    desk = Desk()
+def test_no_more_than_a_bounded_number_is_under_way(desk: Desk) -> None:
     desk.ask(*(f"t{number}" for number in range(MAX_IN_PROGRESS)))
     assert desk.ask("one-more") == [AGAIN]
     desk.later.finish()
@@ -122,8 +123,7 @@ def test_no_more_than_a_bounded_number_is_under_way() -> None:
     assert desk.asked[1] == ["one-more"]
 
 
-def test_the_brokers_own_topics_are_made_when_a_broker_asks_and_never_for_a_client() -> None:
-    desk = Desk()
+def test_the_brokers_own_topics_are_made_when_a_broker_asks_and_never_for_a_client(desk: Desk) -> None:
     assert desk.ask("__consumer_offsets", "a") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, AGAIN]
     desk.later.finish()
     assert desk.asked == [["a"]]

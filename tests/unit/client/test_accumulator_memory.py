@@ -70,8 +70,12 @@ def _encoded(size: int) -> bytes:
     raise AssertionError(f"no batch has {size} bytes")
 
 
-async def test_two_waiters_for_more_than_all_memory_are_served_one_after_the_other() -> None:
-    sending = Sending()
+@pytest.fixture
+def sending() -> Sending:
+    return Sending()
+
+
+async def test_two_waiters_for_more_than_all_memory_are_served_one_after_the_other(sending: Sending) -> None:
     first = await sending.send(_BUFFER_MEMORY)
     a, b = sending.waiting(600), sending.waiting(600)
     await sending.until_waiting(2)
@@ -84,8 +88,7 @@ async def test_two_waiters_for_more_than_all_memory_are_served_one_after_the_oth
     assert sending.accumulator.available_bytes == _BUFFER_MEMORY
 
 
-async def test_a_later_append_does_not_overtake_the_waiters() -> None:
-    sending = Sending()
+async def test_a_later_append_does_not_overtake_the_waiters(sending: Sending) -> None:
     first = await sending.send(_BUFFER_MEMORY)
     waiting = sending.waiting(900)
     await sending.until_waiting(1)
@@ -99,8 +102,7 @@ async def test_a_later_append_does_not_overtake_the_waiters() -> None:
     assert sending.accumulator.available_bytes == _BUFFER_MEMORY
 
 
-async def test_a_waiter_cancelled_just_after_its_wake_up_passes_its_memory_on() -> None:
-    sending = Sending()
+async def test_a_waiter_cancelled_just_after_its_wake_up_passes_its_memory_on(sending: Sending) -> None:
     first = await sending.send(_BUFFER_MEMORY)
     a, b = sending.waiting(900), sending.waiting(900)
     await sending.until_waiting(2)
@@ -113,8 +115,7 @@ async def test_a_waiter_cancelled_just_after_its_wake_up_passes_its_memory_on() 
     assert sending.accumulator.available_bytes == _BUFFER_MEMORY
 
 
-async def test_a_waiter_that_gives_up_lets_those_after_it_through() -> None:
-    sending = Sending()
+async def test_a_waiter_that_gives_up_lets_those_after_it_through(sending: Sending) -> None:
     await sending.send(500)
     large, small = asyncio.create_task(sending.send(900, timeout_s=0.01)), sending.waiting(400)
     with pytest.raises(BufferExhausted):
@@ -123,8 +124,7 @@ async def test_a_waiter_that_gives_up_lets_those_after_it_through() -> None:
         await small
 
 
-async def test_granted_memory_that_is_not_needed_is_released() -> None:
-    sending = Sending()
+async def test_granted_memory_that_is_not_needed_is_released(sending: Sending) -> None:
     first = await sending.send(_BUFFER_MEMORY)
     waiting = asyncio.create_task(sending.accumulator.wait_for_memory(800, now() + _LONG_S))
     await sending.until_waiting(1)
@@ -136,8 +136,7 @@ async def test_granted_memory_that_is_not_needed_is_released() -> None:
     assert sending.accumulator.available_bytes == _BUFFER_MEMORY - 300
 
 
-async def test_memory_that_another_thread_gives_back_wakes_a_waiter() -> None:
-    sending = Sending()
+async def test_memory_that_another_thread_gives_back_wakes_a_waiter(sending: Sending) -> None:
     await sending.send(600)
     granted = await sending.accumulator.wait_for_memory(400, now() + _LONG_S)
     waiting = sending.waiting(400)
@@ -150,8 +149,7 @@ async def test_memory_that_another_thread_gives_back_wakes_a_waiter() -> None:
     assert sending.accumulator.available_bytes == 0
 
 
-async def test_waiters_get_an_error_when_the_producer_closes() -> None:
-    sending = Sending()
+async def test_waiters_get_an_error_when_the_producer_closes(sending: Sending) -> None:
     await sending.send(_BUFFER_MEMORY)
     waiting = sending.waiting(100)
     await sending.until_waiting(1)

@@ -58,16 +58,19 @@ def leader(node: int, epoch: int) -> Leader:
     return Leader(BrokerId(node), LeaderEpoch(epoch))
 
 
-def test_an_older_answer_does_not_replace_a_newer_one() -> None:
-    cache = MetadataCache()
+@pytest.fixture
+def cache() -> MetadataCache:
+    return MetadataCache()
+
+
+def test_an_older_answer_does_not_replace_a_newer_one(cache: MetadataCache) -> None:
     cache.update(answer(2, 5))
     cache.update(answer(1, 4))
     assert cache.leader_for(T0) == leader(2, 5)
     assert cache.topics["t"].partitions[0].leader_epoch == 5
 
 
-def test_an_older_answer_does_not_bring_back_a_refuted_leader() -> None:
-    cache = MetadataCache()
+def test_an_older_answer_does_not_bring_back_a_refuted_leader(cache: MetadataCache) -> None:
     cache.update(answer(2, 5))
     assert cache.invalidate(T0)
     cache.update(answer(1, 4))
@@ -77,21 +80,18 @@ def test_an_older_answer_does_not_bring_back_a_refuted_leader() -> None:
     assert not cache.invalidate(T0), "the same leader was refuted before: no news"
 
 
-def test_a_recreated_topic_starts_with_its_own_epochs() -> None:
-    cache = MetadataCache()
+def test_a_recreated_topic_starts_with_its_own_epochs(cache: MetadataCache) -> None:
     cache.update(answer(2, 5))
     cache.update(answer(1, 0, topic_id=2))
     assert cache.leader_for(T0) == leader(1, 0)
 
 
-def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
-    cache = MetadataCache()
+def test_a_leader_that_is_not_among_the_live_brokers_is_none(cache: MetadataCache) -> None:
     cache.update(answer(2, 5, brokers=(1,)))
     assert cache.leader_for(T0) is None
 
 
-def test_an_error_takes_the_topic_away_and_is_kept() -> None:
-    cache = MetadataCache()
+def test_an_error_takes_the_topic_away_and_is_kept(cache: MetadataCache) -> None:
     cache.update(answer(2, 5))
     cache.update(answer(2, 5, error=3))
     assert "t" not in cache.topics
@@ -101,8 +101,7 @@ def test_an_error_takes_the_topic_away_and_is_kept() -> None:
     assert cache.topic_errors == {}
 
 
-def test_a_failed_node_leads_nothing_any_more() -> None:
-    cache = MetadataCache()
+def test_a_failed_node_leads_nothing_any_more(cache: MetadataCache) -> None:
     cache.update(answer(2, 5))
     assert not cache.invalidate_node(BrokerId(1))
     assert cache.invalidate_node(BrokerId(2))
@@ -259,8 +258,7 @@ async def test_a_call_that_waits_for_metadata_ends_with_client_closed(
         gate.set()
 
 
-def test_an_answer_is_stale_when_it_is_older_or_names_whom_it_must_not() -> None:
-    cache = MetadataCache()
+def test_an_answer_is_stale_when_it_is_older_or_names_whom_it_must_not(cache: MetadataCache) -> None:
     cache.update(answer(2, 5))
     assert not cache.is_stale
     cache.update(answer(1, 4))

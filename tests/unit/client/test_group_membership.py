@@ -38,21 +38,24 @@ def stable(now: float = 0.0, instance: str | None = None) -> Membership:
     return member
 
 
+@pytest.fixture
+def member() -> Membership:
+    return stable()
+
+
 def test_every_state_is_in_the_table_and_left_is_the_end() -> None:
     assert set(MOVES) == set(MemberState)
     assert MOVES[MemberState.LEFT] == {MemberState.LEFT}
 
 
 @pytest.mark.parametrize("act", ["synced", "join_sent"])
-def test_an_illegal_move_raises_and_changes_nothing(act: str) -> None:
-    member = stable()
+def test_an_illegal_move_raises_and_changes_nothing(act: str, member: Membership) -> None:
     with pytest.raises(IllegalMove, match="stable"):
         getattr(member, act)()
     assert (member.state, member.identity) == (MemberState.STABLE, ("m", 1))
 
 
-def test_nobody_joins_after_leaving() -> None:
-    member = stable()
+def test_nobody_joins_after_leaving(member: Membership) -> None:
     member.left()
     with pytest.raises(IllegalMove):
         member.join_sent()
@@ -87,8 +90,7 @@ def test_heartbeats_are_due_when_a_period_has_passed_and_not_while_joining() -> 
     assert member.duty(6.0) == (Duty.WAIT, 60.0)
 
 
-def test_a_young_generation_has_more_heartbeats() -> None:
-    member = stable()
+def test_a_young_generation_has_more_heartbeats(member: Membership) -> None:
     sent_at = []
     for _ in range(8):
         duty, due = member.duty(sent_at[-1] if sent_at else 0.0)
@@ -110,8 +112,7 @@ def test_a_member_that_does_not_poll_must_leave_unless_it_waits_within_a_poll() 
     assert member.duty(1_001.0) == (Duty.WAIT, 1_003.0)
 
 
-def test_going_silent_loses_the_partitions() -> None:
-    member = stable()
+def test_going_silent_loses_the_partitions(member: Membership) -> None:
     member.went_silent()
     assert (member.state, member.identity) == (MemberState.UNJOINED, ("", -1))
     assert member.has_lost_partitions
@@ -138,9 +139,8 @@ def test_a_failed_heartbeat_is_repeated_soon_and_doubts_the_coordinator_after_a_
     ],
 )
 def test_a_heartbeat_may_end_the_generation(
-    reaction: Reaction, identity: tuple[str, int], lost: bool
+    reaction: Reaction, identity: tuple[str, int], lost: bool, member: Membership
 ) -> None:
-    member = stable()
     member.react(Api.HEARTBEAT, reaction, "a test", member.identity)
     assert (member.state, member.identity, member.has_lost_partitions) == (
         MemberState.UNJOINED,
@@ -150,8 +150,7 @@ def test_a_heartbeat_may_end_the_generation(
     assert member.may_commit is not lost
 
 
-def test_an_answer_to_an_earlier_identity_changes_nothing() -> None:
-    member = stable()
+def test_an_answer_to_an_earlier_identity_changes_nothing(member: Membership) -> None:
     member.react(Api.HEARTBEAT, Reaction.FORGET_MEMBER, "late", Identity("m", 0))
     assert member.state is MemberState.STABLE
     member.want_rejoin("a test")

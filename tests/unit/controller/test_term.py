@@ -9,7 +9,7 @@ import pytest
 from barnabas.controller import events
 from barnabas.controller.context import PartitionState, Replica, ReplicaState
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
     LeaderAndIsrRequest,
@@ -46,6 +46,11 @@ def die(cluster: Cluster, *brokers: int) -> None:
     cluster.term.handle(events.BrokerChange())
 
 
+def register(cluster: Cluster, broker: int) -> None:
+    cluster.zookeeper.register(broker)
+    cluster.term.handle(events.BrokerChange())
+
+
 def answer_stops(cluster: Cluster, *brokers: int, error: ErrorCode = ErrorCode.NONE) -> None:
     """Let brokers answer the StopReplica requests that they got."""
     for broker in brokers:
@@ -62,12 +67,18 @@ def answer_stops(cluster: Cluster, *brokers: int, error: ErrorCode = ErrorCode.N
 
 
 def request_deletion(cluster: Cluster, *topics: str) -> None:
+    """Forgets the requests that were sent before."""
+    cluster.channels.forget()
     cluster.zookeeper.deletions += topics
     cluster.term.handle(events.DeletionRequested())
 
 
-def test_an_unreadable_topic_is_loaded_when_its_node_is_repaired() -> None:
-    cluster = cluster_with_topic()
+@pytest.fixture
+def cluster() -> Cluster:
+    return cluster_with_topic()
+
+
+def test_an_unreadable_topic_is_loaded_when_its_node_is_repaired(cluster: Cluster) -> None:
     whole = cluster.zookeeper.assignments["t"]
     cluster.zookeeper.assignments["t"] = MalformedZnode("not JSON")
     cluster.elect()
@@ -110,8 +121,9 @@ def restart(cluster: Cluster, *brokers: int) -> None:
     cluster.zookeeper.register(*brokers)
 
 
-def test_a_leader_that_restarted_before_a_takeover_is_replaced_and_a_follower_leaves_the_isr() -> None:
-    cluster = cluster_with_topic()
+def test_a_leader_that_restarted_before_a_takeover_is_replaced_and_a_follower_leaves_the_isr(
+    cluster: Cluster,
+) -> None:
     restart(cluster, 1)
     cluster.elect()
     assert cluster.zookeeper.states[T0] == state(2, (2, 3), epoch=1, version=1, controller_epoch=2)
@@ -127,8 +139,7 @@ def test_a_leader_that_restarted_before_a_takeover_is_replaced_and_a_follower_le
     assert cluster.zookeeper.states[T0].leader_epoch == 1
 
 
-def test_if_all_restarted_before_a_takeover_the_first_leads_and_the_others_rejoin() -> None:
-    cluster = cluster_with_topic()
+def test_if_all_restarted_before_a_takeover_the_first_leads_and_the_others_rejoin(cluster: Cluster) -> None:
     restart(cluster, 1, 2, 3)
     cluster.elect()
     assert cluster.zookeeper.states[T0] == state(1, (1,), epoch=1, version=1, controller_epoch=2)
@@ -159,15 +170,13 @@ def test_a_partition_without_live_replicas_gets_its_first_leader_when_one_comes(
     cluster.term.handle(events.TopicChange())
     assert T0 not in cluster.zookeeper.states
     assert cluster.term.offline_partitions_count == 1
-    cluster.zookeeper.register(2)
-    cluster.term.handle(events.BrokerChange())
+    register(cluster, 2)
     assert cluster.zookeeper.states[T0] == state(2, (2,))
     assert cluster.channels.leadership(2)[T0].is_new
     assert cluster.term.offline_partitions_count == 0
 
 
-def test_failover_announces_the_brokers_first_and_then_all_leadership() -> None:
-    cluster = cluster_with_topic()
+def test_failover_announces_the_brokers_first_and_then_all_leadership(cluster: Cluster) -> None:
     cluster.elect()
     kinds = [type(request) for request in cluster.channels.requests(2)]
     assert kinds == [UpdateMetadataRequest, LeaderAndIsrRequest, UpdateMetadataRequest]
@@ -181,8 +190,7 @@ def test_failover_announces_the_brokers_first_and_then_all_leadership() -> None:
     assert cluster.zookeeper.states[T0] == state(1, (1, 2, 3))
 
 
-def test_failover_moves_leaders_that_died_with_the_former_controller() -> None:
-    cluster = cluster_with_topic()
+def test_failover_moves_leaders_that_died_with_the_former_controller(cluster: Cluster) -> None:
     cluster.zookeeper.unregister(1)
     cluster.elect()
     assert cluster.zookeeper.states[T0] == state(2, (2, 3), epoch=1, version=1, controller_epoch=2)
@@ -190,8 +198,7 @@ def test_failover_moves_leaders_that_died_with_the_former_controller() -> None:
     assert cluster.channels.leadership(3)[T0].leader == 2
 
 
-def test_a_dead_broker_loses_its_leaders_and_leaves_every_isr() -> None:
-    cluster = cluster_with_topic()
+def test_a_dead_broker_loses_its_leaders_and_leaves_every_isr(cluster: Cluster) -> None:
     cluster.channels.forget()
     die(cluster, 1)
     assert cluster.zookeeper.states[T0] == state(2, (2, 3), epoch=1, version=1)
@@ -204,15 +211,13 @@ def test_a_dead_broker_loses_its_leaders_and_leaves_every_isr() -> None:
     assert cluster.term.live_brokers == (2, 3)
 
 
-def test_the_last_member_of_an_isr_is_kept_and_leads_again_when_it_returns() -> None:
-    cluster = cluster_with_topic()
+def test_the_last_member_of_an_isr_is_kept_and_leads_again_when_it_returns(cluster: Cluster) -> None:
     cluster.zookeeper.shrink_isr(T0, 1)
     die(cluster, 1)
     assert cluster.zookeeper.states[T0].leader == -1
     assert cluster.zookeeper.states[T0].isr == (1,)
     assert cluster.term.offline_partitions_count == 1
-    cluster.zookeeper.register(1)
-    cluster.term.handle(events.BrokerChange())
+    register(cluster, 1)
     assert (cluster.zookeeper.states[T0].leader, cluster.zookeeper.states[T0].isr) == (1, (1,))
     assert cluster.term.offline_partitions_count == 0
 
@@ -237,15 +242,13 @@ def test_a_topic_may_forbid_what_the_cluster_allows() -> None:
     assert cluster.zookeeper.states[T0].leader == -1
 
 
-def test_an_isr_that_its_leader_changed_meanwhile_is_read_again_before_the_election() -> None:
-    cluster = cluster_with_topic()
+def test_an_isr_that_its_leader_changed_meanwhile_is_read_again_before_the_election(cluster: Cluster) -> None:
     cluster.zookeeper.shrink_isr(T0, 1, 3)
     die(cluster, 1)
     assert cluster.zookeeper.states[T0] == state(3, (3,), epoch=1, version=2)
 
 
-def test_a_suspected_broker_loses_its_leaders_while_its_registration_stands() -> None:
-    cluster = cluster_with_topic()
+def test_a_suspected_broker_loses_its_leaders_while_its_registration_stands(cluster: Cluster) -> None:
     cluster.channels.forget()
     cluster.term.handle(suspect(cluster, 1))
     assert cluster.zookeeper.states[T0].leader == 2
@@ -257,8 +260,7 @@ def test_a_suspected_broker_loses_its_leaders_while_its_registration_stands() ->
     assert cluster.zookeeper.states == before
 
 
-def test_a_wrongly_suspected_broker_gets_a_full_request() -> None:
-    cluster = cluster_with_topic()
+def test_a_wrongly_suspected_broker_gets_a_full_request(cluster: Cluster) -> None:
     cluster.term.handle(suspect(cluster, 1))
     cluster.channels.forget()
     cluster.term.handle(returned(cluster, 1))
@@ -269,23 +271,19 @@ def test_a_wrongly_suspected_broker_gets_a_full_request() -> None:
     assert [b.broker_id for b in cluster.channels.requests(2)[-1].live_brokers] == [1, 2, 3]
 
 
-def test_a_suspicion_of_an_earlier_registration_is_ignored() -> None:
-    cluster = cluster_with_topic()
+def test_a_suspicion_of_an_earlier_registration_is_ignored(cluster: Cluster) -> None:
     stale = suspect(cluster, 1)
-    cluster.zookeeper.register(1)
-    cluster.term.handle(events.BrokerChange())
+    register(cluster, 1)
     before = dict(cluster.zookeeper.states)
     cluster.term.handle(stale)
     cluster.term.handle(events.BrokerReturned(cluster.writer.epoch, BrokerId(1), BrokerEpoch(1)))
     assert cluster.zookeeper.states == before
 
 
-def test_a_restart_faster_than_the_watch_is_detected_by_the_broker_epoch() -> None:
-    cluster = cluster_with_topic()
+def test_a_restart_faster_than_the_watch_is_detected_by_the_broker_epoch(cluster: Cluster) -> None:
     old = cluster.epoch_of(1)
     cluster.channels.forget()
-    cluster.zookeeper.register(1)
-    cluster.term.handle(events.BrokerChange())
+    register(cluster, 1)
     assert cluster.channels.connected[BrokerId(1)][0] == cluster.epoch_of(1) > old
     assert cluster.zookeeper.states[T0].leader == 2
     assert 1 not in cluster.zookeeper.states[T0].isr
@@ -294,32 +292,26 @@ def test_a_restart_faster_than_the_watch_is_detected_by_the_broker_epoch() -> No
     assert {t.topic_name: len(t.partition_states) for t in full.topic_states} == {"t": 2}
 
 
-def test_a_broker_without_replicas_gets_an_empty_full_request() -> None:
-    cluster = cluster_with_topic()
-    cluster.zookeeper.register(4)
-    cluster.term.handle(events.BrokerChange())
+def test_a_broker_without_replicas_gets_an_empty_full_request(cluster: Cluster) -> None:
+    register(cluster, 4)
     [full] = cluster.channels.full_requests(4)
     assert full.topic_states == []
 
 
-def test_no_full_request_is_sent_while_a_topic_is_unreadable() -> None:
-    cluster = cluster_with_topic()
+def test_no_full_request_is_sent_while_a_topic_is_unreadable(cluster: Cluster) -> None:
     cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
     cluster.elect()
-    cluster.zookeeper.register(1)
-    cluster.term.handle(events.BrokerChange())
+    register(cluster, 1)
     assert set(cluster.channels.leadership(1)) == {T0, T1}
     assert cluster.channels.full_requests(1) == []
 
 
 @pytest.mark.parametrize("is_mended", [True, False])
-def test_brokers_get_full_requests_once_every_topic_is_readable(is_mended: bool) -> None:
+def test_brokers_get_full_requests_once_every_topic_is_readable(is_mended: bool, cluster: Cluster) -> None:
     """A broker without replicas is fenced until then, and a log of an earlier topic blocks the next one."""
-    cluster = cluster_with_topic()
     cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
     cluster.elect()
-    cluster.zookeeper.register(4)
-    cluster.term.handle(events.BrokerChange())
+    register(cluster, 4)
     assert cluster.channels.full_requests(4) == []
     if is_mended:
         cluster.zookeeper.assignments["odd"] = cluster.zookeeper.assignments["t"]
@@ -342,14 +334,19 @@ def test_a_topic_without_an_id_gets_one() -> None:
     assert cluster.term.context.topic_ids["t"] == named.topic_id
 
 
-def test_a_controlled_shutdown_moves_leaders_and_leaves_isrs() -> None:
-    cluster = cluster_with_topic()
-    cluster.channels.forget()
+def shut_down(
+    cluster: Cluster, broker: int, epoch: BrokerEpoch
+) -> list[tuple[ErrorCode, list[TopicPartition]]]:
     answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
     cluster.term.handle(
-        events.ControlledShutdown(BrokerId(1), cluster.epoch_of(1), lambda *said: answers.append(said))
+        events.ControlledShutdown(BrokerId(broker), epoch, lambda *answer: answers.append(answer))
     )
-    assert answers == [(ErrorCode.NONE, [])]
+    return answers
+
+
+def test_a_controlled_shutdown_moves_leaders_and_leaves_isrs(cluster: Cluster) -> None:
+    cluster.channels.forget()
+    assert shut_down(cluster, 1, cluster.epoch_of(1)) == [(ErrorCode.NONE, [])]
     for tp in (T0, T1):
         assert cluster.zookeeper.states[tp].leader == 2
         assert 1 not in cluster.zookeeper.states[tp].isr
@@ -363,14 +360,9 @@ def test_a_controlled_shutdown_moves_leaders_and_leaves_isrs() -> None:
     assert cluster.zookeeper.states[TopicPartition("u", 0)].leader == 2
 
 
-def test_a_controlled_shutdown_names_what_nobody_else_can_lead() -> None:
-    cluster = cluster_with_topic()
+def test_a_controlled_shutdown_names_what_nobody_else_can_lead(cluster: Cluster) -> None:
     cluster.zookeeper.shrink_isr(T0, 1)
-    answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
-    cluster.term.handle(
-        events.ControlledShutdown(BrokerId(1), cluster.epoch_of(1), lambda *said: answers.append(said))
-    )
-    assert answers == [(ErrorCode.NONE, [T0])]
+    assert shut_down(cluster, 1, cluster.epoch_of(1)) == [(ErrorCode.NONE, [T0])]
     assert cluster.zookeeper.states[T0].leader == 1
 
 
@@ -379,20 +371,13 @@ def test_a_controlled_shutdown_names_what_nobody_else_can_lead() -> None:
     [(1, 1, ErrorCode.STALE_BROKER_EPOCH), (9, 1, ErrorCode.BROKER_NOT_AVAILABLE)],
 )
 def test_a_controlled_shutdown_of_another_life_is_refused(
-    broker: int, epoch: int, expected: ErrorCode
+    broker: int, epoch: int, expected: ErrorCode, cluster: Cluster
 ) -> None:
-    cluster = cluster_with_topic()
-    answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
-    cluster.term.handle(
-        events.ControlledShutdown(BrokerId(broker), BrokerEpoch(epoch), lambda *said: answers.append(said))
-    )
-    assert answers == [(expected, [])]
+    assert shut_down(cluster, broker, BrokerEpoch(epoch)) == [(expected, [])]
     assert cluster.term.live_brokers == (1, 2, 3)
 
 
-def test_a_topic_is_gone_when_every_replica_has_said_so() -> None:
-    cluster = cluster_with_topic()
-    cluster.channels.forget()
+def test_a_topic_is_gone_when_every_replica_has_said_so(cluster: Cluster) -> None:
     request_deletion(cluster, "t")
     assert cluster.channels.metadata(3)[T0].leader == LEADER_DURING_DELETE
     answer_stops(cluster, 1, 2)
@@ -405,15 +390,12 @@ def test_a_topic_is_gone_when_every_replica_has_said_so() -> None:
     assert cluster.term.context.replica_states == {}
 
 
-def test_a_late_answer_about_an_earlier_topic_of_the_name_deletes_nothing() -> None:
-    cluster = cluster_with_topic()
-    cluster.channels.forget()
+def test_a_late_answer_about_an_earlier_topic_of_the_name_deletes_nothing(cluster: Cluster) -> None:
     request_deletion(cluster, "t")
     (earlier,) = cluster.channels.stops(3)
     answer_stops(cluster, 1, 2, 3)
     cluster.zookeeper.add_topic("t", {0: (1, 2, 3)})
     cluster.term.handle(events.TopicChange())
-    cluster.channels.forget()
     request_deletion(cluster, "t")
     answer_stops(cluster, 1, 2)
     # Sent twice after a failed link, it is answered twice.
@@ -425,36 +407,29 @@ def test_a_late_answer_about_an_earlier_topic_of_the_name_deletes_nothing() -> N
     assert "t" not in cluster.zookeeper.assignments
 
 
-def test_a_deletion_waits_for_a_broker_that_is_down() -> None:
-    cluster = cluster_with_topic()
+def test_a_deletion_waits_for_a_broker_that_is_down(cluster: Cluster) -> None:
     die(cluster, 3)
-    cluster.channels.forget()
     request_deletion(cluster, "t")
     assert cluster.channels.stops(1) == []
-    cluster.zookeeper.register(3)
-    cluster.term.handle(events.BrokerChange())
+    register(cluster, 3)
     answer_stops(cluster, 1, 2, 3)
     assert cluster.zookeeper.assignments == {}
 
 
-def test_a_deletion_goes_on_when_a_broker_that_died_in_the_middle_is_back() -> None:
-    cluster = cluster_with_topic()
-    cluster.channels.forget()
+def test_a_deletion_goes_on_when_a_broker_that_died_in_the_middle_is_back(cluster: Cluster) -> None:
     request_deletion(cluster, "t")
     answer_stops(cluster, 1)
     die(cluster, 3)
     answer_stops(cluster, 2)
     assert "t" in cluster.zookeeper.assignments
     cluster.channels.forget()
-    cluster.zookeeper.register(3)
-    cluster.term.handle(events.BrokerChange())
+    register(cluster, 3)
     assert cluster.channels.stops(1) == []
     answer_stops(cluster, 3)
     assert cluster.zookeeper.assignments == {}
 
 
-def test_a_deletion_goes_on_under_the_next_controller() -> None:
-    cluster = cluster_with_topic()
+def test_a_deletion_goes_on_under_the_next_controller(cluster: Cluster) -> None:
     request_deletion(cluster, "t")
     cluster.elect()
     assert cluster.channels.leadership(1) == {}
@@ -462,8 +437,7 @@ def test_a_deletion_goes_on_under_the_next_controller() -> None:
     assert cluster.zookeeper.assignments == {}
 
 
-def test_a_deletion_continues_after_a_failed_link_dropped_its_request() -> None:
-    cluster = cluster_with_topic()
+def test_a_deletion_continues_after_a_failed_link_dropped_its_request(cluster: Cluster) -> None:
     request_deletion(cluster, "t")
     answer_stops(cluster, 1, 3)
     cluster.channels.forget()
@@ -472,17 +446,16 @@ def test_a_deletion_continues_after_a_failed_link_dropped_its_request() -> None:
     assert "t" not in cluster.zookeeper.assignments
 
 
-def test_a_replica_that_cannot_be_removed_stops_the_deletion_until_its_broker_restarts() -> None:
-    cluster = cluster_with_topic()
-    cluster.channels.forget()
+def test_a_replica_that_cannot_be_removed_stops_the_deletion_until_its_broker_restarts(
+    cluster: Cluster,
+) -> None:
     request_deletion(cluster, "t")
     answer_stops(cluster, 1, 2)
     answer_stops(cluster, 3, error=ErrorCode.KAFKA_STORAGE_ERROR)
     assert "t" in cluster.zookeeper.assignments
     assert cluster.term.context.topics_ineligible_for_deletion == {"t"}
     cluster.channels.forget()
-    cluster.zookeeper.register(3)
-    cluster.term.handle(events.BrokerChange())
+    register(cluster, 3)
     answer_stops(cluster, 3)
     assert cluster.zookeeper.assignments == {}
 
@@ -495,22 +468,19 @@ def test_deletion_requests_are_cleared_where_deletion_is_disabled() -> None:
     assert cluster.channels.stops(1) == []
 
 
-def test_a_request_to_delete_an_unknown_topic_is_cleared() -> None:
-    cluster = cluster_with_topic()
+def test_a_request_to_delete_an_unknown_topic_is_cleared(cluster: Cluster) -> None:
     request_deletion(cluster, "nosuch")
     assert cluster.zookeeper.deletions == []
 
 
-def test_a_topic_whose_creation_was_not_seen_yet_can_be_deleted() -> None:
-    cluster = cluster_with_topic()
+def test_a_topic_whose_creation_was_not_seen_yet_can_be_deleted(cluster: Cluster) -> None:
     cluster.zookeeper.add_topic("young", {0: (1, 2)})
     request_deletion(cluster, "young")
     answer_stops(cluster, 1, 2)
     assert "young" not in cluster.zookeeper.assignments
 
 
-def test_a_topic_removed_by_hand_is_forgotten() -> None:
-    cluster = cluster_with_topic()
+def test_a_topic_removed_by_hand_is_forgotten(cluster: Cluster) -> None:
     del cluster.zookeeper.assignments["t"]
     cluster.zookeeper.states.clear()
     cluster.term.handle(events.TopicChange())
@@ -519,8 +489,7 @@ def test_a_topic_removed_by_hand_is_forgotten() -> None:
     assert cluster.zookeeper.states == {}
 
 
-def test_isr_changes_of_leaders_are_passed_on_and_cleared() -> None:
-    cluster = cluster_with_topic()
+def test_isr_changes_of_leaders_are_passed_on_and_cleared(cluster: Cluster) -> None:
     cluster.channels.forget()
     cluster.zookeeper.shrink_isr(T0, 1, 2)
     cluster.zookeeper.notifications["isr_change_1"] = [T0, TopicPartition("nosuch", 7)]
@@ -540,14 +509,12 @@ def answer_errors(cluster: Cluster, broker: int, code: ErrorCode, *partitions: T
         PartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=int(code))
         for tp in partitions
     ]
-    cluster.term.handle(
-        events.LeaderAndIsrAnswered(
-            cluster.writer.epoch,
-            BrokerId(broker),
-            cluster.epoch_of(broker),
-            LeaderAndIsrResponse(error_code=0, partition_errors=errors),
-        )
-    )
+    answer(cluster, broker, LeaderAndIsrResponse(error_code=0, partition_errors=errors))
+
+
+def answer(cluster: Cluster, broker: int, response: LeaderAndIsrResponse) -> None:
+    registration = (BrokerId(broker), cluster.epoch_of(broker))
+    cluster.term.handle(events.LeaderAndIsrAnswered(cluster.writer.epoch, *registration, response))
 
 
 def notify_disk_failure(cluster: Cluster, *brokers: int | None) -> None:
@@ -557,8 +524,7 @@ def notify_disk_failure(cluster: Cluster, *brokers: int | None) -> None:
     cluster.term.handle(events.LogDirFailureNotified())
 
 
-def test_a_broker_that_lost_a_log_dir_gets_all_its_roles_again() -> None:
-    cluster = cluster_with_topic()
+def test_a_broker_that_lost_a_log_dir_gets_all_its_roles_again(cluster: Cluster) -> None:
     states = dict(cluster.zookeeper.states)
     cluster.channels.forget()
     notify_disk_failure(cluster, 1)
@@ -572,8 +538,7 @@ def test_a_broker_that_lost_a_log_dir_gets_all_its_roles_again() -> None:
     assert cluster.channels.metadata(3)[T0].offline_replicas == [1]
 
 
-def test_a_notification_of_a_dead_broker_is_cleared_and_sends_nothing() -> None:
-    cluster = cluster_with_topic()
+def test_a_notification_of_a_dead_broker_is_cleared_and_sends_nothing(cluster: Cluster) -> None:
     die(cluster, 1)
     cluster.channels.forget()
     notify_disk_failure(cluster, 1, 9, None)
@@ -581,8 +546,7 @@ def test_a_notification_of_a_dead_broker_is_cleared_and_sends_nothing() -> None:
     assert cluster.channels.batches == []
 
 
-def test_failed_replicas_get_their_roles_again_and_may_have_recovered() -> None:
-    cluster = cluster_with_topic()
+def test_failed_replicas_get_their_roles_again_and_may_have_recovered(cluster: Cluster) -> None:
     answer_lost(cluster, 1, T0)
     cluster.channels.forget()
     notify_disk_failure(cluster, 1)
@@ -596,9 +560,10 @@ def test_failed_replicas_get_their_roles_again_and_may_have_recovered() -> None:
     assert cluster.zookeeper.states[T0].leader == 1
 
 
-def test_a_leader_that_could_not_lead_for_a_while_leads_when_its_broker_asks_for_its_roles() -> None:
+def test_a_leader_that_could_not_lead_for_a_while_leads_when_its_broker_asks_for_its_roles(
+    cluster: Cluster,
+) -> None:
     """It had no descriptors when it was elected, and no other replica is in sync."""
-    cluster = cluster_with_topic()
     die(cluster, 2, 3)
     assert cluster.zookeeper.states[T0].leader == 1
     answer_lost(cluster, 1, T0)
@@ -608,8 +573,7 @@ def test_a_leader_that_could_not_lead_for_a_while_leads_when_its_broker_asks_for
     assert cluster.channels.leadership(1)[T0].leader == 1
 
 
-def test_a_failed_replica_stays_failed_when_its_broker_was_wrongly_suspected() -> None:
-    cluster = cluster_with_topic()
+def test_a_failed_replica_stays_failed_when_its_broker_was_wrongly_suspected(cluster: Cluster) -> None:
     answer_lost(cluster, 1, T0)
     cluster.term.handle(suspect(cluster, 1))
     cluster.term.handle(returned(cluster, 1))
@@ -619,8 +583,7 @@ def test_a_failed_replica_stays_failed_when_its_broker_was_wrongly_suspected() -
     assert states[Replica(T1, BrokerId(1))] is ReplicaState.ONLINE
 
 
-def test_a_failed_replica_returns_when_its_broker_has_restarted() -> None:
-    cluster = cluster_with_topic()
+def test_a_failed_replica_returns_when_its_broker_has_restarted(cluster: Cluster) -> None:
     answer_lost(cluster, 1, T0, T1)
     die(cluster, 1)
     cluster.zookeeper.register(1)
@@ -633,8 +596,7 @@ def test_a_failed_replica_returns_when_its_broker_has_restarted() -> None:
     assert cluster.zookeeper.states[T0].leader == 1
 
 
-def test_a_new_controller_clears_the_notifications_and_sends_all_roles() -> None:
-    cluster = cluster_with_topic()
+def test_a_new_controller_clears_the_notifications_and_sends_all_roles(cluster: Cluster) -> None:
     cluster.zookeeper.failures["log_dir_event_0"] = BrokerId(1)
     cluster.elect()
     assert cluster.zookeeper.failures == {}
@@ -643,8 +605,7 @@ def test_a_new_controller_clears_the_notifications_and_sends_all_roles() -> None
     assert cluster.zookeeper.states[T0].leader == 2
 
 
-def test_a_replica_whose_disk_failed_hands_its_leadership_over() -> None:
-    cluster = cluster_with_topic()
+def test_a_replica_whose_disk_failed_hands_its_leadership_over(cluster: Cluster) -> None:
     answer_lost(cluster, 1, T0)
     assert cluster.zookeeper.states[T0] == state(2, (2, 3), epoch=1, version=1)
     assert cluster.zookeeper.states[T1].isr == (2, 3, 1)
@@ -652,8 +613,7 @@ def test_a_replica_whose_disk_failed_hands_its_leadership_over() -> None:
     assert cluster.zookeeper.states[T0].leader == 3
 
 
-def test_a_superseded_controller_stops_at_its_first_write() -> None:
-    cluster = cluster_with_topic()
+def test_a_superseded_controller_stops_at_its_first_write(cluster: Cluster) -> None:
     old = cluster.term
     cluster.zookeeper.become_controller()
     cluster.zookeeper.unregister(1)
@@ -662,25 +622,11 @@ def test_a_superseded_controller_stops_at_its_first_write() -> None:
     assert cluster.zookeeper.states[T0].leader == 1
 
 
-def test_a_state_of_a_newer_controller_raises() -> None:
-    cluster = cluster_with_topic()
+def test_a_state_of_a_newer_controller_raises(cluster: Cluster) -> None:
     cluster.zookeeper.states[T0] = state(3, (3,), epoch=9, version=9, controller_epoch=7)
     cluster.zookeeper.unregister(1)
     with pytest.raises(ControllerMoved):
         cluster.term.handle(events.BrokerChange())
-
-
-def test_after_a_stale_controller_epoch_the_controllers_node_is_read_again() -> None:
-    cluster = cluster_with_topic()
-    cluster.term.handle(
-        events.LeaderAndIsrAnswered(
-            ControllerEpoch(1),
-            BrokerId(1),
-            cluster.epoch_of(1),
-            LeaderAndIsrResponse(error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH)),
-        )
-    )
-    assert cluster.put == [events.ControllerChange()]
 
 
 def test_added_partitions_get_leaders_and_reach_every_broker() -> None:
@@ -750,8 +696,7 @@ def test_settings_are_sent_with_the_zxid_of_their_write() -> None:
     assert topic.config_zxid == cluster.zookeeper.configs["t"].zxid
 
 
-def test_a_broker_without_an_address_may_not_lead() -> None:
-    cluster = cluster_with_topic()
+def test_a_broker_without_an_address_may_not_lead(cluster: Cluster) -> None:
     deaf = cluster.zookeeper.registrations[BrokerId(2)]
     cluster.zookeeper.unregister(2)
     cluster.term.handle(events.BrokerChange())
@@ -764,8 +709,7 @@ def test_a_broker_without_an_address_may_not_lead() -> None:
     assert cluster.elect().live_brokers == (1, 3)
 
 
-def test_a_new_controller_sends_full_requests_to_registered_brokers() -> None:
-    cluster = cluster_with_topic()
+def test_a_new_controller_sends_full_requests_to_registered_brokers(cluster: Cluster) -> None:
     for broker in (1, 2, 3):
         [full] = cluster.channels.full_requests(broker)
         assert sum(len(topic.partition_states) for topic in full.topic_states) == 2
@@ -776,8 +720,7 @@ def test_a_new_controller_sends_full_requests_to_registered_brokers() -> None:
     assert full.topic_states == []
 
 
-def test_a_broker_that_has_the_log_of_another_topic_is_sent_everything_once() -> None:
-    cluster = cluster_with_topic()
+def test_a_broker_that_has_the_log_of_another_topic_is_sent_everything_once(cluster: Cluster) -> None:
     cluster.channels.forget()
     for _ in range(3):
         answer_errors(cluster, 2, ErrorCode.INCONSISTENT_TOPIC_ID, T0)
@@ -785,28 +728,28 @@ def test_a_broker_that_has_the_log_of_another_topic_is_sent_everything_once() ->
     assert cluster.channels.full_requests(1) == []
     cluster.zookeeper.unregister(2)
     cluster.term.handle(events.BrokerChange())
-    cluster.zookeeper.register(2)
-    cluster.term.handle(events.BrokerChange())
+    register(cluster, 2)
     cluster.channels.forget()
     # Another life of the broker may set the log aside.
     answer_errors(cluster, 2, ErrorCode.INCONSISTENT_TOPIC_ID, T0)
     assert len(cluster.channels.full_requests(2)) == 1
 
 
-def test_after_a_stale_broker_epoch_the_registrations_are_read_again() -> None:
-    cluster = cluster_with_topic()
-    answer = events.LeaderAndIsrAnswered(
-        cluster.writer.epoch,
-        BrokerId(2),
-        cluster.epoch_of(2),
-        LeaderAndIsrResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH)),
-    )
-    cluster.term.handle(answer)
-    assert cluster.put == [events.BrokerChange()]
+@pytest.mark.parametrize(
+    ("code", "event"),
+    [
+        (ErrorCode.STALE_CONTROLLER_EPOCH, events.ControllerChange()),
+        (ErrorCode.STALE_BROKER_EPOCH, events.BrokerChange()),
+    ],
+)
+def test_after_a_stale_epoch_the_znodes_are_read_again(
+    cluster: Cluster, code: ErrorCode, event: events.Event
+) -> None:
+    answer(cluster, 2, LeaderAndIsrResponse(error_code=int(code)))
+    assert cluster.put == [event]
 
 
-def test_an_election_returns_an_outcome_for_each_partition() -> None:
-    cluster = cluster_with_topic()
+def test_an_election_returns_an_outcome_for_each_partition(cluster: Cluster) -> None:
     cluster.zookeeper.shrink_isr(T0, 1)
     partitions = cluster.term._partitions
     cluster.term.context.suspected.add(BrokerId(1))

@@ -76,8 +76,12 @@ def refusal(found: list[tuple[ErrorCode, str]], code: ErrorCode, text: str) -> N
     assert text in message
 
 
-def test_a_topic_is_written_with_its_replicas_and_overrides() -> None:
-    desk = Desk()
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_a_topic_is_written_with_its_replicas_and_overrides(desk: Desk) -> None:
     config = [CreatableTopicConfig(name="min.insync.replicas", value="2")]
     [result] = desk.admin.create_topics(
         [CreatableTopic(name="t", num_partitions=6, replication_factor=3, configs=config)]
@@ -96,8 +100,7 @@ def test_numbers_left_open_are_the_brokers_defaults() -> None:
     assert (result.num_partitions, result.replication_factor) == (4, 2)
 
 
-def test_an_assignment_by_hand_is_kept() -> None:
-    desk = Desk()
+def test_an_assignment_by_hand_is_kept(desk: Desk) -> None:
     by_hand = [CreatableReplicaAssignment(partition_index=0, broker_ids=[3, 1])]
     assert desk.create(CreatableTopic(name="t", assignments=by_hand)) == [(ErrorCode.NONE, "")]
     written = desk.zookeeper.assignments["t"]
@@ -105,8 +108,7 @@ def test_an_assignment_by_hand_is_kept() -> None:
     assert written.partitions == {0: assigned(3, 1)}
 
 
-def test_validation_alone_writes_nothing() -> None:
-    desk = Desk()
+def test_validation_alone_writes_nothing(desk: Desk) -> None:
     [result] = desk.admin.create_topics([CreatableTopic(name="t")], validate_only=True)
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.NONE, 1, 1)
     assert result.topic_id == NO_TOPIC_ID
@@ -162,29 +164,27 @@ def test_validation_alone_writes_nothing() -> None:
         (CreatableTopic(name="__cluster_metadata"), ErrorCode.INVALID_REQUEST, "__cluster_metadata"),
     ],
 )
-def test_a_bad_topic_is_refused_by_name(topic: CreatableTopic, code: ErrorCode, text: str) -> None:
-    desk = Desk()
+def test_a_bad_topic_is_refused_by_name(
+    topic: CreatableTopic, code: ErrorCode, text: str, desk: Desk
+) -> None:
     refusal(desk.create(topic), code, text)
     assert desk.zookeeper.assignments == {}
 
 
-def test_one_bad_topic_keeps_no_other_back() -> None:
-    desk = Desk()
+def test_one_bad_topic_keeps_no_other_back(desk: Desk) -> None:
     found = desk.create(CreatableTopic(name=".."), CreatableTopic(name="good"))
     assert [error for error, _ in found] == [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NONE]
 
 
-def test_a_topic_that_exists_is_refused_and_one_being_deleted_says_so() -> None:
-    desk = Desk()
+def test_a_topic_that_exists_is_refused_and_one_being_deleted_says_so(desk: Desk) -> None:
     desk.create(CreatableTopic(name="t"))
     refusal(desk.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "already exists")
     desk.admin.delete_topics([DeleteTopicState(name="t")])
     refusal(desk.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "still being deleted")
 
 
-def test_a_name_is_free_only_when_the_last_node_of_the_topic_before_is_gone() -> None:
+def test_a_name_is_free_only_when_the_last_node_of_the_topic_before_is_gone(desk: Desk) -> None:
     """The topic's node goes first, its overrides next: a topic made in between would lose its own."""
-    desk = Desk()
     desk.create(CreatableTopic(name="t"))
     desk.admin.delete_topics([DeleteTopicState(name="t")])
     del desk.zookeeper.assignments["t"]
@@ -193,8 +193,7 @@ def test_a_name_is_free_only_when_the_last_node_of_the_topic_before_is_gone() ->
     assert desk.create(CreatableTopic(name="t")) == [(ErrorCode.NONE, "")]
 
 
-def test_names_that_differ_in_dot_and_underscore_alone_collide() -> None:
-    desk = Desk()
+def test_names_that_differ_in_dot_and_underscore_alone_collide(desk: Desk) -> None:
     desk.create(CreatableTopic(name="a.b"))
     refusal(desk.create(CreatableTopic(name="a_b")), ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with 'a.b'")
     assert [error for error, _ in desk.create(CreatableTopic(name="c.d"), CreatableTopic(name="c_d"))] == [
@@ -203,15 +202,13 @@ def test_names_that_differ_in_dot_and_underscore_alone_collide() -> None:
     ]
 
 
-def test_a_topic_named_twice_in_a_request_is_made_not_at_all() -> None:
-    desk = Desk()
+def test_a_topic_named_twice_in_a_request_is_made_not_at_all(desk: Desk) -> None:
     found = desk.create(CreatableTopic(name="t"), CreatableTopic(name="t"))
     assert [error for error, _ in found] == [ErrorCode.INVALID_REQUEST]
     assert desk.zookeeper.assignments == {}
 
 
-def test_topics_are_deleted_by_name_or_by_id() -> None:
-    desk = Desk()
+def test_topics_are_deleted_by_name_or_by_id(desk: Desk) -> None:
     [a, b] = desk.admin.create_topics([CreatableTopic(name="a"), CreatableTopic(name="b")])
     found = desk.admin.delete_topics([DeleteTopicState(name="a"), DeleteTopicState(topic_id=b.topic_id)])
     assert [(one.name, one.topic_id, one.error_code) for one in found] == [
@@ -221,8 +218,7 @@ def test_topics_are_deleted_by_name_or_by_id() -> None:
     assert desk.zookeeper.deletions == ["a", "b"]
 
 
-def test_an_unknown_topic_cannot_be_deleted() -> None:
-    desk = Desk()
+def test_an_unknown_topic_cannot_be_deleted(desk: Desk) -> None:
     unknown = uuid.uuid4()
     found = desk.admin.delete_topics(
         [DeleteTopicState(name="x"), DeleteTopicState(topic_id=unknown), DeleteTopicState()]
@@ -244,8 +240,7 @@ def test_deletion_can_be_disabled() -> None:
     assert desk.zookeeper.deletions == []
 
 
-def test_a_broker_that_is_not_the_controller_refuses_all_topic_requests() -> None:
-    desk = Desk()
+def test_a_broker_that_is_not_the_controller_refuses_all_topic_requests(desk: Desk) -> None:
     desk.controller.is_active = False
     answers: list[Any] = [
         *desk.admin.create_topics([CreatableTopic(name="a b")]),
@@ -263,9 +258,8 @@ def test_a_broker_that_is_not_the_controller_refuses_all_topic_requests() -> Non
     ],
 )
 def test_errors_of_zookeeper_become_errors_of_the_protocol(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode, desk: Desk
 ) -> None:
-    desk = Desk()
     create = ControllerWriter.create_topic
 
     def fail(writer: Any, name: str = "", *arguments: Any) -> bool:
@@ -281,8 +275,7 @@ def test_errors_of_zookeeper_become_errors_of_the_protocol(
     assert refused == code
 
 
-def test_a_topic_is_named_by_name_or_by_id_and_not_by_both() -> None:
-    desk = Desk()
+def test_a_topic_is_named_by_name_or_by_id_and_not_by_both(desk: Desk) -> None:
     [made] = desk.admin.create_topics([CreatableTopic(name="t")])
     [result] = desk.admin.delete_topics([DeleteTopicState(name="t", topic_id=made.topic_id)])
     assert result.error_code == ErrorCode.INVALID_REQUEST

@@ -206,27 +206,27 @@ async def outcomes(tasks: list[asyncio.Task[Any]]) -> list[Any]:
 # ---- asking and answering
 
 
-async def test_a_request_is_answered(server: Server, channel_to: MakeChannel) -> None:
-    channel = channel_to(server)
+@pytest.fixture
+def channel(channel_to: MakeChannel, server: Server) -> Channel:
+    return channel_to(server)
+
+
+async def test_a_request_is_answered(server: Server, channel: Channel) -> None:
     assert (await channel.request(ASK)).error_code == 0
     assert channel.is_connected
     assert (server.requests[0].client_id, server.requests[0].body) == ("test", ASK)
 
 
-async def test_many_callers_share_one_connection_while_it_is_made(
-    server: Server, channel_to: MakeChannel
-) -> None:
-    channel = channel_to(server)
+async def test_many_callers_share_one_connection_while_it_is_made(server: Server, channel: Channel) -> None:
     tasks = asking(channel, 50)
     assert [answer.throttle_time_ms for answer in await outcomes(tasks)] == list(range(50))
     assert len(server.peers) == 1
 
 
 async def test_requests_are_pipelined_and_answers_matched_by_correlation_id(
-    server: Server, channel_to: MakeChannel
+    server: Server, channel: Channel
 ) -> None:
     server.answers = False
-    channel = channel_to(server)
     tasks = asking(channel, 20)
     await until(lambda: len(server.requests) == 20)
     assert channel.in_flight == 20
@@ -236,9 +236,8 @@ async def test_requests_are_pipelined_and_answers_matched_by_correlation_id(
     assert channel.in_flight == 0
 
 
-async def test_an_answer_may_come_byte_by_byte(server: Server, channel_to: MakeChannel) -> None:
+async def test_an_answer_may_come_byte_by_byte(server: Server, channel: Channel) -> None:
     server.answers = False
-    channel = channel_to(server)
     [task] = asking(channel, 1)
     await until(lambda: len(server.requests) == 1)
     response = ApiVersionsResponse(error_code=3, api_keys=[])
@@ -280,9 +279,8 @@ async def test_no_more_than_max_in_flight_are_sent_and_the_rest_follow_in_order(
     assert [answer.throttle_time_ms for answer in await outcomes(tasks)] == list(range(8))
 
 
-async def test_a_oneway_request_waits_for_no_answer(server: Server, channel_to: MakeChannel) -> None:
+async def test_a_oneway_request_waits_for_no_answer(server: Server, channel: Channel) -> None:
     server.answers = False
-    channel = channel_to(server)
     await channel.send_oneway(produce(10))
     assert channel.in_flight == 0
     await until(lambda: len(server.requests) == 1)
@@ -336,10 +334,9 @@ async def test_a_late_answer_fails_its_request_and_closes_the_connection(
 
 
 async def test_the_earliest_deadline_counts_in_any_order_of_requests(
-    server: Server, channel_to: MakeChannel
+    server: Server, channel: Channel
 ) -> None:
     server.answers = False
-    channel = channel_to(server)
     slow = asyncio.create_task(channel.request(ASK, timeout_ms=60_000))
     await until(lambda: len(server.requests) == 1)
     soon = asyncio.create_task(channel.request(ASK, timeout_ms=20))
@@ -348,10 +345,9 @@ async def test_the_earliest_deadline_counts_in_any_order_of_requests(
 
 
 async def test_a_deadline_that_has_passed_before_it_was_watched_hurts_no_other_request(
-    server: Server, channel_to: MakeChannel
+    server: Server, channel: Channel
 ) -> None:
     server.answers = False
-    channel = channel_to(server)
     await channel.connect()
     late = asyncio.create_task(channel.request(ASK, timeout_ms=0))
     [patient] = asking(channel, 1)
@@ -360,9 +356,8 @@ async def test_a_deadline_that_has_passed_before_it_was_watched_hurts_no_other_r
 
 
 async def test_an_answered_request_leaves_a_timer_that_hurts_no_later_one(
-    server: Server, channel_to: MakeChannel
+    server: Server, channel: Channel
 ) -> None:
-    channel = channel_to(server)
     loop = asyncio.get_running_loop()
     answered = await ask_until_answered(channel, timeout_ms=40)
     server.answers = False
@@ -420,10 +415,7 @@ async def test_a_caller_that_is_cancelled_while_it_waits_takes_no_slot(
     assert (first.throttle_time_ms, third.throttle_time_ms) == (0, 1)
 
 
-async def test_an_impatient_caller_does_not_end_the_attempt_that_others_wait_for(
-    server: Server, channel_to: MakeChannel
-) -> None:
-    channel = channel_to(server)
+async def test_an_impatient_caller_does_not_end_the_attempt_that_others_wait_for(channel: Channel) -> None:
     tasks = asking(channel, 2)
     await asyncio.sleep(0)
     tasks[0].cancel()
@@ -449,9 +441,8 @@ async def test_a_reset_fails_everything_in_flight_at_once(server: Server, channe
     assert len(reasons) == 1
 
 
-async def test_an_orderly_close_by_the_peer_says_so(server: Server, channel_to: MakeChannel) -> None:
+async def test_an_orderly_close_by_the_peer_says_so(server: Server, channel: Channel) -> None:
     server.answers = False
-    channel = channel_to(server)
     [task] = asking(channel, 1)
     await until(lambda: len(server.requests) == 1)
     server.peer.writer.close()
@@ -487,10 +478,9 @@ async def test_callers_that_wait_for_a_slot_reconnect_after_a_loss(
     ],
 )
 async def test_a_malformed_answer_closes_the_connection(
-    server: Server, channel_to: MakeChannel, answer: bytes, complaint: str
+    server: Server, answer: bytes, complaint: str, channel: Channel
 ) -> None:
     server.answers = False
-    channel = channel_to(server)
     tasks = asking(channel, 2)
     await until(lambda: len(server.requests) == 2)
     server.peer.writer.write(answer)
@@ -675,10 +665,7 @@ async def test_close_fails_what_is_in_flight_and_is_final(server: Server, channe
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_close_while_connecting_fails_the_callers(
-    server: Server, channel_to: MakeChannel, turns: int
-) -> None:
-    channel = channel_to(server)
+async def test_close_while_connecting_fails_the_callers(server: Server, turns: int, channel: Channel) -> None:
     tasks = asking(channel, 3)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -698,8 +685,7 @@ async def test_close_fails_callers_that_wait_for_a_slot(server: Server, channel_
     assert {type(error) for error in await outcomes(tasks)} == {ConnectionClosed}
 
 
-async def test_disconnect_leaves_the_channel_usable(server: Server, channel_to: MakeChannel) -> None:
-    channel = channel_to(server)
+async def test_disconnect_leaves_the_channel_usable(channel: Channel) -> None:
     await channel.request(ASK)
     channel.disconnect("not needed now")
     channel.disconnect("not needed now")

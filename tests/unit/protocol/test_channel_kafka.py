@@ -155,6 +155,11 @@ async def refusal(channel: Channel, message: Any) -> str:
 # ---- choosing versions
 
 
+@pytest.fixture
+def channel(channel_to: MakeChannel) -> Channel:
+    return channel_to()
+
+
 @pytest.mark.parametrize(
     ("theirs", "chosen"), [((0, 12), 12), ((0, 40), 12), ((0, 9), 9), ((3, 3), 3), ((1, 1), 1)]
 )
@@ -198,10 +203,9 @@ async def test_an_api_of_our_own_is_not_asked_of_kafka(channel_to: MakeChannel) 
 
 
 async def test_a_fetch_by_name_is_sent_in_a_version_that_has_names(
-    server: KafkaServer, channel_to: MakeChannel
+    server: KafkaServer, channel: Channel
 ) -> None:
     server.answers[ApiKey.FETCH] = FetchResponse(responses=[])
-    channel = channel_to()
     part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
     for topic in (
         FetchTopic(topic="t", partitions=[part]),
@@ -213,10 +217,9 @@ async def test_a_fetch_by_name_is_sent_in_a_version_that_has_names(
 
 
 async def test_a_peer_is_asked_for_its_versions_again_after_a_loss(
-    server: KafkaServer, channel_to: MakeChannel
+    server: KafkaServer, channel: Channel
 ) -> None:
     server.versions[ApiKey.METADATA] = (0, 5)
-    channel = channel_to()
     await channel.request(ASK)
     server.versions[ApiKey.METADATA] = (0, 8)
     server.hang_up()
@@ -254,10 +257,9 @@ async def test_a_peer_that_knows_older_versions_alone_is_asked_in_one_of_them(
 
 
 async def test_a_peer_that_knows_no_version_that_we_do_is_given_up(
-    server: KafkaServer, channel_to: MakeChannel
+    server: KafkaServer, channel: Channel
 ) -> None:
     server.api_versions = (7, 9)
-    channel = channel_to()
     with pytest.raises(ConnectionClosed, match="did not send its versions: UNSUPPORTED_VERSION"):
         await channel.request(ASK)
     assert len(server.greetings) == 2
@@ -291,10 +293,9 @@ NO_APIS = ApiVersionsResponse(error_code=0, api_keys=[])
     ],
 )
 async def test_a_peer_that_cannot_be_understood_is_given_up_and_tried_again_later(
-    server: KafkaServer, channel_to: MakeChannel, greeting: Callable[[int], bytes | None], reason: str
+    server: KafkaServer, greeting: Callable[[int], bytes | None], reason: str, channel: Channel
 ) -> None:
     server.greeting = greeting
-    channel = channel_to()
     with pytest.raises(ConnectionClosed, match=reason):
         await channel.request(ASK)
     assert not channel.is_connected
@@ -337,11 +338,8 @@ async def test_a_peer_that_says_nothing_is_given_up_in_time(
     await until(lambda: len(server.greetings) > greeted)
 
 
-async def test_a_channel_may_be_closed_while_it_negotiates(
-    server: KafkaServer, channel_to: MakeChannel
-) -> None:
+async def test_a_channel_may_be_closed_while_it_negotiates(server: KafkaServer, channel: Channel) -> None:
     server.greeting = lambda _: b""
-    channel = channel_to()
     asking = asyncio.create_task(channel.request(ASK))
     await until(lambda: len(server.greetings) == 1)
     channel.close()
@@ -369,11 +367,10 @@ def test_a_wire_that_does_not_exist_is_refused() -> None:
 
 
 async def test_answers_are_matched_although_they_are_of_different_kinds(
-    server: KafkaServer, channel_to: MakeChannel
+    server: KafkaServer, channel: Channel
 ) -> None:
     server.versions[ApiKey.API_VERSIONS] = (0, 4)
     server.answers[ApiKey.FETCH] = FetchResponse(responses=[], session_id=7)
-    channel = channel_to()
     fetch = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[])
     tasks = [
         asyncio.create_task(channel.request(message)) for message in [ASK, fetch, ApiVersionsRequest()] * 5
@@ -400,8 +397,7 @@ async def test_records_are_views_of_the_frame_that_is_handed_out(
     assert records.obj is answer.frame.view.obj
 
 
-async def test_a_oneway_request_waits_for_no_answer(server: KafkaServer, channel_to: MakeChannel) -> None:
-    channel = channel_to()
+async def test_a_oneway_request_waits_for_no_answer(server: KafkaServer, channel: Channel) -> None:
     data = PartitionProduceData(index=0, records=b"xyz")
     await channel.send_oneway(
         ProduceRequest(acks=0, timeout_ms=0, topic_data=[TopicProduceData(name="t", partition_data=[data])])
@@ -414,9 +410,8 @@ async def test_a_oneway_request_waits_for_no_answer(server: KafkaServer, channel
 
 
 async def test_an_answer_that_cannot_be_read_closes_the_connection(
-    server: KafkaServer, channel_to: MakeChannel
+    server: KafkaServer, channel: Channel
 ) -> None:
-    channel = channel_to()
     await channel.request(ASK)
     server.answers[ApiKey.METADATA] = None
     waiting = asyncio.create_task(channel.request(ASK))

@@ -49,6 +49,11 @@ def contents(frames: Iterable[Frame]) -> list[bytes]:
     return [bytes(frame.view) for frame in frames]
 
 
+@pytest.fixture
+def pool() -> BufferPool:
+    return BufferPool()
+
+
 @given(
     sizes=st.lists(SIZES, min_size=1, max_size=5),
     cuts=st.lists(st.integers(1, 70_000), min_size=1, max_size=8),
@@ -87,8 +92,7 @@ def test_trailing_bytes_wait_for_the_rest_of_their_frame(trailing: bytes) -> Non
     assert contents(feed(receiver, rest)) == [b"abcde" if len(trailing) > 3 else b"x" * 256]
 
 
-def test_receivers_that_take_turns_on_one_thread_do_not_mix_their_bytes() -> None:
-    pool = BufferPool()
+def test_receivers_that_take_turns_on_one_thread_do_not_mix_their_bytes(pool: BufferPool) -> None:
     receivers = [FrameReceiver(pool) for _ in range(3)]
     payloads = [bytes([65 + i]) * (30_000 + i) for i in range(3)]
     got: list[list[bytes]] = [[], [], []]
@@ -133,8 +137,7 @@ def test_frames_are_writable_and_of_single_bytes() -> None:
         assert (frame.view.readonly, frame.view.format, len(frame.view)) == (False, "B", size)
 
 
-def test_a_released_buffer_is_used_again() -> None:
-    pool = BufferPool()
+def test_a_released_buffer_is_used_again(pool: BufferPool) -> None:
     receiver = FrameReceiver(pool)
     [first] = feed(receiver, framed(b"a" * 200_000))
     view = first.view
@@ -153,8 +156,7 @@ def test_a_frame_that_is_not_released_keeps_its_bytes() -> None:
     assert bytes(kept.view) == b"a" * 50_000
 
 
-def test_a_double_release_gives_the_buffer_back_once() -> None:
-    pool = BufferPool()
+def test_a_double_release_gives_the_buffer_back_once(pool: BufferPool) -> None:
     [frame] = feed(FrameReceiver(pool), framed(b"a" * 50_000))
     frame.release()
     frame.release()
@@ -176,8 +178,7 @@ def test_an_acquired_buffer_is_large_enough(size: int) -> None:
     assert len(BufferPool().acquire(size)) >= size
 
 
-def test_a_foreign_buffer_is_not_taken_in() -> None:
-    pool = BufferPool()
+def test_a_foreign_buffer_is_not_taken_in(pool: BufferPool) -> None:
     pool.release(bytearray(12_345))
     assert pool.free_bytes == 0
 
@@ -195,8 +196,7 @@ def test_a_frame_that_is_announced_but_not_sent_occupies_no_memory() -> None:
     assert isinstance(BufferPool().acquire(100_000_000), mmap.mmap)
 
 
-def test_idle_receivers_hold_no_buffers() -> None:
-    pool = BufferPool()
+def test_idle_receivers_hold_no_buffers(pool: BufferPool) -> None:
     feed(FrameReceiver(pool), framed(b"warm up"))
     tracemalloc.start()
     try:
@@ -209,8 +209,7 @@ def test_idle_receivers_hold_no_buffers() -> None:
     assert held < 1000 * 500
 
 
-def test_threads_receive_into_memory_of_their_own() -> None:
-    pool = BufferPool()
+def test_threads_receive_into_memory_of_their_own(pool: BufferPool) -> None:
     got: dict[int, list[bytes]] = {}
 
     def run(number: int) -> None:

@@ -100,8 +100,12 @@ class LogRig:
         assert self.log.enqueue(records or (committed(name),), self.settled(name))
 
 
-def test_appends_have_acks_all_and_the_leader_epoch_of_the_shard() -> None:
-    rig = LogRig()
+@pytest.fixture
+def rig() -> LogRig:
+    return LogRig()
+
+
+def test_appends_have_acks_all_and_the_leader_epoch_of_the_shard(rig: LogRig) -> None:
     rig.enqueue("a")
     rig.log.flush()
     assert rig.replicas.arguments == [(-1, 5_000, 7)]
@@ -111,8 +115,7 @@ def test_appends_have_acks_all_and_the_leader_epoch_of_the_shard() -> None:
     assert rig.outcomes == [("a", ErrorCode.NONE, 100)]
 
 
-def test_appends_queued_while_a_batch_is_in_flight_become_the_next_batch() -> None:
-    rig = LogRig()
+def test_appends_queued_while_a_batch_is_in_flight_become_the_next_batch(rig: LogRig) -> None:
     rig.enqueue("a")
     rig.log.flush()
     rig.enqueue("b", committed("b", 1), committed("b", 2))
@@ -130,8 +133,7 @@ def test_appends_queued_while_a_batch_is_in_flight_become_the_next_batch() -> No
     ]
 
 
-def test_all_appends_of_a_batch_get_its_error_and_the_next_batch_is_written() -> None:
-    rig = LogRig()
+def test_all_appends_of_a_batch_get_its_error_and_the_next_batch_is_written(rig: LogRig) -> None:
     rig.enqueue("a")
     rig.enqueue("b")
     rig.replicas.error = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -162,8 +164,7 @@ def test_a_batch_is_within_the_limit_unless_a_single_append_exceeds_it() -> None
     assert [name for name, _, _ in rig.outcomes] == ["a", "b", "c", "d"]
 
 
-def test_appends_caused_by_immediate_outcomes_do_not_grow_the_stack() -> None:
-    rig = LogRig()
+def test_appends_caused_by_immediate_outcomes_do_not_grow_the_stack(rig: LogRig) -> None:
     rig.replicas.at_once = True
     left = 5_000
 
@@ -179,8 +180,7 @@ def test_appends_caused_by_immediate_outcomes_do_not_grow_the_stack() -> None:
     assert len(rig.replicas.batches) == 5_001
 
 
-def test_too_many_waiting_appends_are_refused() -> None:
-    rig = LogRig()
+def test_too_many_waiting_appends_are_refused(rig: LogRig) -> None:
     for _ in range(MAX_WAITING):
         rig.enqueue("a")
     assert not rig.log.enqueue((committed("b"),), rig.settled("b"))
@@ -190,8 +190,7 @@ def test_too_many_waiting_appends_are_refused() -> None:
     assert rig.log.enqueue((committed("b"),), rig.settled("b"))
 
 
-def test_tombstones_are_written_whatever_the_isr_and_however_many_appends_wait() -> None:
-    rig = LogRig()
+def test_tombstones_are_written_whatever_the_isr_and_however_many_appends_wait(rig: LogRig) -> None:
     for _ in range(MAX_WAITING):
         rig.enqueue("a")
     tombstone = OffsetRecord("a", TopicPartition("topic", 0), None)
@@ -224,8 +223,7 @@ def test_tombstones_are_divided_as_the_limit_requires_and_reported_once() -> Non
     assert [record for batch in rig.replicas.batches for record in batch] == tombstones
 
 
-def test_a_record_that_cannot_be_encoded_fails_alone() -> None:
-    rig = LogRig()
+def test_a_record_that_cannot_be_encoded_fails_alone(rig: LogRig) -> None:
     rig.replicas.at_once = True
     rig.enqueue("a")
     rig.enqueue("long", committed("g" * 40_000))
@@ -245,8 +243,7 @@ def test_a_record_that_cannot_be_encoded_fails_alone() -> None:
     assert rig.outcomes[-1] == ("c", ErrorCode.NONE, 102)
 
 
-def test_records_of_many_threads_are_written_once_and_in_order() -> None:
-    rig = LogRig()
+def test_records_of_many_threads_are_written_once_and_in_order(rig: LogRig) -> None:
     rig.replicas.at_once = True
 
     def work(name: str) -> None:
@@ -271,8 +268,7 @@ def fail(*_: object) -> None:
     raise ZeroDivisionError("a bug")
 
 
-def test_a_bug_in_handling_an_outcome_affects_no_other() -> None:
-    rig = LogRig()
+def test_a_bug_in_handling_an_outcome_affects_no_other(rig: LogRig) -> None:
     rig.replicas.at_once = True
     for records in ((committed("g" * 40_000),), (committed("a"),)):
         rig.log.enqueue(records, fail)
@@ -286,9 +282,8 @@ def test_a_bug_in_handling_an_outcome_affects_no_other() -> None:
 
 @pytest.mark.parametrize("is_answered_later", [False, True])
 def test_an_append_with_a_bug_is_reported_once_and_the_next_is_written(
-    monkeypatch: pytest.MonkeyPatch, is_answered_later: bool
+    monkeypatch: pytest.MonkeyPatch, is_answered_later: bool, rig: LogRig
 ) -> None:
-    rig = LogRig()
     append = rig.replicas.append
 
     def buggy(*arguments: Any, **options: Any) -> None:

@@ -44,8 +44,7 @@ def tombstones(rig: GroupRig) -> set[TopicPartition | str]:
     return {record.partition if isinstance(record, OffsetRecord) else "group" for record in append.records}
 
 
-def test_a_commit_is_valid_when_it_is_replicated() -> None:
-    rig = GroupRig()
+def test_a_commit_is_valid_when_it_is_replicated(rig: GroupRig) -> None:
     rig.stable("m")
     value = OffsetAndMetadata(7, WALL_MS, leader_epoch=3, metadata="note")
     rig.commit("m", offsets={T0: value, T1: rig.offset(8)})
@@ -75,8 +74,7 @@ def test_a_commit_is_valid_when_it_is_replicated() -> None:
         (E.REQUEST_TIMED_OUT, E.REQUEST_TIMED_OUT),
     ],
 )
-def test_a_commit_that_fails_changes_nothing(error: ErrorCode, answer: ErrorCode) -> None:
-    rig = GroupRig()
+def test_a_commit_that_fails_changes_nothing(error: ErrorCode, answer: ErrorCode, rig: GroupRig) -> None:
     store(rig, T0)
     rig.commit_from_outside(offsets={T0: rig.offset(9)})
     rig.settle(error)
@@ -99,8 +97,7 @@ def test_metadata_that_is_too_large_is_refused_and_the_rest_is_taken() -> None:
     assert rig.appends == []
 
 
-def test_a_commit_of_nothing_is_answered_with_nothing() -> None:
-    rig = GroupRig()
+def test_a_commit_of_nothing_is_answered_with_nothing(rig: GroupRig) -> None:
     rig.commit_from_outside(offsets={})
     assert rig.answer("commit") == {}
 
@@ -120,8 +117,7 @@ def test_the_later_record_wins_in_any_order_of_outcomes() -> None:
         assert committed(rig) == (2, E.NONE)
 
 
-def test_an_offset_removed_while_a_commit_is_in_flight_stays_removed() -> None:
-    rig = GroupRig()
+def test_an_offset_removed_while_a_commit_is_in_flight_stays_removed(rig: GroupRig) -> None:
     store(rig, U0)
     rig.commit_from_outside(offsets={T0: rig.offset(1)})
     deletion = rig.group.delete_offsets([T0], rig.moment())
@@ -136,8 +132,7 @@ def test_an_offset_removed_while_a_commit_is_in_flight_stays_removed() -> None:
 # ---- deleting
 
 
-def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
-    rig = GroupRig()
+def test_offsets_of_subscribed_topics_cannot_be_deleted(rig: GroupRig) -> None:
     store(rig, T0, U0)
     rig.stable("m")
     deletion = rig.group.delete_offsets([T0, T1, U0], rig.moment())
@@ -152,14 +147,12 @@ def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
     assert (committed(rig), committed(rig, U0)) == ((7, E.NONE), (-1, E.NONE))
 
 
-def test_an_unreadable_subscription_may_be_for_any_topic() -> None:
-    rig = GroupRig()
+def test_an_unreadable_subscription_may_be_for_any_topic(rig: GroupRig) -> None:
     rig.stable("m", m={"protocols": {"range": b"?"}})
     assert rig.group.delete_offsets([U0], rig.moment()).partitions == {U0: E.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
-def test_offsets_of_other_groups_are_deleted_only_while_they_are_empty() -> None:
-    rig = GroupRig()
+def test_offsets_of_other_groups_are_deleted_only_while_they_are_empty(rig: GroupRig) -> None:
     store(rig, T0)
     rig.join("w", protocol_type="connect", protocols={"eager": b""})
     assert rig.group.delete_offsets([T0], rig.moment())[:2] == (E.NON_EMPTY_GROUP, {})
@@ -171,8 +164,7 @@ def test_offsets_of_other_groups_are_deleted_only_while_they_are_empty() -> None
 
 
 @pytest.mark.parametrize("had_members", [True, False])
-def test_a_deleted_group_leaves_only_tombstones(had_members: bool) -> None:
-    rig = GroupRig()
+def test_a_deleted_group_leaves_only_tombstones(had_members: bool, rig: GroupRig) -> None:
     if had_members:
         rig.stable("m")
         assert rig.group.delete(rig.moment())[0] is E.NON_EMPTY_GROUP
@@ -199,8 +191,7 @@ def expire(rig: GroupRig, after_ms: float) -> set[TopicPartition | str]:
     return tombstones(rig) if rig.appends else set()
 
 
-def test_the_retention_of_a_group_without_members_counts_since_it_became_empty() -> None:
-    rig = GroupRig()
+def test_the_retention_of_a_group_without_members_counts_since_it_became_empty(rig: GroupRig) -> None:
     store(rig, T0)
     rig.stable("m")
     rig.now_ms += 5 * RETENTION_MS
@@ -212,8 +203,7 @@ def test_the_retention_of_a_group_without_members_counts_since_it_became_empty()
     assert rig.group.is_dead
 
 
-def test_the_retention_of_a_group_that_only_stores_offsets_counts_since_each_commit() -> None:
-    rig = GroupRig()
+def test_the_retention_of_a_group_that_only_stores_offsets_counts_since_each_commit(rig: GroupRig) -> None:
     store(rig, T0)
     rig.now_ms += 1_000
     store(rig, U0)
@@ -223,8 +213,7 @@ def test_the_retention_of_a_group_that_only_stores_offsets_counts_since_each_com
     assert rig.group.is_dead
 
 
-def test_a_consumer_group_loses_only_offsets_of_other_topics() -> None:
-    rig = GroupRig()
+def test_a_consumer_group_loses_only_offsets_of_other_topics(rig: GroupRig) -> None:
     store(rig, T0, U0)
     rig.stable("m")
     assert expire(rig, RETENTION_MS) == {U0}
@@ -234,15 +223,13 @@ def test_a_consumer_group_loses_only_offsets_of_other_topics() -> None:
     assert expire(rig, RETENTION_MS) == set()
 
 
-def test_groups_of_other_types_keep_all_offsets_while_they_have_members() -> None:
-    rig = GroupRig()
+def test_groups_of_other_types_keep_all_offsets_while_they_have_members(rig: GroupRig) -> None:
     store(rig, T0)
     rig.stable("w", w={"protocol_type": "connect", "protocols": {"eager": b""}})
     assert expire(rig, 10 * RETENTION_MS) == set()
 
 
-def test_an_offset_with_its_own_expiry_obeys_it() -> None:
-    rig = GroupRig()
+def test_an_offset_with_its_own_expiry_obeys_it(rig: GroupRig) -> None:
     value = OffsetAndMetadata(7, WALL_MS, expire_timestamp_ms=WALL_MS + 10)
     rig.commit_from_outside(offsets={T0: value, U0: rig.offset(1)})
     rig.settle()
@@ -250,8 +237,7 @@ def test_an_offset_with_its_own_expiry_obeys_it() -> None:
     assert expire(rig, 1) == {T0}
 
 
-def test_an_offset_with_a_commit_in_flight_does_not_expire() -> None:
-    rig = GroupRig()
+def test_an_offset_with_a_commit_in_flight_does_not_expire(rig: GroupRig) -> None:
     store(rig, T0)
     rig.now_ms += 2 * RETENTION_MS
     rig.commit_from_outside(offsets={T0: rig.offset(9)})
@@ -261,15 +247,13 @@ def test_an_offset_with_a_commit_in_flight_does_not_expire() -> None:
     assert rig.appends == []
 
 
-def test_an_empty_group_with_a_pending_member_stays() -> None:
-    rig = GroupRig()
+def test_an_empty_group_with_a_pending_member_stays(rig: GroupRig) -> None:
     rig.join("m", NEW_CLIENT)
     assert expire(rig, 0) == set()
     assert not rig.group.is_dead
 
 
-def test_offsets_of_deleted_topics_are_removed() -> None:
-    rig = GroupRig()
+def test_offsets_of_deleted_topics_are_removed(rig: GroupRig) -> None:
     store(rig, T0, U0)
     rig.stable("m")
     rig.do(rig.group.remove_offsets([T0, T1], rig.moment()))
@@ -280,8 +264,7 @@ def test_offsets_of_deleted_topics_are_removed() -> None:
 # ---- loading
 
 
-def test_loaded_offsets_are_those_of_the_last_records() -> None:
-    rig = GroupRig()
+def test_loaded_offsets_are_those_of_the_last_records(rig: GroupRig) -> None:
     offsets = [
         LoadedOffset(T0, rig.offset(1), 10),
         LoadedOffset(T0, rig.offset(2), 20),
@@ -293,8 +276,7 @@ def test_loaded_offsets_are_those_of_the_last_records() -> None:
     assert (rig.state, rig.group.generation_id) == (S.EMPTY, 0)
 
 
-def test_a_group_of_an_old_schema_without_times_expires_from_its_commits() -> None:
-    rig = GroupRig()
+def test_a_group_of_an_old_schema_without_times_expires_from_its_commits(rig: GroupRig) -> None:
     rig.stable("m")
     rig.leave("m")
     record: Record = rig.appends[-1].records[0]

@@ -39,8 +39,7 @@ def test_the_rebalance_timeout_defaults_to_the_session_timeout(given: int, expec
     assert rig.stored().members[0].rebalance_timeout_ms == expected
 
 
-def test_the_first_member_leads_and_gets_the_metadata_of_all() -> None:
-    rig = GroupRig()
+def test_the_first_member_leads_and_gets_the_metadata_of_all(rig: GroupRig) -> None:
     rig.join("m", protocols={"range": b"1"})
     response = rig.answer("m")
     assert (response.error_code, response.generation_id) == (E.NONE, 1)
@@ -51,8 +50,7 @@ def test_the_first_member_leads_and_gets_the_metadata_of_all() -> None:
     ]
 
 
-def test_a_dynamic_member_gets_an_id_to_join_with() -> None:
-    rig = GroupRig()
+def test_a_dynamic_member_gets_an_id_to_join_with(rig: GroupRig) -> None:
     rig.join("m", NEW_CLIENT)
     response = rig.answer("m")
     assert (response.error_code, response.member_id) == (E.MEMBER_ID_REQUIRED, "client-m-1")
@@ -61,16 +59,14 @@ def test_a_dynamic_member_gets_an_id_to_join_with() -> None:
     assert rig.answer("m").generation_id == 1
 
 
-def test_a_static_member_needs_no_second_round() -> None:
-    rig = GroupRig()
+def test_a_static_member_needs_no_second_round(rig: GroupRig) -> None:
     rig.join("s", NEW_CLIENT, **STATIC)
     response = rig.answer("s")
     assert (response.error_code, response.member_id) == (E.NONE, "i-1")
     assert response.members[0].group_instance_id == "i"
 
 
-def test_a_pending_id_expires() -> None:
-    rig = GroupRig()
+def test_a_pending_id_expires(rig: GroupRig) -> None:
     rig.join("m", NEW_CLIENT)
     rig.pass_time(9_999)
     assert rig.error("m") is E.MEMBER_ID_REQUIRED
@@ -79,8 +75,7 @@ def test_a_pending_id_expires() -> None:
     assert rig.error("m") is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_rebalance_waits_for_pending_ids() -> None:
-    rig = GroupRig()
+def test_a_rebalance_waits_for_pending_ids(rig: GroupRig) -> None:
     rig.stable("m")
     rig.join("x", NEW_CLIENT)
     assert rig.error("x") is E.MEMBER_ID_REQUIRED
@@ -106,16 +101,14 @@ def test_a_rebalance_continues_when_a_pending_id_leaves_or_expires() -> None:
         assert rig.state is S.COMPLETING_REBALANCE
 
 
-def test_a_static_member_cannot_use_a_pending_id() -> None:
-    rig = GroupRig()
+def test_a_static_member_cannot_use_a_pending_id(rig: GroupRig) -> None:
     rig.join("m", NEW_CLIENT)
     rig.answer("m")
     rig.join("m", NEW_CLIENT, **STATIC)
     assert rig.error("m") is E.UNKNOWN_MEMBER_ID
 
 
-def test_the_number_of_pending_ids_is_bounded() -> None:
-    rig = GroupRig()
+def test_the_number_of_pending_ids_is_bounded(rig: GroupRig) -> None:
     for number in range(MAX_PENDING_MEMBERS + 5):
         rig.join(f"m{number}", NEW_CLIENT)
     assert len(rig.group._members.pending) == MAX_PENDING_MEMBERS
@@ -196,8 +189,7 @@ def test_a_member_that_leaves_during_the_initial_delay_leaves_an_empty_group() -
         (["cooperative", "sticky"], "sticky"),
     ],
 )
-def test_the_common_protocol_with_most_votes_wins(mine: list[str], expected: str) -> None:
-    rig = GroupRig()
+def test_the_common_protocol_with_most_votes_wins(mine: list[str], expected: str, rig: GroupRig) -> None:
     orders = [mine, mine, ["range", "sticky"]]
     names = ["m", "n", "o"]
     values = {
@@ -214,8 +206,7 @@ def test_the_common_protocol_with_most_votes_wins(mine: list[str], expected: str
         {"protocols": {}},
     ],
 )
-def test_a_first_member_must_name_its_protocols(values: dict[str, object]) -> None:
-    rig = GroupRig()
+def test_a_first_member_must_name_its_protocols(values: dict[str, object], rig: GroupRig) -> None:
     rig.join("m", **values)
     assert rig.error("m") is E.INCONSISTENT_GROUP_PROTOCOL
     assert rig.state is S.EMPTY
@@ -229,8 +220,7 @@ def test_a_first_member_must_name_its_protocols(values: dict[str, object]) -> No
         {"protocols": {"sticky": b""}},
     ],
 )
-def test_a_member_without_a_protocol_in_common_is_refused(values: dict[str, object]) -> None:
-    rig = GroupRig()
+def test_a_member_without_a_protocol_in_common_is_refused(values: dict[str, object], rig: GroupRig) -> None:
     rig.stable("m")
     for name in ("x", "m"):
         rig.join(name, **values)
@@ -238,8 +228,7 @@ def test_a_member_without_a_protocol_in_common_is_refused(values: dict[str, obje
     assert rig.state is S.STABLE
 
 
-def test_an_empty_group_may_become_one_of_another_type() -> None:
-    rig = GroupRig()
+def test_an_empty_group_may_become_one_of_another_type(rig: GroupRig) -> None:
     rig.stable("m")
     rig.leave("m")
     rig.join("w", protocol_type="connect", protocols={"eager": b""})
@@ -249,8 +238,7 @@ def test_an_empty_group_may_become_one_of_another_type() -> None:
 # ---- members that join again
 
 
-def test_a_retried_join_is_answered_when_the_next_one_arrives() -> None:
-    rig = GroupRig()
+def test_a_retried_join_is_answered_when_the_next_one_arrives(rig: GroupRig) -> None:
     rig.stable("m", "n")
     rig.join("n", protocols={"range": b"new"}, token="first")
     rig.join("n", protocols={"range": b"newer"}, token="second")
@@ -260,8 +248,7 @@ def test_a_retried_join_is_answered_when_the_next_one_arrives() -> None:
     assert [m.metadata for m in rig.answer("m").members] == [subscription("t"), b"newer"]
 
 
-def test_a_member_that_missed_its_answer_gets_it_again() -> None:
-    rig = GroupRig()
+def test_a_member_that_missed_its_answer_gets_it_again(rig: GroupRig) -> None:
     rig.complete("m", "n")
     for name, others in (("m", 2), ("n", 0)):
         rig.join(name)
@@ -275,8 +262,7 @@ def test_a_member_that_missed_its_answer_gets_it_again() -> None:
 
 
 @pytest.mark.parametrize("state", [S.COMPLETING_REBALANCE, S.STABLE])
-def test_a_member_with_new_metadata_begins_a_rebalance(state: GroupState) -> None:
-    rig = GroupRig()
+def test_a_member_with_new_metadata_begins_a_rebalance(state: GroupState, rig: GroupRig) -> None:
     rig.complete("m", "n")
     rig.sync("m", given={})
     if state is S.STABLE:
@@ -288,8 +274,7 @@ def test_a_member_with_new_metadata_begins_a_rebalance(state: GroupState) -> Non
         assert rig.error("m") is E.REBALANCE_IN_PROGRESS
 
 
-def test_a_leader_that_joins_again_with_the_same_metadata_begins_a_rebalance() -> None:
-    rig = GroupRig()
+def test_a_leader_that_joins_again_with_the_same_metadata_begins_a_rebalance(rig: GroupRig) -> None:
     rig.stable("m", "n")
     rig.join("m")
     assert rig.state is S.PREPARING_REBALANCE
@@ -343,8 +328,7 @@ def test_the_waiting_join_of_a_replaced_member_is_fenced() -> None:
     assert [rig.error("m"), rig.error("s")] == [E.NONE, E.NONE]
 
 
-def test_the_waiting_sync_of_a_replaced_member_is_fenced_and_a_rebalance_begins() -> None:
-    rig = GroupRig()
+def test_the_waiting_sync_of_a_replaced_member_is_fenced_and_a_rebalance_begins(rig: GroupRig) -> None:
     rig.complete("m", "s", s=STATIC)
     rig.sync("s", token="old", **STATIC)
     rig.join("s", member_id="", **STATIC)
@@ -360,8 +344,9 @@ def test_the_waiting_sync_of_a_replaced_member_is_fenced_and_a_rebalance_begins(
     ],
     ids=["other topics", "another protocol"],
 )
-def test_a_static_member_that_comes_back_changed_begins_a_rebalance(protocols: dict[str, bytes]) -> None:
-    rig = GroupRig()
+def test_a_static_member_that_comes_back_changed_begins_a_rebalance(
+    protocols: dict[str, bytes], rig: GroupRig
+) -> None:
     both = {"range": subscription("t"), "sticky": subscription("t")}
     # Of a tie, the first vote wins: that is the static member's.
     rig.stable("s", "m", s={**STATIC, "protocols": both}, m={"protocols": dict(reversed(both.items()))})

@@ -56,6 +56,11 @@ def window_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 BATCHES = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=8)
 
 
+@pytest.fixture
+def buffers() -> ReadBuffers:
+    return ReadBuffers(SIZES)
+
+
 @pytest.mark.usefixtures("window_bytes")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(BATCHES, st.integers(0, 35))
@@ -88,8 +93,7 @@ def test_an_end_within_a_batch_and_an_impossible_length_are_damage() -> None:
 SIZES = {SMALL_BYTES: 2, LARGE_BYTES: 2}
 
 
-def test_a_lease_ends_with_its_last_view() -> None:
-    buffers = ReadBuffers(SIZES)
+def test_a_lease_ends_with_its_last_view(buffers: ReadBuffers) -> None:
     lease = buffers.lease(100)
     assert (len(lease), lease.format, lease.readonly) == (100, "B", False)
     lease[:5] = b"bytes"
@@ -101,29 +105,25 @@ def test_a_lease_ends_with_its_last_view() -> None:
     assert buffers.free[SMALL_BYTES] == 2
 
 
-def test_a_block_is_used_again() -> None:
-    buffers = ReadBuffers(SIZES)
+def test_a_block_is_used_again(buffers: ReadBuffers) -> None:
     lease = buffers.lease(10)
     lease[:] = b"0123456789"
     del lease
     assert bytes(buffers.lease(10)) == b"0123456789"
 
 
-def test_each_size_takes_the_block_that_fits() -> None:
-    buffers = ReadBuffers(SIZES)
+def test_each_size_takes_the_block_that_fits(buffers: ReadBuffers) -> None:
     leases = [buffers.lease(size) for size in (1, SMALL_BYTES, SMALL_BYTES + 1, LARGE_BYTES)]
     assert [len(lease) for lease in leases] == [1, SMALL_BYTES, SMALL_BYTES + 1, LARGE_BYTES]
     assert buffers.free == {SMALL_BYTES: 0, LARGE_BYTES: 0}
 
 
-def test_a_read_above_the_largest_block_gets_less_and_a_batch_all() -> None:
-    buffers = ReadBuffers(SIZES)
+def test_a_read_above_the_largest_block_gets_less_and_a_batch_all(buffers: ReadBuffers) -> None:
     assert len(buffers.lease(10 * LARGE_BYTES)) == LARGE_BYTES
     assert len(buffers.exactly(10 * LARGE_BYTES)) == 10 * LARGE_BYTES
 
 
-def test_if_all_blocks_are_leased_each_reader_gets_a_small_one() -> None:
-    buffers = ReadBuffers(SIZES)
+def test_if_all_blocks_are_leased_each_reader_gets_a_small_one(buffers: ReadBuffers) -> None:
     held = [buffers.lease(LARGE_BYTES) for _ in range(2)]
     more = [buffers.lease(LARGE_BYTES) for _ in range(100)]
     assert {len(lease) for lease in more} == {SMALL_BYTES}

@@ -27,6 +27,11 @@ def files(log: Log) -> list[str]:
     return sorted(path.name for path in log.folder.iterdir())
 
 
+@pytest.fixture
+def log(open_log: OpenLog) -> Log:
+    return open_log()
+
+
 def test_a_new_log_is_empty_and_its_folder_is_kafkas(open_log: OpenLog) -> None:
     topic_id = TopicId(uuid.uuid4())
     log = open_log(topic_id=topic_id)
@@ -45,8 +50,7 @@ def test_the_folder_of_another_topic_of_the_same_name_is_refused(open_log: OpenL
         open_log(topic_id=TopicId(uuid.uuid4()))
 
 
-def test_the_leader_gives_offsets_and_epoch(open_log: OpenLog) -> None:
-    log = open_log()
+def test_the_leader_gives_offsets_and_epoch(log: Log) -> None:
     first = append_batches(log, batch(3) + batch(2), 7)
     assert (first.base_offset, first.last_offset, first.log_end_offset) == (0, 4, 5)
     assert (first.record_count, first.leader_epoch, first.log_append_time_ms) == (5, 7, -1)
@@ -122,17 +126,13 @@ def test_a_follower_keeps_offsets_and_epochs_and_leaves_out_a_cut_batch(open_log
 
 
 @pytest.mark.parametrize("bases", [(1,), (0, 2), (0, 0)])
-def test_a_follower_refuses_batches_that_do_not_continue_its_log(
-    open_log: OpenLog, bases: tuple[int, ...]
-) -> None:
-    log = open_log()
+def test_a_follower_refuses_batches_that_do_not_continue_its_log(bases: tuple[int, ...], log: Log) -> None:
     with pytest.raises(UnexpectedAppendOffset, match="expected"):
         log.append_as_follower(follower_batches(*bases), 0)
     assert (log.log_end_offset, log.size_bytes) == (0, 0)
 
 
-def test_a_follower_refuses_batches_above_the_epoch_of_the_leader_it_asked(open_log: OpenLog) -> None:
-    log = open_log()
+def test_a_follower_refuses_batches_above_the_epoch_of_the_leader_it_asked(log: Log) -> None:
     data = follower_batches(0, 1, 2)
     with refused(ErrorCode.UNKNOWN_LEADER_EPOCH):
         log.append_as_follower(data, 0, LeaderEpoch(1))
@@ -140,8 +140,7 @@ def test_a_follower_refuses_batches_above_the_epoch_of_the_leader_it_asked(open_
     assert log.append_as_follower(data, 0, LeaderEpoch(2)).log_end_offset == 3
 
 
-def test_a_follower_refuses_damaged_batches(open_log: OpenLog) -> None:
-    log = open_log()
+def test_a_follower_refuses_damaged_batches(log: Log) -> None:
     data = bytearray(follower_batches(0, 1))
     data[-1] ^= 1
     with refused(ErrorCode.CORRUPT_MESSAGE):
@@ -226,8 +225,7 @@ def test_reads_stop_below_the_upper_bound(open_log: OpenLog) -> None:
     assert len(log.read(10, 1 << 20, upper_bound_offset=10).records) == 0
 
 
-def test_a_first_batch_larger_than_asked_comes_alone_or_not_at_all(open_log: OpenLog) -> None:
-    log = open_log()
+def test_a_first_batch_larger_than_asked_comes_alone_or_not_at_all(log: Log) -> None:
     for _ in range(3):
         append_batches(log, batch(1, 500))
     assert len(log.read(0, 10).records) == len(batch(1, 500))
@@ -238,8 +236,7 @@ def test_a_first_batch_larger_than_asked_comes_alone_or_not_at_all(open_log: Ope
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 7])
-def test_an_offset_out_of_range_is_refused_with_the_range(open_log: OpenLog, offset: int) -> None:
-    log = open_log()
+def test_an_offset_out_of_range_is_refused_with_the_range(offset: int, log: Log) -> None:
     append_batches(log, batch(6))
     log.increment_log_start_offset(2)
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE, match=rf"offset {offset} is not within 2\.\.6"):
@@ -264,8 +261,7 @@ def test_timestamps_are_found_exactly_also_when_out_of_order_and_compressed(open
     assert log.offset_for_timestamp(4) == (9, 3, 4)
 
 
-def test_truncation_before_the_first_segment_restarts_the_log_there(open_log: OpenLog) -> None:
-    log = open_log()
+def test_truncation_before_the_first_segment_restarts_the_log_there(log: Log) -> None:
     log.truncate_fully_and_start_at(100)
     append_batches(log, batch(2), 1)
     assert (log.log_start_offset, log.log_end_offset) == (100, 102)
@@ -275,8 +271,7 @@ def test_truncation_before_the_first_segment_restarts_the_log_there(open_log: Op
     assert append_batches(log, batch(1), 2).base_offset == 50
 
 
-def test_the_log_start_moves_only_forward_and_not_beyond_the_end(open_log: OpenLog) -> None:
-    log = open_log()
+def test_the_log_start_moves_only_forward_and_not_beyond_the_end(log: Log) -> None:
     append_batches(log, batch(5))
     assert log.increment_log_start_offset(3)
     assert not log.increment_log_start_offset(2)
@@ -346,9 +341,8 @@ class FullDisk:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("room", [0, 1, 30, 100])
 def test_a_full_disk_refuses_the_append_and_harms_nothing(
-    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, room: int, number: int
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, room: int, number: int, log: Log
 ) -> None:
-    log = open_log()
     append_batches(log, batch(2))
     before = bytes(log.read(0, 1 << 20).records)
     with monkeypatch.context() as patch:
@@ -396,8 +390,7 @@ def test_flush_messages_makes_a_flush_due(open_log: OpenLog) -> None:
     assert not log.must_flush
 
 
-def test_a_closed_log_takes_nothing_and_says_so(open_log: OpenLog) -> None:
-    log = open_log()
+def test_a_closed_log_takes_nothing_and_says_so(log: Log) -> None:
     append_batches(log, batch())
     log.close(0)
     log.close(0)
@@ -491,8 +484,7 @@ def test_a_batch_that_is_cut_short_changes_nothing(open_log: OpenLog) -> None:
         assert (log.log_start_offset, log.log_end_offset) == (5, 5)
 
 
-def test_a_log_with_records_never_restarts_at_a_batch(open_log: OpenLog) -> None:
-    log = open_log()
+def test_a_log_with_records_never_restarts_at_a_batch(log: Log) -> None:
     log.append_as_follower(batches((0, 5)), 0)
     with pytest.raises(UnexpectedAppendOffset):
         log.append_as_follower(batches((3, 4)), 0)

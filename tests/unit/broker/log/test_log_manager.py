@@ -17,6 +17,7 @@ from barnabas.broker.log.file_system import FileSystem, parse_partition_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import LogDir
+from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, LogGone, StorageCallFailed
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
@@ -30,8 +31,12 @@ OTHER = TopicPartition("other", 0)
 TOPIC_ID = TopicId(uuid.uuid4())
 
 
-def test_logs_are_found_again_after_a_clean_stop(managers: Managers) -> None:
-    manager = managers.open()
+@pytest.fixture
+def manager(managers: Managers) -> LogManager:
+    return managers.open()
+
+
+def test_logs_are_found_again_after_a_clean_stop(managers: Managers, manager: LogManager) -> None:
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     append_batches(log, batch(5), 2)
     log.increment_log_start_offset(2)
@@ -46,24 +51,21 @@ def test_logs_are_found_again_after_a_clean_stop(managers: Managers) -> None:
     assert again.get(OTHER) is None
 
 
-def test_logs_are_recovered_after_a_crash(managers: Managers) -> None:
-    manager = managers.open()
+def test_logs_are_recovered_after_a_crash(managers: Managers, manager: LogManager) -> None:
     append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch(5))
     managers.crash(manager)
     found = online(managers.open(), KEY)
     assert (found.log_end_offset, found.recovery_point) == (5, 0)
 
 
-def test_new_logs_are_spread_over_the_dirs(managers: Managers) -> None:
-    manager = managers.open()
+def test_new_logs_are_spread_over_the_dirs(managers: Managers, manager: LogManager) -> None:
     for partition in range(4):
         manager.get_or_create(TopicPartition("t", partition), TOPIC_ID, 0)
     assert sorted(len(list(path.glob("t-*"))) for path in managers.paths) == [2, 2]
     assert manager.get_or_create(TopicPartition("t", 0), TOPIC_ID, 0) is manager.get(TopicPartition("t", 0))
 
 
-def test_a_log_of_another_topic_id_is_refused(managers: Managers) -> None:
-    manager = managers.open()
+def test_a_log_of_another_topic_id_is_refused(manager: LogManager) -> None:
     manager.get_or_create(KEY, TOPIC_ID, 0)
     with refused(ErrorCode.INCONSISTENT_TOPIC_ID):
         manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
@@ -124,9 +126,8 @@ def test_only_the_same_topic_reopens_a_log_that_was_set_aside(managers: Managers
 
 @pytest.mark.parametrize(("owner", "call"), [(FileSystem, "rename"), (FileSystem, "fsync"), (Log, "open")])
 def test_a_stray_that_could_not_be_reopened_is_reopened_the_next_time(
-    managers: Managers, monkeypatch: pytest.MonkeyPatch, owner: type, call: str
+    managers: Managers, monkeypatch: pytest.MonkeyPatch, owner: type, call: str, manager: LogManager
 ) -> None:
-    manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     append_batches(log, batch(5), 2)
     log.increment_log_start_offset(2)
@@ -147,8 +148,7 @@ def test_a_stray_that_could_not_be_reopened_is_reopened_the_next_time(
     assert manager.strays.all() == []
 
 
-def test_strays_with_and_without_a_topic_id_are_listed_together(managers: Managers) -> None:
-    manager = managers.open()
+def test_strays_with_and_without_a_topic_id_are_listed_together(manager: LogManager) -> None:
     for topic_id in (TOPIC_ID, None):
         manager.get_or_create(KEY, topic_id, 0)
         manager.set_aside(KEY, 0)
@@ -169,8 +169,9 @@ def test_a_reader_of_a_log_that_is_set_aside_gets_an_error(managers: Managers) -
             old.read(offset, 100)
 
 
-def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(managers: Managers) -> None:
-    manager = managers.open()
+def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(
+    managers: Managers, manager: LogManager
+) -> None:
     append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch(5))
     manager.set_aside(KEY, 0)
     other_id = TopicId(uuid.uuid4())
@@ -192,8 +193,9 @@ def test_a_topic_with_the_longest_name_is_set_aside_and_reopened(managers: Manag
     assert manager.get_or_create(key, TOPIC_ID, 0).log_end_offset == 5
 
 
-def test_folders_whose_removal_a_crash_interrupted_are_removed_after_the_start(managers: Managers) -> None:
-    manager = managers.open()
+def test_folders_whose_removal_a_crash_interrupted_are_removed_after_the_start(
+    managers: Managers, manager: LogManager
+) -> None:
     manager.get_or_create(KEY, TOPIC_ID, 0)
     manager.delete(KEY, 0)
     managers.crash(manager)
@@ -257,9 +259,8 @@ def test_one_partition_in_two_dirs_is_refused(managers: Managers) -> None:
 
 
 def test_a_dir_whose_disk_fails_goes_offline_with_its_logs_alone(
-    managers: Managers, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, manager: LogManager
 ) -> None:
-    manager = managers.open()
     first = manager.get_or_create(KEY, TOPIC_ID, 0)
     second = manager.get_or_create(OTHER, TOPIC_ID, 0)
 
@@ -348,8 +349,7 @@ def test_the_flush_pass_flushes_only_due_logs(managers: Managers) -> None:
     assert points == {KEY: 1, OTHER: 0}
 
 
-def test_high_watermarks_are_saved_in_the_dir_of_their_log(managers: Managers) -> None:
-    manager = managers.open()
+def test_high_watermarks_are_saved_in_the_dir_of_their_log(managers: Managers, manager: LogManager) -> None:
     for key in (KEY, OTHER):
         manager.get_or_create(key, TOPIC_ID, 0)
     manager.checkpoint_high_watermarks({KEY: 7, OTHER: 9, TopicPartition("gone", 0): 1})
@@ -365,9 +365,8 @@ def test_high_watermarks_are_saved_in_the_dir_of_their_log(managers: Managers) -
 
 
 def test_a_truncation_writes_a_checkpoint_only_if_one_names_a_higher_offset(
-    managers: Managers, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, manager: LogManager
 ) -> None:
-    manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     for _ in range(3):
         append_batches(log, batch())
@@ -392,8 +391,7 @@ def test_a_truncation_writes_a_checkpoint_only_if_one_names_a_higher_offset(
     assert written == []
 
 
-def test_a_new_configuration_reaches_the_logs(managers: Managers) -> None:
-    manager = managers.open()
+def test_a_new_configuration_reaches_the_logs(managers: Managers, manager: LogManager) -> None:
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     managers.configs[KEY.topic] = LogConfig(max_message_bytes=80)
     manager.update_config(KEY.topic)

@@ -51,9 +51,13 @@ def described(log: Log) -> list[object]:
     ]
 
 
+@pytest.fixture
+def log(open_log: OpenLog) -> Log:
+    return filled(open_log)
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_log_is_found_again_as_it_was_left(open_log: OpenLog, is_clean: bool) -> None:
-    log = filled(open_log)
+def test_a_log_is_found_again_as_it_was_left(open_log: OpenLog, is_clean: bool, log: Log) -> None:
     before = described(log)
     assert before[-1] == list(range(10))
     again = open_log(CONFIG, is_clean=False)
@@ -122,8 +126,9 @@ def test_a_new_beginning_is_on_disk_before_the_recovery_point_tells_of_it(
 
 
 @pytest.mark.parametrize("bit", range(16 * 8, SIZE * 8, 37))
-def test_a_flipped_bit_above_the_recovery_point_truncates_the_log_there(open_log: OpenLog, bit: int) -> None:
-    log = filled(open_log)
+def test_a_flipped_bit_above_the_recovery_point_truncates_the_log_there(
+    open_log: OpenLog, bit: int, log: Log
+) -> None:
     path = log_files(log)[1]
     flip_bits(path, SIZE + bit // 8, 1 << (bit % 8))
     again = open_log(CONFIG, recovery_point=5)
@@ -134,9 +139,8 @@ def test_a_flipped_bit_above_the_recovery_point_truncates_the_log_there(open_log
 
 
 def test_a_flipped_bit_below_the_recovery_point_stops_the_replica_and_changes_nothing(
-    open_log: OpenLog,
+    open_log: OpenLog, log: Log
 ) -> None:
-    log = filled(open_log)
     path = log_files(log)[1]
     flip_bits(path, SIZE + 40)
     before = {file.name: file.read_bytes() for file in log_files(log)}
@@ -146,29 +150,25 @@ def test_a_flipped_bit_below_the_recovery_point_stops_the_replica_and_changes_no
     assert {file.name: file.read_bytes() for file in log_files(log)} == before
 
 
-def test_segments_below_the_recovery_point_are_not_read_again(open_log: OpenLog) -> None:
-    log = filled(open_log)
+def test_segments_below_the_recovery_point_are_not_read_again(open_log: OpenLog, log: Log) -> None:
     log_files(log)[0].write_bytes(bytes(4 * SIZE))
     again = open_log(CONFIG, recovery_point=4)
     assert again.log_end_offset == 10
 
 
-def test_a_missing_middle_segment_cuts_the_log_there(open_log: OpenLog) -> None:
-    log = filled(open_log)
+def test_a_missing_middle_segment_cuts_the_log_there(open_log: OpenLog, log: Log) -> None:
     log_files(log)[1].unlink()
     again = open_log(CONFIG)
     assert (again.log_end_offset, base_offsets(again)) == (4, [0, 1, 2, 3])
 
 
-def test_a_segment_that_lost_its_last_batch_ends_the_log(open_log: OpenLog) -> None:
-    log = filled(open_log)
+def test_a_segment_that_lost_its_last_batch_ends_the_log(open_log: OpenLog, log: Log) -> None:
     path = log_files(log)[0]
     path.write_bytes(path.read_bytes()[: 3 * SIZE])
     assert open_log(CONFIG).log_end_offset == 3
 
 
-def test_lost_log_files_below_the_recovery_point_stop_the_replica(open_log: OpenLog) -> None:
-    log = filled(open_log)
+def test_lost_log_files_below_the_recovery_point_stop_the_replica(open_log: OpenLog, log: Log) -> None:
     log_files(log)[2].unlink()
     log_files(log)[1].unlink()
     with pytest.raises(CorruptLog):
@@ -178,9 +178,8 @@ def test_lost_log_files_below_the_recovery_point_stop_the_replica(open_log: Open
 @pytest.mark.parametrize("damage", ["missing", "odd", "too far"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_damaged_indexes_are_rebuilt_also_after_a_clean_stop(
-    open_log: OpenLog, suffix: str, damage: str
+    open_log: OpenLog, suffix: str, damage: str, log: Log
 ) -> None:
-    log = filled(open_log)
     open_log(CONFIG).close(0)
     before = described(log)
     for path in log.folder.glob(f"*{suffix}"):
@@ -247,9 +246,8 @@ def test_a_segment_whose_batches_cannot_be_read_is_as_old_as_its_last_write(open
 @pytest.mark.parametrize("segment", range(3))
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_the_epochs_stay_when_the_indexes_of_one_segment_are_rebuilt(
-    open_log: OpenLog, suffix: str, segment: int, is_clean: bool
+    open_log: OpenLog, suffix: str, segment: int, is_clean: bool, log: Log
 ) -> None:
-    log = filled(open_log)
     open_log(CONFIG).close(0)
     path = sorted(log.folder.glob(f"*{suffix}"))[segment]
     path.write_bytes(path.read_bytes() + b"x")
@@ -261,8 +259,9 @@ def test_the_epochs_stay_when_the_indexes_of_one_segment_are_rebuilt(
 
 @pytest.mark.parametrize("text", [None, "", "0\n0\n", "0\n1\n0 0", "0\n1\nx y\n", "0\n2\n3 9\n1 0\n"])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_lost_epochs_are_taken_from_the_batches(open_log: OpenLog, text: str | None, is_clean: bool) -> None:
-    log = filled(open_log)
+def test_lost_epochs_are_taken_from_the_batches(
+    open_log: OpenLog, text: str | None, is_clean: bool, log: Log
+) -> None:
     open_log(CONFIG).close(0)
     path = log.folder / "leader-epoch-checkpoint"
     if text is None:
@@ -273,14 +272,14 @@ def test_lost_epochs_are_taken_from_the_batches(open_log: OpenLog, text: str | N
     assert again.epoch_cache.entries == ((0, 0), (1, 3), (2, 6), (3, 9))
 
 
-def test_epochs_that_the_file_holds_too_much_are_corrected_by_the_batches(open_log: OpenLog) -> None:
-    log = filled(open_log)
+def test_epochs_that_the_file_holds_too_much_are_corrected_by_the_batches(
+    open_log: OpenLog, log: Log
+) -> None:
     (log.folder / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n8 9\n9 40\n")
     assert open_log(CONFIG).epoch_cache.entries == ((0, 0), (1, 3), (2, 6), (3, 9))
 
 
-def test_leftovers_of_interrupted_work_are_removed(open_log: OpenLog) -> None:
-    log = filled(open_log)
+def test_leftovers_of_interrupted_work_are_removed(open_log: OpenLog, log: Log) -> None:
     for name in (
         "00000000000000000099.index",
         "00000000000000000099.timeindex",
@@ -294,9 +293,10 @@ def test_leftovers_of_interrupted_work_are_removed(open_log: OpenLog) -> None:
 
 
 @pytest.mark.parametrize("recovery_point", [0, 10])
-def test_a_tail_damaged_in_spite_of_a_clean_stop_is_found(open_log: OpenLog, recovery_point: int) -> None:
+def test_a_tail_damaged_in_spite_of_a_clean_stop_is_found(
+    open_log: OpenLog, recovery_point: int, log: Log
+) -> None:
     """A log that was set aside is reopened without its recovery point."""
-    log = filled(open_log)
     open_log(CONFIG).close(0)
     path = log_files(log)[-1]
     path.write_bytes(path.read_bytes()[:-1])
@@ -313,8 +313,7 @@ def test_a_log_start_beyond_the_end_restarts_the_log_there(open_log: OpenLog) ->
     assert append_batches(again, batch(), 9).base_offset == 50
 
 
-def test_recovery_twice_gives_the_same_as_once(open_log: OpenLog, tmp_path: Path) -> None:
-    log = filled(open_log)
+def test_recovery_twice_gives_the_same_as_once(open_log: OpenLog, tmp_path: Path, log: Log) -> None:
     once = described(open_log(CONFIG))
     shutil.copytree(log.folder, tmp_path / "copy")
     assert described(open_log(CONFIG)) == once

@@ -48,8 +48,12 @@ class Driven(Pipeline):
         return [bytes(buffer) for buffer in self.take_sendable()]
 
 
-def test_requests_run_in_order_one_at_a_time_without_waiting_for_answers() -> None:
-    pipeline = Driven()
+@pytest.fixture
+def pipeline() -> Driven:
+    return Driven()
+
+
+def test_requests_run_in_order_one_at_a_time_without_waiting_for_answers(pipeline: Driven) -> None:
     pipeline.received(b"1", b"2")
     assert pipeline.claim() is Lane.NETWORK
     assert pipeline.claim() is None
@@ -63,8 +67,7 @@ def test_requests_run_in_order_one_at_a_time_without_waiting_for_answers() -> No
     assert pipeline.claim() is None
 
 
-def test_answers_leave_in_the_order_of_the_requests() -> None:
-    pipeline = Driven()
+def test_answers_leave_in_the_order_of_the_requests(pipeline: Driven) -> None:
     first, second, third = pipeline.received(b"1", b"2", b"3")
     pipeline.run_all()
     third.respond((b"c",))
@@ -75,8 +78,7 @@ def test_answers_leave_in_the_order_of_the_requests() -> None:
     assert (pipeline.sent(), pipeline.is_idle) == ([b"a", b"A", b"c"], True)
 
 
-def test_a_request_that_continues_in_another_lane_is_the_next_one() -> None:
-    pipeline = Driven()
+def test_a_request_that_continues_in_another_lane_is_the_next_one(pipeline: Driven) -> None:
     pipeline.received(b"1", b"2")
     assert pipeline.claim() is Lane.NETWORK
     request = pipeline.take()
@@ -95,8 +97,9 @@ def test_a_request_that_continues_in_another_lane_is_the_next_one() -> None:
     ("sizes", "may_read", "runs"),
     [([1, 1], True, 2), ([1, 1, 1], False, 3), ([99], True, 1), ([100], False, 1), ([1] * 5, False, 3)],
 )
-def test_requests_in_flight_are_bounded(sizes: list[int], may_read: bool, runs: int) -> None:
-    pipeline = Driven()
+def test_requests_in_flight_are_bounded(
+    sizes: list[int], may_read: bool, runs: int, pipeline: Driven
+) -> None:
     requests = pipeline.received(*[bytes(size) for size in sizes])
     assert pipeline.may_read is may_read
     assert len(pipeline.run_all()) == runs
@@ -108,8 +111,9 @@ def test_requests_in_flight_are_bounded(sizes: list[int], may_read: bool, runs: 
 
 
 @pytest.mark.parametrize(("unsent_bytes", "runs"), [(50, [b"2"]), (51, [])])
-def test_nothing_runs_while_too_much_is_unsent(unsent_bytes: int, runs: list[bytes]) -> None:
-    pipeline = Driven()
+def test_nothing_runs_while_too_much_is_unsent(
+    unsent_bytes: int, runs: list[bytes], pipeline: Driven
+) -> None:
     [request] = pipeline.received(b"1")
     pipeline.run_all()
     request.respond((bytes(unsent_bytes),))
@@ -119,8 +123,7 @@ def test_nothing_runs_while_too_much_is_unsent(unsent_bytes: int, runs: list[byt
     assert [*runs, *pipeline.run_all()] == [b"2"]
 
 
-def test_nothing_is_read_or_run_while_the_peer_does_not_read() -> None:
-    pipeline = Driven()
+def test_nothing_is_read_or_run_while_the_peer_does_not_read(pipeline: Driven) -> None:
     pipeline.received(b"1")
     pipeline.output_is_full()
     assert (pipeline.may_read, pipeline.run_all()) == (False, [])
@@ -128,8 +131,7 @@ def test_nothing_is_read_or_run_while_the_peer_does_not_read() -> None:
     assert (pipeline.may_read, pipeline.run_all()) == (True, [b"1"])
 
 
-def test_a_second_answer_is_a_bug_unless_the_request_has_failed() -> None:
-    pipeline = Driven()
+def test_a_second_answer_is_a_bug_unless_the_request_has_failed(pipeline: Driven) -> None:
     answered, failed, failed_late = pipeline.received(b"1", b"2", b"3")
     pipeline.run_all()
     answered.respond((b"once",))
@@ -144,8 +146,7 @@ def test_a_second_answer_is_a_bug_unless_the_request_has_failed() -> None:
     assert pipeline.due_close() == "a bug"
 
 
-def test_a_refused_request_is_closed_in_its_turn_and_nothing_runs_after_it() -> None:
-    pipeline = Driven()
+def test_a_refused_request_is_closed_in_its_turn_and_nothing_runs_after_it(pipeline: Driven) -> None:
     first, second, third = pipeline.received(b"1", b"2", b"3")
     assert pipeline.claim() is not None
     pipeline.finish(pipeline.take())
@@ -160,8 +161,7 @@ def test_a_refused_request_is_closed_in_its_turn_and_nothing_runs_after_it() -> 
     assert list(pipeline.pending) == [third]
 
 
-def test_a_draining_connection_closes_when_all_is_answered_and_sent() -> None:
-    pipeline = Driven()
+def test_a_draining_connection_closes_when_all_is_answered_and_sent(pipeline: Driven) -> None:
     [request] = pipeline.received(b"1")
     pipeline.drain("stopping")
     assert not pipeline.may_read
@@ -174,8 +174,7 @@ def test_a_draining_connection_closes_when_all_is_answered_and_sent() -> None:
     assert (pipeline.due_close(), pipeline.lose("lost")) == ("", "stopping")
 
 
-def test_a_half_closed_connection_closes_when_all_has_run() -> None:
-    pipeline = Driven()
+def test_a_half_closed_connection_closes_when_all_has_run(pipeline: Driven) -> None:
     pipeline.received(b"1", b"2")
     pipeline.peer_ends()
     assert pipeline.claim() is not None
@@ -187,8 +186,7 @@ def test_a_half_closed_connection_closes_when_all_has_run() -> None:
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
-def test_a_refusal_ends_a_half_closed_connection_at_once(ends_first: bool) -> None:
-    pipeline = Driven()
+def test_a_refusal_ends_a_half_closed_connection_at_once(ends_first: bool, pipeline: Driven) -> None:
     first, second = pipeline.received(b"1", b"2")
     if ends_first:
         pipeline.peer_ends()
@@ -205,8 +203,7 @@ def test_a_refusal_ends_a_half_closed_connection_at_once(ends_first: bool) -> No
 
 
 @pytest.mark.parametrize("is_claimed", [True, False])
-def test_a_lost_connection_drops_what_has_not_run(is_claimed: bool) -> None:
-    pipeline = Driven()
+def test_a_lost_connection_drops_what_has_not_run(is_claimed: bool, pipeline: Driven) -> None:
     ran, _, _ = pipeline.received(b"1", b"2", b"3")
     assert pipeline.claim() is not None
     assert pipeline.finish(pipeline.take()) is not None

@@ -113,6 +113,11 @@ def _serving(lane_of: Callable[[memoryview], Lane]) -> Iterator[Serve]:
         assert served.fatal == []
 
 
+@pytest.fixture
+def holding() -> Holding:
+    return Holding()
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 5, 1 << 20])
 def test_frames_are_found_in_any_chunks(serve: Serve, chunk: int) -> None:
     client = serve().client()
@@ -272,9 +277,7 @@ def _check_that_no_lane_waits(serve: Serve, blocked: bytes) -> None:
         assert [client.receive(), client.receive()] == [blocked, blocked]
 
 
-def test_responses_keep_the_order_when_an_earlier_one_is_deferred(serve: Serve) -> None:
-    holding = Holding()
-
+def test_responses_keep_the_order_when_an_earlier_one_is_deferred(serve: Serve, holding: Holding) -> None:
     def process(request: Request) -> None:
         (holding if bytes(request.frame.view[:1]) == b"w" else echo)(request)
 
@@ -337,10 +340,9 @@ def test_a_refused_request_is_freed_with_its_connection(serve: Serve) -> None:
 
 
 def test_a_connection_is_closed_in_its_turn_and_nothing_runs_after_that(
-    serve: Serve, caplog: pytest.LogCaptureFixture
+    serve: Serve, caplog: pytest.LogCaptureFixture, holding: Holding
 ) -> None:
     caplog.set_level(logging.INFO)
-    holding = Holding()
     ran: list[bytes] = []
 
     def process(request: Request) -> None:
@@ -444,10 +446,9 @@ def test_a_slow_reader_is_not_served_ahead_and_blocks_no_other(
 
 
 def test_an_idle_connection_is_closed_but_not_one_that_waits_for_an_answer(
-    serve: Serve, caplog: pytest.LogCaptureFixture
+    serve: Serve, caplog: pytest.LogCaptureFixture, holding: Holding
 ) -> None:
     caplog.set_level(logging.INFO)
-    holding = Holding()
     served = serve(holding, connections_max_idle_ms=100)
     waiting = client_that_is_heard(served, lambda: bool(holding.requests), b"long poll")
     (request,) = holding.requests
@@ -495,10 +496,9 @@ def test_requests_from_before_the_peer_ended_are_run(serve: Serve, count: int) -
 
 
 def test_a_half_closed_connection_does_not_wait_for_answers(
-    serve: Serve, caplog: pytest.LogCaptureFixture
+    serve: Serve, caplog: pytest.LogCaptureFixture, holding: Holding
 ) -> None:
     caplog.set_level(logging.INFO)
-    holding = Holding()
     served = serve(holding)
     client = served.client()
     client.send(*[b"%d" % number for number in range(7)])
@@ -512,8 +512,7 @@ def test_a_half_closed_connection_does_not_wait_for_answers(
     emptied(served)
 
 
-def test_a_peer_that_resets_in_the_middle_leaves_nothing_behind(serve: Serve) -> None:
-    holding = Holding()
+def test_a_peer_that_resets_in_the_middle_leaves_nothing_behind(serve: Serve, holding: Holding) -> None:
     served = serve(holding)
     for number in range(1, 11):
         client = served.client()
@@ -549,9 +548,10 @@ def test_a_peer_that_goes_while_its_requests_wait_frees_the_queue(serve_by_worke
     emptied(served)
 
 
-def test_stopping_answers_what_is_in_flight(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+def test_stopping_answers_what_is_in_flight(
+    serve: Serve, caplog: pytest.LogCaptureFixture, holding: Holding
+) -> None:
     caplog.set_level(logging.INFO)
-    holding = Holding()
     served = serve(holding)
     client, idle = served.client(), served.client()
     client.send(b"in flight")
@@ -568,8 +568,7 @@ def test_stopping_answers_what_is_in_flight(serve: Serve, caplog: pytest.LogCapt
     assert "closed: the broker is stopping" in caplog.text
 
 
-def test_stopping_cuts_off_what_stays_unanswered(serve: Serve) -> None:
-    holding = Holding()
+def test_stopping_cuts_off_what_stays_unanswered(serve: Serve, holding: Holding) -> None:
     served = serve(holding)
     client = served.client()
     client.send(b"never answered")
@@ -579,8 +578,7 @@ def test_stopping_cuts_off_what_stays_unanswered(serve: Serve) -> None:
     request.respond((frame(b"too late"),))
 
 
-def test_a_request_knows_where_it_came_from(serve: Serve) -> None:
-    holding = Holding()
+def test_a_request_knows_where_it_came_from(serve: Serve, holding: Holding) -> None:
     client = serve(holding).client()
     before = time.monotonic_ns()
     client.send(b"x")

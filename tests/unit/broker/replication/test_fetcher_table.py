@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from barnabas.broker.replication.fetcher import FetcherTable, FollowedLeader
 from barnabas.broker.replication.following import FollowedPartition, FollowedPartitions
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, TopicPartition
@@ -48,8 +50,12 @@ class Table:
         return {leader: set(found.fetches.followed) for leader, found in self.table.fetchers.items()}
 
 
-def test_a_new_epoch_of_all_its_partitions_keeps_a_leaders_connection() -> None:
-    table = Table()
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+def test_a_new_epoch_of_all_its_partitions_keeps_a_leaders_connection(table: Table) -> None:
     table.follow(TWO, 0, TP, SECOND)
     [fetcher] = table.made
     fetcher.fetches.followed.next_fetch(0.0)
@@ -62,8 +68,7 @@ def test_a_new_epoch_of_all_its_partitions_keeps_a_leaders_connection() -> None:
     assert {name: says[0] for name, says in named.items()} == {TP: 1, SECOND: 1}
 
 
-def test_a_leader_without_partitions_loses_its_connection() -> None:
-    table = Table()
+def test_a_leader_without_partitions_loses_its_connection(table: Table) -> None:
     table.follow(TWO, 0, TP, SECOND)
     table.follow(THREE, 1, TP)
     assert table.fetched == {TWO: {SECOND}, THREE: {TP}}
@@ -76,16 +81,14 @@ def test_a_leader_without_partitions_loses_its_connection() -> None:
     assert [fetcher.is_closed for fetcher in table.made] == [True, True]
 
 
-def test_a_leader_at_another_address_gets_another_connection() -> None:
-    table = Table()
+def test_a_leader_at_another_address_gets_another_connection(table: Table) -> None:
     table.follow(TWO, 0, TP)
     table.follow(TWO, 1, TP, port=10)
     assert [fetcher.is_closed for fetcher in table.made] == [True, False]
     assert table.fetched == {TWO: {TP}}
 
 
-def test_partitions_that_are_followed_already_continue() -> None:
-    table = Table()
+def test_partitions_that_are_followed_already_continue(table: Table) -> None:
     table.follow(TWO, 1, TP)
     [fetcher] = table.made
     followed = fetcher.fetches.followed
@@ -96,8 +99,7 @@ def test_partitions_that_are_followed_already_continue() -> None:
     assert not followed.next_fetch(0.0).named
 
 
-def test_all_partitions_of_a_leader_move_to_its_new_address() -> None:
-    table = Table()
+def test_all_partitions_of_a_leader_move_to_its_new_address(table: Table) -> None:
     table.follow(TWO, 1, TP, SECOND)
     # Only one of them is named, in the epoch that it has.
     table.follow(TWO, 1, TP, port=10)
@@ -105,8 +107,7 @@ def test_all_partitions_of_a_leader_move_to_its_new_address() -> None:
     assert table.fetched == {TWO: {TP, SECOND}}
 
 
-def test_a_leader_that_was_not_there_is_fetched_from_in_the_same_epoch() -> None:
-    table = Table()
+def test_a_leader_that_was_not_there_is_fetched_from_in_the_same_epoch(table: Table) -> None:
     table.follow(None, 1, TP)
     table.follow(TWO, 1, TP)
     assert table.fetched == {TWO: {TP}}

@@ -11,6 +11,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication.following import apply_answer
+from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -30,22 +31,26 @@ from tests.support.building import (
 from tests.support.errors import refused
 
 
+@pytest.fixture
+def partition() -> Partition:
+    return follower_of()
+
+
 @pytest.mark.parametrize(("mark", "expected"), [(0, 0), (2, 2), (9, 3)])
-def test_its_high_watermark_is_the_leaders_but_never_past_its_own_end(mark: int, expected: int) -> None:
-    partition = follower_of()
+def test_its_high_watermark_is_the_leaders_but_never_past_its_own_end(
+    mark: int, expected: int, partition: Partition
+) -> None:
     assert follow(partition, 0, 3, mark=mark)
     assert (partition.log_end_offset, partition.high_watermark) == (3, expected)
 
 
-def test_its_high_watermark_does_not_go_back() -> None:
-    partition = follower_of()
+def test_its_high_watermark_does_not_go_back(partition: Partition) -> None:
     follow(partition, 0, 3, mark=3)
     assert not follow(partition, 3, 0, mark=1)
     assert partition.high_watermark == 3
 
 
-def test_records_that_do_not_continue_the_log_are_refused() -> None:
-    partition = follower_of()
+def test_records_that_do_not_continue_the_log_are_refused(partition: Partition) -> None:
     follow(partition, 0, 3)
     before = partition.view()
     with pytest.raises(UnexpectedAppendOffset):
@@ -53,8 +58,7 @@ def test_records_that_do_not_continue_the_log_are_refused() -> None:
     assert partition.view() == before
 
 
-def test_the_log_start_follows_the_leaders_up_to_the_high_watermark() -> None:
-    partition = follower_of()
+def test_the_log_start_follows_the_leaders_up_to_the_high_watermark(partition: Partition) -> None:
     follow(partition, 0, 5, mark=3, start=4)
     assert partition.log.log_start_offset == 3
     follow(partition, 5, 0, mark=5, start=4)
@@ -99,16 +103,14 @@ def test_a_leader_appends_no_fetched_records() -> None:
         follow(partition, 0, 1, epoch=0)
 
 
-def test_a_new_follower_cuts_nothing_by_itself() -> None:
+def test_a_new_follower_cuts_nothing_by_itself(partition: Partition) -> None:
     """Its high watermark may be stale: what lies above may be committed (KIP-101)."""
-    partition = follower_of()
     follow(partition, 0, 5, mark=1)
     partition.make_follower(state(leader=3, epoch=1))
     assert (partition.high_watermark, partition.log_end_offset) == (1, 5)
 
 
-def test_it_cuts_where_the_histories_part_and_its_high_watermark_with_it() -> None:
-    partition = follower_of()
+def test_it_cuts_where_the_histories_part_and_its_high_watermark_with_it(partition: Partition) -> None:
     follow(partition, 0, 5, mark=4)
     partition.make_follower(state(leader=3, epoch=2))
     found = partition.truncate_for(LeaderEpoch(2), EpochEnd(LeaderEpoch(0), Offset(3)))
@@ -117,9 +119,8 @@ def test_it_cuts_where_the_histories_part_and_its_high_watermark_with_it() -> No
 
 
 def test_a_truncation_that_fails_late_leaves_no_high_watermark_beyond_the_end(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, partition: Partition
 ) -> None:
-    partition = follower_of()
     follow(partition, 0, 5, mark=4)
     partition.make_follower(state(leader=3, epoch=2))
     truncate_to = partition.log.truncate_to
@@ -144,8 +145,7 @@ def test_an_epoch_in_which_it_led_and_wrote_nothing_is_forgotten() -> None:
     assert (position.last_epoch, position.log_end_offset) == (0, 3)
 
 
-def test_it_restarts_at_the_leaders_log_start() -> None:
-    partition = follower_of()
+def test_it_restarts_at_the_leaders_log_start(partition: Partition) -> None:
     follow(partition, 0, 5, mark=4)
     partition.restart_at(LeaderEpoch(0), Offset(9))
     position = partition.follower_position(LeaderEpoch(0))
@@ -164,23 +164,20 @@ def apply(partition: object, data: FetchPartitionResponse) -> None:
     apply_answer(partition, LeaderEpoch(0), data, wall_clock_ms=0)
 
 
-def test_an_answer_is_appended() -> None:
-    partition = follower_of()
+def test_an_answer_is_appended(partition: Partition) -> None:
     apply(partition, answered(records=records_at(0, 2), high_watermark=1, log_start_offset=0))
     assert (partition.log_end_offset, partition.high_watermark) == (2, 1)
     apply(partition, answered(records=None, high_watermark=2, log_start_offset=0))
     assert partition.high_watermark == 2
 
 
-def test_a_diverging_answer_cuts() -> None:
-    partition = follower_of()
+def test_a_diverging_answer_cuts(partition: Partition) -> None:
     follow(partition, 0, 5)
     apply(partition, answered(diverging_epoch=EpochEndOffset(epoch=0, end_offset=2), high_watermark=9))
     assert (partition.log_end_offset, partition.high_watermark) == (2, 0)
 
 
-def test_who_was_left_behind_begins_at_the_leaders_start() -> None:
-    partition = follower_of()
+def test_who_was_left_behind_begins_at_the_leaders_start(partition: Partition) -> None:
     follow(partition, 0, 2)
     out_of_range = int(ErrorCode.OFFSET_OUT_OF_RANGE)
     apply(partition, answered(error_code=out_of_range, log_start_offset=7))
@@ -192,17 +189,15 @@ def test_who_was_left_behind_begins_at_the_leaders_start() -> None:
     assert partition.log_end_offset == 7
 
 
-def test_an_empty_log_beyond_its_leaders_end_restarts_at_the_leaders_start() -> None:
+def test_an_empty_log_beyond_its_leaders_end_restarts_at_the_leaders_start(partition: Partition) -> None:
     """After an unclean election the leader may end below the start of this replica."""
-    partition = follower_of()
     partition.restart_at(LeaderEpoch(0), Offset(9))
     apply(partition, answered(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), log_start_offset=2))
     assert partition.follower_position(LeaderEpoch(0)) == (2, -1, 2, 2)
     assert follow(partition, 2, 3, mark=4)
 
 
-def test_records_are_not_dropped_for_a_leader_without_a_point_of_divergence() -> None:
-    partition = follower_of()
+def test_records_are_not_dropped_for_a_leader_without_a_point_of_divergence(partition: Partition) -> None:
     follow(partition, 0, 5)
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
         apply(partition, answered(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), log_start_offset=0))
@@ -210,8 +205,9 @@ def test_records_are_not_dropped_for_a_leader_without_a_point_of_divergence() ->
 
 
 @pytest.mark.parametrize("kept", [0, 2])
-def test_a_log_that_begins_after_the_point_of_divergence_is_restarted(kept: int) -> None:
-    partition = follower_of()
+def test_a_log_that_begins_after_the_point_of_divergence_is_restarted(
+    kept: int, partition: Partition
+) -> None:
     follow(partition, 0, 5 + kept, mark=5)
     follow(partition, 5 + kept, 0, mark=5, start=5)
     assert partition.log.log_start_offset == 5
@@ -220,8 +216,7 @@ def test_a_log_that_begins_after_the_point_of_divergence_is_restarted(kept: int)
     assert partition.follower_position(LeaderEpoch(0)) == (1, -1, 1, 1)
 
 
-def test_an_error_of_the_leader_changes_nothing() -> None:
-    partition = follower_of()
+def test_an_error_of_the_leader_changes_nothing(partition: Partition) -> None:
     follow(partition, 0, 2)
     before = partition.view()
     with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):

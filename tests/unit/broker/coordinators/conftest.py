@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.support.grouping import GroupRig
+
+
+@pytest.fixture
+def rig() -> GroupRig:
+    return GroupRig()
