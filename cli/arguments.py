@@ -141,7 +141,7 @@ def _default_dir() -> Path:
 
 
 def add_set_argument(parser: argparse.ArgumentParser, help: str) -> None:
-    """Add ``--set``, whose texts are in ``overrides``."""
+    """Add ``--set``; its values go to ``overrides``."""
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help
     )

@@ -7,7 +7,7 @@
   3  not reachable: no broker (or no ZooKeeper) answered
   4  not found: no such topic, partition, group, broker, cluster or file
 130  interrupted with Ctrl-C
-143  ended by SIGTERM, for a command that has work to finish first
+143  ended by SIGTERM (a command that had work to finish first)
 ===  =====================================================================================
 """
 

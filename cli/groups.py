@@ -410,7 +410,7 @@ def duration_ms(text: str) -> int:
 
 
 def chosen_partitions(texts: Iterable[str], counts: dict[str, int]) -> list[TopicPartition]:
-    """``topic`` or ``topic:0,2`` as partitions; ``counts`` are those of the topics that exist.
+    """``topic`` or ``topic:0,2`` as partitions; ``counts`` has the existing topics.
 
     Raises CommandError (usage) naming the partition that does not exist.
     """
@@ -465,5 +465,5 @@ def within(offset: int, beginning: int, end: int) -> int:
 
 
 def shifted(committed: int | None, shift: int, beginning: int, end: int) -> int | None:
-    """The committed offset, moved; None if there is none."""
+    """The committed offset, moved; None without a committed offset."""
     return None if committed is None else within(committed + shift, beginning, end)

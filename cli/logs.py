@@ -110,7 +110,7 @@ def _print(entries: Sequence[_Entry]) -> None:
 
 
 class _LogFile:
-    """The last lines of a file, then those that are appended; a rotated file is read to its end first."""
+    """The last lines of a file, then its new lines; a rotated file is read to its end first."""
 
     def __init__(self, label: str, path: Path) -> None:
         self._label = label

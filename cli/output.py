@@ -106,7 +106,7 @@ def text(data: bytes | memoryview | None) -> str:
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """A timestamp as ISO 8601 in UTC with milliseconds; ``-`` if there is none."""
+    """A timestamp as ISO 8601 in UTC with milliseconds; ``-`` for a negative one."""
     from datetime import UTC, datetime
 
     if timestamp_ms < 0:

@@ -1,7 +1,7 @@
 """`barnabas perf produce|consume`: the records a second that a cluster writes or reads for this client.
 
-On one machine, client and cluster share the cores, so the figures are those of both together. Latency is from
-handing a record to the producer until its acknowledgement, over a sample of the records.
+On one machine, client and cluster share the cores, so the figures are of both together. Latency is the time
+from `send` to the acknowledgement, over a sample of the records.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class NotAssigned(protocol.LocalError, KeyError):
 
 
 class OffsetUnknown(protocol.LocalError):
-    """A partition has no position, and `auto_offset_reset` is none: `seek` must say where to begin."""
+    """A partition has no position, and `auto_offset_reset` is ``"none"``: call `seek` to set one."""
 
 
 class CommitFailed(protocol.LocalError):
@@ -72,7 +72,7 @@ class LogTruncated(protocol.LocalError):
 
 
 class _SomeFailed(protocol.BarnabasError):
-    """``errors`` has the errors of those that failed, by name, ``results`` the results of the others."""
+    """``errors`` has each failure by name, ``results`` the results of the others."""
 
     def __init__(self, errors: Mapping[str, protocol.BarnabasError], results: Mapping[str, object]) -> None:
         super().__init__("; ".join(f"{name}: {error}" for name, error in errors.items()))

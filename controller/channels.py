@@ -66,7 +66,7 @@ class BrokerChannels(Protocol):
 
 
 class ControllerChannels:
-    """See the module. `report` puts an event into the controller's queue; called on this thread's loop."""
+    """`report` puts an event into the controller's queue; it is called on this thread's loop."""
 
     def __init__(
         self,

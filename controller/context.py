@@ -52,7 +52,7 @@ class IllegalTransition(Exception):
 
 @dataclass
 class ControllerContext:
-    """See the module. `registrations` has every registered broker, also suspected and stopping brokers."""
+    """`registrations` has every registered broker, also suspected and stopping brokers."""
 
     registrations: dict[BrokerId, BrokerRegistration] = field(default_factory=dict)
     suspected: set[BrokerId] = field(default_factory=set)

@@ -316,7 +316,7 @@ class Controller:
     def _run_for_election(self) -> None:
         writer = self._store.election.run(self.broker_id)
         if writer is None:
-            # The winner's node has fired our watch, whose event calls this again.
+            # The winner's node has fired our watch, and its event calls this again.
             return
         self._begin_term(writer)
 

@@ -1,4 +1,4 @@
-"""`Leadership`: reads and writes of the partitions' states in ZooKeeper, for the controller's state machines.
+"""`Leadership`: how the controller's state machines read and write partition states in ZooKeeper.
 
 States are written by compare-and-set; the context gets every state that was read or written. A state that a
 later controller has written raises ControllerMoved. Runs on the controller's event thread.
@@ -26,8 +26,6 @@ Choose = Callable[[TopicPartition, LeadershipState], LeadershipState | None]
 
 
 class Leadership:
-    """See the module."""
-
     def __init__(self, context: ControllerContext, store: ClusterStore, writer: ControllerWriter) -> None:
         self._context = context
         self._store = store
@@ -46,7 +44,7 @@ class Leadership:
     def create(
         self, states: Mapping[TopicPartition, LeadershipState]
     ) -> tuple[dict[TopicPartition, LeadershipState], dict[TopicPartition, LeadershipState]]:
-        """Write first states; returns the written ones, and those that existed already."""
+        """Write first states; returns the written states and the states that existed already."""
         updates = self._writer.create_partition_states(states)
         self._take(updates.conflicts)
         self._context.leadership.update(updates.written)

@@ -49,7 +49,7 @@ class ElectionKind(Enum):
 
 
 class PartitionStateMachine:
-    """See the module. `allow_unclean` returns whether a replica out of sync may lead a topic's partitions."""
+    """`allow_unclean` returns whether a replica out of sync may lead a topic's partitions."""
 
     def __init__(
         self,

@@ -34,8 +34,6 @@ REPLICA_MOVES: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
 
 
 class ReplicaStateMachine:
-    """See the module."""
-
     def __init__(self, context: ControllerContext, leadership: Leadership, batch: RequestBatch) -> None:
         self._context = context
         self._leadership = leadership

@@ -64,14 +64,14 @@ class TopicFacts:
 
 @dataclass
 class BrokerBatch:
-    """See the module. The full flags apply to this batch."""
+    """The changes that one batch sends to a broker; the full flags apply to this batch."""
 
     leader_and_isr: dict[TopicPartition, LeaderAndIsrPartition] = field(default_factory=dict)
     is_full_leader_and_isr: bool = False
     update_metadata: dict[TopicPartition, UpdateMetadataPartition] = field(default_factory=dict)
     is_full_metadata: bool = False
     has_metadata: bool = False
-    """An UpdateMetadata without partitions is sent too, for its list of brokers."""
+    """An UpdateMetadata without partitions is sent too: its list of brokers is needed."""
     stop_replicas: dict[TopicPartition, StopReplicaPartition] = field(default_factory=dict)
     topics: dict[str, TopicFacts] = field(default_factory=dict)
     metadata_brokers: list[UpdateMetadataBroker] = field(default_factory=list)
@@ -99,7 +99,7 @@ class BrokerBatch:
         if later.is_full_metadata:
             self.update_metadata = {}
             self.is_full_metadata = True
-        # Drop the states of an earlier topic of that name, which those of the new id replace.
+        # Drop the states of an earlier topic of that name: the states of the new id replace them.
         another = {topic for topic in later.topics if self._is_another(topic, later)}
         if another:
             earlier_states = self.update_metadata.items()

@@ -375,7 +375,7 @@ class ControllerTerm:
             self._brokers_started(self.context.live_or_shutting_down)
 
     def _topic_configs_changed(self, topics: Collection[str]) -> None:
-        """Brokers read the settings themselves; the controller needs those that affect elections."""
+        """Brokers read the settings themselves; the controller needs only the ones that affect elections."""
         self._topics.load_configs(topics)
         self._partitions.trigger_online()
 

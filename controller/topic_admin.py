@@ -67,7 +67,7 @@ class ActiveController(Protocol):
 
 
 class TopicAdmin:
-    """See the module. `validate_config` raises ValueError for overrides that are unknown or out of range."""
+    """`validate_config` raises ValueError for overrides that are unknown or out of range."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ log = logging.getLogger("barnabas.controller")
 
 
 class TopicDeletion:
-    """See the module. With `is_enabled` false, requests are cleared and nothing is deleted."""
+    """With `is_enabled` false, requests are cleared and nothing is deleted."""
 
     def __init__(
         self,

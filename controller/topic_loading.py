@@ -22,7 +22,7 @@ log = logging.getLogger("barnabas.controller")
 
 
 class TopicLoader:
-    """See the module. ``on_change`` is called when a node has changed, on any thread; it must not block."""
+    """``on_change`` is called when a node has changed, on any thread; it must not block."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 Guarantees. A port was free when it was reserved, and no other program that uses this module reserves it until
 `close` or the end of this process. A picked port also lies outside the range of outgoing connections, so that
-none of them takes it while a broker is down. Another program may still take it: a start checks that.
+no connection takes it while a broker is down. Another program may still take it: a start checks that.
 
 Any thread.
 """
@@ -42,7 +42,7 @@ class ReservedPort:
 
     @classmethod
     def pick(cls, host: str = "127.0.0.1") -> ReservedPort:
-        """Reserve a free port; raises DeployError if none is found in a bounded number of tries."""
+        """Reserve a free port; raises DeployError after a bounded number of tries."""
         low, high = _port_range()
         for _ in range(_ATTEMPTS):
             port = cls.take(random.randint(low, high), host)
@@ -73,7 +73,7 @@ class ReservedPort:
 
 
 def _port_range() -> tuple[int, int]:
-    """Ports below those of outgoing connections; a wide default if the system does not say."""
+    """The ports below the range of outgoing connections; a wide default if the system does not say."""
     try:
         lowest_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError, IndexError):

@@ -46,7 +46,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: floa
 
 
 def tail(path: Path, lines: int = 12, max_bytes: int = 8192) -> str:
-    """The last lines of a log file, for an error message; empty if there is no such file."""
+    """The last lines of a log file, to quote in an error; empty if there is no such file."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - max_bytes))
@@ -64,7 +64,7 @@ class ProcessId(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """Identify a running process; None if there is none (a zombie does not count)."""
+        """Identify a running process; None if it does not exist or is a zombie."""
         state = _look(pid)
         return None if state is None else cls(pid, state.started)
 

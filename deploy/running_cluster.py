@@ -1,4 +1,4 @@
-"""The processes of a cluster on this machine, also those that another program started.
+"""The processes of a cluster on this machine, also if another program started them.
 
 Guarantees. Signals reach only processes of the cluster (`process.py`). `stop` and `kill_all` return once all
 are gone. A restarted broker has its old port, data and settings. The record follows every change.
@@ -87,7 +87,7 @@ class RunningCluster:
         return sorted(self._brokers)
 
     def broker(self, broker_id: int) -> LocalBroker:
-        """A broker by id; raises DeployError naming those that exist."""
+        """A broker by id; raises DeployError, with the ids that exist."""
         broker = self._brokers.get(broker_id)
         if broker is None:
             existing = ", ".join(map(str, self.broker_ids))

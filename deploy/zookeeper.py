@@ -1,7 +1,7 @@
 """A real ZooKeeper for a local cluster, which needs Java and five jars (4.3 MB).
 
-The jars are those of the installed `pyspark`, or come from a Maven repository once. The stock server is up in
-a quarter of a second and takes 57 MB.
+The installed `pyspark` has the jars; without it they are downloaded from a Maven repository once. The stock
+server is up in a quarter of a second and takes 57 MB.
 
 Guarantees. `ZooKeeper.start` returns only when the server answers ``srvr`` (an open port alone is not enough:
 a client that connects too early hangs for a session timeout). The server keeps its port and its data over
@@ -213,7 +213,7 @@ class ZooKeeper:
         if self.port is None:
             self._reserved = ReservedPort.pick(self.host)
             self.port = self._reserved.port
-        # Checked first: the answers of another ZooKeeper there would be mistaken for those of ours.
+        # Checked first: the answers of another ZooKeeper at this port would pass for our server's.
         if not is_free(self.port, self.host):
             raise DeployError(f"ZooKeeper cannot listen on {self.endpoint}: the port is in use")
         command = self.command()

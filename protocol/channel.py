@@ -118,7 +118,7 @@ class Channel:
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = asyncio.Semaphore(max_in_flight)
         # One timer serves all deadlines and fires at the earliest or before it. The channel stores its time,
-        # because a timer of uvloop has none if the time was already over.
+        # because a timer of uvloop does not give it if the time was already over.
         self._deadline_timer: asyncio.Handle | None = None
         self._deadline_watched = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None

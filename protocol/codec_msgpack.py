@@ -77,7 +77,7 @@ class _Step(NamedTuple):
 class _BodyCodec(NamedTuple):
     decoder: msgspec.msgpack.Decoder[Any]
     path_to_records: tuple[_Step, ...]
-    """The fields that lead to the records of a message; empty if it has none."""
+    """The fields that lead to the records of a message; empty for a message without records."""
 
 
 _body_codecs: Final[dict[type[Any], _BodyCodec]] = {}

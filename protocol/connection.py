@@ -144,7 +144,7 @@ async def open_connection(endpoint: Endpoint, make: Callable[[], Connection]) ->
 
 
 async def _addresses(endpoint: Endpoint) -> list[str]:
-    """The numeric addresses of a host, in the resolver's order. Raises OSError when there are none."""
+    """The numeric addresses of a host, in the resolver's order. Raises OSError if it has no address."""
     try:
         ipaddress.ip_address(endpoint.host)
     except ValueError:

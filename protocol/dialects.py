@@ -35,7 +35,7 @@ _ERROR_CODE_AT: Final = 4
 
 
 class Wire(Enum):
-    """The protocol of a channel; the values are those of the setting."""
+    """The protocol of a channel, by the values of the setting."""
 
     NATIVE = "native"
     KAFKA = "kafka"
@@ -45,7 +45,7 @@ class Dialect(Protocol):
     """Encodes requests to frames, and decodes frames to responses."""
 
     def version_of(self, message: RequestOf[Any]) -> int:
-        """The version to send a request in. Raises UNSUPPORTED_VERSION when there is none."""
+        """The version to send a request in. Raises UNSUPPORTED_VERSION if the peer shares no version."""
 
     def encode(
         self, version: int, correlation_id: int, client_id: str, message: RequestOf[Any]

@@ -21,7 +21,7 @@ class BarnabasError(Exception):
     retriable: ClassVar[bool] = False
 
     def again(self) -> Self:
-        """A copy to raise, for an error that many callers get.
+        """A copy to raise, if many callers get the same error.
 
         Each raise adds frames to an exception's traceback, which keep all their locals alive; one object for
         all records of a failed batch would collect thousands of frames.

@@ -69,7 +69,7 @@ class TimestampType(IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before the records. Timestamps in ms since the epoch, -1 if there is none."""
+    """The 61 bytes before the records. Timestamps are in ms since the epoch, or -1."""
 
     base_offset: int
     batch_length: int

@@ -1,4 +1,4 @@
-"""Decodes the records inside a batch, for the consumer's hot loop.
+"""Decodes the records inside a batch, in the consumer's hot loop.
 
 A record is, in varints except for the attributes byte:
 

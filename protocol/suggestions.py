@@ -14,6 +14,6 @@ def did_you_mean(name: str, known: Iterable[str], *, at_most: int = 1) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """As `did_you_mean`, for a short list: names all known ones if none is similar."""
+    """`did_you_mean` for a short list: if no name is similar, it gives all names."""
     known = list(known)
     return did_you_mean(name, known) or f"; expected one of {', '.join(known)}"

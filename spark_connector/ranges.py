@@ -135,8 +135,8 @@ def split_ranges(
 ) -> list[OffsetRange]:
     """Cut ranges into at least `min_partitions` tasks, as even as whole offsets allow, or leave them.
 
-    Without a number given, about `TASKS_PER_CORE` tasks are made for each core of this machine, none of
-    them smaller than `MIN_TASK_RECORDS`. There is at least one for every `FULL_TASK_RECORDS`, also with few
+    Without a number given, about `TASKS_PER_CORE` tasks are made for each core of this machine, each
+    of at least `MIN_TASK_RECORDS`. There is at least one for every `FULL_TASK_RECORDS`, also with few
     cores, because the executors, which a data source cannot query, may have many more.
     """
     total = sum(entry.end_offset - entry.start_offset for entry in ranges)

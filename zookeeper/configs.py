@@ -1,9 +1,9 @@
 """The settings of topics and brokers in ZooKeeper, and the notifications of their changes.
 
 `ConfigStore` reads and writes them. Any broker may write, by compare-and-set and together with a notification
-under ``/config/changes`` in one transaction, so there is no change without a notification. Layout and formats
-are those of Apache Kafka in ZooKeeper mode: ``/config/topics/<topic>``, ``/config/brokers/<id>`` and
-``/config/brokers/<default>``. Its calls block, may come from any thread but the client library's, and raise
+under ``/config/changes`` in one transaction, so there is no change without a notification. Apache Kafka in
+ZooKeeper mode has the same layout and formats: ``/config/topics/<topic>``, ``/config/brokers/<id>`` and
+``/config/brokers/<default>``. The calls block, may come from any thread but the client library's, and raise
 `ZooKeeperUnavailable` or `SessionLost` unless they say otherwise.
 
 `ConfigChanges` watches ``/config/changes`` on a thread of its own. Each notification names a topic or broker;
@@ -74,20 +74,18 @@ ALL_BROKERS: Final = Entity(EntityKind.BROKER, "<default>")
 
 
 class ChangeNotice(NamedTuple):
-    """A notification: what changed (None when it cannot be read), and when, in ms of ZooKeeper's clock."""
+    """A notification: the changed entity (None if unreadable), and the time in ms of ZooKeeper's clock."""
 
     entity: Entity | None
     created_ms: int
 
 
 class ConfigStore:
-    """See the module."""
-
     def __init__(self, session: ZooKeeperSession) -> None:
         self.session = session
 
     def read(self, entities: Iterable[Entity]) -> dict[Entity, StoredConfig]:
-        """The present settings; an entity without a node has none.
+        """The present settings; empty for an entity without a node.
 
         An unreadable node must not cause the deletion of records. So its settings have no retention limits,
         and a zxid lower than any other, which makes a caller that knows the former settings keep those.
@@ -153,7 +151,7 @@ class ConfigStore:
         if not isinstance(error, BadVersionError | NodeExistsError | NoNodeError):
             raise error
         if outcome.retried:
-            # It may be our own write, whose answer was lost.
+            # It may be our own write: its answer was lost.
             present = self.read([entity])[entity]
             if present.version == former.version + 1 and dict(present.values) == dict(values):
                 return True
@@ -184,11 +182,7 @@ class ConfigStore:
 
 
 class ConfigChanges:
-    """See the module.
-
-    ``apply`` is called on the thread that calls `load` (once, before `start`) and then on this one, never on
-    two at a time.
-    """
+    """``apply`` is called by `load` (once, before `start`), then on this thread; never on two at a time."""
 
     def __init__(
         self,
@@ -243,7 +237,7 @@ class ConfigChanges:
         self._store.delete_notices([name for name, created_ms in self._seen.items() if created_ms < too_old])
 
     def _read_notices(self) -> dict[str, ChangeNotice]:
-        """The new notifications; forgets those that are gone. Sets the watch again."""
+        """The new notifications; forgets the ids of removed notifications, and sets the watch again."""
         names = self._store.notices(lambda _: self._wake())
         self._seen = {name: self._seen[name] for name in names if name in self._seen}
         return self._store.read_notices([name for name in names if name not in self._seen])

@@ -75,7 +75,7 @@ class ControllerElection:
     def run(self, broker: BrokerId) -> ControllerWriter | None:
         """Create ``/controller`` and raise the epoch; None if another broker is the controller.
 
-        A node of our own session, whose deletion at a resignation failed, is removed first.
+        A node of our own session is removed first: its deletion failed when this broker resigned.
         """
         for _ in range(_ROUNDS):
             writer, node = self._attempt(broker)
@@ -141,7 +141,7 @@ class ControllerElection:
 
 
 def _now_ms() -> int:
-    """Wall time, for a timestamp in a znode that only people read."""
+    """The wall time. Only people read this timestamp."""
     return int(time.time() * 1000)
 
 

@@ -78,7 +78,7 @@ class ControllerWriter:
         return StateUpdates(written, conflicts)
 
     def update_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
-        """Write each state if its znode is at the state's `partition_epoch`; conflicts come as they stand."""
+        """Write each state if its znode is at its `partition_epoch`; conflicts get the stored state."""
         order = list(states)
         outcomes = self._fenced_all([_set_state(tp, states[tp]) for tp in order])
         written: dict[TopicPartition, LeadershipState] = {}
@@ -195,7 +195,7 @@ class ControllerWriter:
             self._delete_tree(path)
 
     def _delete_each(self, paths_to_delete: Sequence[str]) -> list[str]:
-        """Remove these nodes; returns those that remain because they have children."""
+        """Remove these nodes; returns the nodes that remain because they have children."""
         left = []
         outcomes = self._fenced_all([_delete(path) for path in paths_to_delete])
         for path, outcome in zip(paths_to_delete, outcomes, strict=True):
@@ -217,7 +217,7 @@ class ControllerWriter:
         return self._fenced_all([add])[0]
 
     def _fenced_under(self, parents: Sequence[str], add: AddOperations) -> FencedOutcome:
-        """As `_fenced`, for a write under nodes that every cluster has."""
+        """A `_fenced` write under parent nodes that every cluster has; creates a parent that is missing."""
         outcome = self._fenced(add)
         if isinstance(outcome.error, NoNodeError):
             recreate(self._session, parents)

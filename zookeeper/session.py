@@ -267,7 +267,7 @@ class ZooKeeperSession:
             self.deliver_next()
 
     def deliver_next(self, timeout_s: float | None = None) -> bool:
-        """Wait for the next session event or `call_soon` call, and handle it; False if there was none.
+        """Wait for the next session event or `call_soon` call, and handle it; False after the timeout.
 
         The session thread runs this; a simulation calls it without the thread.
         """

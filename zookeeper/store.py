@@ -62,7 +62,7 @@ _NO_BROKERS: Mapping[BrokerId, BrokerEpoch] = MappingProxyType({})
 
 
 class ClusterStore:
-    """See the module. `connect` is ``host:port[,host:port…][/chroot]``.
+    """`connect` is ``host:port[,host:port…][/chroot]``.
 
     `on_session_event` is called on the session thread and may block. `on_fatal` is called if an error ends
     that thread.
@@ -176,7 +176,7 @@ class ClusterStore:
         return assignments
 
     def topic_configs(self, topics: Iterable[str]) -> dict[str, StoredConfig]:
-        """The overrides by topic; one without a readable node has none."""
+        """The overrides by topic; empty for a topic without a readable node."""
         configs = self.configs.read(Entity.topic(name) for name in topics)
         return {entity.name: config for entity, config in configs.items()}
 
@@ -338,7 +338,7 @@ class ClusterStore:
     # Producer ids
 
     def claim_producer_ids(self, broker: BrokerId) -> range:
-        """The next block of ids, for this broker alone; the ids of a claim whose answer was lost stay unused.
+        """The next block of ids for this broker alone; if an answer is lost, its ids stay unused.
 
         Source: `ProducerIdBlockZNode` of Apache Kafka 3.9, whose brokers use the same node. Raises
         ZooKeeperUnavailable (also if others were faster a hundred times), SessionLost or MalformedZnode.

@@ -143,7 +143,7 @@ class ControllerNode:
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
-    """``/config/<kind>/<name>``: the overridden settings; by default, those of a missing node.
+    """``/config/<kind>/<name>``: the overridden settings; the defaults describe a missing node.
 
     A later write has a higher `zxid`, also if the node was deleted and created again in between. `version` is
     for a compare-and-set.

@@ -13,7 +13,7 @@ How to drive it (under one lock per group; nothing here blocks, reads a clock or
 An unknown group answers as a new one does. But a commit of generation 0 or more gets ILLEGAL_GENERATION,
 DeleteGroups and OffsetDelete get GROUP_ID_NOT_FOUND, and it is described as Dead.
 
-Guarantees: those of `rebalance`; and a commit is accepted only from a member of the current generation, or
+The guarantees of `rebalance` hold. A commit is accepted only from a member of the current generation, or
 from outside while there are no members; it is valid when it is replicated.
 
 Source: Kafka 3.9's classic group coordinator for errors and their order; KIP-345 (static members), KIP-389

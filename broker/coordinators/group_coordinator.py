@@ -1,7 +1,7 @@
 """The groups that this broker coordinates, and what happens to all of them together.
 
-Besides `LedShards` and `InternalTopic`, which locate groups, it removes offsets: those that expire, and those
-of deleted topics. Offsets are removed only if this broker is certain that their topic is gone: the controller
+Besides `LedShards` and `InternalTopic`, which locate groups, it removes expired offsets and the offsets of
+deleted topics. Offsets are removed only if this broker is certain that their topic is gone: the controller
 marked it as deleted, or another topic has its name.
 
 Any thread. The lock is held only briefly, and no other lock is taken under it.
@@ -33,7 +33,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class GroupCoordinator:
-    """See the module; ``create_topic`` and ``count_partitions`` are described at `InternalTopic`."""
+    """``create_topic`` and ``count_partitions`` are described at `InternalTopic`."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class GroupCoordinator:
         """The topics whose names have been checked for offsets of earlier topics, or are being checked."""
         self._names_to_check: set[str] = set()
         self._opened_at: dict[GroupShard, int] = {}
-        """Shards opened since the last UpdateMetadata, with its number: the topics that this broker knows may
-        be older than those that the former coordinator knew."""
+        """Shards opened since the last UpdateMetadata, with its number: the former coordinator may have known
+        newer topics than this broker does."""
 
     def listen(self) -> None:
         """Follow leaderships and topics from now on."""

@@ -32,7 +32,7 @@ Response = JoinGroupResponse | SyncGroupResponse | LeaveGroupResponse | CommitRe
 
 
 class Moment(NamedTuple):
-    """The time by both clocks: ``monotonic_ms`` for deadlines, ``wall_ms`` for what is stored."""
+    """The time by both clocks: ``monotonic_ms`` for deadlines, ``wall_ms`` for stored records."""
 
     monotonic_ms: float
     wall_ms: int

@@ -106,7 +106,7 @@ class OffsetAndMetadata:
     """A committed offset: ``committed_offset`` is the next one to read.
 
     ``expire_timestamp_ms`` is None unless the client set the retention, as old versions could. ``topic_id``
-    is the topic's id at the commit, None if the record has none; comparisons ignore it.
+    is the topic's id at the commit, None in a record without it; comparisons ignore it.
     """
 
     committed_offset: int

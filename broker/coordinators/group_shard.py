@@ -214,7 +214,7 @@ class GroupShard:
     def apply(
         self, group_id: str, event: Event, *, create: bool = True, removed: Removed | None = None
     ) -> bool:
-        """Apply an event to a group; False if there is no such group and none is to be created.
+        """Apply an event to a group; False if the group does not exist and must not be created.
 
         ``removed`` is called with the outcome of the event's tombstones, or NONE without tombstones. Raises
         as `check_serving`, and COORDINATOR_NOT_AVAILABLE for too many groups.

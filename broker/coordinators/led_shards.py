@@ -5,7 +5,8 @@ state, because all of it is in the log. A thread of its own loads shards, and re
 COORDINATOR_LOAD_IN_PROGRESS meanwhile. A broker coordinates only partitions that it may write with acks=all:
 no partition after it has lost its session; while ZooKeeper is silent, partitions that followers still fetch.
 
-Any thread. The lock is held only briefly; the locks taken under it are those of a shard and of `make_shard`.
+Any thread. The lock is held only briefly; under it, only a shard's lock and the locks of `make_shard` are
+taken.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ S = TypeVar("S", bound=Shard)
 
 
 class LedShards(Generic[S]):
-    """See the module. ``contents`` names in logs what the shards keep.
+    """``contents`` names the content of the shards in logs.
 
     ``make_shard`` is called under the lock. ``load`` fills a shard with the last records of its log and
     returns the number of entries, or None if the shard was closed meanwhile.
@@ -232,7 +233,7 @@ class LedShards(Generic[S]):
         return self._other_work.popleft() if self._other_work else None
 
     def run_once(self) -> bool:
-        """Do one piece of the thread's work, for tests without the thread; False if there is none."""
+        """Do one piece of the thread's work, for tests without the thread; False without any work."""
         with self._condition:
             work = self._ready()
         if work is not None:

@@ -55,7 +55,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 _GENERATION_DISTANCE: Final = 64
 """The distance between the generations that two coordinators may begin after the same one.
 
-A coordinator that does not know yet that it is deposed begins generations too. It can store none of them, but
+A coordinator that does not know yet that it is deposed begins generations too. It cannot store them, but
 its members must not pass for members of another generation with the same number: the leader would assign to
 members that do not exist. (Kafka continues with the next number, and may store such an assignment.)
 """
@@ -241,7 +241,7 @@ class Rebalance:
     # ---- members come and go
 
     def admit(self, member: Member, protocol_type: str, now: Moment) -> None:
-        """Add a new member, whose JoinGroup waits, and begin a rebalance."""
+        """Add a new member with a waiting JoinGroup, and begin a rebalance."""
         invariant(member.join_token is not None, "member %s does not wait to join", member.member_id)
         if not len(self._members):
             self.protocol_type = protocol_type
@@ -334,7 +334,7 @@ class Rebalance:
                 logger.info("group %s: member %s did not join in time", self._group_id, member.member_id)
                 self.drop(member)
         if len(self._members) and not self._members.elect_joined_leader():
-            # Only static members are left, and none has joined: wait until one does or its session ends.
+            # Only static members are left, not joined yet: wait until a member joins or its session ends.
             wait_ms = max(self._members.rebalance_timeout_ms, _MIN_RETRY_MS)
             self._join_deadline_ms = now.monotonic_ms + wait_ms
             return

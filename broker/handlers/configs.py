@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for the settings in ZooKeeper.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: the settings in ZooKeeper.
 
 Reading and writing them blocks, so it runs on the slow-work thread. DescribeConfigs returns the settings that
 are in ZooKeeper at that moment; each broker applies a change some milliseconds later. As in Apache Kafka, a

@@ -37,7 +37,7 @@ def when_topic_known(services: Services, request: ApiRequest, answer: Callable[[
 def when_loaded(
     services: Services, request: ApiRequest, group_ids: Collection[str], answer: Callable[[], None]
 ) -> None:
-    """Answer when, in addition, none of the groups is being loaded here."""
+    """Answer when, in addition, no group of the request is being loaded here."""
     groups = services.groups
     _when(services, request, lambda: groups.topic.is_known and not groups.are_loading(group_ids), answer)
 

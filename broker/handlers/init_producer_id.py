@@ -1,4 +1,4 @@
-"""InitProducerId: a new producer id, with epoch 0, for an idempotent producer.
+"""InitProducerId gives an idempotent producer a new producer id, with epoch 0.
 
 As in Kafka 3.9, a producer without a transactional id that asks for a higher epoch gets a new id instead: no
 broker stores its epoch, and its sequences begin at 0 either way. There is no transaction coordinator;

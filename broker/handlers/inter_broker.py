@@ -65,7 +65,7 @@ def handle_update_metadata(services: Services, request: ApiRequest) -> None:
 
 
 def _apply_in_order(services: Services, request: ApiRequest, apply: Callable[[Any], Any]) -> None:
-    """Answer a request of the controller; refuse those of earlier epochs, and do not apply late copies."""
+    """Answer a request of the controller; refuse an old controller epoch; do not apply a late copy."""
     body = request.body
     order = services.request_order
     with order.lock:

@@ -42,8 +42,8 @@ def handle(services: Services, request: ApiRequest) -> None:
 
     A client asks once when a connection breaks, and at once: often before the brokers have noticed that their
     own connections to that peer broke too. If the answer names no leader, or the dead one, librdkafka asks
-    again only by its timer, a second later. So a request on a connection of some age waits for a moment, and
-    then, if a leader is dead or suspected, for the new one. On a new connection it is answered at once.
+    again only by its timer, a second later. So a request on a connection of some age waits for a moment; if a
+    leader is dead or suspected, it also waits for the new leader. On a new connection it is answered at once.
     """
     body: MetadataRequest = request.body
     if body.topics is not None:

@@ -40,8 +40,8 @@ class AppendResult(NamedTuple):
     """The outcome of an append. Without any batch, the last offset is one below the base offset.
 
     `log_append_time_ms` is -1 unless the broker's time was stamped; `log_end_offset` is the next offset. If
-    all batches are duplicates, the offsets and the time are those of the first append; if only the leading
-    ones are, the base offset is. Size and count are those of the batches that were written.
+    all batches are duplicates, offsets and time are from the first append; if only the leading batches are,
+    the base offset is. Size and count cover only the written batches.
     """
 
     base_offset: Offset

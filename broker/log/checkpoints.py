@@ -196,7 +196,7 @@ def read_partition_metadata(folder: Path) -> TopicId | None:
 
 
 _PROMISE_LOCK: Final = threading.Lock()
-"""One lock for all logs: it is taken seldom, for a few instructions."""
+"""One lock for all logs: it is taken seldom, and held for a few instructions."""
 
 
 class LogBounds:

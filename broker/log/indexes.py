@@ -319,7 +319,7 @@ class OffsetIndex(IndexFile):
         self._append(relative, position)
 
     def lookup(self, offset: int, *, may_wait: bool = True) -> OffsetPosition:
-        """The last entry with an offset of at most `offset`; (base offset, 0) if there is none.
+        """The last entry with an offset of at most `offset`; without such an entry (base offset, 0).
 
         All lookups raise NotCached unless they may wait for the disk.
         """

@@ -140,7 +140,7 @@ class Log:
         return self._segments.all
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
-        """Set the topic id of a log that has none. Raises LogDirFailure, INCONSISTENT_TOPIC_ID."""
+        """Set the topic id of a log without one. Raises LogDirFailure, INCONSISTENT_TOPIC_ID."""
         with self.lock:
             if self.topic_id is None:
                 write_partition_metadata(self.folder, topic_id, self._files)

@@ -114,8 +114,8 @@ def prepare_records(
 ) -> ProducedBatches:
     """A producer's batches as they are to be stored: the same ones, or new ones where they must change.
 
-    Raises RecordsRefused; what `decode_fields` raises; CORRUPT_MESSAGE when a batch would decompress to more
-    than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS`, or takes more than
+    Raises RecordsRefused; the errors of `decode_fields`; CORRUPT_MESSAGE when a batch would decompress to
+    more than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS`, or takes more than
     `max.message.bytes` when it is recompressed. A batch that is larger already stays as it is.
     """
     view = produced.view

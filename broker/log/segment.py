@@ -337,7 +337,7 @@ class Segment(SegmentReader):
         self.time_index.close()
 
     def abandon(self) -> None:
-        """As `close`, for a deleted log: later reads raise LogGone."""
+        """Close the segment of a deleted log: later reads raise LogGone."""
         self.offset_index.abandon()
         self.time_index.abandon()
         self.file.abandon()

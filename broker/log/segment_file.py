@@ -165,7 +165,7 @@ class SegmentFile:
         """Fill the buffer with the bytes from a position; returns their number.
 
         Fills all of it if it may wait for the disk. Otherwise it reads the leading bytes that are in the page
-        cache, and raises NotCached if there are none. Other errors as in `mapping`.
+        cache, and raises NotCached if it can read nothing. Other errors as in `mapping`.
         """
         self.is_used = True
         done = 0

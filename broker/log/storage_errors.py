@@ -162,7 +162,7 @@ _failed_calls = _FailedCalls()
 def storage_error(
     path: Path, error: OSError, operation: Operation = Operation.WRITE, *, is_log_there: bool = True
 ) -> ApiError:
-    """The exception for an OSError by the table above, for the caller to raise.
+    """The exception that the caller must raise for an OSError, by the table above.
 
     LogDirFailure, StorageCallFailed (reported here), or LogGone.
     """

@@ -147,7 +147,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class MetricsEndpoint:
-    """See the module. ``page`` builds the answer; it is called on the threads of scrapes.
+    """``page`` builds the answer; it is called on the threads of scrapes.
 
     The constructor binds the port; it raises CannotBind.
     """

@@ -4,7 +4,7 @@ The lag of a partition is its high watermark less the committed offset, and neve
 unknown, the lag is omitted, and so are the sum and the maximum of that group, which would be too low.
 Offsets of partitions that no longer exist are shown without a lag.
 
-Names and labels are those of kafka_exporter where it has the metric, so that its dashboards and alerts work.
+Metrics of kafka_exporter keep their names and labels, so that its dashboards and alerts work.
 The sum and the maximum are of a whole group, as Redpanda's ``redpanda_kafka_consumer_group_lag_sum`` and
 ``…_lag_max`` are; kafka_exporter's sum is of one topic.
 

@@ -1,11 +1,11 @@
 """The ends of partitions for a consumer: from this broker's own replicas, else from their leaders.
 
-It uses the high watermark of a local leader, or of a local follower while that is in sync and so at most one
-fetch behind. For other partitions it sends each leader one request for all of them, to all leaders at the
-same time. Ends that have not arrived after `TIMEOUT_MS` are unknown.
+It uses the high watermark of a local leader, or of a local follower in sync, which lags by one fetch at most.
+For other partitions it sends each leader one request for all of them, to all leaders at the same time. Ends
+that have not arrived after `TIMEOUT_MS` are unknown.
 
 Called on the threads that serve metrics; blocks at most that long, or as long as the system's resolver if
-brokers are known by name. Takes only a partition's lock, for a moment.
+brokers are known by name. Takes only a partition's lock, and briefly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Led(NamedTuple):
 
 
 class PartitionEnds:
-    """See the module. ``listener`` is the inter-broker listener."""
+    """``listener`` is the inter-broker listener."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The rules of one client's connection, without a socket: what may be read, run and sent, and when to close.
+"""The rules of one client's connection, without a socket: when to read, run, send and close.
 
 Requests of one connection run one at a time and in order. A request that has run and is not yet answered (it
 waits in the purgatory) does not block the next one. Responses leave in the order of the requests.
@@ -123,7 +123,7 @@ class Pipeline:
     # Running
 
     def claim(self) -> Lane | None:
-        """The lane of the next request, for the caller to run it there; None if none may run now.
+        """The lane on which the caller must run the next request; None if no request may run now.
 
         The connection is claimed until `finish` returns None.
         """

@@ -39,7 +39,7 @@ class CannotBind(LocalError):
 
 
 def protected_listener(config: BrokerConfig) -> str | None:
-    """The listener of brokers alone. As in Kafka: if clients use it too, they cannot be told from brokers."""
+    """The listener of brokers alone. As in Kafka: clients that use it too look like brokers."""
     return config.inter_broker_listener_name if len(config.listeners) > 1 else None
 
 
@@ -70,7 +70,7 @@ class SocketServer:
         self.queues: dict[Lane, RequestQueue[Connection]] = {}
 
     def bind(self) -> None:
-        """Bind every listener; raises CannotBind, and then none is left bound."""
+        """Bind every listener; before it raises CannotBind, it closes all of them."""
         for listener in self._config.listeners:
             try:
                 listening = self._listening_socket(listener)

@@ -43,8 +43,6 @@ _LONGEST_REASON: Final = 500
 
 
 class DiskFailures:
-    """See the module."""
-
     def __init__(
         self,
         broker_id: BrokerId,

@@ -3,7 +3,7 @@
 A full fetch (epoch 0) may open a session. Later fetches of the session name only the partitions that they
 add, change or remove, and their answers contain only partitions with news. Each request carries the session's
 next epoch, which detects lost, repeated and late requests. A full fetch that names a session closes it. A
-fetch with epoch -1 stands alone.
+fetch with epoch -1 belongs to no session.
 
 Kafka checks every partition of a session in every fetch. Here a session is notified of changes, so the cost
 of a fetch depends on the changed partitions and not on the size of the session. The invariant: a partition
@@ -61,7 +61,7 @@ class SessionRequest(NamedTuple):
 
 
 class SessionPartition:
-    """One partition of a session: what its fetcher requests, and what it was sent last."""
+    """One partition of a session: the fetcher's last request, and the last answer to it."""
 
     __slots__ = ("item", "key", "sent_high_watermark", "sent_log_start_offset", "session")
 
@@ -159,7 +159,7 @@ class FetchSession(FetchSource):
         self._is_closed = False
         self._listeners = listeners
         self._by_key: dict[SessionKey, SessionPartition] = {}
-        # Ordered: the last served stands last, so that busy partitions take turns.
+        # In the order of service, the most recent last, so that busy partitions take turns.
         self._active: dict[SessionPartition, None] = {}
         # Partitions of unknown topic ids.
         self._nameless: set[SessionPartition] = set()
@@ -303,7 +303,7 @@ class FetchSessions(ABC):
     def __len__(self) -> int: ...
 
     def begin(self, request: SessionRequest) -> FetchSession | None:
-        """The session of an incremental request, which it has updated; None if the request stands alone.
+        """The session of an incremental request, updated by it; None for a request without a session.
 
         Raises the errors of `FetchSession.update`.
         """

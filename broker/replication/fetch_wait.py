@@ -110,7 +110,7 @@ class FixedItems(FetchSource):
 class FetchOutcome(NamedTuple):
     """The result of a fetch for one partition: either an error or a read.
 
-    ``log_start_offset`` is set with OFFSET_OUT_OF_RANGE: a follower that fell behind it restarts there.
+    ``log_start_offset`` is set with OFFSET_OUT_OF_RANGE: a follower with a lower offset restarts there.
     """
 
     item: FetchItem
@@ -196,7 +196,7 @@ class FetchReader:
         return FetchResult(outcomes, bytes_read, is_urgent, is_cold)
 
     def finish(self, params: FetchParams, result: FetchResult, answer: Callable[[FetchResult], None]) -> None:
-        """Answer a fetch once all its records are read: at once if none is cold, else from another thread.
+        """Answer a fetch once all its records are read: at once if all are cached, else from another thread.
 
         If too many fetches wait, it is answered with the records read so far, and the client fetches again.
         """

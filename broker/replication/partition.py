@@ -10,7 +10,7 @@ Guarantees:
 - the high watermark moves on five occasions: an append, a follower's fetch, becoming leader, an ISR change,
   the periodic check of the ISR. It only rises, except that a truncation lowers it to the log's end;
 - a request of an older or newer leader epoch than this replica's is refused (KIP-320);
-- the rules are those of `barnabas.broker.replication.rules`; time is an argument.
+- the rules are in `barnabas.broker.replication.rules`; time is an argument.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _READ_COMMITTED: Final = Isolation.READ_COMMITTED
 
 
 class Partition:
-    """See the module. ``max_lag_ms`` is ``replica.lag.time.max.ms``; times are monotonic milliseconds.
+    """``max_lag_ms`` is ``replica.lag.time.max.ms``; times are monotonic milliseconds.
 
     The public attributes are changed under the lock, and each may be read without it.
     """
@@ -343,7 +343,7 @@ class Partition:
     def readable_end(
         self, current_leader_epoch: int, isolation: Isolation, *, from_any_replica: bool = False
     ) -> Offset:
-        """Where `read` would end now; raises as `read`. Cheap and without the lock, for a first look."""
+        """The offset where `read` would end now; raises as `read`. A cheap estimate, without the lock."""
         self._check_readable(current_leader_epoch, from_any_replica)
         return self._end_for(isolation, self.log.log_end_offset)
 
@@ -370,7 +370,7 @@ class Partition:
             self._refuse_epoch(current_leader_epoch)
 
     def _refuse_epoch(self, given: int) -> None:
-        """The client is behind this replica (FENCED_LEADER_EPOCH) or ahead (UNKNOWN_LEADER_EPOCH)."""
+        """Refuse an epoch that is older (FENCED_LEADER_EPOCH) or newer (UNKNOWN_LEADER_EPOCH) than ours."""
         is_behind = given < self.leader_epoch
         raise api_error(
             ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -543,7 +543,7 @@ class Partition:
             return truncation
 
     def restart_at(self, leader_epoch: LeaderEpoch, offset: Offset) -> None:
-        """Drop all records and continue at the leader's log start; the leader has none of them either."""
+        """Drop all records and continue at the leader's log start; the leader does not have them either."""
         with self._lock:
             self._check_following(leader_epoch)
             self._restart_at(offset)

@@ -97,10 +97,8 @@ class DelayedProduce(DelayedOperation):
 
 
 class ReplicaManager:
-    """See the module.
-
-    The ``role_listeners`` are called, without any lock, for each partition whose role may have changed; they
-    may not block. ``_to_wake`` are the partitions with new records whose followers are not woken yet.
+    """The ``role_listeners`` are called, without any lock, for each partition whose role may have changed;
+    they may not block. ``_to_wake`` are the partitions with new records whose followers are not woken yet.
     ``_parked`` is the long poll of each follower, bounded by the number of brokers.
     """
 

@@ -1,4 +1,4 @@
-"""The values that a replica gives to its callers, and the words for what they want of it. Any thread."""
+"""The values that a replica returns, and the options that its callers pass. Any thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Role(Enum):
 
 
 class Isolation(Enum):
-    """How far a reader may read; the values are those of Kafka's protocol, -1 is ours."""
+    """How far a reader may read; 0 and up are the values of Kafka's protocol, -1 is ours."""
 
     FOLLOWER = -1
     """To the log end offset."""

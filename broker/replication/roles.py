@@ -128,7 +128,7 @@ class Fence:
 
 
 class RoleChanges:
-    """See the module. ``role_changed`` is called for each partition after a change, without the lock."""
+    """``role_changed`` is called for each partition after a change, without the lock."""
 
     def __init__(
         self,

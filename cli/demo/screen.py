@@ -1,4 +1,4 @@
-"""The demo's output: steps, progress and verdicts, for a terminal or a log file.
+"""The demo's output on a terminal or in a log file: steps, progress and verdicts.
 
 In a terminal progress is a moving bar; elsewhere it is an occasional line. With ``--json`` everything goes to
 stderr, so that stdout has only the report.

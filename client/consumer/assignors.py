@@ -248,7 +248,7 @@ class _StickyAssignment:
         self.counts = partitions_per_topic
         self.rank = {claim.member_id: index for index, claim in enumerate(self.claims)}
         self.held: dict[str, list[TopicPartition]] = {claim.member_id: [] for claim in self.claims}
-        # Topics with the same subscribers, whose partitions go to the same members.
+        # Topics with the same subscribers: their partitions go to the same members.
         takers = {
             topic: tuple(claim.member_id for claim in self.claims if topic in claim.topics)
             for topic in sorted(partitions_per_topic)

@@ -1,6 +1,6 @@
 """The consumer for threads: fetches ahead on a thread of its own, hands out whole polls.
 
-Guarantees are those of `barnabas.client.Consumer`. Iterating takes records from the last poll, one by one;
+It guarantees the same as `barnabas.client.Consumer`. Iterating takes records from the last poll, one by one;
 `position` and `commit` count only records that were handed out. One thread at a time may use it, and that
 thread calls the rebalance listener, whose methods are plain ones and may use the consumer.
 """

@@ -385,7 +385,7 @@ class Consumer(Client):
     async def committed(
         self, partitions: Iterable[Partition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offset of each partition, None where there is none."""
+        """The group's committed offset of each partition, or None."""
         group = self._grouped("asking for committed offsets")
         timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         return await group.offsets.fetch([TopicPartition(*tp) for tp in partitions], timeout_ms)

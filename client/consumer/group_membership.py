@@ -246,7 +246,7 @@ class Membership:
         self._move(MemberState.JOINING)
 
     def joined(self, member_id: str, generation_id: int, protocol: str, now: float) -> None:
-        """JoinGroup was answered: a new generation, whose assignment is still to come."""
+        """JoinGroup was answered: a new generation. SyncGroup will bring its assignment."""
         invariant(member_id != NO_MEMBER, "the coordinator gave a generation without a member id")
         self._move(MemberState.SYNCING)
         self.member_id, self.generation_id, self.protocol = member_id, generation_id, protocol

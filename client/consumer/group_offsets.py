@@ -1,8 +1,8 @@
 """The offsets of a group: fetches and commits them, by the user's call, in the background or automatically.
 
 A commit has the member id and generation of the moment when it was made. It is retried only while both are
-valid, because after a rebalance the partitions may belong to another member, whose newer offsets an old
-commit would overwrite.
+valid, because after a rebalance the partitions may belong to another member: an old commit would overwrite
+that member's newer offsets.
 
 An automatic commit covers the positions at the beginning of a poll. The records handed out before have been
 processed by then, so it never covers an unprocessed record. Bounded: retries end at a deadline; there is one
@@ -170,7 +170,7 @@ class CommittedOffsets:
     async def fetch(
         self, partitions: Collection[TopicPartition], timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Committed offsets, None where there is none. Raises RequestTimedOutLocally and permanent errors."""
+        """Committed offsets, or None, by partition. Raises RequestTimedOutLocally and permanent errors."""
         return await self._fetch(partitions, timeout_ms) if partitions else {}
 
     async def fetch_all(self, timeout_ms: int) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -256,7 +256,7 @@ class GroupCommits:
         self._tasks: set[asyncio.Task[None]] = set()
         self._automatic: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
-        """The exception of a callback, or a bug of ours in the background, for the next poll."""
+        """The next poll raises this: the exception of a callback, or of a bug of ours in the background."""
         self.due_at = self._after_interval(time.monotonic())
 
     def stop_automatic(self) -> None:

@@ -299,7 +299,7 @@ class GroupSession:
             return None
         await self.commits.automatic_now()
         if self.member.has_lost_partitions:
-            # The commit found the partitions lost, so there are none to revoke.
+            # During the commit the member lost its partitions, so there is nothing to revoke.
             return None
         failure = await self._call_listener(selection.listener.on_partitions_revoked, partitions)
         if remember and not self.member.has_lost_partitions:
@@ -450,7 +450,7 @@ class GroupSession:
         return True
 
     def _metadata_changed(self) -> None:
-        """The leader rejoins if the partitions differ from those that it assigned."""
+        """The leader rejoins if the topics no longer have the partitions that it assigned."""
         topics = self._join.led_topics
         if not topics or self._joining is not None or self._join.counts(topics) == self._join.led_counts:
             return

@@ -329,7 +329,7 @@ class PartitionState:
         return [_record_of(head + record + tail) for record in fields]
 
     def _decode_next(self) -> bool:
-        """Decode one batch; False if there is none. It may hold no record for the user."""
+        """Decode one batch; False without a batch. It may hold no record for the user."""
         if not self._chunks:
             return False
         chunk = self._chunks[0]

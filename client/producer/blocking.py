@@ -1,8 +1,8 @@
 """The producer for threads: appends in the caller's thread, sends on a thread of its own.
 
 `Producer.send` takes the accumulator's lock and appends. It waits for the other thread only for the first
-record of a topic or when `buffer_memory` is full. Guarantees are those of `barnabas.client.Producer`; records
-of different threads have no order among them.
+record of a topic or when `buffer_memory` is full. It guarantees the same as `barnabas.client.Producer`;
+records of different threads have no order among them.
 
 A producer that was not closed does not lose its buffer, because it is closed, with a ResourceWarning, when it
 is garbage-collected or the program ends. The delivery may then take up to `_UNCLOSED_CLOSE_MS`.
@@ -108,7 +108,7 @@ class Producer(BlockingClient[_producer.Producer]):
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> RecordFuture:
-        """Take a record; arguments and errors as those of `barnabas.client.Producer.send`.
+        """Take a record; arguments and errors as in `barnabas.client.Producer.send`.
 
         ``on_delivery`` is called on the producer's own thread and must not block.
         """

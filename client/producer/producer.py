@@ -217,7 +217,7 @@ class Producer(Client):
         timestamp_ms: int,
         is_sticky: bool,
     ) -> tuple[ProducerBatch, int]:
-        """Append after the queue's open batch refused, because it is full or there is none."""
+        """Append when the queue has no open batch, or it is full."""
         accumulator, sender = self._parts()
         if queue.open is not None:
             # Let the full batch be sent even if the caller sends without ever waiting.

@@ -64,7 +64,7 @@ _NOT_WRITTEN: Final = frozenset(
 )
 """Codes that a broker returns before it appends; after any other the batch may be in the log."""
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
-"""Codes that mean, for the oldest batch, that its numbers do not follow the broker's last ones."""
+"""Errors of the oldest batch that mean: its numbers do not follow the broker's last ones."""
 _GATHER_S: Final = 0.05
 """The time that the open batch collects records while others of its partition are in flight."""
 
@@ -287,7 +287,7 @@ class Sender:
         return batch, max(queue.retry_at, batch.created_at + wait_s)
 
     def _identify(self, queue: PartitionQueue) -> bool:
-        """Give a partition the producer id; False if there is none."""
+        """Give a partition the producer id; False if we have no id yet."""
         failure = self.identities.failure
         if failure is not None:
             while (batch := queue.oldest) is not None:
@@ -491,7 +491,7 @@ class Sender:
         self._accumulator.abandon(queue, error)
 
     def fail_all(self, error: BarnabasError) -> None:
-        """Fail all unfinished batches, for a close that does not wait any longer, or after a bug of ours."""
+        """Fail all unfinished batches: a close waits no longer, or a bug of ours ended the sender."""
         with self._accumulator.lock:
             for queue in list(self._accumulator.active.values()):
                 self._abandon(queue, error)

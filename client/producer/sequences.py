@@ -167,7 +167,7 @@ class Pipeline:
             self.is_other_log = self.is_other_log or (base_offset <= self.last_offset and self.is_numbered)
             self.last_offset = base_offset
         if self.is_other_log:
-            # This log may have none of the earlier batches.
+            # This log may lack all earlier batches.
             self._forget(batch)
             self.restart()
             return

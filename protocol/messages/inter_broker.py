@@ -37,7 +37,7 @@ class LiveBroker:
 
 @s.message
 class LeaderAndIsrPartition:
-    """``partition_epoch`` is the version of the state znode, for the leader's compare-and-set."""
+    """``partition_epoch`` is the version of the state znode; the leader's compare-and-set needs it."""
 
     partition_index: int = s.int32()
     controller_epoch: int = s.int32()

@@ -9,9 +9,8 @@ UNKNOWN_VOLUME_BYTES = -1
 
 @s.message
 class DescribeLogDirsPartition:
-    """``offset_lag`` is the replica's lag behind the high watermark (a future one: behind the current).
-
-    ``partition_size`` is in bytes.
+    """``partition_size`` is in bytes. ``offset_lag`` is the distance from the replica's end to the high
+    watermark, or for a future replica to the end of the current one.
     """
 
     partition_index: int = s.int32()

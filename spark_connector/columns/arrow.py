@@ -3,7 +3,7 @@
 The columns have the names and types of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
 timestampType, headers. A caller names some of them, in any order; only those are decoded.
 
-A builder belongs to one thread at a time; what it returns is immutable.
+A builder belongs to one thread at a time; the arrays that it returns are immutable.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ArrowBuilder:
 
 
 def binary_array(column: BinaryColumn, kind: pa.DataType | None = None) -> pa.Array:
-    """A column of bytes as an Arrow array over the same memory; `kind` may be string for what is UTF-8."""
+    """A column of bytes as an Arrow array over the same memory; `kind` may be string if it is UTF-8."""
     return pa.Array.from_buffers(
         pa.binary() if kind is None else kind,
         len(column.offsets) - 1,

@@ -58,7 +58,7 @@ class _Piece(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The rows from ``first`` to before ``end``, whose bytes are in this data."""
+    """The bytes of the rows from ``first`` to before ``end``."""
 
     data: Bytes
     first: int
