@@ -83,6 +83,11 @@ class GroupRig:
         response = self.answer(token)
         return None if response is None else ErrorCode(response.error_code)
 
+    def committed_error(self) -> ErrorCode:
+        """The error of a commit of one partition."""
+        error: ErrorCode = self.answer("commit").popitem()[1]
+        return error
+
     def settle(self, error: ErrorCode = ErrorCode.NONE, base_offset: int = 1) -> None:
         """Report the outcome of the oldest append."""
         append = self.appends.pop(0)
@@ -158,6 +163,20 @@ class GroupRig:
 
     def commit_from_outside(self, token: str = "commit", **values: Any) -> None:
         self.commit("", token, **{"member_id": "", "generation_id": -1, **values})
+
+    # ---- requests that are answered at once, with an error or without
+
+    def join_error(self, name: str, options: JoinOptions = OLD_CLIENT, **values: Any) -> ErrorCode | None:
+        self.join(name, options, **values)
+        return self.error(name)
+
+    def sync_error(self, name: str, **values: Any) -> ErrorCode | None:
+        self.sync(name, **values)
+        return self.error(name)
+
+    def commit_error(self, name: str, **values: Any) -> ErrorCode:
+        self.commit(name, **values)
+        return self.committed_error()
 
     # ---- whole rounds
 

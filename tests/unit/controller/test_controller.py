@@ -87,6 +87,13 @@ def desk() -> Desk:
     return Desk()
 
 
+@pytest.fixture
+def elected(desk: Desk) -> Desk:
+    """The broker is the controller."""
+    assert desk.look().is_active
+    return desk
+
+
 def test_a_broker_is_elected_if_there_is_no_controller(desk: Desk) -> None:
     controller = desk.look()
     assert controller.is_active
@@ -105,68 +112,57 @@ def test_no_election_while_another_broker_is_the_controller(desk: Desk) -> None:
         _ = controller.live_brokers
 
 
-def test_reading_our_own_node_again_changes_nothing(desk: Desk) -> None:
-    desk.look()
-    desk.look()
-    assert len(desk.channels) == 1
-    assert desk.controller.epoch == 1
+def test_reading_our_own_node_again_changes_nothing(elected: Desk) -> None:
+    elected.look()
+    assert len(elected.channels) == 1
+    assert elected.controller.epoch == 1
 
 
-def test_a_controller_resigns_if_another_broker_owns_the_node(desk: Desk) -> None:
-    desk.look()
-    desk.zookeeper.take_over(2)
-    desk.look()
-    assert not desk.controller.is_active
-    assert desk.channels[0].is_stopped
-    assert desk.controller.active_broker_id == 2
+def test_a_controller_resigns_if_another_broker_owns_the_node(elected: Desk) -> None:
+    elected.zookeeper.take_over(2)
+    assert not elected.look().is_active
+    assert elected.channels[0].is_stopped
+    assert elected.controller.active_broker_id == 2
 
 
-def test_a_node_deleted_by_hand_causes_an_election(desk: Desk) -> None:
-    desk.look()
-    desk.zookeeper.remove_controller()
-    desk.look()
-    assert desk.controller.epoch == 2
-    assert [channels.is_stopped for channels in desk.channels] == [True, False]
+def test_a_node_deleted_by_hand_causes_an_election(elected: Desk) -> None:
+    elected.zookeeper.remove_controller()
+    elected.look()
+    assert elected.controller.epoch == 2
+    assert [channels.is_stopped for channels in elected.channels] == [True, False]
 
 
-def test_a_write_that_finds_a_newer_epoch_ends_the_term(desk: Desk) -> None:
-    desk.look()
-    desk.zookeeper.take_over(2)
-    desk.zookeeper.epoch = ControllerEpoch(2)
-    desk.zookeeper.add_topic("t", {0: (1, 2)})
-    desk.controller.process(events.TopicChange())
-    assert not desk.controller.is_active
-    assert desk.zookeeper.states == {}
-    assert desk.controller._queue.take(0) == events.ControllerChange()
+def test_a_write_that_finds_a_newer_epoch_ends_the_term(elected: Desk) -> None:
+    elected.zookeeper.take_over(2)
+    elected.zookeeper.epoch = ControllerEpoch(2)
+    elected.zookeeper.add_topic("t", {0: (1, 2)})
+    elected.controller.process(events.TopicChange())
+    assert not elected.controller.is_active
+    assert elected.zookeeper.states == {}
+    assert elected.controller._queue.take(0) == events.ControllerChange()
 
 
-def test_a_changed_epoch_ends_the_term_although_the_node_is_ours(desk: Desk) -> None:
-    desk.look()
-    desk.zookeeper.epoch = ControllerEpoch(7)
-    desk.look()
-    assert not desk.controller.is_active
-    desk.look()
-    assert desk.controller.epoch == 8
+def test_a_changed_epoch_ends_the_term_although_the_node_is_ours(elected: Desk) -> None:
+    elected.zookeeper.epoch = ControllerEpoch(7)
+    assert not elected.look().is_active
+    elected.look()
+    assert elected.controller.epoch == 8
 
 
-def test_repeated_reads_leave_one_watch(desk: Desk) -> None:
-    desk.look()
-    desk.look()
-    assert len(desk.watches) == 1
+def test_repeated_reads_leave_one_watch(elected: Desk) -> None:
+    elected.look()
+    assert len(elected.watches) == 1
 
 
-def test_an_expired_session_ends_the_term_until_the_broker_has_registered_again(desk: Desk) -> None:
-    desk.look()
-    desk.controller._session_changed(SessionEvent.EXPIRED)
-    desk.zookeeper.remove_controller()
-    assert desk.controller._queue.take(0) == events.SessionExpired()
-    desk.controller.process(events.SessionExpired())
-    assert not desk.controller.is_active
-    desk.look()
-    assert not desk.controller.is_active
-    desk.controller._session_changed(SessionEvent.RENEWED)
-    desk.look()
-    assert desk.controller.is_active
+def test_an_expired_session_ends_the_term_until_the_broker_has_registered_again(elected: Desk) -> None:
+    elected.controller._session_changed(SessionEvent.EXPIRED)
+    elected.zookeeper.remove_controller()
+    assert elected.controller._queue.take(0) == events.SessionExpired()
+    elected.controller.process(events.SessionExpired())
+    assert not elected.controller.is_active
+    assert not elected.look().is_active
+    elected.controller._session_changed(SessionEvent.RENEWED)
+    assert elected.look().is_active
 
 
 def test_an_expiry_reported_after_the_next_election_leaves_a_controller(desk: Desk) -> None:
@@ -181,16 +177,13 @@ def test_an_expiry_reported_after_the_next_election_leaves_a_controller(desk: De
 
 
 @pytest.mark.parametrize("trouble", [ZooKeeperUnavailable("away"), SessionLost("gone")])
-def test_an_unreachable_zookeeper_ends_the_term_and_is_retried(desk: Desk, trouble: Exception) -> None:
-    desk.look()
-    desk.trouble = trouble
-    desk.look()
-    assert not desk.controller.is_active
-    assert desk.controller._must_retry
-    desk.trouble = None
-    desk.look()
-    assert desk.controller.is_active
-    assert not desk.controller._must_retry
+def test_an_unreachable_zookeeper_ends_the_term_and_is_retried(elected: Desk, trouble: Exception) -> None:
+    elected.trouble = trouble
+    assert not elected.look().is_active
+    assert elected.controller._must_retry
+    elected.trouble = None
+    assert elected.look().is_active
+    assert not elected.controller._must_retry
 
 
 def test_a_dead_controller_is_replaced(desk: Desk) -> None:
@@ -218,15 +211,14 @@ def test_a_term_that_begins_with_a_death_replaces_the_dead_leaders_at_once(desk:
     assert desk.controller.live_brokers == (1, 2)
 
 
-def test_a_pausing_broker_does_not_replace_a_dead_controller(desk: Desk) -> None:
-    desk.look()
-    desk.trouble = KeyError("a bug")
-    desk.look()
-    desk.trouble = None
-    desk.zookeeper.take_over(2)
-    assert desk.node is not None
-    desk.controller.process(events.ControllerGone(desk.node))
-    assert not desk.controller.is_active
+def test_a_pausing_broker_does_not_replace_a_dead_controller(elected: Desk) -> None:
+    elected.trouble = KeyError("a bug")
+    elected.look()
+    elected.trouble = None
+    elected.zookeeper.take_over(2)
+    assert elected.node is not None
+    elected.controller.process(events.ControllerGone(elected.node))
+    assert not elected.controller.is_active
 
 
 def test_the_report_of_an_earlier_controllers_death_changes_nothing(desk: Desk) -> None:
@@ -237,15 +229,14 @@ def test_the_report_of_an_earlier_controllers_death_changes_nothing(desk: Desk) 
     assert not desk.controller.is_active
 
 
-def test_events_of_an_earlier_terms_channels_are_ignored(desk: Desk) -> None:
-    desk.look()
-    desk.zookeeper.remove_controller()
-    desk.look()
-    epoch = desk.epoch_of(2)
-    desk.controller.process(events.BrokerSuspected(ControllerEpoch(1), BrokerId(2), epoch))
-    assert desk.controller.live_brokers == (1, 2)
-    desk.controller.process(events.BrokerSuspected(ControllerEpoch(2), BrokerId(2), epoch))
-    assert desk.controller.live_brokers == (1,)
+def test_events_of_an_earlier_terms_channels_are_ignored(elected: Desk) -> None:
+    elected.zookeeper.remove_controller()
+    elected.look()
+    epoch = elected.epoch_of(2)
+    elected.controller.process(events.BrokerSuspected(ControllerEpoch(1), BrokerId(2), epoch))
+    assert elected.controller.live_brokers == (1, 2)
+    elected.controller.process(events.BrokerSuspected(ControllerEpoch(2), BrokerId(2), epoch))
+    assert elected.controller.live_brokers == (1,)
 
 
 def test_a_controlled_shutdown_is_always_answered(desk: Desk) -> None:
@@ -263,8 +254,7 @@ def test_a_term_that_cannot_start_closes_its_channels(desk: Desk, monkeypatch: p
         raise ZooKeeperUnavailable("away")
 
     monkeypatch.setattr(ClusterStore, "deletion_requests", unavailable)
-    desk.look()
-    assert not desk.controller.is_active
+    assert not desk.look().is_active
     assert desk.channels[0].is_stopped
 
 
@@ -284,39 +274,32 @@ def test_the_thread_handles_events_and_resigns_at_the_end(desk: Desk) -> None:
     assert desk.fatal == []
 
 
-def test_an_unforeseen_error_ends_the_term_but_not_the_broker(desk: Desk) -> None:
-    desk.look()
-    desk.trouble = KeyError("a bug")
-    desk.look()
-    assert not desk.controller.is_active
-    assert desk.channels[0].is_stopped
+def test_an_unforeseen_error_ends_the_term_but_not_the_broker(elected: Desk) -> None:
+    elected.trouble = KeyError("a bug")
+    assert not elected.look().is_active
+    assert elected.channels[0].is_stopped
     # Deleted, so that another broker can be elected.
-    assert desk.node is None
-    desk.trouble = None
-    desk.look()
-    assert not desk.controller.is_active
-    assert desk.controller._must_retry
-    desk.clock.time_s += 1.0
-    desk.look()
-    assert desk.controller.is_active
-    assert desk.fatal == []
+    assert elected.node is None
+    elected.trouble = None
+    assert not elected.look().is_active
+    assert elected.controller._must_retry
+    elected.clock.time_s += 1.0
+    assert elected.look().is_active
+    assert elected.fatal == []
 
 
-def test_an_error_after_a_thousand_others_does_not_end_the_broker(desk: Desk) -> None:
-    desk.look()
-    desk.controller._failures, desk.controller._failed_at_s = 5_000, desk.clock.time_s
-    desk.trouble = KeyError("a bug")
-    desk.look()
-    assert not desk.controller.is_active
-    assert desk.fatal == []
+def test_an_error_after_a_thousand_others_does_not_end_the_broker(elected: Desk) -> None:
+    elected.controller._failures, elected.controller._failed_at_s = 5_000, elected.clock.time_s
+    elected.trouble = KeyError("a bug")
+    assert not elected.look().is_active
+    assert elected.fatal == []
 
 
-def test_events_in_between_do_not_end_the_retries(desk: Desk) -> None:
-    desk.look()
-    desk.trouble = ZooKeeperUnavailable("away")
-    desk.look()
-    desk.controller.process(events.BrokerChange())
-    assert desk.controller._must_retry
+def test_events_in_between_do_not_end_the_retries(elected: Desk) -> None:
+    elected.trouble = ZooKeeperUnavailable("away")
+    elected.look()
+    elected.controller.process(events.BrokerChange())
+    assert elected.controller._must_retry
 
 
 def test_a_broker_that_fails_repeatedly_pauses_longer_each_time(
@@ -339,8 +322,7 @@ def test_a_broker_that_fails_repeatedly_pauses_longer_each_time(
     assert all(channels.is_stopped for channels in desk.channels)
     monkeypatch.undo()
     desk.clock.time_s += 30.0
-    desk.look()
-    assert desk.controller.is_active
+    assert desk.look().is_active
 
 
 def test_after_a_failed_link_everything_is_sent_again(desk: Desk) -> None:
@@ -353,11 +335,10 @@ def test_after_a_failed_link_everything_is_sent_again(desk: Desk) -> None:
     assert desk.channels[0].full_requests(2)
 
 
-def test_failed_channels_end_the_term(desk: Desk) -> None:
-    desk.look()
-    desk.controller.process(events.ChannelsFailed(ControllerEpoch(1), KeyError("a bug")))
-    assert not desk.controller.is_active
-    assert desk.node is None
+def test_failed_channels_end_the_term(elected: Desk) -> None:
+    elected.controller.process(events.ChannelsFailed(ControllerEpoch(1), KeyError("a bug")))
+    assert not elected.controller.is_active
+    assert elected.node is None
 
 
 def test_without_a_controller_the_active_broker_is_minus_one(desk: Desk) -> None:

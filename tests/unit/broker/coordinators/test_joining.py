@@ -19,16 +19,14 @@ S = GroupState
 @pytest.mark.parametrize("session_timeout_ms", [-1, 0, 5_999, 300_001, 2**31 - 1])
 def test_a_session_timeout_outside_the_range_is_refused(session_timeout_ms: int) -> None:
     rig = GroupRig(max_session_timeout_ms=300_000)
-    rig.join("m", session_timeout_ms=session_timeout_ms)
-    assert rig.error("m") is E.INVALID_SESSION_TIMEOUT
+    assert rig.join_error("m", session_timeout_ms=session_timeout_ms) is E.INVALID_SESSION_TIMEOUT
     assert (rig.state, rig.group.member_count) == (S.EMPTY, 0)
 
 
 @pytest.mark.parametrize("session_timeout_ms", [6_000, 300_000])
 def test_a_session_timeout_at_the_ends_of_the_range_is_accepted(session_timeout_ms: int) -> None:
     rig = GroupRig(max_session_timeout_ms=300_000)
-    rig.join("m", session_timeout_ms=session_timeout_ms)
-    assert rig.error("m") is E.NONE
+    assert rig.join_error("m", session_timeout_ms=session_timeout_ms) is E.NONE
 
 
 @pytest.mark.parametrize(("given", "expected"), [(-1, 10_000), (0, 10_000), (1, 1), (45_000, 45_000)])
@@ -71,14 +69,12 @@ def test_a_pending_id_expires(rig: GroupRig) -> None:
     rig.pass_time(9_999)
     assert rig.error("m") is E.MEMBER_ID_REQUIRED
     rig.pass_time(1)
-    rig.join("m", NEW_CLIENT)
-    assert rig.error("m") is E.UNKNOWN_MEMBER_ID
+    assert rig.join_error("m", NEW_CLIENT) is E.UNKNOWN_MEMBER_ID
 
 
 def test_a_rebalance_waits_for_pending_ids(rig: GroupRig) -> None:
     rig.stable("m")
-    rig.join("x", NEW_CLIENT)
-    assert rig.error("x") is E.MEMBER_ID_REQUIRED
+    assert rig.join_error("x", NEW_CLIENT) is E.MEMBER_ID_REQUIRED
     rig.join("m")
     assert rig.state is S.PREPARING_REBALANCE
     rig.join("x", NEW_CLIENT)
@@ -104,8 +100,7 @@ def test_a_rebalance_continues_when_a_pending_id_leaves_or_expires() -> None:
 def test_a_static_member_cannot_use_a_pending_id(rig: GroupRig) -> None:
     rig.join("m", NEW_CLIENT)
     rig.answer("m")
-    rig.join("m", NEW_CLIENT, **STATIC)
-    assert rig.error("m") is E.UNKNOWN_MEMBER_ID
+    assert rig.join_error("m", NEW_CLIENT, **STATIC) is E.UNKNOWN_MEMBER_ID
 
 
 def test_the_number_of_pending_ids_is_bounded(rig: GroupRig) -> None:
@@ -113,17 +108,14 @@ def test_the_number_of_pending_ids_is_bounded(rig: GroupRig) -> None:
         rig.join(f"m{number}", NEW_CLIENT)
     assert len(rig.group._members.pending) == MAX_PENDING_MEMBERS
     rig.answers.clear()
-    rig.join("m4", NEW_CLIENT)
-    assert rig.error("m4") is E.UNKNOWN_MEMBER_ID
-    rig.join("m5", NEW_CLIENT)
-    assert rig.error("m5") is E.NONE
+    assert rig.join_error("m4", NEW_CLIENT) is E.UNKNOWN_MEMBER_ID
+    assert rig.join_error("m5", NEW_CLIENT) is E.NONE
 
 
 def test_a_full_group_refuses_new_members() -> None:
     rig = GroupRig(max_size=2)
     rig.stable("m", "n")
-    rig.join("x")
-    assert rig.error("x") is E.GROUP_MAX_SIZE_REACHED
+    assert rig.join_error("x") is E.GROUP_MAX_SIZE_REACHED
     assert rig.state is S.STABLE
     rig.leave("n")
     rig.join("x")
@@ -137,8 +129,7 @@ def test_the_first_members_to_join_a_full_group_stay() -> None:
     rig.join("m")
     rig.join("x")
     assert rig.answer("x") is None
-    rig.join("n")
-    assert rig.error("n") is E.GROUP_MAX_SIZE_REACHED
+    assert rig.join_error("n") is E.GROUP_MAX_SIZE_REACHED
     assert [rig.error("m"), rig.error("x")] == [E.NONE, E.NONE]
     assert rig.heartbeat("n") is E.UNKNOWN_MEMBER_ID
 
@@ -207,8 +198,7 @@ def test_the_common_protocol_with_most_votes_wins(mine: list[str], expected: str
     ],
 )
 def test_a_first_member_must_name_its_protocols(values: dict[str, object], rig: GroupRig) -> None:
-    rig.join("m", **values)
-    assert rig.error("m") is E.INCONSISTENT_GROUP_PROTOCOL
+    assert rig.join_error("m", **values) is E.INCONSISTENT_GROUP_PROTOCOL
     assert rig.state is S.EMPTY
 
 
@@ -223,8 +213,7 @@ def test_a_first_member_must_name_its_protocols(values: dict[str, object], rig: 
 def test_a_member_without_a_protocol_in_common_is_refused(values: dict[str, object], rig: GroupRig) -> None:
     rig.stable("m")
     for name in ("x", "m"):
-        rig.join(name, **values)
-        assert rig.error(name) is E.INCONSISTENT_GROUP_PROTOCOL
+        assert rig.join_error(name, **values) is E.INCONSISTENT_GROUP_PROTOCOL
     assert rig.state is S.STABLE
 
 
