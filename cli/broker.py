@@ -65,6 +65,6 @@ def await_zookeeper(servers: list[Endpoint], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not any(is_serving(server) for server in servers):
         if time.monotonic() >= deadline:
-            asked = ", ".join(map(str, servers))
-            raise CommandError(f"no ZooKeeper answered at {asked} within {timeout_s:g} s", NOT_REACHABLE)
+            addresses = ", ".join(map(str, servers))
+            raise CommandError(f"no ZooKeeper answered at {addresses} within {timeout_s:g} s", NOT_REACHABLE)
         time.sleep(_POLL_INTERVAL_S)

@@ -142,13 +142,13 @@ async def _rows(admin: Admin, groups: Mapping[str, GroupDescription]) -> dict[st
         for name, group in groups.items()
     }
     led = {
-        TopicPartition(name, found.partition)
+        TopicPartition(name, partition.partition)
         for name, topic in (await _topics(admin)).items()
-        for found in topic.partitions
-        if found.leader != NO_BROKER
+        for partition in topic.partitions
+        if partition.leader != NO_BROKER
     }
     ends = await admin.list_offsets(
-        {tp: LATEST for wanted in partitions.values() for tp in wanted if tp in led}
+        {tp: LATEST for of_group in partitions.values() for tp in of_group if tp in led}
     )
     return {name: _rows_of(group, partitions[name], committed[name], ends) for name, group in groups.items()}
 
@@ -274,9 +274,9 @@ async def _lag(options: argparse.Namespace, bootstrap: str) -> None:
 async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
         before = {
-            tp: found.offset
-            for tp, found in (await admin.group_offsets(options.group)).items()
-            if found is not None
+            tp: committed.offset
+            for tp, committed in (await admin.group_offsets(options.group)).items()
+            if committed is not None
         }
         after = await _new_offsets(options, admin, before)
         if not after:

@@ -102,25 +102,25 @@ def _check_batch(window: Window, position: int) -> BatchHeader:
 
 def _dump_log(path: Path, options: argparse.Namespace) -> Damage | None:
     batches = records = size = 0
-    for found in read_batches(path):
-        if isinstance(found, Damage):
-            return found
+    for batch in read_batches(path):
+        if isinstance(batch, Damage):
+            return batch
         if options.max is not None and batches >= options.max:
             break
         batches += 1
-        records += found.header.record_count
-        size += found.header.size_bytes
+        records += batch.header.record_count
+        size += batch.header.size_bytes
         try:
             # Control batches hold markers, not user records.
-            content = decode_records(found.data, check_crc=False) if options.deep else []
+            content = decode_records(batch.data, check_crc=False) if options.deep else []
         except ApiError as error:
-            return Damage(found.position, str(error))
+            return Damage(batch.position, str(error))
         if options.json:
             print_json(
-                _batch_object(found) | ({"records": [record_object(r) for r in content]} if content else {})
+                _batch_object(batch) | ({"records": [record_object(r) for r in content]} if content else {})
             )
         else:
-            print(_batch_line(found))
+            print(_batch_line(batch))
             for record in content:
                 print(f"    {_record_line(record)}")
     if not options.json:
@@ -172,11 +172,11 @@ def _batch_line(batch: DumpedBatch) -> str:
 
 def record_object(record: Record) -> dict[str, Any]:
     """A record as plain data for JSON."""
-    found: dict[str, Any] = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
-    found |= field("key", record.key) | field("value", record.value)
+    fields: dict[str, Any] = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
+    fields |= field("key", record.key) | field("value", record.value)
     if record.headers:
-        found["headers"] = [{"name": name} | field("value", value) for name, value in record.headers]
-    return found
+        fields["headers"] = [{"name": name} | field("value", value) for name, value in record.headers]
+    return fields
 
 
 def _record_line(record: Record) -> str:
@@ -207,13 +207,13 @@ def _dump_index(path: Path, options: argparse.Namespace) -> Damage | None:
             break
         shown += 1
         if is_time:
-            found = {"timestamp_ms": first, "offset": base + second}
+            fields = {"timestamp_ms": first, "offset": base + second}
         else:
-            found = {"offset": base + first, "position": second}
+            fields = {"offset": base + first, "position": second}
         if options.json:
-            print_json(found)
+            print_json(fields)
         else:
-            print("  ".join(f"{name} {value}" for name, value in found.items()))
+            print("  ".join(f"{name} {value}" for name, value in fields.items()))
     if not options.json:
         print(count(shown, "entry").replace("entrys", "entries"))
     return None

@@ -95,10 +95,10 @@ def _damaged(log_dir: LogDir, names: Sequence[str]) -> list[LogVerdict]:
 
 
 def _broker_id(log_dir: LogDir) -> int:
-    found = (log_dir.read_meta() or {}).get("broker.id", "")
-    if not found.isdecimal():
+    text = (log_dir.read_meta() or {}).get("broker.id", "")
+    if not text.isdecimal():
         raise CommandError(f"{log_dir.path}: meta.properties names no broker.id", FAILED)
-    return int(found)
+    return int(text)
 
 
 def _refusals(damaged: Sequence[LogVerdict], broker_id: int, bootstrap: str | None) -> list[str]:

@@ -148,13 +148,13 @@ class Cluster:
     @contextmanager
     def asking_about(self, names: Iterable[str]) -> Iterator[None]:
         """Include these topics in every refresh within the block; forget them after it unless watched."""
-        asked = Counter(names)
-        self._asked += asked
+        uses = Counter(names)
+        self._asked += uses
         try:
             yield
         finally:
-            self._asked -= asked
-            for name in asked.keys() - self._asked.keys() - self._topics:
+            self._asked -= uses
+            for name in uses.keys() - self._asked.keys() - self._topics:
                 self.cache.forget(name)
 
     async def topic(self, name: str, timeout_ms: int, *, watches: bool = False) -> TopicInfo:
@@ -542,20 +542,20 @@ async def first_answer(
     ``failed`` is called for each BarnabasError and may append to ``upcoming``. Raises any other error of
     ``ask``. Open requests are cancelled at the end, also if the caller is cancelled.
     """
-    asked: dict[asyncio.Task[R], tuple[K, float]] = {}
+    open_requests: dict[asyncio.Task[R], tuple[K, float]] = {}
     try:
-        while upcoming or asked:
+        while upcoming or open_requests:
             if upcoming:
                 candidate = upcoming.popleft()
-                asked[asyncio.create_task(ask(candidate))] = candidate, time.monotonic()
+                open_requests[asyncio.create_task(ask(candidate))] = candidate, time.monotonic()
             done, _ = await asyncio.wait(
-                asked,
+                open_requests,
                 timeout=hedge.seconds if upcoming else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             # Answers first: a failure does not matter if another candidate has answered.
             for task in sorted(done, key=lambda task: task.exception() is not None):
-                candidate, asked_at = asked.pop(task)
+                candidate, asked_at = open_requests.pop(task)
                 error = task.exception()
                 if error is None:
                     hedge.answered(time.monotonic() - asked_at)
@@ -564,6 +564,6 @@ async def first_answer(
                     raise error
                 failed(candidate, error)
     finally:
-        for task in asked:
+        for task in open_requests:
             task.cancel()
     return None

@@ -124,7 +124,7 @@ async def ask_for_offsets(
         )
         topics.setdefault(tp.topic, []).append(partition)
     request = ListOffsetsRequest(
-        topics=[ListOffsetsTopic(name=name, partitions=asked) for name, asked in topics.items()]
+        topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
     )
     timeout_ms = min(timeout_ms, cluster.config.request_timeout_ms)
     try:

@@ -178,10 +178,10 @@ class FailureDetector:
 
     def _registration(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> _Registration:
         """The registration with this epoch; an earlier one is empty and not kept."""
-        known = self._registrations.get(broker)
-        if known is None or known.broker_epoch < broker_epoch:
-            known = self._registrations[broker] = _Registration(broker_epoch)
-        return known if known.broker_epoch == broker_epoch else _Registration(NO_BROKER_EPOCH)
+        newest = self._registrations.get(broker)
+        if newest is None or newest.broker_epoch < broker_epoch:
+            newest = self._registrations[broker] = _Registration(broker_epoch)
+        return newest if newest.broker_epoch == broker_epoch else _Registration(NO_BROKER_EPOCH)
 
 
 def connect(endpoint: Endpoint, last: Address | None) -> tuple[ConnectResult, socket.socket | None]:

@@ -182,10 +182,14 @@ class ControllerTerm:
 
     def _brokers_changed(self) -> None:
         current = self._store.brokers(self._watch(events.BrokerChange()))
-        known = self.context.registrations
-        bounced = {b for b in current if b in known and current[b].broker_epoch != known[b].broker_epoch}
-        dead = known.keys() - current.keys()
-        new = current.keys() - known.keys()
+        registrations = self.context.registrations
+        bounced = {
+            b
+            for b in current
+            if b in registrations and current[b].broker_epoch != registrations[b].broker_epoch
+        }
+        dead = registrations.keys() - current.keys()
+        new = current.keys() - registrations.keys()
         if not (bounced or dead or new):
             return
         log.info(
@@ -351,12 +355,12 @@ class ControllerTerm:
         """Elect leaders for partitions that are new in the context."""
         new = [tp for tp in partitions if tp not in self.context.leadership]
         # The partitions of a topic that was unreadable before may have a state already.
-        known = [tp for tp in partitions if tp in self.context.leadership]
+        existing = [tp for tp in partitions if tp in self.context.leadership]
         replicas = self.context.replicas_of_partitions(partitions)
         self._partitions.move(partitions, PartitionState.NEW)
         self._replicas.move(replicas, ReplicaState.NEW)
         self._partitions.move(new, PartitionState.ONLINE)
-        self._partitions.move(known, PartitionState.OFFLINE)
+        self._partitions.move(existing, PartitionState.OFFLINE)
         self._partitions.trigger_online()
         live = self.context.live_or_shutting_down
         self._replicas.move([r for r in replicas if r.broker in live], ReplicaState.ONLINE)
@@ -418,8 +422,8 @@ class ControllerTerm:
     def _isr_changed(self) -> None:
         changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
         changed = {tp for partitions in changes.values() for tp in partitions}
-        known = [tp for tp in changed if self.context.replicas_of(tp)]
-        for tp, state in self._store.partition_states(known).items():
+        assigned = [tp for tp in changed if self.context.replicas_of(tp)]
+        for tp, state in self._store.partition_states(assigned).items():
             former = self.context.leadership.get(tp)
             if former is not None and state.partition_epoch <= former.partition_epoch:
                 continue
@@ -432,7 +436,7 @@ class ControllerTerm:
                 list(state.isr),
                 state.leader,
             )
-        self._batch.add_metadata_for_all(known)
+        self._batch.add_metadata_for_all(assigned)
         self._writer.delete_isr_changes(changes)
 
     def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:

@@ -181,7 +181,11 @@ class TopicAdmin:
                 raise api_error(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"the topic {topic.name!r} is being deleted"
                 )
-            assignments = None if topic.assignments is None else [one.broker_ids for one in topic.assignments]
+            assignments = (
+                None
+                if topic.assignments is None
+                else [assignment.broker_ids for assignment in topic.assignments]
+            )
             added = added_partitions(
                 topic.name, current.partitions, topic.count, assignments, self._controller.live_brokers
             )
@@ -196,7 +200,7 @@ class TopicAdmin:
         )
 
     def _create(self, topic: CreatableTopic, writer: ControllerWriter | None) -> CreatableTopicResult:
-        config = {one.name: one.value for one in topic.configs}
+        config = {setting.name: setting.value for setting in topic.configs}
         if any(value is None for value in config.values()):
             nulls = sorted(name for name, value in config.items() if value is None)
             raise api_error(ErrorCode.INVALID_CONFIG, f"no value for {', '.join(nulls)}")
@@ -236,14 +240,16 @@ class TopicAdmin:
                     f"topic {topic.name!r} has an assignment; then partitions and replication factor are -1, "
                     f"not {topic.num_partitions} and {topic.replication_factor}",
                 )
-            counts = Counter(one.partition_index for one in topic.assignments)
+            counts = Counter(assignment.partition_index for assignment in topic.assignments)
             doubled = sorted(partition for partition, count in counts.items() if count > 1)
             if doubled:
                 raise api_error(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"topic {topic.name!r} has more than one assignment of partitions {doubled}",
                 )
-            return check_assignment({one.partition_index: one.broker_ids for one in topic.assignments}, live)
+            return check_assignment(
+                {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}, live
+            )
         partitions, factor = topic.num_partitions, topic.replication_factor
         if partitions == USE_DEFAULT:
             partitions = self._settings.num_partitions

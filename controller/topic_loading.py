@@ -75,11 +75,11 @@ class TopicLoader:
         """
         with self._lock:
             changed, self._changed = self._changed, set()
-        known = changed & self._context.assignments.keys()
+        loaded = changed & self._context.assignments.keys()
         # An unreadable topic may have been repaired.
         new = self.load(changed & self._context.unreadable_topics)
-        current = self._store.topic_assignments(known, self._topic_changed)
-        replaced = {topic for topic in known if self._is_another(topic, current.get(topic))}
+        current = self._store.topic_assignments(loaded, self._topic_changed)
+        replaced = {topic for topic in loaded if self._is_another(topic, current.get(topic))}
         for topic in sorted(replaced):
             log.warning("topic %s was removed from ZooKeeper by hand", topic)
             self._context.forget_topic(topic)
@@ -93,8 +93,8 @@ class TopicLoader:
     def load_configs(self, topics: Collection[str]) -> None:
         """Read the settings of known topics again."""
         for topic, config in self._store.topic_configs(topics).items():
-            known = self._context.topic_configs.get(topic)
-            if known is not None and config.zxid > known.zxid:
+            present = self._context.topic_configs.get(topic)
+            if present is not None and config.zxid > present.zxid:
                 self._context.topic_configs[topic] = config
 
     def _topic_changed(self, topic: str) -> None:

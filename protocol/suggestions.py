@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Iterable
 
 
-def did_you_mean(name: str, known: Iterable[str], *, at_most: int = 1) -> str:
-    """``; did you mean a or b?``, or an empty text if no known name is similar. Ignores case."""
-    by_lower = {word.lower(): word for word in known}
+def did_you_mean(name: str, names: Iterable[str], *, at_most: int = 1) -> str:
+    """``; did you mean a or b?``, or an empty text if no name is similar. Ignores case."""
+    by_lower = {word.lower(): word for word in names}
     similar = difflib.get_close_matches(name.lower(), by_lower, n=at_most)
     return f"; did you mean {' or '.join(by_lower[word] for word in similar)}?" if similar else ""
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, names: Iterable[str]) -> str:
     """`did_you_mean` for a short list: if no name is similar, it gives all names."""
-    known = list(known)
-    return did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
+    names = list(names)
+    return did_you_mean(name, names) or f"; expected one of {', '.join(names)}"

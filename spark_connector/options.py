@@ -167,13 +167,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def _by_known_name(given: Mapping[str, str]) -> dict[str, str]:
-    known = {name.lower(): name for name in OPTIONS}
+    by_lower_name = {name.lower(): name for name in OPTIONS}
     options: dict[str, str] = {}
     for name, value in given.items():
-        if name.lower() not in known:
+        if name.lower() not in by_lower_name:
             hint = suggestion(name, OPTIONS)
             raise InvalidConfiguration(f"option {name!r} is unknown to the barnabas source{hint}")
-        options[known[name.lower()]] = value
+        options[by_lower_name[name.lower()]] = value
     servers = {options[name] for name in (_SERVERS, _KAFKA_SERVERS) if name in options}
     if not servers:
         raise InvalidConfiguration(f"option {_SERVERS!r} is missing; expected {_Servers.expected}")

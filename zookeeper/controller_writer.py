@@ -73,8 +73,8 @@ class ControllerWriter:
         refused = [tp for tp, outcome in zip(existing, again, strict=True) if outcome.error is not None]
         written = {tp: replace(states[tp], partition_epoch=0) for tp in order if tp not in set(refused)}
         conflicts: dict[TopicPartition, LeadershipState] = {}
-        for tp, found in self._read_states(refused).items():
-            (written if found == replace(states[tp], partition_epoch=0) else conflicts)[tp] = found
+        for tp, stored in self._read_states(refused).items():
+            (written if stored == replace(states[tp], partition_epoch=0) else conflicts)[tp] = stored
         return StateUpdates(written, conflicts)
 
     def update_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
@@ -91,9 +91,9 @@ class ControllerWriter:
             else:
                 raise outcome.error
         conflicts: dict[TopicPartition, LeadershipState] = {}
-        for tp, found in self._read_states(refused).items():
+        for tp, stored in self._read_states(refused).items():
             ours = replace(states[tp], partition_epoch=states[tp].partition_epoch + 1)
-            (written if found == ours else conflicts)[tp] = found
+            (written if stored == ours else conflicts)[tp] = stored
         return StateUpdates(written, conflicts)
 
     def create_topic(self, name: str, topic: TopicAssignment, config: Mapping[str, str]) -> bool:
@@ -117,8 +117,8 @@ class ControllerWriter:
             if not isinstance(outcome.error, NodeExistsError):
                 raise outcome.error
         # The topic is there; it may be the one that an attempt whose answer was lost has written.
-        found = self._session.attempt(get(topic_path))
-        return found.error is None and found.value[0] == topic_data
+        topic_node = self._session.attempt(get(topic_path))
+        return topic_node.error is None and topic_node.value[0] == topic_data
 
     def set_topic_assignment(self, name: str, topic: TopicAssignment) -> bool:
         """Replace a topic's assignment if its node is at `topic.version`; else False."""

@@ -142,13 +142,13 @@ class ClusterStore:
             try:
                 registrations[broker] = znodes.decode_broker(path, data, broker, stat.czxid)
             except MalformedZnode as error:
-                known = self._registrations.get(broker)
-                if known is None or known.broker_epoch != stat.czxid:
+                previous = self._registrations.get(broker)
+                if previous is None or previous.broker_epoch != stat.czxid:
                     log.error("ignored: %s", error)
                     continue
                 # The node is the same, so the process is the same; only the data has changed.
                 log.error("keeping the registration that was read before: %s", error)
-                registrations[broker] = known
+                registrations[broker] = previous
         self._registrations = registrations
         return dict(registrations)
 
@@ -370,9 +370,9 @@ class ClusterStore:
         assigned = self.topic_assignments(self.topics())
         states = self.partition_states(
             TopicPartition(topic, index)
-            for topic, found in assigned.items()
-            if isinstance(found, TopicAssignment)
-            for index in found.partitions
+            for topic, assignment in assigned.items()
+            if isinstance(assignment, TopicAssignment)
+            for index in assignment.partitions
         )
         return max((state.controller_epoch for state in states.values()), default=ControllerEpoch(0))
 

@@ -202,11 +202,15 @@ def encode_topic(topic: TopicAssignment) -> bytes:
     return _dump(
         {
             "removing_replicas": {
-                str(index): list(one.removing) for index, one in partitions if one.removing
+                str(index): list(assignment.removing)
+                for index, assignment in partitions
+                if assignment.removing
             },
-            "partitions": {str(index): list(one.replicas) for index, one in partitions},
+            "partitions": {str(index): list(assignment.replicas) for index, assignment in partitions},
             "topic_id": encode_uuid(topic.topic_id),
-            "adding_replicas": {str(index): list(one.adding) for index, one in partitions if one.adding},
+            "adding_replicas": {
+                str(index): list(assignment.adding) for index, assignment in partitions if assignment.adding
+            },
             "version": 3,
         }
     )

@@ -71,7 +71,7 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> dict[bytes, LastRec
     It reads to the end of the log, not to the high watermark, because a leader keeps all its records. Raises
     KAFKA_STORAGE_ERROR, and CORRUPT_MESSAGE for a damaged batch: without it the state would be out of date.
     """
-    found: dict[bytes, LastRecord] = {}
+    last_by_key: dict[bytes, LastRecord] = {}
     position, end = int(log.log_start_offset), log.log_end_offset
     while position < end:
         if not is_wanted():
@@ -87,12 +87,12 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> dict[bytes, LastRec
                 if key is None:
                     logger.warning("%s: the record at %d has no key and is ignored", log, offset)
                 elif value is None:
-                    found.pop(key, None)
+                    last_by_key.pop(key, None)
                 else:
-                    found[key] = offset, value
+                    last_by_key[key] = offset, value
         if position == before:
             raise api_error(ErrorCode.CORRUPT_MESSAGE, f"{log} cannot be read after offset {position}")
-    return found
+    return last_by_key
 
 
 class _Waiting(NamedTuple, Generic[R]):

@@ -170,10 +170,10 @@ class GroupCoordinator:
             shard.apply_to_all(lambda group, now: group.expire_offsets(now, self._retention_ms))
 
     def _topics_deleted(self, topics: Collection[str]) -> None:
-        known = self._metadata.current.topics
+        existing = self._metadata.current.topics
         with self._lock:
             for name in topics:
-                if name not in known:
+                if name not in existing:
                     self._topic_ids.pop(name, None)
         # A topic that is recreated before this work begins keeps the offsets committed since.
         ends = self.shards.log_ends()
@@ -181,11 +181,11 @@ class GroupCoordinator:
 
     def topics_changed(self, names: Iterable[str]) -> None:
         """Look for offsets of earlier topics with the names of new topics."""
-        known = self._metadata.current.topics
+        current = self._metadata.current.topics
         new = {
-            name: known[name].topic_id
+            name: current[name].topic_id
             for name in names
-            if name in known and self._topic_ids.get(name) != known[name].topic_id
+            if name in current and self._topic_ids.get(name) != current[name].topic_id
         }
         if not new and not self._opened_at:
             return
@@ -212,8 +212,8 @@ class GroupCoordinator:
             names, self._names_to_check = self._names_to_check, set()
         shards = self._up_to_date_shards()
         # Read after that: no former coordinator of these shards has known newer topics.
-        known = self._metadata.current.topics
-        topic_ids = {name: known[name].topic_id for name in names if name in known}
+        current = self._metadata.current.topics
+        topic_ids = {name: current[name].topic_id for name in names if name in current}
 
         def remove(group: Group, now: Moment) -> Effects:
             return group.remove_offsets(group.offsets.of_earlier_topics(topic_ids), now)
@@ -230,8 +230,11 @@ class GroupCoordinator:
     def _remove_deleted(self, topics: frozenset[str], end: int, group: Group, now: Moment) -> Effects:
         # Under the group's lock: no client can commit for an unknown topic, so all its offsets are old.
         current = self._metadata.current
-        known = {**current.hidden_topics, **{name: topic.topic_id for name, topic in current.topics.items()}}
-        recreated = {name: known[name] for name in topics if name in known}
+        topic_ids = {
+            **current.hidden_topics,
+            **{name: topic.topic_id for name, topic in current.topics.items()},
+        }
+        recreated = {name: topic_ids[name] for name in topics if name in topic_ids}
         deleted = topics - recreated.keys()
         return group.remove_offsets(group.offsets.of_deleted_topics(deleted, recreated, end), now)
 

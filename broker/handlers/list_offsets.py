@@ -106,11 +106,11 @@ def _look_up(
     if requested.timestamp == LATEST_TIMESTAMP:
         return -1, partition.latest_offset(requested.current_leader_epoch, isolation), epoch
     if requested.timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp_offset()
+        record = log.max_timestamp_offset()
     else:
-        found = log.offset_for_timestamp(requested.timestamp)
-    if found is None or found.offset >= partition.readable_end(requested.current_leader_epoch, isolation):
+        record = log.offset_for_timestamp(requested.timestamp)
+    if record is None or record.offset >= partition.readable_end(requested.current_leader_epoch, isolation):
         # The record may be committed although this new leader does not know it yet.
         partition.latest_offset(requested.current_leader_epoch, isolation)
         return -1, -1, -1
-    return found.timestamp_ms, found.offset, found.leader_epoch
+    return record.timestamp_ms, record.offset, record.leader_epoch

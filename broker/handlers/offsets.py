@@ -89,9 +89,9 @@ def _offsets(
     retention_ms = body.retention_time_ms
     expires_ms = None if retention_ms == _DEFAULT_RETENTION else now_ms + retention_ms
     offsets = {}
-    known = services.metadata.current.topics
+    topics = services.metadata.current.topics
     for topic in body.topics:
-        topic_id = known[topic.name].topic_id if topic.name in known else None
+        topic_id = topics[topic.name].topic_id if topic.name in topics else None
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition_index)
             if name not in unknown:
@@ -194,19 +194,19 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
     """Answered when the tombstones are replicated, or have failed."""
     body: OffsetDeleteRequest = request.body
     outcome: dict[TopicPartition, int] = {}
-    known = []
+    existing = []
     for topic in body.topics:
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition_index)
             if _is_known(services, name):
-                known.append(name)
+                existing.append(name)
             else:
                 outcome[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     refusal = ErrorCode.NONE
 
     def delete(group: Group, now: Moment) -> Effects:
         nonlocal refusal
-        deletion = group.delete_offsets(known, now)
+        deletion = group.delete_offsets(existing, now)
         refusal = deletion.error
         outcome.update(deletion.partitions)
         return deletion.effects
@@ -217,7 +217,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
             request.respond(OffsetDeleteResponse(error_code=refusal))
             return
         if error != ErrorCode.NONE:
-            deleted = [name for name in known if outcome[name] == ErrorCode.NONE]
+            deleted = [name for name in existing if outcome[name] == ErrorCode.NONE]
             outcome.update(dict.fromkeys(deleted, removal_error(error)))
         request.respond(_delete_response(outcome))
 

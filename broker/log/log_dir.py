@@ -51,18 +51,20 @@ class CleanMark(NamedTuple):
     def parse(cls, text: str) -> CleanMark | None:
         """Parse the mark; None if `text` is no mark."""
         try:
-            found = json.loads(text)
+            content = json.loads(text)
         except ValueError:
             return None
-        damaged = found.get("damaged", []) if isinstance(found, dict) and found.get("version") == 0 else None
+        damaged = (
+            content.get("damaged", []) if isinstance(content, dict) and content.get("version") == 0 else None
+        )
         if not isinstance(damaged, list) or not all(isinstance(name, str) for name in damaged):
             return None
         return cls(frozenset(damaged))
 
     def text(self) -> str:
         """Kafka's file, with an extra key if logs are damaged."""
-        found: dict[str, object] = {"version": 0, "brokerEpoch": "-1"}
-        return json.dumps(found | ({"damaged": sorted(self.damaged)} if self.damaged else {}))
+        content: dict[str, object] = {"version": 0, "brokerEpoch": "-1"}
+        return json.dumps(content | ({"damaged": sorted(self.damaged)} if self.damaged else {}))
 
 
 class ScannedLog(NamedTuple):
@@ -121,9 +123,9 @@ class LogDir:
         Older brokers wrote no ``directory.id``; such a dir gets one. Raises InvalidConfiguration naming both
         ids when the dir belongs elsewhere, LogDirFailure.
         """
-        found = self.read_meta()
+        stored = self.read_meta()
         expected = {"broker.id": str(broker_id), "cluster.id": cluster_id, "version": _META_VERSION}
-        meta = expected if found is None else found
+        meta = expected if stored is None else stored
         for name, value in expected.items():
             if meta.get(name) != value:
                 raise InvalidConfiguration(

@@ -261,8 +261,8 @@ class Consumer(BlockingClient[_Consumer]):
             self._thread.call_plain(lambda: self._client._rewind(firsts))
 
     def _first_left(self, partition: Partition) -> ConsumerRecord | None:
-        wanted = tuple(partition)
-        return next((record for record in self._left if record[:2] == wanted), None)
+        key = tuple(partition)
+        return next((record for record in self._left if record[:2] == key), None)
 
     def _forget(self, *partitions: Partition) -> None:
         gone = {tuple(tp) for tp in partitions}

@@ -236,8 +236,8 @@ class Consumer(Client):
 
     def high_watermark(self, partition: Partition) -> Offset | None:
         """The high watermark of the last fetch; None before the first."""
-        known = self._state(partition).high_watermark
-        return Offset(known) if known >= 0 else None
+        high_watermark = self._state(partition).high_watermark
+        return Offset(high_watermark) if high_watermark >= 0 else None
 
     def lag(self, partition: Partition) -> int | None:
         """The distance of the position to the high watermark of the last fetch; None before it."""

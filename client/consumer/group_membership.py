@@ -119,8 +119,8 @@ def reaction_to(api: Api, code: int) -> Reaction:
     """The reaction to an error code in an answer to this request."""
     if code == ErrorCode.NONE:
         return Reaction.GO_ON
-    for known, reaction in REACTIONS[api].items():
-        if known == code:
+    for error, reaction in REACTIONS[api].items():
+        if error == code:
             return reaction
     return Reaction.FAIL
 

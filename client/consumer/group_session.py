@@ -281,7 +281,7 @@ class GroupSession:
             assignment.add_at(sorted(added), starts)
         owned = {tp.topic for tp in assignment.states}
         self._cluster.watch_only(*selection.topics, *self._join.led_topics, *owned)
-        self.commits.assigned_now({tp: found for tp, found in (starts or {}).items() if found is not None})
+        self.commits.assigned_now({tp: offset for tp, offset in (starts or {}).items() if offset is not None})
         self._remembered = set()
         self._held_generation = joined.identity.generation_id
         failure = await self._call_listener(selection.listener.on_partitions_assigned, added) or failure

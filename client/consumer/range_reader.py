@@ -94,7 +94,7 @@ async def _next_piece(
                 f"no records of {tp} at offset {offset} arrived within {stall_timeout_ms} ms"
             ) from last_error
         leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
-        asked = FetchPartition(
+        fetch_partition = FetchPartition(
             partition=tp.partition,
             current_leader_epoch=leader.epoch,
             fetch_offset=offset,
@@ -105,7 +105,9 @@ async def _next_piece(
             min_bytes=1,
             max_bytes=max_bytes,
             topics=[
-                FetchTopic(topic=tp.topic, topic_id=cluster.cache.topic_id(tp.topic), partitions=[asked])
+                FetchTopic(
+                    topic=tp.topic, topic_id=cluster.cache.topic_id(tp.topic), partitions=[fetch_partition]
+                )
             ],
         )
         try:

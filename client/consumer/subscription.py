@@ -71,11 +71,11 @@ def select(
     """The selection that the arguments of `Consumer.subscribe` describe. Raises ValueError naming them."""
     if (topics is None) == (pattern is None):
         raise ValueError(f"topics={topics!r}, pattern={pattern!r}: expected one of the two")
-    found = RebalanceListener() if listener is None else listener
-    check_listener(found)
+    effective_listener = RebalanceListener() if listener is None else listener
+    check_listener(effective_listener)
     if pattern is not None:
         try:
-            return TopicSelection(pattern=re.compile(pattern), listener=found)
+            return TopicSelection(pattern=re.compile(pattern), listener=effective_listener)
         except re.error as error:
             raise ValueError(f"pattern={pattern!r}: expected a regular expression ({error})") from None
     names = [topics] if isinstance(topics, str) else list(topics or ())
@@ -84,4 +84,4 @@ def select(
             raise ValueError(f"topic {name!r}: expected a non-empty text")
     if not names:
         raise ValueError("topics=[]: expected at least one; `unsubscribe` gives all up")
-    return TopicSelection(frozenset(names), None, found)
+    return TopicSelection(frozenset(names), None, effective_listener)

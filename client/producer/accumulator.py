@@ -193,13 +193,13 @@ class Accumulator:
 
     def add_topic(self, info: TopicInfo) -> TopicQueues:
         """The queues of a topic, made with its first record and extended when it gets more partitions."""
-        known = self.topics.get(info.name)
-        if known is None:
-            known = self.topics[info.name] = TopicQueues(info, self._make_queue)
-        elif len(info.partitions) > known.partition_count or info.topic_id != known.topic_id:
+        queues = self.topics.get(info.name)
+        if queues is None:
+            queues = self.topics[info.name] = TopicQueues(info, self._make_queue)
+        elif len(info.partitions) > queues.partition_count or info.topic_id != queues.topic_id:
             # Fewer partitions of the same topic are stale metadata: partitions are never removed.
-            known.take(info, self._make_queue)
-        return known
+            queues.take(info, self._make_queue)
+        return queues
 
     def queue_for(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
         """The queue for a record. Raises InvalidConfiguration for a partition that does not exist."""

@@ -176,12 +176,12 @@ class ProducerBatch:
     def split_into(self, parts: list[ProducerBatch]) -> None:
         """Hand the records over to smaller batches, in order; futures and callbacks follow them."""
         first = 0
-        found = []
+        numbered_parts = []
         for part in parts:
-            found.append((first, part))
+            numbered_parts.append((first, part))
             first += part.record_count
         invariant(first == self.record_count, "%d of %d records in the parts", first, self.record_count)
-        self.parts = found
+        self.parts = numbered_parts
         self.move(BatchState.SPLIT)
         for index, timestamp_ms, callback in self.callbacks or ():
             part, place = self.part_of(index)

@@ -351,11 +351,11 @@ class Sender:
         """
         leaving = []
         with self._accumulator.lock:
-            for one in sent:
-                if one.is_awaited and one.queue.pipeline.may_leave(one.batch):
-                    leaving.append(one)
-                elif one.is_awaited:
-                    self._accumulator.put_back(one.queue, one.batch, 0.0)
+            for entry in sent:
+                if entry.is_awaited and entry.queue.pipeline.may_leave(entry.batch):
+                    leaving.append(entry)
+                elif entry.is_awaited:
+                    self._accumulator.put_back(entry.queue, entry.batch, 0.0)
         return leaving
 
     def _request(self, sent: list[_Sent]) -> ProduceRequest:
@@ -374,27 +374,27 @@ class Sender:
     def _settle(self, sent: list[_Sent], settle: Callable[[_Sent], None]) -> None:
         """Settle the batches of a request one by one, so that a bug of ours keeps no outcome from others."""
         with self._accumulator.lock:
-            for one in sent:
+            for entry in sent:
                 try:
-                    settle(one)
+                    settle(entry)
                 except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
-                    self._abandon(one.queue, report_bug(_BUG, bug))
+                    self._abandon(entry.queue, report_bug(_BUG, bug))
 
-    def _unanswered(self, error: BarnabasError, one: _Sent) -> None:
-        if one.is_awaited:
-            one.batch.may_be_written = True
-            self._retry_or_fail(one.queue, one.batch, error, 0.0)
+    def _unanswered(self, error: BarnabasError, entry: _Sent) -> None:
+        if entry.is_awaited:
+            entry.batch.may_be_written = True
+            self._retry_or_fail(entry.queue, entry.batch, error, 0.0)
 
-    def _sent_oneway(self, one: _Sent) -> None:
-        if one.is_awaited:
-            self._accumulator.delivered(one.queue, one.batch, -1, -1)
+    def _sent_oneway(self, entry: _Sent) -> None:
+        if entry.is_awaited:
+            self._accumulator.delivered(entry.queue, entry.batch, -1, -1)
 
     def _answered(
-        self, node_id: BrokerId, answers: Mapping[TopicPartition, PartitionProduceResponse], one: _Sent
+        self, node_id: BrokerId, answers: Mapping[TopicPartition, PartitionProduceResponse], entry: _Sent
     ) -> None:
-        queue, batch = one.queue, one.batch
+        queue, batch = entry.queue, entry.batch
         answer = answers.get(queue.tp)
-        if not one.is_awaited:
+        if not entry.is_awaited:
             if batch in queue.pipeline.doubtful and answer and answer.error_code == ErrorCode.NONE:
                 queue.pipeline.acknowledged(batch, answer.base_offset)
         elif answer is None:
@@ -496,9 +496,9 @@ class Sender:
             for queue in list(self._accumulator.active.values()):
                 self._abandon(queue, error)
 
-    def _failed_by_bug(self, error: BarnabasError, one: _Sent) -> None:
-        if one.is_awaited:
-            self._fail(one.queue, one.batch, error, may_be_written=True)
+    def _failed_by_bug(self, error: BarnabasError, entry: _Sent) -> None:
+        if entry.is_awaited:
+            self._fail(entry.queue, entry.batch, error, may_be_written=True)
 
     def _produced(self, node_id: BrokerId, sent: list[_Sent], task: asyncio.Task[None]) -> None:
         """Settle a request after any end; a bug of ours must not leave its records without an outcome."""
