@@ -7,13 +7,37 @@ import time
 from typing import Any
 
 import aiokafka
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import NewPartitions, NewTopic, RecordsToDelete
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError
-from aiokafka_groups import GROUP_COMMANDS, Admin, raise_for
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import KafkaError, for_code
 from load import Load, load_commands, load_value
-from stdio import by_name, describing, error_as_json, record_as_json, serve, to_bytes
+from member import MemberSettings, member_commands
+from python_api import (
+    RevocationNotes,
+    describing,
+    member_arguments,
+    note_assignment,
+    places_of,
+    producer_arguments,
+    read_offsets,
+    read_records,
+    send_all,
+    subscribe,
+)
+from stdio import (
+    CreateTopicCommand,
+    FetchCommand,
+    ProduceCommand,
+    Unsupported,
+    cluster_as_json,
+    commands_of,
+    partitions_as_json,
+    serve,
+)
+
+STOP_TIMEOUT_S = 90.0
 
 describe = describing(KafkaError)
 
@@ -25,98 +49,34 @@ def hello() -> dict[str, str]:
 # -- produce -----------------------------------------------------------------------------------------------
 
 
-async def produce(
-    bootstrap: str,
-    records: list[dict[str, Any]],
-    acks: str = "all",
-    compression: str = "none",
-    idempotent: bool = False,
-    max_request_bytes: int | None = None,
-    timeout_s: float = 45,
-) -> list[dict[str, Any]]:
-    config: dict[str, Any] = {} if max_request_bytes is None else {"max_request_size": max_request_bytes}
-    producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap,
-        acks=acks if acks == "all" else int(acks),
-        compression_type=None if compression == "none" else compression,
-        enable_idempotence=idempotent,
-        linger_ms=20,
-        request_timeout_ms=int(timeout_s * 1000),
-        **config,
-    )
+async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
+    producer = AIOKafkaProducer(**producer_arguments(command))
     await producer.start()
-    results: list[dict[str, Any]] = []
     try:
-        futures: list[Any] = []
-        for record in records:
-            try:
-                futures.append(
-                    await producer.send(
-                        record["topic"],
-                        key=to_bytes(record.get("key")),
-                        value=to_bytes(record.get("value")),
-                        headers=[(name, to_bytes(value)) for name, value in record.get("headers") or []],
-                        partition=record.get("partition"),
-                        timestamp_ms=record.get("timestamp"),
-                    )
-                )
-            except KafkaError as error:
-                futures.append(error)
-        for future in futures:
-            try:
-                if isinstance(future, KafkaError):
-                    raise future
-                metadata = await future
-                found = (
-                    {} if metadata is None else {"partition": metadata.partition, "offset": metadata.offset}
-                )
-                results.append(found)
-            except KafkaError as error:
-                results.append({"error": error_as_json(error, describe)})
+        return await send_all(command.records, producer.send, lambda future: future, KafkaError)
     finally:
         await producer.stop()
-    return results
 
 
 # -- read --------------------------------------------------------------------------------------------------
 
 
-async def fetch(
-    bootstrap: str,
-    topic: str,
-    partition: int,
-    offset: int,
-    count: int,
-    timeout_s: float = 45,
-    max_bytes: int | None = None,
-) -> list[dict[str, Any]]:
-    config = {} if max_bytes is None else {"max_partition_fetch_bytes": max_bytes}
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="none", **config)
+async def fetch(command: FetchCommand) -> list[dict[str, Any]]:
+    config = {} if command.max_bytes is None else {"max_partition_fetch_bytes": command.max_bytes}
+    consumer = AIOKafkaConsumer(bootstrap_servers=command.bootstrap, auto_offset_reset="none", **config)
     await consumer.start()
-    found: list[dict[str, Any]] = []
     try:
-        assigned = TopicPartition(topic, partition)
-        consumer.assign([assigned])
-        consumer.seek(assigned, offset)
-        deadline = time.monotonic() + timeout_s
-        while len(found) < count and time.monotonic() < deadline:
-            for batch in (await consumer.getmany(timeout_ms=200)).values():
-                found += map(record_as_json, batch)
+        tp = TopicPartition(command.topic, command.partition)
+        return await read_records(command, consumer, consumer.getmany, tp)
     finally:
         await consumer.stop()
-    return found[:count]
 
 
 async def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) -> dict[int, int]:
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap)
     await consumer.start()
-    asked = [TopicPartition(topic, partition) for partition in partitions]
     try:
-        if isinstance(at, int):
-            found = await consumer.offsets_for_times(dict.fromkeys(asked, at))
-            return {tp.partition: -1 if answer is None else answer.offset for tp, answer in found.items()}
-        ends = consumer.beginning_offsets(asked) if at == "earliest" else consumer.end_offsets(asked)
-        return {tp.partition: offset for tp, offset in (await ends).items()}
+        return await read_offsets(consumer, [TopicPartition(topic, number) for number in partitions], at)
     finally:
         await consumer.stop()
 
@@ -124,21 +84,33 @@ async def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | i
 # -- admin -------------------------------------------------------------------------------------------------
 
 
-async def create_topic(
-    bootstrap: str,
-    topic: str,
-    partitions: int = 1,
-    replicas: int = 1,
-    configs: dict[str, str] | None = None,
-    assignment: list[list[int]] | None = None,
-    validate_only: bool = False,
-) -> None:
-    if assignment is not None:
-        new = NewTopic(topic, -1, -1, dict(enumerate(assignment)), topic_configs=configs)
+def raise_for(code: int, message: str | None = None) -> None:
+    if code:
+        raise for_code(code)(message)
+
+
+class Admin:
+    """An admin client for one command."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._client = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=45_000)
+
+    async def __aenter__(self) -> AIOKafkaAdminClient:
+        await self._client.start()
+        return self._client
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+
+async def create_topic(command: CreateTopicCommand) -> None:
+    if command.assignment is not None:
+        assigned = dict(enumerate(command.assignment))
+        new = NewTopic(command.topic, -1, -1, assigned, topic_configs=command.configs)
     else:
-        new = NewTopic(topic, partitions, replicas, topic_configs=configs)
-    async with Admin(bootstrap) as admin:
-        answer = await admin.create_topics([new], validate_only=validate_only)
+        new = NewTopic(command.topic, command.partitions, command.replicas, topic_configs=command.configs)
+    async with Admin(command.bootstrap) as admin:
+        answer = await admin.create_topics([new], validate_only=command.validate_only)
     for _, code, message, *_ in answer.topic_errors:
         raise_for(code, message)
 
@@ -159,17 +131,16 @@ async def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
     async with Admin(bootstrap) as admin:
         (found,) = await admin.describe_topics([topic])
     raise_for(found["error_code"])
-    return [
-        {"partition": p["partition"], "leader": p["leader"], "replicas": p["replicas"], "isr": p["isr"]}
-        for p in sorted(found["partitions"], key=lambda partition: partition["partition"])
-    ]
+    return partitions_as_json(
+        (p["partition"], p["leader"], p["replicas"], p["isr"]) for p in found["partitions"]
+    )
 
 
 async def describe_cluster(bootstrap: str) -> dict[str, Any]:
     async with Admin(bootstrap) as admin:
         found = await admin.describe_cluster()
-    brokers = [[b["node_id"], b["host"], b["port"]] for b in found["brokers"]]
-    return {"controller": found["controller_id"], "brokers": sorted(brokers)}
+    brokers = ((b["node_id"], b["host"], b["port"]) for b in found["brokers"])
+    return cluster_as_json(found["controller_id"], brokers)
 
 
 async def describe_configs(bootstrap: str, topic: str) -> dict[str, str | None]:
@@ -197,6 +168,37 @@ async def delete_records(bootstrap: str, topic: str, partition: int, before: int
     asked = TopicPartition(topic, partition)
     async with Admin(bootstrap) as admin:
         return int((await admin.delete_records({asked: RecordsToDelete(before)}))[asked])
+
+
+async def list_groups(bootstrap: str) -> list[str]:
+    async with Admin(bootstrap) as admin:
+        return [found[0] for found in await admin.list_consumer_groups()]
+
+
+async def describe_group(bootstrap: str, group: str) -> dict[str, Any]:
+    async with Admin(bootstrap) as admin:
+        (answer,) = await admin.describe_consumer_groups([group])
+    ((code, _, state, _, _, members, *_),) = answer.groups
+    raise_for(code, group)
+    return {"state": state, "members": len(members)}
+
+
+async def group_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    async with Admin(bootstrap) as admin:
+        found = await admin.list_consumer_group_offsets(group)
+    return {at.partition: position.offset for at, position in found.items() if at.topic == topic}
+
+
+async def set_group_offsets(bootstrap: str, group: str, topic: str, offsets: dict[str, int]) -> None:
+    """As its users do: a consumer that joins no group commits."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        positions = {TopicPartition(topic, int(partition)): offset for partition, offset in offsets.items()}
+        consumer.assign(list(positions))
+        await consumer.commit(positions)
+    finally:
+        await consumer.stop()
 
 
 # -- a load that goes on until it is stopped ---------------------------------------------------------------
@@ -253,21 +255,44 @@ class TaskLoad(Load):
         future.add_done_callback(done)
 
 
-COMMANDS = by_name(
-    hello,
-    produce,
-    fetch,
-    offsets,
-    create_topic,
-    delete_topic,
-    list_topics,
-    describe_topic,
-    describe_cluster,
-    describe_configs,
-    alter_configs,
-    create_partitions,
-    delete_records,
-)
+# -- a member of a group -----------------------------------------------------------------------------------
+
+
+class AiokafkaMember(RevocationNotes, ConsumerRebalanceListener):
+    def __init__(self, settings: MemberSettings) -> None:
+        super().__init__()
+        if settings.strategy != "range":
+            raise Unsupported("aiokafka has no cooperative rebalancing")
+        self._consumer = AIOKafkaConsumer(
+            **member_arguments(settings), partition_assignment_strategy=(RangePartitionAssignor,)
+        )
+        subscribe(self._consumer, settings, self)
+        self._is_stopping = False
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def commit(self, how: str) -> None:
+        committing = self._consumer.commit()
+        await (committing if how == "sync" else asyncio.create_task(committing))
+
+    async def stop(self) -> dict[str, Any]:
+        self._is_stopping = True
+        await asyncio.wait_for(self._task, STOP_TIMEOUT_S)
+        return self.notes.status()
+
+    async def _run(self) -> None:
+        try:
+            await self._consumer.start()
+            while not self._is_stopping:
+                batches = await self._consumer.getmany(timeout_ms=100)
+                note_assignment(self, self._consumer)
+                self.notes.read += places_of(batches)
+        except Exception as error:  # noqa: BLE001 - the test gets it
+            self.notes.errors.append(repr(error))
+        finally:
+            await self._consumer.stop()
+
 
 if __name__ == "__main__":
-    serve(COMMANDS | load_commands(TaskLoad) | GROUP_COMMANDS, describe)
+    serve(commands_of(globals()) | load_commands(TaskLoad) | member_commands(AiokafkaMember), describe)

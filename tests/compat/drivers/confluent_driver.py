@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import confluent_kafka
-from confluent_groups import GROUP_COMMANDS, admin_of
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
+    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -17,7 +19,21 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from load import ThreadedLoad, load_commands, load_value
-from stdio import ClientError, by_name, serve, to_bytes, to_text
+from member import MemberSettings, Place, PolledMember, member_commands
+from stdio import (
+    ClientError,
+    CreateTopicCommand,
+    FetchCommand,
+    ProduceCommand,
+    cluster_as_json,
+    commands_of,
+    partitions_as_json,
+    serve,
+    to_bytes,
+    to_text,
+)
+
+TIMEOUT_S = 45.0
 
 
 def client_error(error: KafkaError) -> ClientError:
@@ -37,27 +53,19 @@ def hello() -> dict[str, str]:
 # -- produce -----------------------------------------------------------------------------------------------
 
 
-def produce(
-    bootstrap: str,
-    records: list[dict[str, Any]],
-    acks: str = "all",
-    compression: str = "none",
-    idempotent: bool = False,
-    max_request_bytes: int | None = None,
-    timeout_s: float = 45,
-) -> list[dict[str, Any]]:
+def produce(command: ProduceCommand) -> list[dict[str, Any]]:
     config = {
-        "bootstrap.servers": bootstrap,
-        "acks": acks,
-        "compression.type": compression,
-        "enable.idempotence": idempotent,
-        "message.timeout.ms": int(timeout_s * 1000),
+        "bootstrap.servers": command.bootstrap,
+        "acks": command.acks,
+        "compression.type": command.compression,
+        "enable.idempotence": command.idempotent,
+        "message.timeout.ms": int(command.timeout_s * 1000),
         "linger.ms": 20,
     }
-    if max_request_bytes is not None:
-        config["message.max.bytes"] = max_request_bytes
+    if command.max_request_bytes is not None:
+        config["message.max.bytes"] = command.max_request_bytes
     producer = confluent_kafka.Producer(config)
-    results: list[dict[str, Any]] = [{} for _ in records]
+    results: list[dict[str, Any]] = [{} for _ in command.records]
 
     def noting(index: int) -> Any:
         def delivered(error: KafkaError | None, message: confluent_kafka.Message) -> None:
@@ -68,7 +76,7 @@ def produce(
 
         return delivered
 
-    for index, record in enumerate(records):
+    for index, record in enumerate(command.records):
         arguments = {"on_delivery": noting(index)}
         if record.get("partition") is not None:
             arguments["partition"] = record["partition"]
@@ -86,7 +94,7 @@ def produce(
         except KafkaException as error:
             results[index] = {"error": client_error(error.args[0]).as_json()}
         producer.poll(0)
-    producer.flush(timeout_s)
+    producer.flush(command.timeout_s)
     return results
 
 
@@ -105,22 +113,14 @@ def consumer_of(bootstrap: str, **config: Any) -> confluent_kafka.Consumer:
     )
 
 
-def fetch(
-    bootstrap: str,
-    topic: str,
-    partition: int,
-    offset: int,
-    count: int,
-    timeout_s: float = 45,
-    max_bytes: int | None = None,
-) -> list[dict[str, Any]]:
-    config = {} if max_bytes is None else {"fetch.message.max.bytes": max_bytes}
-    consumer = consumer_of(bootstrap, **config)
+def fetch(command: FetchCommand) -> list[dict[str, Any]]:
+    config = {} if command.max_bytes is None else {"fetch.message.max.bytes": command.max_bytes}
+    consumer = consumer_of(command.bootstrap, **config)
     found: list[dict[str, Any]] = []
     try:
-        consumer.assign([TopicPartition(topic, partition, offset)])
-        deadline = time.monotonic() + timeout_s
-        while len(found) < count and time.monotonic() < deadline:
+        consumer.assign([TopicPartition(command.topic, command.partition, command.offset)])
+        deadline = time.monotonic() + command.timeout_s
+        while len(found) < command.count and time.monotonic() < deadline:
             message = consumer.poll(0.2)
             if message is None:
                 continue
@@ -147,15 +147,17 @@ def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) ->
     try:
         if isinstance(at, int):
             asked = [TopicPartition(topic, partition, at) for partition in partitions]
-            found = {answer.partition: answer for answer in consumer.offsets_for_times(asked, timeout=45)}
-            for answer in found.values():
-                if answer.error is not None:
-                    raise KafkaException(answer.error)
+            found = {
+                answer.partition: answer for answer in consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
+            }
+            raise_first_error(list(found.values()))
             # librdkafka says "the end" where no record is that late.
             return {partition: max(-1, answer.offset) for partition, answer in found.items()}
         which = 0 if at == "earliest" else 1
         return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=45)[which]
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)[
+                which
+            ]
             for partition in partitions
         }
     finally:
@@ -165,52 +167,49 @@ def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) ->
 # -- admin -------------------------------------------------------------------------------------------------
 
 
-def create_topic(
-    bootstrap: str,
-    topic: str,
-    partitions: int = 1,
-    replicas: int = 1,
-    configs: dict[str, str] | None = None,
-    assignment: list[list[int]] | None = None,
-    validate_only: bool = False,
-) -> None:
-    arguments: dict[str, Any] = {"config": configs or {}}
-    if assignment is not None:
-        new = NewTopic(topic, len(assignment), replica_assignment=assignment, **arguments)
+@functools.cache
+def admin_of(bootstrap: str) -> AdminClient:
+    """Kept: a client that is dropped while it is asked something cancels it."""
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+def create_topic(command: CreateTopicCommand) -> None:
+    config = command.configs or {}
+    if command.assignment is not None:
+        count = len(command.assignment)
+        new = NewTopic(command.topic, count, replica_assignment=command.assignment, config=config)
     else:
-        new = NewTopic(topic, partitions, replicas, **arguments)
-    admin_of(bootstrap).create_topics([new], validate_only=validate_only)[topic].result(45)
+        new = NewTopic(command.topic, command.partitions, command.replicas, config=config)
+    answers = admin_of(command.bootstrap).create_topics([new], validate_only=command.validate_only)
+    answers[command.topic].result(TIMEOUT_S)
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    admin_of(bootstrap).delete_topics([topic])[topic].result(45)
+    admin_of(bootstrap).delete_topics([topic])[topic].result(TIMEOUT_S)
 
 
 def list_topics(bootstrap: str) -> list[str]:
-    return list(admin_of(bootstrap).list_topics(timeout=45).topics)
+    return list(admin_of(bootstrap).list_topics(timeout=TIMEOUT_S).topics)
 
 
 def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
-    found = admin_of(bootstrap).list_topics(topic, timeout=45).topics[topic]
+    found = admin_of(bootstrap).list_topics(topic, timeout=TIMEOUT_S).topics[topic]
     if found.error is not None:
         raise KafkaException(found.error)
-    return [
-        {"partition": p.id, "leader": p.leader, "replicas": list(p.replicas), "isr": list(p.isrs)}
-        for p in sorted(found.partitions.values(), key=lambda partition: partition.id)
-    ]
+    return partitions_as_json(
+        (p.id, p.leader, list(p.replicas), list(p.isrs)) for p in found.partitions.values()
+    )
 
 
 def describe_cluster(bootstrap: str) -> dict[str, Any]:
-    found = admin_of(bootstrap).list_topics(timeout=45)
-    return {
-        "controller": found.controller_id,
-        "brokers": sorted([broker.id, broker.host, broker.port] for broker in found.brokers.values()),
-    }
+    found = admin_of(bootstrap).list_topics(timeout=TIMEOUT_S)
+    brokers = ((broker.id, broker.host, broker.port) for broker in found.brokers.values())
+    return cluster_as_json(found.controller_id, brokers)
 
 
 def describe_configs(bootstrap: str, topic: str) -> dict[str, str | None]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = admin_of(bootstrap).describe_configs([resource])[resource].result(45)
+    found = admin_of(bootstrap).describe_configs([resource])[resource].result(TIMEOUT_S)
     return {name: entry.value for name, entry in found.items()}
 
 
@@ -220,17 +219,57 @@ def alter_configs(bootstrap: str, topic: str, configs: dict[str, str]) -> None:
         for name, value in configs.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin_of(bootstrap).incremental_alter_configs([resource])[resource].result(45)
+    admin_of(bootstrap).incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
 def create_partitions(bootstrap: str, topic: str, total: int) -> None:
-    admin_of(bootstrap).create_partitions([NewPartitions(topic, total)])[topic].result(45)
+    admin_of(bootstrap).create_partitions([NewPartitions(topic, total)])[topic].result(TIMEOUT_S)
 
 
 def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> int:
     asked = TopicPartition(topic, partition, before)
     answers = admin_of(bootstrap).delete_records([asked])
-    return int(answers[asked].result(45).low_watermark)
+    return int(answers[asked].result(TIMEOUT_S).low_watermark)
+
+
+def raise_first_error(partitions: list[TopicPartition]) -> None:
+    for tp in partitions:
+        if tp.error is not None:
+            raise KafkaException(tp.error)
+
+
+def list_groups(bootstrap: str) -> list[str]:
+    found = admin_of(bootstrap).list_consumer_groups(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
+    for error in found.errors:
+        raise error
+    return [group.group_id for group in found.valid]
+
+
+def describe_group(bootstrap: str, group: str) -> dict[str, Any]:
+    found = admin_of(bootstrap).describe_consumer_groups([group])[group].result(TIMEOUT_S)
+    return {
+        "state": found.state.name.title().replace("_", ""),
+        "coordinator": found.coordinator.id,
+        "members": len(found.members),
+    }
+
+
+def delete_group(bootstrap: str, group: str) -> None:
+    admin_of(bootstrap).delete_consumer_groups([group])[group].result(TIMEOUT_S)
+
+
+def group_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    asked = ConsumerGroupTopicPartitions(group)
+    found = admin_of(bootstrap).list_consumer_group_offsets([asked])[group].result(TIMEOUT_S)
+    raise_first_error(found.topic_partitions)
+    return {tp.partition: tp.offset for tp in found.topic_partitions if tp.topic == topic}
+
+
+def set_group_offsets(bootstrap: str, group: str, topic: str, offsets: dict[str, int]) -> None:
+    positions = [TopicPartition(topic, int(partition), offset) for partition, offset in offsets.items()]
+    asked = ConsumerGroupTopicPartitions(group, positions)
+    found = admin_of(bootstrap).alter_consumer_group_offsets([asked])[group].result(TIMEOUT_S)
+    raise_first_error(found.topic_partitions)
 
 
 # -- a load that goes on until it is stopped ---------------------------------------------------------------
@@ -275,21 +314,46 @@ class Load(ThreadedLoad):
         self.ledger.sent += 1
 
 
-COMMANDS = by_name(
-    hello,
-    produce,
-    fetch,
-    offsets,
-    create_topic,
-    delete_topic,
-    list_topics,
-    describe_topic,
-    describe_cluster,
-    describe_configs,
-    alter_configs,
-    create_partitions,
-    delete_records,
-)
+# -- a member of a group -----------------------------------------------------------------------------------
+
+
+class ConfluentMember(PolledMember):
+    def __init__(self, settings: MemberSettings) -> None:
+        super().__init__()
+        self._committed: list[Any] = []
+        config = {
+            **settings.librdkafka,
+            "bootstrap.servers": settings.bootstrap,
+            "group.id": settings.group,
+            "on_commit": lambda error, partitions: self._committed.append(error),
+            "log_level": 0,
+        }
+        self._consumer = confluent_kafka.Consumer(config)
+        names = [settings.regex] if settings.regex else settings.topics
+        self._consumer.subscribe(names, on_revoke=self._revoked)
+
+    def _revoked(self, _: object, partitions: list[TopicPartition]) -> None:
+        self.notes.taken += [(tp.topic, tp.partition) for tp in partitions]
+
+    def poll(self) -> Iterable[Place]:
+        messages = self._consumer.consume(100, 0.1)
+        self.notes.assigned = [(tp.topic, tp.partition) for tp in self._consumer.assignment()]
+        return [(m.topic(), m.partition(), m.offset()) for m in messages if m.error() is None]
+
+    def commit_now(self, how: str) -> None:
+        if how == "sync":
+            self._consumer.commit(asynchronous=False)
+            return
+        before, deadline = len(self._committed), time.monotonic() + TIMEOUT_S
+        self._consumer.commit(asynchronous=True)
+        while len(self._committed) == before and time.monotonic() < deadline:
+            self.notes.read += self.poll()
+        if self._committed[-1] is not None:
+            raise KafkaException(self._committed[-1])
+
+    def close(self) -> None:
+        self._consumer.close()
+
 
 if __name__ == "__main__":
-    serve(COMMANDS | load_commands(Load) | GROUP_COMMANDS, describe)
+    serve(commands_of(globals()) | load_commands(Load) | member_commands(ConfluentMember), describe)

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import kafka
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError, for_code
-from kafka_python_groups import GROUP_COMMANDS, admin_of
+from kafka.structs import OffsetAndMetadata
 from load import ThreadedLoad, load_commands, load_value
-from stdio import ClientError, by_name, describing, error_as_json, record_as_json, serve, to_bytes
+from lost_join import recall_lost_join
+from member import MemberSettings, Place, PolledMember, member_commands
+from python_api import (
+    RevocationNotes,
+    describing,
+    member_arguments,
+    note_assignment,
+    places_of,
+    producer_arguments,
+    read_offsets,
+    read_records,
+    send_all,
+    subscribe,
+)
+from stdio import (
+    ClientError,
+    CreateTopicCommand,
+    FetchCommand,
+    ProduceCommand,
+    cluster_as_json,
+    commands_of,
+    partitions_as_json,
+    serve,
+)
+
+TIMEOUT_S = 45.0
+STRATEGIES = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
 
 describe = describing(KafkaError)
 
@@ -23,55 +52,23 @@ def hello() -> dict[str, str]:
 # -- produce -----------------------------------------------------------------------------------------------
 
 
-def produce(
-    bootstrap: str,
-    records: list[dict[str, Any]],
-    acks: str = "all",
-    compression: str = "none",
-    idempotent: bool = False,
-    max_request_bytes: int | None = None,
-    timeout_s: float = 45,
-) -> list[dict[str, Any]]:
-    config: dict[str, Any] = {} if max_request_bytes is None else {"max_request_size": max_request_bytes}
+async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
     producer = KafkaProducer(
-        bootstrap_servers=bootstrap,
-        acks=acks if acks == "all" else int(acks),
-        compression_type=None if compression == "none" else compression,
-        enable_idempotence=idempotent,
-        linger_ms=20,
-        max_block_ms=int(timeout_s * 1000),
-        delivery_timeout_ms=int(timeout_s * 1000) + 100,
-        request_timeout_ms=int(timeout_s * 1000),
-        **config,
+        **producer_arguments(command),
+        max_block_ms=int(command.timeout_s * 1000),
+        delivery_timeout_ms=int(command.timeout_s * 1000) + 100,
     )
-    results: list[dict[str, Any]] = []
+
+    async def send(topic: str, **record: Any) -> Any:
+        return producer.send(topic, **record)
+
+    async def wait(future: Any) -> Any:
+        return future.get(command.timeout_s)
+
     try:
-        futures: list[Any] = []
-        for record in records:
-            try:
-                futures.append(
-                    producer.send(
-                        record["topic"],
-                        key=to_bytes(record.get("key")),
-                        value=to_bytes(record.get("value")),
-                        headers=[(name, to_bytes(value)) for name, value in record.get("headers") or []],
-                        partition=record.get("partition"),
-                        timestamp_ms=record.get("timestamp"),
-                    )
-                )
-            except KafkaError as error:
-                futures.append(error)
-        for future in futures:
-            try:
-                if isinstance(future, KafkaError):
-                    raise future
-                metadata = future.get(timeout_s)
-                results.append({"partition": metadata.partition, "offset": metadata.offset})
-            except KafkaError as error:
-                results.append({"error": error_as_json(error, describe)})
+        return await send_all(command.records, send, wait, KafkaError)
     finally:
-        producer.close(timeout_s)
-    return results
+        producer.close(command.timeout_s)
 
 
 # -- read --------------------------------------------------------------------------------------------------
@@ -87,40 +84,20 @@ def consumer_of(bootstrap: str, **config: Any) -> KafkaConsumer:
     )
 
 
-def fetch(
-    bootstrap: str,
-    topic: str,
-    partition: int,
-    offset: int,
-    count: int,
-    timeout_s: float = 45,
-    max_bytes: int | None = None,
-) -> list[dict[str, Any]]:
-    config = {} if max_bytes is None else {"max_partition_fetch_bytes": max_bytes}
-    consumer = consumer_of(bootstrap, **config)
-    found: list[dict[str, Any]] = []
+async def fetch(command: FetchCommand) -> list[dict[str, Any]]:
+    config = {} if command.max_bytes is None else {"max_partition_fetch_bytes": command.max_bytes}
+    consumer = consumer_of(command.bootstrap, **config)
     try:
-        assigned = TopicPartition(topic, partition)
-        consumer.assign([assigned])
-        consumer.seek(assigned, offset)
-        deadline = time.monotonic() + timeout_s
-        while len(found) < count and time.monotonic() < deadline:
-            for batch in consumer.poll(timeout_ms=200).values():
-                found += map(record_as_json, batch)
+        tp = TopicPartition(command.topic, command.partition)
+        return await read_records(command, consumer, consumer.poll, tp)
     finally:
         consumer.close()
-    return found[:count]
 
 
-def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) -> dict[int, int]:
+async def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) -> dict[int, int]:
     consumer = consumer_of(bootstrap)
-    asked = [TopicPartition(topic, partition) for partition in partitions]
     try:
-        if isinstance(at, int):
-            found = consumer.offsets_for_times(dict.fromkeys(asked, at))
-            return {tp.partition: -1 if answer is None else answer.offset for tp, answer in found.items()}
-        ends = consumer.beginning_offsets(asked) if at == "earliest" else consumer.end_offsets(asked)
-        return {tp.partition: offset for tp, offset in ends.items()}
+        return await read_offsets(consumer, [TopicPartition(topic, number) for number in partitions], at)
     finally:
         consumer.close()
 
@@ -128,22 +105,25 @@ def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) ->
 # -- admin -------------------------------------------------------------------------------------------------
 
 
-def create_topic(
-    bootstrap: str,
-    topic: str,
-    partitions: int = 1,
-    replicas: int = 1,
-    configs: dict[str, str] | None = None,
-    assignment: list[list[int]] | None = None,
-    validate_only: bool = False,
-) -> None:
-    new: dict[str, Any] = {"configs": configs or {}}
-    if assignment is not None:
-        new["assignments"] = dict(enumerate(assignment))
+def admin_of(bootstrap: str) -> KafkaAdminClient:
+    return KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=45_000)
+
+
+def raise_any(outcomes: Iterable[Any]) -> None:
+    """kafka-python answers with classes of errors; NoError is one."""
+    for outcome in outcomes:
+        if getattr(outcome, "errno", 0):
+            raise outcome if isinstance(outcome, Exception) else outcome()
+
+
+def create_topic(command: CreateTopicCommand) -> None:
+    new: dict[str, Any] = {"configs": command.configs or {}}
+    if command.assignment is not None:
+        new["assignments"] = dict(enumerate(command.assignment))
     else:
-        new |= {"num_partitions": partitions, "replication_factor": replicas}
-    with admin_of(bootstrap) as admin:
-        admin.create_topics({topic: new}, validate_only=validate_only)
+        new |= {"num_partitions": command.partitions, "replication_factor": command.replicas}
+    with admin_of(command.bootstrap) as admin:
+        admin.create_topics({command.topic: new}, validate_only=command.validate_only)
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
@@ -161,22 +141,17 @@ def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
         (found,) = admin.describe_topics([topic])
     if found["error_code"]:
         raise for_code(found["error_code"])(topic)
-    return [
-        {
-            "partition": p["partition_index"],
-            "leader": p["leader_id"],
-            "replicas": p["replica_nodes"],
-            "isr": p["isr_nodes"],
-        }
-        for p in sorted(found["partitions"], key=lambda partition: partition["partition_index"])
-    ]
+    return partitions_as_json(
+        (p["partition_index"], p["leader_id"], p["replica_nodes"], p["isr_nodes"])
+        for p in found["partitions"]
+    )
 
 
 def describe_cluster(bootstrap: str) -> dict[str, Any]:
     with admin_of(bootstrap) as admin:
         found = admin.describe_cluster()
-    brokers = [[b.get("broker_id", b.get("node_id")), b["host"], b["port"]] for b in found["brokers"]]
-    return {"controller": found["controller_id"], "brokers": sorted(brokers)}
+    brokers = ((b.get("broker_id", b.get("node_id")), b["host"], b["port"]) for b in found["brokers"])
+    return cluster_as_json(found["controller_id"], brokers)
 
 
 def describe_configs(bootstrap: str, topic: str) -> dict[str, str | None]:
@@ -204,6 +179,45 @@ def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> i
     with admin_of(bootstrap) as admin:
         found = admin.delete_records({asked: before})[asked]
     return int(found["low_watermark"])
+
+
+def list_groups(bootstrap: str) -> list[str]:
+    with admin_of(bootstrap) as admin:
+        return [group["group_id"] for group in admin.list_groups()]
+
+
+def describe_group(bootstrap: str, group: str) -> dict[str, Any]:
+    with admin_of(bootstrap) as admin:
+        found = admin.describe_groups([group])[group]
+    return {"state": found["group_state"], "members": len(found["members"])}
+
+
+def delete_group(bootstrap: str, group: str) -> None:
+    with admin_of(bootstrap) as admin:
+        outcome = admin.delete_groups([group])[group]
+    if outcome != "OK":
+        raise ClientError(-1, outcome, f"delete_groups says {outcome}")
+
+
+def group_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    with admin_of(bootstrap) as admin:
+        found = admin.list_group_offsets({group: None})[group]
+    return {at.partition: position.offset for at, position in found.items() if at.topic == topic}
+
+
+def set_group_offsets(bootstrap: str, group: str, topic: str, offsets: dict[str, int]) -> None:
+    positions = {
+        TopicPartition(topic, int(partition)): OffsetAndMetadata(offset, "", -1)
+        for partition, offset in offsets.items()
+    }
+    with admin_of(bootstrap) as admin:
+        raise_any(admin.alter_group_offsets(group, positions).values())
+
+
+def delete_group_offsets(bootstrap: str, group: str, topic: str, partitions: list[int]) -> None:
+    with admin_of(bootstrap) as admin:
+        asked = [TopicPartition(topic, partition) for partition in partitions]
+        raise_any(admin.delete_group_offsets(group, asked).values())
 
 
 # -- a load that goes on until it is stopped ---------------------------------------------------------------
@@ -236,21 +250,38 @@ class Load(ThreadedLoad):
         future.add_errback(self.ledger.fail)
 
 
-COMMANDS = by_name(
-    hello,
-    produce,
-    fetch,
-    offsets,
-    create_topic,
-    delete_topic,
-    list_topics,
-    describe_topic,
-    describe_cluster,
-    describe_configs,
-    alter_configs,
-    create_partitions,
-    delete_records,
-)
+# -- a member of a group -----------------------------------------------------------------------------------
+
+
+class KafkaPythonMember(RevocationNotes, PolledMember, ConsumerRebalanceListener):
+    def __init__(self, settings: MemberSettings) -> None:
+        super().__init__()
+        self._consumer = KafkaConsumer(
+            **member_arguments(settings), partition_assignment_strategy=[STRATEGIES[settings.strategy]]
+        )
+        subscribe(self._consumer, settings, self)
+
+    def poll(self) -> Iterable[Place]:
+        recall_lost_join(self._consumer)
+        batches = self._consumer.poll(100)
+        note_assignment(self, self._consumer)
+        return places_of(batches)
+
+    def commit_now(self, how: str) -> None:
+        if how == "sync":
+            self._consumer.commit()
+            return
+        answers: list[Any] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        self._consumer.commit_async(callback=lambda _, answer: answers.append(answer))
+        while not answers and time.monotonic() < deadline:
+            self.notes.read += self.poll()
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+
+    def close(self) -> None:
+        self._consumer.close()
+
 
 if __name__ == "__main__":
-    serve(COMMANDS | load_commands(Load) | GROUP_COMMANDS, describe)
+    serve(commands_of(globals()) | load_commands(Load) | member_commands(KafkaPythonMember), describe)

@@ -1,18 +1,44 @@
-"""kcat (the distribution's librdkafka), run anew for every command; ``KCAT`` is the program. See `stdio`."""
+"""kcat (the distribution's librdkafka), one run for each command; ``KCAT`` is the program. See `stdio`."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import re
+import signal
 import subprocess
+import threading
+from collections.abc import Mapping
 from typing import Any
 
-from kcat_groups import GROUP_COMMANDS, KCAT, no_admin, settings_of
 from load import ThreadedLoad, load_commands, load_value
-from stdio import ClientError, Unsupported, by_name, serve, to_bytes
+from member import Member, MemberSettings, member_commands
+from stdio import (
+    ClientError,
+    FetchCommand,
+    ProduceCommand,
+    Unsupported,
+    cluster_as_json,
+    commands_of,
+    partitions_as_json,
+    serve,
+    to_bytes,
+)
+
+KCAT = os.environ.get("KCAT", "kcat")
 
 KEY_MARK, RECORD_MARK = "\x1f", "\x1e"
-"""What stands between key and value, and between records; neither occurs in a test's record."""
+"""The marks between key and value, and between records; neither occurs in a test's record."""
+_REBALANCED = re.compile(r" rebalanced.*? (assign|revoke)\w*.*: (.*)$")
+"""``… rebalanced (memberid m): assigned: …`` or ``… rebalanced: incremental assignment of n … (m, …): …``"""
+_PARTITION = re.compile(r"(\S+) \[(\d+)\]")
+_TIMEOUT_S = 40.0
+
+
+def settings_of(settings: Mapping[str, Any]) -> list[str]:
+    """librdkafka's settings as kcat's arguments."""
+    return [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
 
 
 def run(*arguments: str, stdin: bytes = b"", timeout_s: float = 60) -> bytes:
@@ -37,25 +63,18 @@ def hello() -> dict[str, str]:
 # -- produce -----------------------------------------------------------------------------------------------
 
 
-def produce(
-    bootstrap: str,
-    records: list[dict[str, Any]],
-    acks: str = "all",
-    compression: str = "none",
-    idempotent: bool = False,
-    max_request_bytes: int | None = None,
-    timeout_s: float = 45,
-) -> list[dict[str, Any]]:
+def produce(command: ProduceCommand) -> list[dict[str, Any]]:
     """One kcat for the records with the same topic, partition and headers; its exit code is the answer."""
     settings = {
-        "acks": acks,
-        "compression.codec": compression,
-        "enable.idempotence": str(idempotent).lower(),
-        "message.timeout.ms": str(int(timeout_s * 1000)),
+        "acks": command.acks,
+        "compression.codec": command.compression,
+        "enable.idempotence": str(command.idempotent).lower(),
+        "message.timeout.ms": str(int(command.timeout_s * 1000)),
     }
-    if max_request_bytes is not None:
-        settings["message.max.bytes"] = str(max_request_bytes)
+    if command.max_request_bytes is not None:
+        settings["message.max.bytes"] = str(command.max_request_bytes)
     options = settings_of(settings)
+    records = command.records
     results: list[dict[str, Any]] = [{"partition": record.get("partition")} for record in records]
     alike: dict[str, list[int]] = {}
     for index, record in enumerate(records):
@@ -63,7 +82,7 @@ def produce(
         alike.setdefault(same, []).append(index)
     for indexes in alike.values():
         try:
-            _produce_run(bootstrap, [records[index] for index in indexes], options)
+            _produce_run(command.bootstrap, [records[index] for index in indexes], options)
         except ClientError as error:
             for index in indexes:
                 results[index] = {"error": error.as_json()}
@@ -100,22 +119,14 @@ def _produce_run(bootstrap: str, records: list[dict[str, Any]], options: list[st
 # -- read --------------------------------------------------------------------------------------------------
 
 
-def fetch(
-    bootstrap: str,
-    topic: str,
-    partition: int,
-    offset: int,
-    count: int,
-    timeout_s: float = 45,
-    max_bytes: int | None = None,
-) -> list[dict[str, Any]]:
-    arguments = ["-C", "-b", bootstrap, "-t", topic, "-p", str(partition)]
-    arguments += ["-o", str(offset), "-c", str(count)]
+def fetch(command: FetchCommand) -> list[dict[str, Any]]:
+    arguments = ["-C", "-b", command.bootstrap, "-t", command.topic, "-p", str(command.partition)]
+    arguments += ["-o", str(command.offset), "-c", str(command.count)]
     arguments += ["-X", "auto.offset.reset=error", "-q", "-J", "-u"]
-    if max_bytes is not None:
-        arguments += ["-X", f"fetch.message.max.bytes={max_bytes}"]
+    if command.max_bytes is not None:
+        arguments += ["-X", f"fetch.message.max.bytes={command.max_bytes}"]
     try:
-        output = run(*arguments, timeout_s=timeout_s)
+        output = run(*arguments, timeout_s=command.timeout_s)
     except subprocess.TimeoutExpired as error:
         output = error.stdout or b""
     found = []
@@ -167,24 +178,22 @@ def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
     (found,) = _metadata(bootstrap, "-t", topic)["topics"]
     if "error" in found:
         raise ClientError(-1, "kcat", found["error"])
-    return [
-        {
-            "partition": p["partition"],
-            "leader": p["leader"],
-            "replicas": [replica["id"] for replica in p["replicas"]],
-            "isr": [replica["id"] for replica in p["isrs"]],
-        }
-        for p in sorted(found["partitions"], key=lambda partition: partition["partition"])
-    ]
+    return partitions_as_json(
+        (
+            p["partition"],
+            p["leader"],
+            [replica["id"] for replica in p["replicas"]],
+            [replica["id"] for replica in p["isrs"]],
+        )
+        for p in found["partitions"]
+    )
 
 
 def describe_cluster(bootstrap: str) -> dict[str, Any]:
     found = _metadata(bootstrap)
     brokers = [[broker["id"], *broker["name"].rsplit(":", 1)] for broker in found["brokers"]]
-    return {
-        "controller": found["controllerid"],
-        "brokers": sorted([broker_id, host, int(port)] for broker_id, host, port in brokers),
-    }
+    ids = ((broker_id, host, int(port)) for broker_id, host, port in brokers)
+    return cluster_as_json(found["controllerid"], ids)
 
 
 # -- a load that goes on until it is stopped ---------------------------------------------------------------
@@ -222,15 +231,71 @@ class Load(ThreadedLoad):
                 self.ledger.acknowledged[partition] = [(number, -1) for number in range(self.rounds)]
 
 
-CAN = by_name(hello, produce, fetch, offsets, list_topics, describe_topic, describe_cluster)
-CANNOT = {
-    "create_topic": no_admin,
-    "delete_topic": no_admin,
-    "describe_configs": no_admin,
-    "alter_configs": no_admin,
-    "create_partitions": no_admin,
-    "delete_records": no_admin,
-}
+# -- a member of a group -----------------------------------------------------------------------------------
+
+
+class KcatMember(Member):
+    def __init__(self, settings: MemberSettings) -> None:
+        super().__init__()
+        subscribed = [settings.regex] if settings.regex else settings.topics or []
+        command = [
+            KCAT,
+            "-b",
+            settings.bootstrap,
+            *settings_of(settings.librdkafka),
+            "-u",
+            "-f",
+            "%t %p %o\n",
+        ]
+        self._process = subprocess.Popen(
+            [*command, "-G", settings.group, *subscribed],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._listen)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def commit(self, how: str) -> None:
+        raise Unsupported("kcat commits by itself")
+
+    def stop(self) -> dict[str, Any]:
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(_TIMEOUT_S)
+        for thread in self._threads:
+            thread.join(_TIMEOUT_S)
+        return self.notes.status()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                topic, partition, offset = line.split()
+                self.notes.read.append((topic, int(partition), int(offset)))
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for line in lines:
+                found = _REBALANCED.search(line)
+                if found is None:
+                    continue
+                partitions = [(topic, int(index)) for topic, index in _PARTITION.findall(found[2])]
+                others = [tp for tp in self.notes.assigned if tp not in partitions]
+                if found[1] == "assign":
+                    self.notes.assigned = others + partitions
+                else:
+                    self.notes.taken += partitions
+                    self.notes.assigned = others
+
 
 if __name__ == "__main__":
-    serve(CAN | CANNOT | load_commands(Load) | GROUP_COMMANDS, describe)
+    serve(commands_of(globals()) | load_commands(Load) | member_commands(KcatMember), describe)

@@ -1,4 +1,4 @@
-"""A load in a driver: records to every partition until it is told to stop, and what became of them."""
+"""A load in a driver: records to every partition until it is stopped, and their outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load_value(partition: int, number: int) -> bytes:
 
 
 class Ledger:
-    """What a load sent and what became of it; safe under the interpreter lock, one call at a time a field."""
+    """The records of a load and their outcomes; each field is written by one thread."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -65,7 +65,7 @@ class Ledger:
 
 
 class Load(ABC):
-    """Something that sends by itself, and keeps a ledger of it."""
+    """Sends by itself, and keeps a ledger."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -99,14 +99,14 @@ class ThreadedLoad(Load):
 
     @abstractmethod
     def send(self, partition: int, number: int) -> None:
-        """Hand a record to the client; its outcome goes into the ledger."""
+        """Pass a record to the client; its outcome goes into the ledger."""
 
     @abstractmethod
     def finish(self, timeout_s: float) -> None:
-        """Wait for the outcome of what was sent; nothing more is."""
+        """Wait for the outcomes of all records; none is sent after this call."""
 
     def wait(self, seconds: float) -> None:
-        """Let the rest of an interval pass; some clients want to be called meanwhile."""
+        """Let the rest of an interval pass; some clients must be called meanwhile."""
         self._stopping.wait(seconds)
 
     def _run(self) -> None:
@@ -120,7 +120,7 @@ class ThreadedLoad(Load):
 
 
 def load_commands(make: Callable[..., Load]) -> dict[str, Command]:
-    """The commands around one load, which `make` makes from what ``load_start`` is told."""
+    """The commands around one load, which `make` makes from the arguments of ``load_start``."""
     current: list[Load] = []
 
     async def load_start(

@@ -1,4 +1,4 @@
-"""A member of a group in a driver: what is wished of it, what it notes, and the commands around it."""
+"""A member of a group in a driver: its settings, what it notes, and the commands around it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,40 @@ Place = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What ``member_start`` is told."""
+class MemberSettings:
+    """The arguments of ``member_start``."""
 
     bootstrap: str
     group: str
     topics: list[str] | None = None
     pattern: str | None = None
-    """Instead of topics: a regular expression for the names of those to read."""
+    """Instead of topics: a regular expression for their names."""
     strategy: str = "range"
     instance: str | None = None
     auto_commit: bool = False
 
     @property
     def session_timeout_ms(self) -> int:
-        """Short, so that a killed one is missed soon; but a static member that is away must not be."""
+        """Short, so that a killed member is evicted soon; a static member that is away must not be."""
         return 6_000 if self.instance is None else 60_000
 
     @property
     def regex(self) -> str | None:
         """The pattern as clients want it."""
         return f"^{self.pattern}" if self.pattern else None
+
+    @property
+    def librdkafka(self) -> dict[str, Any]:
+        """The settings of a client over librdkafka."""
+        return {
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": str(self.auto_commit).lower(),
+            "session.timeout.ms": self.session_timeout_ms,
+            "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
+            "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
+            "partition.assignment.strategy": self.strategy,
+            **({} if self.instance is None else {"group.instance.id": self.instance}),
+        }
 
 
 class Notes:
@@ -49,7 +62,7 @@ class Notes:
     def __init__(self) -> None:
         self.assigned: list[tuple[str, int]] = []
         self.taken: list[tuple[str, int]] = []
-        """Every partition that was revoked, in the order in which that was told."""
+        """Every partition that was revoked, in order."""
         self.read: list[Place] = []
         self.errors: list[str] = []
 
@@ -63,7 +76,7 @@ class Notes:
 
 
 class Member(ABC):
-    """One consumer of a group, which reads on by itself and takes notes until it is told to stop."""
+    """One consumer of a group, which reads and takes notes until it is stopped."""
 
     def __init__(self) -> None:
         self.notes = Notes()
@@ -78,7 +91,7 @@ class Member(ABC):
 
     @abstractmethod
     def stop(self) -> Awaitable[dict[str, Any]] | dict[str, Any]:
-        """Leave; what was noted."""
+        """Leave; the notes."""
 
     @property
     def pid(self) -> int:
@@ -87,7 +100,7 @@ class Member(ABC):
 
 
 class PolledMember(Member):
-    """A member of a client that wants all its calls from one thread, which polls; orders wait for it."""
+    """A member of a client that must be called from one thread, which polls and carries out commits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,13 +151,13 @@ class PolledMember(Member):
                 future.set_exception(error)
 
 
-def member_commands(make: Callable[[Wish], Member]) -> dict[str, Command]:
-    """The commands around one member, which `make` makes from what ``member_start`` is told."""
+def member_commands(make: Callable[[MemberSettings], Member]) -> dict[str, Command]:
+    """The commands around one member, which `make` makes from the settings of ``member_start``."""
     current: list[Member] = []
 
-    async def member_start(**wish: Any) -> None:
+    async def member_start(**settings: Any) -> None:
         """A coroutine, so that a member may be a task of the driver's loop."""
-        current.append(make(Wish(**wish)))
+        current.append(make(MemberSettings(**settings)))
         current[-1].start()
 
     def member_status() -> dict[str, Any]:

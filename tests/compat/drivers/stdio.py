@@ -1,9 +1,9 @@
 """What the drivers in Python share: commands as lines of JSON on stdin, one line of JSON back for each.
 
 A command is ``{"command": name, …arguments}``; its answer ``{"answer": …}``, or ``{"error": {"code", "name",
-"text"}}``, or ``{"unsupported": why}`` where the client cannot do it at all. Bytes travel as base64. Error
-codes are Kafka's own where a broker said them; negative ones are the client's. Whatever the client itself
-prints goes to stderr.
+"text"}}``, or ``{"unsupported": why}`` if the client cannot do it at all. Bytes travel as base64. Error
+codes are Kafka's own if a broker answered with them; negative ones are the client's. The client's own output
+goes to stderr.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -46,27 +47,73 @@ def to_text(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-def record_as_json(record: Any) -> dict[str, Any]:
-    """A record that was read, of those clients in Python that name its parts as Kafka does."""
-    return {
-        "offset": record.offset,
-        "key": to_text(record.key),
-        "value": to_text(record.value),
-        "headers": [[name, to_text(value)] for name, value in record.headers],
-        "timestamp": record.timestamp,
-        "timestamp_type": "log_append" if record.timestamp_type == 1 else "create",
-    }
+@dataclass(frozen=True)
+class ProduceCommand:
+    bootstrap: str
+    records: list[dict[str, Any]]
+    acks: str = "all"
+    compression: str = "none"
+    idempotent: bool = False
+    max_request_bytes: int | None = None
+    timeout_s: float = 45
 
 
-def describing(kind: type[BaseException]) -> Describe:
-    """For the clients whose errors are all of one kind, with Kafka's code as their ``errno``."""
+@dataclass(frozen=True)
+class FetchCommand:
+    bootstrap: str
+    topic: str
+    partition: int
+    offset: int
+    count: int
+    timeout_s: float = 45
+    max_bytes: int | None = None
 
-    def describe(error: BaseException) -> ClientError | None:
-        if isinstance(error, kind):
-            return ClientError(getattr(error, "errno", None) or -1, type(error).__name__, str(error))
-        return None
 
-    return describe
+@dataclass(frozen=True)
+class CreateTopicCommand:
+    bootstrap: str
+    topic: str
+    partitions: int = 1
+    replicas: int = 1
+    configs: dict[str, str] | None = None
+    assignment: list[list[int]] | None = None
+    """The replicas of each partition, instead of numbers."""
+    validate_only: bool = False
+
+
+COMMANDS: Mapping[str, Callable[..., Any] | None] = {
+    "hello": None,
+    "produce": ProduceCommand,
+    "fetch": FetchCommand,
+    "offsets": None,
+    "create_topic": CreateTopicCommand,
+    "delete_topic": None,
+    "list_topics": None,
+    "describe_topic": None,
+    "describe_cluster": None,
+    "describe_configs": None,
+    "alter_configs": None,
+    "create_partitions": None,
+    "delete_records": None,
+    "list_groups": None,
+    "describe_group": None,
+    "delete_group": None,
+    "group_offsets": None,
+    "set_group_offsets": None,
+    "delete_group_offsets": None,
+}
+"""The commands that a driver may have as functions, and the class of those that take one object."""
+
+
+def partitions_as_json(partitions: Iterable[tuple[int, int, list[int], list[int]]]) -> list[dict[str, Any]]:
+    """The answer of ``describe_topic``, from index, leader, replicas and ISR of each partition."""
+    names = ("partition", "leader", "replicas", "isr")
+    return [dict(zip(names, partition, strict=True)) for partition in sorted(partitions)]
+
+
+def cluster_as_json(controller: int, brokers: Iterable[tuple[int, str, int]]) -> dict[str, Any]:
+    """The answer of ``describe_cluster``, from id, host and port of each broker."""
+    return {"controller": controller, "brokers": sorted(map(list, brokers))}
 
 
 def error_as_json(error: BaseException, describe: Describe) -> dict[str, Any]:
@@ -81,6 +128,21 @@ async def settled(outcome: Any | Awaitable[Any]) -> Any:
 
 def by_name(*commands: Command) -> dict[str, Command]:
     return {command.__name__: command for command in commands}
+
+
+def commands_of(driver: Mapping[str, Any]) -> dict[str, Command]:
+    """The commands that a driver's module defines; the others answer that the client cannot do them."""
+
+    def command_of(name: str, kind: Callable[..., Any] | None) -> Command:
+        def unsupported(**_: Any) -> None:
+            raise Unsupported(f"{driver['hello']()['client']} has no {name}")
+
+        function = driver.get(name, unsupported)
+        if kind is None or function is unsupported:
+            return function
+        return lambda **arguments: function(kind(**arguments))
+
+    return {name: command_of(name, kind) for name, kind in COMMANDS.items()}
 
 
 def serve(commands: Mapping[str, Command], describe: Describe) -> None:
