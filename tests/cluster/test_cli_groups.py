@@ -19,7 +19,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import wait_for
 
-from .tools import COMMAND, run_command, what_it_says
+from .tools import COMMAND, partitions_seen_by, run_command
 
 Groups = Callable[..., Any]
 
@@ -168,7 +168,7 @@ def test_a_partition_without_leader_has_no_lag(start_cluster: Callable[..., Loca
     for broker in cluster.brokers:
         if broker.id != victim:
             wait_for(
-                lambda broker=broker: what_it_says(broker.endpoint, "alone")[1][1] < 0,
+                lambda broker=broker: partitions_seen_by(broker.endpoint, "alone")[1][1] < 0,
                 f"broker {broker.id} still names the dead broker as the leader",
             )
     rows = groups_of(cluster)("lag", "g")["partitions"]

@@ -1,4 +1,4 @@
-"""Brokers that die, stand still, leave and return while acks=all records are written: nothing is lost."""
+"""Brokers are killed, paused, stopped and started while acks=all records are written: nothing is lost."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.client.blocking import Admin
-from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol.errors import ErrorCode
@@ -17,9 +15,10 @@ from tests.support.waiting import wait_for
 from ..chaos.history import SentRecord, value_of
 from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView, controller_as_told_by
+from .tools import ClusterView, controller_seen_by, partitions_seen_by
 
 StartCluster = Callable[..., LocalCluster]
+Fault = Callable[[LocalCluster, int], object]
 
 PARTITIONS = 6
 TIME_OUT_MS = 30_000
@@ -40,8 +39,9 @@ def check_all(cluster: LocalCluster, load: Load) -> None:
     assert len(load.history.reads) > 0
 
 
-ROLES = {
-    "leader": lambda view: view.leader("t"),
+ROLES: dict[str, Callable[[ClusterView], int]] = {
+    # A leader that is not the controller, so that the controller has to notice.
+    "leader": lambda view: next(p.leader for p in view.partitions("t") if p.leader != view.controller()),
     "follower": lambda view: next(
         broker
         for broker in view.partitions("t")[0].replicas
@@ -49,75 +49,49 @@ ROLES = {
     ),
     "controller": lambda view: view.controller(),
 }
+FAULTS: dict[str, tuple[Fault, Fault]] = {
+    "kill": (LocalCluster.kill, LocalCluster.start_broker),
+    "pause": (LocalCluster.pause, LocalCluster.resume),
+}
+"""What ends or stops a broker, and what brings it back."""
+
+
+def have_replaced(brokers: list[LocalBroker], victim: int) -> bool:
+    """Whether each of these brokers names another controller, and an ISR without the victim."""
+    return all(
+        controller_seen_by(broker.endpoint) not in (victim, -1)
+        and all(victim not in isr for _, _, _, isr, _ in partitions_seen_by(broker.endpoint, "t"))
+        for broker in brokers
+    )
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_broker_that_is_killed_under_load_costs_no_record_and_comes_back(
-    cluster: LocalCluster, role: str
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broker_under_load_is_replaced_and_returns_without_loss(
+    cluster: LocalCluster, fault: str, role: str
 ) -> None:
     view = ClusterView(cluster)
-    with start_loaded(cluster) as load:
+    harm, heal = FAULTS[fault]
+    with start_loaded(cluster, request_timeout_ms=3_000) as load:
         victim = ROLES[role](view)
-        cluster.kill(victim)
-        load.wait_progress(f"after the {role} was killed")
-        view.wait_isr("t", 2)
-        wait_for(
-            lambda: all(victim not in partition.isr for partition in view.partitions("t")),
-            f"broker {victim} is still in an ISR",
-        )
-        cluster.start_broker(victim)
+        harm(cluster, victim)
+        others = [broker for broker in cluster.brokers if broker.id != victim]
+        wait_for(lambda: have_replaced(others, victim), f"broker {victim} is not replaced")
+        load.wait_progress(f"without the {role}")
+        heal(cluster, victim)
         view.wait_isr("t", 3)
         load.wait_progress("after its return")
-    assert load.problems == []
-    check_all(cluster, load)
-
-
-def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
-    start_cluster: StartCluster,
-) -> None:
-    cluster = start_cluster()
-    view = ClusterView(cluster)
-    with start_loaded(cluster, request_timeout_ms=3_000) as load:
-        # Not the controller, which is another test's subject: here the controller has to notice.
-        sleeper = next(p.leader for p in view.partitions("t") if p.leader != view.controller())
-        awake = [broker for broker in cluster.broker_ids if broker != sleeper]
-        cluster.pause(sleeper)
         wait_for(
-            lambda: all(p.leader in awake for p in leaders_without(cluster, sleeper)),
-            "no new leaders were elected",
-        )
-        load.wait_progress("while the leader stands still")
-        cluster.resume(sleeper)
-        view.wait_isr("t", 3)
-        load.wait_progress("after it woke")
-    assert load.problems == []
-    check_all(cluster, load)
-
-
-def test_the_controller_that_stands_still_is_replaced_and_does_no_harm_when_it_wakes(
-    start_cluster: StartCluster,
-) -> None:
-    cluster = start_cluster()
-    view = ClusterView(cluster)
-    with start_loaded(cluster, request_timeout_ms=3_000) as load:
-        sleeper = view.controller()
-        cluster.pause(sleeper)
-        wait_for(lambda: controller_without(cluster, sleeper) not in (sleeper, -1), "no new controller")
-        load.wait_progress("while the old controller stands still")
-        cluster.resume(sleeper)
-        view.wait_isr("t", 3)
-        load.wait_progress("after it woke")
-        wait_for(
-            lambda: all(
-                controller_as_told_by(broker.endpoint) not in (sleeper, -1) for broker in cluster.brokers
+            lambda: {controller_seen_by(broker.endpoint) for broker in cluster.brokers}.isdisjoint(
+                {victim, -1}
             ),
-            "a broker still takes the sleeper for the controller",
+            "a broker still names the former controller",
         )
     assert load.problems == []
     check_all(cluster, load)
 
 
-def test_a_controller_node_deleted_by_hand_is_fought_over_anew_without_harm(cluster: LocalCluster) -> None:
+def test_a_controller_node_deleted_by_hand_causes_an_election_without_harm(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     with start_loaded(cluster) as load:
         with view.zookeeper() as zookeeper:
@@ -129,9 +103,9 @@ def test_a_controller_node_deleted_by_hand_is_fought_over_anew_without_harm(clus
                         int(zookeeper.get("/controller_epoch")[0]) > epoch
                         and zookeeper.exists("/controller") is not None
                     ),
-                    "nobody was elected",
+                    "no controller was elected",
                 )
-        # The one elected last does a controller's work.
+        # The last controller works.
         victim = next(broker for broker in cluster.broker_ids if broker != view.controller())
         cluster.kill(victim)
         load.wait_progress("after a broker was killed under the new controller")
@@ -146,10 +120,10 @@ def server_log(broker: LocalBroker) -> str:
     return (broker.directory / "logs" / "server.log").read_text()
 
 
-def test_brokers_that_are_told_to_stop_one_by_one_hand_over_without_an_error(
+def test_brokers_stopped_one_by_one_hand_over_without_an_error(
     start_cluster: StartCluster,
 ) -> None:
-    # Every time-out that a writer could come to wait for is far above what a busy machine may cost.
+    # Every time-out that a writer could wait for is far longer than a busy machine needs.
     cluster = start_cluster(
         settings={
             "zookeeper.session.timeout.ms": str(TIME_OUT_MS),
@@ -162,14 +136,14 @@ def test_brokers_that_are_told_to_stop_one_by_one_hand_over_without_an_error(
         for broker in cluster.broker_ids:
             before = {other.id: len(server_log(other)) for other in cluster.brokers}
             assert cluster.stop_broker(broker, timeout_s=60), f"broker {broker} had to be killed"
-            # Writes would wait for it until its session ends.
+            # Otherwise writes would wait for it until its session ends.
             joined = [
                 line
                 for other in cluster.brokers
                 for line in server_log(other)[before[other.id] :].splitlines()
                 if "ISR of t-" in line and str(broker) in line.partition("->")[2].partition("(")[0]
             ]
-            assert joined == [], f"broker {broker} was let into an ISR while it was stopping"
+            assert joined == [], f"broker {broker} joined an ISR while it was stopping"
             process = cluster.broker(broker).process
             assert process is not None
             assert process.exit_code == 0
@@ -178,12 +152,12 @@ def test_brokers_that_are_told_to_stop_one_by_one_hand_over_without_an_error(
             view.wait_isr("t", 3)
             assert "controlled shutdown succeeded" in server_log(cluster.broker(broker))
     assert load.problems == []
-    # Leaders move before the broker goes: nobody waits for a time-out of any kind.
+    # Leaders move before the broker stops, so no write waits for a time-out.
     assert load.longest_pause_s < TIME_OUT_MS / 1000 / 2
     check_all(cluster, load)
 
 
-def test_two_leaders_killed_one_right_after_the_other_cost_no_record(cluster: LocalCluster) -> None:
+def test_two_leaders_killed_in_a_row_lose_no_record(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     with start_loaded(cluster) as load:
         for _ in range(2):
@@ -200,10 +174,10 @@ def test_two_leaders_killed_one_right_after_the_other_cost_no_record(cluster: Lo
     check_all(cluster, load)
 
 
-def test_what_a_leader_wrote_alone_before_it_died_is_cut_off_when_it_returns(
+def test_records_that_only_a_dead_leader_has_are_truncated_when_it_returns(
     start_cluster: StartCluster,
 ) -> None:
-    # The others must not be put out of the ISR while they stand still: then the leader would speak for all.
+    # The paused followers must stay in the ISR: alone in it, the leader would commit by itself.
     cluster = start_cluster(
         settings={
             "zookeeper.session.timeout.ms": str(TIME_OUT_MS),
@@ -218,14 +192,14 @@ def test_what_a_leader_wrote_alone_before_it_died_is_cut_off_when_it_returns(
         for other in others:
             cluster.pause(other)
         with RawClient(cluster.broker(leader).endpoint) as client:
-            # Acknowledged by the leader alone: nothing is promised, so they count as not acknowledged.
-            # What the followers had asked for before they stood still is answered meanwhile, with the first.
+            # acks=1 promises nothing, so these records count as not acknowledged. The followers' fetches from
+            # before the pause are answered meanwhile, with the first record.
             for number in alone:
                 load.history.sent.append(SentRecord(number, load.partitions[0]))
-                how, expected = {"acks": 1}, ErrorCode.NONE
+                options, expected = {"acks": 1}, ErrorCode.NONE
                 if number in (alone[0], alone[-1]):
-                    how, expected = {"acks": -1, "timeout_ms": 2_000}, ErrorCode.REQUEST_TIMED_OUT
-                answer = client.produce(0, bytes(batch_of(value_of(number, 100))), **how)
+                    options, expected = {"acks": -1, "timeout_ms": 2_000}, ErrorCode.REQUEST_TIMED_OUT
+                answer = client.produce(0, bytes(batch_of(value_of(number, 100))), **options)
                 assert answer.error_code == expected
         cluster.kill(leader)
         for other in others:
@@ -236,12 +210,12 @@ def test_what_a_leader_wrote_alone_before_it_died_is_cut_off_when_it_returns(
     assert load.problems == []
     check_all(cluster, load)
     kept = {number for _, number in load.history.finally_read[load.partitions[0]]} & set(alone)
-    # An answer that was on its way may have brought the first of them to a follower; later ones had no way.
+    # An answer under way may have brought the first of them to a follower, but no later one.
     assert kept <= set(alone[:3])
 
 
 @pytest.mark.parametrize("ending", ["stopped", "killed"])
-def test_a_whole_cluster_that_ends_at_once_has_every_record_when_it_starts_again(
+def test_a_whole_cluster_that_ends_at_once_has_every_record_after_its_restart(
     cluster: LocalCluster, ending: str
 ) -> None:
     view = ClusterView(cluster)
@@ -264,28 +238,12 @@ def test_a_whole_cluster_that_ends_at_once_has_every_record_when_it_starts_again
 
 
 def leader_after(view: ClusterView, former: int) -> int:
-    """The next leader, as the first broker says that has heard of it; others may be slower."""
-    found: list[int] = []
+    """The next leader, as the first broker names it; others may be slower."""
 
-    def is_another() -> bool:
-        found.append(view.leader("t"))
-        return found[-1] != former
+    def look() -> int | None:
+        leader = view.leader("t")
+        return None if leader == former else leader
 
-    wait_for(is_another, "no new leader")
-    return found[-1]
-
-
-def leaders_without(cluster: LocalCluster, sleeper: int) -> tuple[PartitionInfo, ...]:
-    """The partitions as a broker says that is awake."""
-    with admin_without(cluster, sleeper) as admin:
-        return admin.describe_topics("t")["t"].partitions
-
-
-def controller_without(cluster: LocalCluster, sleeper: int) -> int:
-    with admin_without(cluster, sleeper) as admin:
-        return admin.describe_cluster().controller_id
-
-
-def admin_without(cluster: LocalCluster, sleeper: int) -> Admin:
-    awake = [str(broker.endpoint) for broker in cluster.brokers if broker.id != sleeper]
-    return Admin(bootstrap_servers=",".join(awake), request_timeout_ms=5_000)
+    leader = wait_for(look, "no new leader")
+    assert leader is not None
+    return leader

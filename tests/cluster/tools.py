@@ -164,7 +164,7 @@ class ClusterView:
         def is_so() -> bool:
             try:
                 told = [
-                    what_it_says(broker.endpoint, topic)
+                    partitions_seen_by(broker.endpoint, topic)
                     for broker in self.cluster.brokers
                     if broker.state == "running"
                 ]
@@ -183,7 +183,7 @@ class ClusterView:
         return ZooKeeperClient(self.cluster.zookeeper_connect)
 
 
-def controller_as_told_by(endpoint: Endpoint) -> int:
+def controller_seen_by(endpoint: Endpoint) -> int:
     """Who this very broker says is the controller; -1 for nobody."""
     with RawClient(endpoint) as client:
         return int(client.ask(MetadataRequest(topics=[])).controller_id)
@@ -197,7 +197,7 @@ def knows_topic(endpoint: Endpoint, name: str) -> bool:
         return bool(answer.topics[0].error_code == ErrorCode.NONE)
 
 
-def what_it_says(endpoint: Endpoint, topic: str) -> list[tuple[int, int, int, list[int], list[int]]]:
+def partitions_seen_by(endpoint: Endpoint, topic: str) -> list[tuple[int, int, int, list[int], list[int]]]:
     """This very broker's partition, leader, leader epoch, ISR and replicas of each partition of a topic."""
     with RawClient(endpoint) as client:
         asked = [MetadataRequestTopic(name=topic)]
