@@ -202,7 +202,7 @@ def test_status_shows_every_replica_and_every_problem(barnabas: Barnabas, cluste
         # On a busy machine a broker may miss the time-out of one command.
         return not found["problems"] and all(r["high_watermark"] == 2 for r in partition["replicas"])
 
-    wait_for(settled, found)
+    wait_for(settled, lambda: found)
     assert [broker["id"] for broker in found["brokers"]] == [1, 2, 3]
     assert sum(broker["is_controller"] for broker in found["brokers"]) == 1
 
@@ -290,7 +290,7 @@ def test_up_prints_one_object_when_the_cluster_is_writable(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
-def test_nothing_of_a_foreground_cluster_outlives_itsrun_command(
+def test_nothing_of_a_foreground_cluster_outlives_its_command(
     foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path, number: signal.Signals
 ) -> None:
     up, _ = foreground
@@ -358,7 +358,7 @@ def test_a_second_up_in_the_same_directory_is_refused(
     assert str(tmp_path) in done.stderr
 
 
-def test_down_stops_a_foreground_cluster_and_itsrun_command(
+def test_down_stops_a_foreground_cluster_and_its_command(
     foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
 ) -> None:
     up, _ = foreground
