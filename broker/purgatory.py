@@ -2,18 +2,17 @@
 
 A `DelayedOperation` watches some keys (a partition). The code that changes the awaited state calls
 `check_and_complete(key)`; a reaper thread, shared by several purgatories, expires late operations. If an
-event and the deadline race, one of them wins and runs `on_complete`, once, after `on_expiration` if it was
-the deadline.
+event and the deadline race, one of them wins and runs `on_complete`; the deadline runs `on_expiration` first.
 
-Guarantees: an event is never missed between the first try and the watching, because an operation tries once
-more when it watches all its keys. Checking an unwatched key costs one dict lookup and no lock. Completed
-operations leave the watch lists at once, and never fill more than half of the heap of deadlines. The number
-of waiting operations is bounded: beyond it an operation expires at once, and `Watched.REFUSED` says so.
+Guarantees: no event is lost, because an operation tries once more after it has begun to watch its keys.
+Checking an unwatched key costs one dict lookup and no lock. Completed operations leave the watch lists at
+once, and never fill more than half of the heap of deadlines. The number of waiting operations is bounded: an
+operation beyond it expires at once (`Watched.REFUSED`).
 
 `try_complete`, `on_complete` and `on_expiration` run on the thread of the checking caller, or of the reaper.
 No lock is held while the latter two run. `try_complete` never runs at the same time or later, because the
-completion waits for a running try and sees its notes. A check that completes nothing does not block. A caller
-may hold a lock of its own if these three methods do not take it.
+completion waits for a running try. A check that completes nothing does not block. A caller may hold a lock of
+its own if these three methods do not take it.
 """
 
 from __future__ import annotations
@@ -22,28 +21,23 @@ import heapq
 import itertools
 import logging
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from enum import Enum
 from typing import Final
 
+from barnabas.broker.clocks import monotonic_ms
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
 _SWEEP_FROM: Final = 64
-"""A heap smaller than this is not worth sweeping."""
-
-
-def monotonic_ms() -> int:
-    """The clock of deadlines, in milliseconds."""
-    return time.monotonic_ns() // 1_000_000
+"""A smaller heap is not worth sweeping."""
 
 
 class Watched(Enum):
-    """What became of an operation that was handed to a purgatory."""
+    """The result of `Purgatory.try_complete_else_watch`."""
 
     COMPLETED = "it could complete at once"
     WAITING = "it waits for an event or its deadline"
@@ -53,16 +47,16 @@ class Watched(Enum):
 class DelayedOperation(ABC):
     """Something that completes when its condition holds or its deadline passes, whichever comes first.
 
-    `deadline_ms` is of the reaper's clock.
+    `deadline_ms` is a time of the reaper's clock.
     """
 
-    def __init__(self, deadline_ms: int) -> None:
+    def __init__(self, deadline_ms: float) -> None:
         self.deadline_ms = deadline_ms
-        self._trying = threading.Lock()
-        self._try_again = False
-        self._completing = threading.Lock()
+        # Held during a try, and while the two fields below change.
+        self._lock = threading.Lock()
         self._is_completed = False
         self._purgatory: Purgatory | None = None
+        self._try_again = False
 
     @property
     def is_completed(self) -> bool:
@@ -72,43 +66,43 @@ class DelayedOperation(ABC):
     def try_complete(self) -> bool:
         """Whether the condition holds; if so the purgatory completes the operation.
 
-        Runs on any thread, but on one at a time, and never beside `on_complete` or after it. It may change
-        nothing that completes another operation.
+        Runs on any thread, but on one at a time, and never during or after `on_complete`. It must not
+        complete another operation.
         """
 
     @abstractmethod
     def on_complete(self) -> None:
         """Answer. Runs exactly once, also after an expiration."""
 
-    def on_expiration(self) -> None:  # noqa: B027 - most operations have nothing to do here
+    def on_expiration(self) -> None:  # noqa: B027 - most operations need nothing here
         """The deadline won, or the purgatory was full or shut down. Runs once, before `on_complete`.
 
         `on_complete` runs even if this fails.
         """
 
     def force_complete(self) -> bool:
-        """Complete now; False when something else has done so already."""
+        """Complete now; False if it is completed already."""
         return self._finish(expired=False)
 
     def expire(self) -> bool:
-        """Complete as if the deadline had passed; False when something else has done so already."""
+        """Complete as if the deadline had passed; False if it is completed already."""
         return self._finish(expired=True)
 
     def check(self) -> bool:
-        """Complete if the condition holds; whether this call did.
+        """Complete if the condition holds; returns whether this call did.
 
-        When another thread is trying, it is asked to try once more instead of being waited for: so no event
-        is lost, and a caller that holds a lock of its own cannot deadlock here.
+        If another thread is trying, this call makes it try once more and does not wait. So no event is lost,
+        and a caller that holds a lock of its own cannot deadlock here.
         """
         while not self._is_completed:
             self._try_again = True
-            if not self._trying.acquire(blocking=False):
+            if not self._lock.acquire(blocking=False):
                 return False
             try:
                 self._try_again = False
                 holds = not self._is_completed and self.try_complete()
             finally:
-                self._trying.release()
+                self._lock.release()
             if holds:
                 return self._finish(expired=False)
             if not self._try_again:
@@ -116,14 +110,12 @@ class DelayedOperation(ABC):
         return False
 
     def _finish(self, expired: bool) -> bool:
-        with self._completing:
+        with self._lock:
+            # No try is running, and none begins after this.
             if self._is_completed:
                 return False
             self._is_completed = True
             purgatory = self._purgatory
-        with self._trying:
-            # A try that had begun is over now, and no other begins.
-            pass
         if purgatory is not None:
             purgatory._leave(self)
         try:
@@ -134,7 +126,7 @@ class DelayedOperation(ABC):
         return True
 
     def _enter(self, purgatory: Purgatory) -> bool:
-        with self._completing:
+        with self._lock:
             self._purgatory = purgatory
             return not self._is_completed
 
@@ -142,19 +134,18 @@ class DelayedOperation(ABC):
 class Reaper:
     """Expires late operations of any number of purgatories, on one thread.
 
-    `expire_due(now_ms)` does the work and can be driven by a test without the thread. A reaper that dies
-    calls `on_fatal`: without it requests would hang for ever.
+    `expire_due` does the work; tests call it without the thread.
     """
 
     def __init__(
-        self, *, on_fatal: Callable[[BaseException], None], clock_ms: Callable[[], int] = monotonic_ms
+        self, *, on_fatal: Callable[[BaseException], None], clock_ms: Callable[[], float] = monotonic_ms
     ) -> None:
         self.clock_ms = clock_ms
         self._condition = threading.Condition(threading.Lock())
-        self._heap: list[tuple[int, int, DelayedOperation]] = []
+        self._heap: list[tuple[float, int, DelayedOperation]] = []
         self._numbers = itertools.count()
-        # Completions told less entries removed. Each operation has one of either, so at rest this is the
-        # number of dead entries in the heap.
+        # Calls of `completed` minus entries removed. Each operation causes one of each, so at rest this is
+        # the number of dead entries in the heap.
         self._dead = 0
         self._stopping = False
         self._thread = make_thread("purgatory-reaper", self._run, on_fatal)
@@ -168,7 +159,7 @@ class Reaper:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the thread; what still waits is left to its purgatory's `shut_down`."""
+        """End the thread; `Purgatory.shut_down` completes the operations that still wait."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
@@ -184,7 +175,7 @@ class Reaper:
                 self._condition.notify()
 
     def completed(self) -> None:
-        """A scheduled operation, or one that is just being scheduled, has completed in some way."""
+        """An operation that is scheduled, or is being scheduled by another thread, has completed."""
         with self._condition:
             self._dead += 1
             if self._dead * 2 > len(self._heap) >= _SWEEP_FROM:
@@ -193,8 +184,8 @@ class Reaper:
                 heapq.heapify(live)
                 self._heap = live
 
-    def expire_due(self, now_ms: int) -> int:
-        """Expire what is due; returns how many operations this call completed."""
+    def expire_due(self, now_ms: float) -> int:
+        """Expire due operations; returns how many this call completed."""
         due: list[DelayedOperation] = []
         with self._condition:
             while self._heap and self._heap[0][0] <= now_ms:
@@ -221,39 +212,39 @@ class Purgatory:
         self._reaper = reaper
         self._max_operations = max_operations
         self._lock = threading.Lock()
-        # Guarded by the lock, but for the one lookup of an unwatched key. Dicts as ordered sets: the
-        # operation that came first is tried first. An operation is in both or in neither.
+        # Guarded by the lock, except for the lookup of an unwatched key. The dicts are ordered sets: the
+        # oldest operation is tried first. An operation is in both or in neither.
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._waiting: dict[DelayedOperation, tuple[Hashable, ...]] = {}
         self._is_shut_down = False
 
     @property
     def waiting(self) -> int:
-        """Operations that wait now."""
+        """The number of waiting operations."""
         return len(self._waiting)
 
     @property
     def watched_keys(self) -> int:
-        """Keys that some waiting operation watches."""
+        """The number of keys that waiting operations watch."""
         return len(self._watchers)
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> Watched:
-        """Complete the operation if it can be, else let it wait for an event on a key or its deadline.
+        """Complete the operation if its condition holds, else let it wait for an event or its deadline.
 
-        Raises whatever the operation's own code raises.
+        Raises the errors of the operation's own code.
         """
         if operation.check() or operation.is_completed:
             return Watched.COMPLETED
         if not self._watch(operation, tuple(keys)):
             operation.expire()
             return Watched.REFUSED
-        # An event may have come between the first try and the watching.
+        # An event may have come after the first try and before the operation watched its keys.
         if operation.check() or operation.is_completed:
             return Watched.COMPLETED
         return Watched.WAITING
 
     def check_and_complete(self, key: Hashable) -> int:
-        """An event on the key: try every operation that watches it; returns how many this call completed."""
+        """Try every operation that watches the key; returns how many this call completed."""
         if key not in self._watchers:
             return 0
         with self._lock:
@@ -264,7 +255,7 @@ class Purgatory:
         return completed
 
     def shut_down(self) -> None:
-        """Expire everything that waits; what comes later is refused."""
+        """Expire all waiting operations; later ones are refused."""
         with self._lock:
             self._is_shut_down = True
             waiting = tuple(self._waiting)
@@ -303,7 +294,7 @@ class Purgatory:
 
 
 def _guarded(operation: DelayedOperation, work: Callable[[], bool]) -> bool:
-    """Run one operation's code so that its failure is logged and hurts no other operation."""
+    """Run one operation's code; log its failure, so that the other operations continue."""
     try:
         return work()
     except InvariantViolation:

@@ -115,7 +115,7 @@ class HostedGroup:
 class GroupTimer(DelayedOperation):
     """Calls ``expired`` at a deadline unless it is cancelled before by `force_complete`."""
 
-    def __init__(self, deadline_ms: int, reaper: Reaper, expired: Callable[[], None]) -> None:
+    def __init__(self, deadline_ms: float, reaper: Reaper, expired: Callable[[], None]) -> None:
         super().__init__(deadline_ms)
         self._reaper = reaper
         self._expired = expired
@@ -352,7 +352,7 @@ class GroupShard:
             return
         if timer is not None:
             timer.force_complete()
-        hosted.timer = GroupTimer(math.ceil(deadline_ms), self._reaper, partial(self._timer_expired, hosted))
+        hosted.timer = GroupTimer(deadline_ms, self._reaper, partial(self._timer_expired, hosted))
         self._reaper.schedule(hosted.timer)
 
     def _timer_expired(self, hosted: HostedGroup) -> None:

@@ -141,7 +141,7 @@ class _DelayedAnswer(DelayedOperation):
         answer: Callable[[], None],
         on_deadline: Callable[[], None],
     ) -> None:
-        super().__init__(int(monotonic_ms()) + max(0, wait_ms))
+        super().__init__(monotonic_ms() + max(0, wait_ms))
         self._is_due = is_due
         self._answer = answer
         self._on_deadline = on_deadline

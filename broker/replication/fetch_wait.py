@@ -337,7 +337,7 @@ class DelayedFetch(DelayedOperation):
 
     def __init__(
         self,
-        deadline_ms: int,
+        deadline_ms: float,
         params: FetchParams,
         source: FetchSource,
         reader: FetchReader,

@@ -55,7 +55,7 @@ class DelayedDeletion(DelayedOperation):
 
     def __init__(
         self,
-        deadline_ms: int,
+        deadline_ms: float,
         deletions: list[_Deletion],
         metadata: MetadataCache,
         answer: Callable[[], None],
@@ -121,7 +121,7 @@ class RecordDeletions:
         names = [deletion.outcome.partition for deletion in deletions]
         for name in names:
             self._log_start_moved(name)
-        deadline_ms = int(self._now_ms()) + timeout_ms
+        deadline_ms = self._now_ms() + timeout_ms
         delayed = DelayedDeletion(deadline_ms, deletions, self._metadata, lambda: answer(outcomes))
         self.purgatory.try_complete_else_watch(delayed, names)
 

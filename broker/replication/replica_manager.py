@@ -75,7 +75,7 @@ class DelayedProduce(DelayedOperation):
     """
 
     def __init__(
-        self, deadline_ms: int, unacknowledged: list[_Unacknowledged], answer: Callable[[], None]
+        self, deadline_ms: float, unacknowledged: list[_Unacknowledged], answer: Callable[[], None]
     ) -> None:
         super().__init__(deadline_ms)
         self._unacknowledged = unacknowledged
@@ -284,7 +284,7 @@ class ReplicaManager:
             if partition.high_watermark != high_watermark:
                 moved.append(name)
         if unacknowledged:
-            delayed = DelayedProduce(int(now_ms) + timeout_ms, unacknowledged, lambda: answer(responses))
+            delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
             self.produce_purgatory.try_complete_else_watch(
                 delayed, [append.partition.partition for append in unacknowledged]
             )
@@ -406,7 +406,7 @@ class ReplicaManager:
         if result.bytes_read >= params.min_bytes:
             answer(result)
             return
-        delayed = DelayedFetch(int(self._now_ms()) + params.max_wait_ms, params, source, self._reader, answer)
+        delayed = DelayedFetch(self._now_ms() + params.max_wait_ms, params, source, self._reader, answer)
         purgatory = self.consumer_purgatory
         if params.is_follower:
             purgatory = self.follower_purgatory

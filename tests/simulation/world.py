@@ -144,7 +144,7 @@ class SimBroker:
         self.member = SimMember(world, self.id)
         self.metadata = MetadataCache()
         self.fetchers = SimFetchers(world, self)
-        self.reaper = Reaper(on_fatal=raise_it, clock_ms=lambda: int(self.now_ms()))
+        self.reaper = Reaper(on_fatal=raise_it, clock_ms=self.now_ms)
         self.replicas = ReplicaManager(
             self.id,
             self.logs,

@@ -241,7 +241,7 @@ class Managed:
         self.metadata = MetadataCache()
         self.fetchers = Fetchers()
         self.settings = Settings()
-        self.reaper = Reaper(on_fatal=fatal, clock_ms=lambda: int(now_ms()))
+        self.reaper = Reaper(on_fatal=fatal, clock_ms=now_ms)
         self.manager = ReplicaManager(
             ME,
             self.logs,
