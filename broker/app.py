@@ -1,12 +1,12 @@
 """The composition root: builds a broker, starts it and stops it.
 
 Start, in this order: bind the ports; reach ZooKeeper; open the logs (with recovery after an unclean stop);
-accept connections; register; start the controller election. So every client that finds this broker in the
-metadata can connect to it, and the broker answers requests only after the logs are recovered.
+accept connections; register; run for controller. So clients can connect to every broker in the metadata, and
+a broker answers requests only after its logs are recovered.
 
 Stop: ask the controller to move leadership away; accept no more requests and answer those in flight; stop
-following; close the logs cleanly; remove the registration. `on_fatal` reports a thread that died; the process
-should then end (`barnabas.broker.process`).
+following; close the logs cleanly; remove the registration. If a thread dies, `on_fatal` is called and the
+process should end (`barnabas.broker.process`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 _DRAIN_MS: Final = 2_000
 _REFRESHES: Final = 4
-"""How often a follower names an idle partition within ``replica.lag.time.max.ms``."""
+"""The number of times that a follower names an idle partition within ``replica.lag.time.max.ms``."""
 
 
 class Broker:
@@ -66,10 +66,17 @@ class Broker:
     def __init__(self, config: BrokerConfig, *, on_fatal: Callable[[BaseException], None]) -> None:
         self._config = config
         self._on_fatal = on_fatal
-        self._closers: list[tuple[str, Callable[[], None]]] = []
+        self._closers: list[tuple[str, Callable[[], object]]] = []
         self._stopping = False
+        # Read by the background work; changed by the thread that reads changed settings.
+        self._producer_id_expiration_ms = config.producer_id_expiration_ms
         self.metadata = MetadataCache()
+        self._topic_settings = TopicSettingsTable(config)
         self._server = SocketServer(config, on_fatal=on_fatal)
+        self._reaper = Reaper(on_fatal=on_fatal)
+        self._slow_work = SlowWork(on_fatal=on_fatal)
+        self._topic_creation = SlowWork(name="topic-creation", on_fatal=on_fatal)
+        self._topic_purgatory = Purgatory("topics", self._reaper, max_operations=10_000)
         self._store = ClusterStore(
             config.zookeeper_connect,
             session_timeout_ms=config.zookeeper_session_timeout_ms,
@@ -77,12 +84,21 @@ class Broker:
             on_session_event=self._session_changed,
             on_fatal=on_fatal,
         )
-        self._membership: Membership | None = None
+        self._controller = Controller(
+            config.broker_id,
+            self._store,
+            settings=ControllerSettings(
+                inter_broker_listener_name=config.inter_broker_listener_name,
+                delete_topic_enable=config.delete_topic_enable,
+                unclean_leader_election_enable=config.unclean_leader_election_enable,
+                request_timeout_ms=config.controller_socket_timeout_ms,
+            ),
+            on_fatal=on_fatal,
+            was_reached=self.metadata.was_reached,
+        )
+        # They need the logs, which are opened at start.
         self._replicas: ReplicaManager | None = None
-        self._controller: Controller | None = None
-        # Settings that may change while the broker runs; by the thread that hears of it, read by any.
-        self._unclean_election = config.unclean_leader_election_enable
-        self._producer_id_expiration_ms = config.producer_id_expiration_ms
+        self._membership: Membership | None = None
 
     @property
     def ports(self) -> dict[str, int]:
@@ -90,69 +106,73 @@ class Broker:
         return self._server.ports
 
     def start(self) -> None:
-        """Be a member of the cluster on return. Raises a BarnabasError that says what stands in the way."""
-        config = self._config
+        """Join the cluster. Raises a BarnabasError with the reason if that fails."""
         try:
-            self._server.bind()
-            self._closing("socket server", lambda: self._server.stop(_DRAIN_MS))
-            self._store.session.is_starting = True
-            self._store.start()
-            self._closing("ZooKeeper session", self._store.session.close)
-            cluster_id = self._store.cluster_id()
-            topic_settings = TopicSettingsTable(config)
-            config_changes = self._make_config_changes(topic_settings)
-            config_changes.load()
-            logs = LogManager.open(
-                [Path(path) for path in config.log_dirs],
-                broker_id=config.broker_id,
-                cluster_id=cluster_id,
-                config_of=topic_settings.log_config,
-                now_ms=wall_clock_ms(),
-                recovery_threads=config.num_recovery_threads_per_data_dir,
-            )
-            self._closing("logs", lambda: logs.close(wall_clock_ms()))
-            replicas = self._start_replicas(logs, topic_settings)
-            membership = self._membership = Membership(self._store, replicas)
-            dispatcher, groups = self._start_handlers(cluster_id, replicas, topic_settings)
-            config_changes.start()
-            self._closing("changed settings", config_changes.stop)
-            background = BackgroundWork(
-                config,
-                logs,
-                replicas,
-                expire_offsets=groups.expire_offsets,
-                producer_id_expiration_ms=lambda: self._producer_id_expiration_ms,
-                on_fatal=self._on_fatal,
-            )
-            background.start()
-            self._closing("background work", background.stop)
-            self._start_metrics(replicas, groups)
-            # Refuse, from the first request on, peers that still use the earlier registration.
-            earlier = self._store.brokers().get(config.broker_id)
-            if earlier is not None:
-                replicas.roles.registered(BrokerEpoch(earlier.broker_epoch + 1))
-            self._server.start(dispatcher, lane_of=lane_of, after_run=replicas.wake_followers)
-            self._closing("last requests", lambda: self._server.stop(_DRAIN_MS))
-            membership.join(self._make_registration(logs.directory_ids))
-            self._closing("registration", membership.stop)
-            # From now on others rely on this broker, and it on its session.
-            self._store.session.is_starting = False
-            if self._controller is not None:
-                self._controller.start()
-                self._closing("controller", self._controller.stop)
+            self._start()
         except BaseException:
             self._close_all()
             raise
+
+    def _start(self) -> None:
+        config, session = self._config, self._store.session
+        self._start_part("socket server", self._server.bind, lambda: self._server.stop(_DRAIN_MS))
+        session.is_starting = True
+        self._start_part("ZooKeeper session", self._store.start, session.close)
+        cluster_id = self._store.cluster_id()
+        config_changes = self._make_config_changes()
+        config_changes.load()
+        logs = LogManager.open(
+            [Path(path) for path in config.log_dirs],
+            broker_id=config.broker_id,
+            cluster_id=cluster_id,
+            config_of=self._topic_settings.log_config,
+            now_ms=wall_clock_ms(),
+            recovery_threads=config.num_recovery_threads_per_data_dir,
+        )
+        self._closers.append(("logs", lambda: logs.close(wall_clock_ms())))
+        self._start_part("purgatory", self._reaper.start, self._reaper.stop)
+        replicas = self._replicas = self._make_replicas(logs)
+        self._start_part("replicas", replicas.start, replicas.stop)
+        membership = self._membership = Membership(self._store, replicas)
+        self._start_part("slow work", self._slow_work.start, self._slow_work.stop)
+        self._closers.append(("topic requests", self._topic_purgatory.shut_down))
+        self._start_part("topic creation", self._topic_creation.start, self._topic_creation.stop)
+        services = self._make_services(cluster_id, replicas)
+        groups = services.groups
+        self._listen(groups)
+        self._start_part("groups", groups.start, groups.shards.stop)
+        self._start_part("changed settings", config_changes.start, config_changes.stop)
+        background = BackgroundWork(
+            config,
+            logs,
+            replicas,
+            expire_offsets=groups.expire_offsets,
+            producer_id_expiration_ms=lambda: self._producer_id_expiration_ms,
+            on_fatal=self._on_fatal,
+        )
+        self._start_part("background work", background.start, background.stop)
+        self._start_metrics(replicas, groups)
+        # Refuse, from the first request on, peers that still use the earlier registration.
+        earlier = self._store.brokers().get(config.broker_id)
+        if earlier is not None:
+            replicas.roles.registered(BrokerEpoch(earlier.broker_epoch + 1))
+        self._server.start(Dispatcher(services), lane_of=lane_of, after_run=replicas.wake_followers)
+        self._closers.append(("last requests", lambda: self._server.stop(_DRAIN_MS)))
+        membership.join(self._make_registration(logs.directory_ids))
+        self._closers.append(("registration", membership.stop))
+        # From now on the other brokers rely on this one, and it relies on its session.
+        session.is_starting = False
+        self._start_part("controller", self._controller.start, self._controller.stop)
         logger.info("broker %d serves %s in cluster %s", config.broker_id, self.ports, cluster_id)
 
     def stop(self) -> None:
-        """Leave the cluster in good order."""
+        """Leave the cluster: move the leaderships away, answer the last requests, close the logs cleanly."""
         self._stopping = True
         if self._membership is not None:
             self._membership.stop()
         config, replicas = self._config, self._replicas
         if config.controlled_shutdown_enable and replicas is not None and replicas.fence.reason is None:
-            moved = request_controlled_shutdown(
+            is_moved = request_controlled_shutdown(
                 config.broker_id,
                 replicas.roles.broker_epoch,
                 self._controller_endpoint,
@@ -160,15 +180,16 @@ class Broker:
                 retry_backoff_ms=min(config.controlled_shutdown_retry_backoff_ms, 1_000),
                 timeout_ms=config.controller_socket_timeout_ms,
             )
-            logger.info("controlled shutdown %s", "succeeded" if moved else "failed; stopping all the same")
+            logger.info("controlled shutdown %s", "succeeded" if is_moved else "failed; stopping anyway")
         self._close_all()
         logger.info("broker %d has stopped", config.broker_id)
 
-    def _closing(self, name: str, close: Callable[[], None]) -> None:
-        self._closers.append((name, close))
+    def _start_part(self, name: str, start: Callable[[], None], stop: Callable[[], object]) -> None:
+        start()
+        self._closers.append((name, stop))
 
     def _close_all(self) -> None:
-        """Close what was opened, the latest first; one that fails is reported and does not stop the rest."""
+        """Close the started parts, the latest first; a failure is logged and does not stop the rest."""
         while self._closers:
             name, close = self._closers.pop()
             try:
@@ -176,11 +197,34 @@ class Broker:
             except (BarnabasError, OSError, RuntimeError):
                 logger.exception("%s could not be closed", name)
 
-    def _start_replicas(self, logs: LogManager, topic_settings: TopicSettingsTable) -> ReplicaManager:
+    def _make_config_changes(self) -> ConfigChanges:
+        def topics_changed(topics: Collection[str] | None) -> None:
+            if self._replicas is not None:
+                self._replicas.roles.settings_changed(topics)
+
+        def layers_changed(layers: ConfigLayers) -> None:
+            self._server.quota.set_limits(
+                layers.value("max.connections"), layers.value("max.connections.per.ip")
+            )
+            self._producer_id_expiration_ms = layers.value("producer.id.expiration.ms")
+            self._controller.set_unclean_leader_election(layers.value("unclean.leader.election.enable"))
+
+        live = LiveSettings(
+            self._config,
+            self._topic_settings,
+            topics_changed=topics_changed,
+            topics_written=self._controller.topic_configs_changed,
+            layers_changed=layers_changed,
+        )
+        return ConfigChanges(
+            self._store.configs,
+            apply=live.take,
+            now_ms=wall_clock_ms,
+            on_fatal=self._on_fatal,
+        )
+
+    def _make_replicas(self, logs: LogManager) -> ReplicaManager:
         config = self._config
-        reaper = self._reaper = Reaper(on_fatal=self._on_fatal)
-        reaper.start()
-        self._closing("purgatory", reaper.stop)
 
         def make_fetchers(manager: ReplicaManager) -> FetcherManager:
             return FetcherManager(
@@ -196,121 +240,30 @@ class Broker:
                     socket_timeout_ms=config.replica_socket_timeout_ms,
                     refresh_ms=config.replica_lag_time_max_ms / _REFRESHES,
                 ),
-                # Whoever is stopping must not be let into an ISR again that the controller has just put it
-                # out of: writes would wait for it until its session ends.
+                # The controller removes a stopping broker from the ISRs. If a leader let it into one again,
+                # writes would wait for it until its session ends.
                 broker_epoch=lambda: LEAVING_BROKER_EPOCH if self._stopping else manager.roles.broker_epoch,
                 note_error=manager.disk_failures.note,
                 fail=lambda *failure: manager.roles.fail_follower(*failure),
                 on_fatal=self._on_fatal,
             )
 
-        replicas = self._replicas = ReplicaManager(
+        return ReplicaManager(
             config.broker_id,
             logs,
             self.metadata,
             self._store,
-            reaper,
-            topic_settings=topic_settings,
+            self._reaper,
+            topic_settings=self._topic_settings,
             make_fetchers=make_fetchers,
             max_lag_ms=config.replica_lag_time_max_ms,
             max_fetch_sessions=config.max_incremental_fetch_session_cache_slots,
             on_fatal=self._on_fatal,
         )
-        replicas.start()
-        self._closing("replicas", replicas.stop)
-        return replicas
 
-    def _make_config_changes(self, topic_settings: TopicSettingsTable) -> ConfigChanges:
-        def topics_changed(topics: Collection[str] | None) -> None:
-            if self._replicas is not None:
-                self._replicas.roles.settings_changed(topics)
-
-        def topics_written(topics: Collection[str]) -> None:
-            if self._controller is not None:
-                self._controller.topic_configs_changed(topics)
-
-        def layers_changed(layers: ConfigLayers) -> None:
-            self._server.quota.set_limits(
-                layers.value("max.connections"), layers.value("max.connections.per.ip")
-            )
-            self._producer_id_expiration_ms = layers.value("producer.id.expiration.ms")
-            self._unclean_election = bool(layers.value("unclean.leader.election.enable"))
-            if self._controller is not None:
-                self._controller.set_unclean_leader_election(self._unclean_election)
-
-        live = LiveSettings(
-            self._config,
-            topic_settings,
-            topics_changed=topics_changed,
-            topics_written=topics_written,
-            layers_changed=layers_changed,
-        )
-        return ConfigChanges(
-            self._store.configs,
-            apply=live.take,
-            now_ms=wall_clock_ms,
-            on_fatal=self._on_fatal,
-        )
-
-    def _start_handlers(
-        self, cluster_id: str, replicas: ReplicaManager, topic_settings: TopicSettingsTable
-    ) -> tuple[Dispatcher, GroupCoordinator]:
-        config = self._config
-        controller = self._controller = Controller(
-            config.broker_id,
-            self._store,
-            settings=ControllerSettings(
-                inter_broker_listener_name=config.inter_broker_listener_name,
-                delete_topic_enable=config.delete_topic_enable,
-                unclean_leader_election_enable=self._unclean_election,
-                request_timeout_ms=config.controller_socket_timeout_ms,
-            ),
-            on_fatal=self._on_fatal,
-            was_reached=self.metadata.was_reached,
-        )
-        topic_purgatory = Purgatory("topics", self._reaper, max_operations=10_000)
-
-        def topics_changed(names: Iterable[str]) -> None:
-            for name in names:
-                topic_purgatory.check_and_complete(name)
-
-        self.metadata.on_update(topics_changed)
-
-        def topics_deleted(topics: Mapping[str, object]) -> None:
-            # A recreated topic has settings of its own, written later.
-            for name in topics.keys() - self.metadata.current.topics.keys():
-                topic_settings.forget(name)
-
-        self.metadata.on_deletion(topics_deleted)
-        slow_work = SlowWork(on_fatal=self._on_fatal)
-        slow_work.start()
-        self._closing("slow work", slow_work.stop)
-        topics = self._make_topic_admin(controller)
-        self._closing("topic requests", topic_purgatory.shut_down)
-        auto_topics = self._start_auto_topics(topics, controller)
-        groups = self._start_groups(replicas, auto_topics, topics)
-        groups.shards.loaded_listeners.append(lambda: topic_purgatory.check_and_complete(OFFSETS_TOPIC))
-        dispatcher = Dispatcher(
-            Services(
-                config=config,
-                cluster_id=cluster_id,
-                replicas=replicas,
-                metadata=self.metadata,
-                topic_purgatory=topic_purgatory,
-                topics=topics,
-                auto_topics=auto_topics,
-                configs=self._store.configs,
-                controller=controller,
-                slow_work=slow_work,
-                producer_ids=ProducerIds(lambda: self._store.claim_producer_ids(config.broker_id), slow_work),
-                groups=groups,
-            )
-        )
-        return dispatcher, groups
-
-    def _make_topic_admin(self, controller: Controller) -> TopicAdmin:
-        config = self._config
-        return TopicAdmin(
+    def _make_services(self, cluster_id: str, replicas: ReplicaManager) -> Services:
+        config, controller = self._config, self._controller
+        topics = TopicAdmin(
             self._store,
             controller,
             settings=TopicAdminSettings(
@@ -320,12 +273,16 @@ class Broker:
             ),
             validate_config=validate_topic_config,
         )
-
-    def _start_groups(
-        self, replicas: ReplicaManager, auto_topics: AutoTopicCreation, topics: TopicAdmin
-    ) -> GroupCoordinator:
+        auto_topics = AutoTopicCreation(
+            make_creator(
+                config, topics.create_topics, lambda: controller.is_active, self._controller_endpoint
+            ),
+            self._topic_creation,
+            now_ms=monotonic_ms,
+            is_enabled=config.auto_create_topics_enable,
+        )
         groups = GroupCoordinator(
-            self._config,
+            config,
             replicas,
             self.metadata,
             self._reaper,
@@ -334,32 +291,48 @@ class Broker:
             now=lambda: Moment(monotonic_ms(), wall_clock_ms()),
             on_fatal=self._on_fatal,
         )
-        groups.start()
-        self._closing("groups", groups.shards.stop)
-        return groups
-
-    def _start_auto_topics(self, topics: TopicAdmin, controller: Controller) -> AutoTopicCreation:
-        config = self._config
-        work = SlowWork(name="topic-creation", on_fatal=self._on_fatal)
-        work.start()
-        self._closing("topic creation", work.stop)
-
-        create = make_creator(
-            config, topics.create_topics, lambda: controller.is_active, self._controller_endpoint
+        return Services(
+            config=config,
+            cluster_id=cluster_id,
+            replicas=replicas,
+            metadata=self.metadata,
+            topic_purgatory=self._topic_purgatory,
+            topics=topics,
+            auto_topics=auto_topics,
+            configs=self._store.configs,
+            controller=controller,
+            slow_work=self._slow_work,
+            producer_ids=ProducerIds(
+                lambda: self._store.claim_producer_ids(config.broker_id), self._slow_work
+            ),
+            groups=groups,
         )
-        return AutoTopicCreation(
-            create, work, now_ms=monotonic_ms, is_enabled=config.auto_create_topics_enable
-        )
+
+    def _listen(self, groups: GroupCoordinator) -> None:
+        """Pass changes of topics on to the requests and settings that depend on them."""
+
+        def topics_changed(names: Iterable[str]) -> None:
+            for name in names:
+                self._topic_purgatory.check_and_complete(name)
+
+        def topics_deleted(topics: Mapping[str, object]) -> None:
+            # A recreated topic has settings of its own, written later.
+            for name in topics.keys() - self.metadata.current.topics.keys():
+                self._topic_settings.forget(name)
+
+        self.metadata.on_update(topics_changed)
+        self.metadata.on_deletion(topics_deleted)
+        groups.shards.loaded_listeners.append(lambda: topics_changed([OFFSETS_TOPIC]))
 
     def _start_metrics(self, replicas: ReplicaManager, groups: GroupCoordinator) -> None:
         config = self._config
         if config.metrics_port < 0:
             return
-        # Not at the top: who serves no metrics need not carry the library.
+        # Imported here, so that a broker without metrics does not load the library.
         from barnabas.broker.metrics.serving import serve_metrics
 
         metrics = serve_metrics(config, replicas, self.metadata, groups, on_fatal=self._on_fatal)
-        self._closing("metrics", metrics.stop)
+        self._closers.append(("metrics", metrics.stop))
 
     def _make_registration(self, directories: tuple[str, ...]) -> BrokerRegistration:
         config = self._config
