@@ -38,9 +38,9 @@ class ControllerSettings:
     """The settings of a broker that concern its controller."""
 
     inter_broker_listener_name: str
-    delete_topic_enable: bool = True
-    unclean_leader_election_enable: bool = False
-    request_timeout_ms: int = 30_000
+    delete_topic_enable: bool
+    unclean_leader_election_enable: bool
+    request_timeout_ms: int
 
 
 class ControllerTerm:

@@ -32,6 +32,16 @@ from barnabas.protocol.ids import LeaderEpoch, TopicId
 _MINUTE_MS: Final = 60_000
 
 
+def group_limits_of(config: BrokerConfig) -> GroupLimits:
+    return GroupLimits(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        max_size=config.group_max_size,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        max_offset_metadata_bytes=config.offset_metadata_max_bytes,
+    )
+
+
 class GroupCoordinator:
     """``create_topic`` and ``count_partitions`` are described at `InternalTopic`."""
 
@@ -52,13 +62,7 @@ class GroupCoordinator:
         self._metadata = metadata
         self._reaper = reaper
         self._now = now
-        self._limits = GroupLimits(
-            min_session_timeout_ms=config.group_min_session_timeout_ms,
-            max_session_timeout_ms=config.group_max_session_timeout_ms,
-            max_size=config.group_max_size,
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            max_offset_metadata_bytes=config.offset_metadata_max_bytes,
-        )
+        self._limits = group_limits_of(config)
         self._retention_ms = config.offsets_retention_minutes * _MINUTE_MS
         offsets_topic = new_offsets_topic(config)
         self.shards = LedShards[GroupShard](

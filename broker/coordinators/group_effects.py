@@ -44,13 +44,13 @@ Settled = Callable[[ErrorCode, int, Moment], None]
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """The broker's settings for groups; the defaults are Kafka's."""
+    """The broker's settings for groups."""
 
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    max_size: int = (1 << 31) - 1
-    initial_rebalance_delay_ms: int = 3_000
-    max_offset_metadata_bytes: int = 4_096
+    min_session_timeout_ms: int
+    max_session_timeout_ms: int
+    max_size: int
+    initial_rebalance_delay_ms: int
+    max_offset_metadata_bytes: int
 
 
 class Client(NamedTuple):

@@ -11,7 +11,6 @@ import pytest
 from kazoo.client import KazooClient
 
 from barnabas.controller.controller import Controller
-from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
@@ -52,6 +51,7 @@ from barnabas.zookeeper.znodes import (
     TopicAssignment,
 )
 from tests.support.controlled_broker import ControlledBroker
+from tests.support.defaults import controller_settings
 from tests.support.waiting import wait_for
 
 from .tools import expire_session
@@ -468,7 +468,7 @@ class Member:
         self.controller = Controller(
             broker_id,
             self.store,
-            settings=ControllerSettings(inter_broker_listener_name="PLAINTEXT"),
+            settings=controller_settings(),
             on_fatal=fatal.append,
         )
         self.controller.start()

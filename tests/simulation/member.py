@@ -13,13 +13,13 @@ from barnabas.broker.membership import Membership
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.controller.controller import Controller
 from barnabas.controller.events import Event
-from barnabas.controller.term import ControllerSettings
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
 from barnabas.zookeeper.session import Threads
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
 from tests.simulation.channels import SimChannels
 from tests.simulation.requests import LISTENER
+from tests.support.defaults import controller_settings
 from tests.support.zookeeper_client import SimKazooClient
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SimMember:
         self.controller = Controller(
             broker_id,
             self.store,
-            settings=ControllerSettings(inter_broker_listener_name=LISTENER),
+            settings=controller_settings(inter_broker_listener_name=LISTENER),
             on_fatal=raise_it,
             make_channels=self._make_channels,
             threads=self._threads,

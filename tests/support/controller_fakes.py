@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from barnabas.controller.events import Event
 from barnabas.controller.request_batch import BrokerBatch
-from barnabas.controller.term import ControllerSettings, ControllerTerm
+from barnabas.controller.term import ControllerTerm
 from barnabas.protocol.ids import (
     BrokerEpoch,
     BrokerId,
@@ -38,6 +38,7 @@ from barnabas.zookeeper.znodes import (
     StoredConfig,
     TopicAssignment,
 )
+from tests.support.defaults import controller_settings
 from tests.support.zookeeper import Kind, Node, Operation, SimZooKeeper, parent_of
 from tests.support.zookeeper_client import Door, SimKazooClient
 
@@ -367,7 +368,7 @@ class Cluster:
     def __init__(self, *brokers: int, **settings: Any) -> None:
         self.zookeeper = Znodes()
         self.zookeeper.on_change = self.run_watches
-        self.settings = ControllerSettings(inter_broker_listener_name="PLAINTEXT", **settings)
+        self.settings = controller_settings(**settings)
         self._client: SimKazooClient | None = None
         self._put: list[Event] = []
         self.zookeeper.register(*brokers)

@@ -15,7 +15,6 @@ from barnabas.broker.coordinators.group_effects import (
     Client,
     Commit,
     Effects,
-    GroupLimits,
     JoinOptions,
     Moment,
 )
@@ -33,6 +32,7 @@ from barnabas.protocol.messages.join_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from tests.support.defaults import group_limits
 
 OLD_CLIENT = JoinOptions(requires_known_member_id=False, can_skip_assignment=False)
 NEW_CLIENT = JoinOptions()
@@ -47,7 +47,7 @@ def subscription(*topics: str) -> bytes:
 class GroupRig:
     def __init__(self, group: Group | None = None, **limits: Any) -> None:
         self.now_ms = 0.0
-        self.limits = GroupLimits(**{"initial_rebalance_delay_ms": 0, **limits})
+        self.limits = group_limits(**{"initial_rebalance_delay_ms": 0, **limits})
         self.answers: dict[str, Any] = {}
         """Answers that the test has not looked at, by token."""
         self.ids: dict[str, str] = {}

@@ -10,7 +10,6 @@ import pytest
 from barnabas.controller import events
 from barnabas.controller.controller import Controller
 from barnabas.controller.failure_detector import ConnectResult
-from barnabas.controller.term import ControllerSettings
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
@@ -18,6 +17,7 @@ from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import ControllerNode
 from tests.support.controller_fakes import FakeChannels, NoThreads, Znodes, state
+from tests.support.defaults import controller_settings
 from tests.support.waiting import wait_for
 
 
@@ -46,7 +46,7 @@ class Desk:
         self.controller = Controller(
             BrokerId(1),
             self.store,
-            settings=ControllerSettings(inter_broker_listener_name="PLAINTEXT"),
+            settings=controller_settings(),
             on_fatal=self.fatal.append,
             make_channels=self.make_channels,
             threads=self.clock,

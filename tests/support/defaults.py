@@ -1,0 +1,27 @@
+"""The settings that a broker passes to its parts, made from the declared defaults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from barnabas.broker.config.load import config_from
+from barnabas.broker.coordinators.group_coordinator import group_limits_of
+from barnabas.broker.coordinators.group_effects import GroupLimits
+from barnabas.controller.term import ControllerSettings
+
+CONFIG = config_from({"broker.id": "1", "zookeeper.connect": "localhost:2181", "log.dirs": "/unused"})
+
+
+def group_limits(**changes: Any) -> GroupLimits:
+    return replace(group_limits_of(CONFIG), **changes)
+
+
+def controller_settings(**changes: Any) -> ControllerSettings:
+    settings = ControllerSettings(
+        inter_broker_listener_name=CONFIG.inter_broker_listener_name,
+        delete_topic_enable=CONFIG.delete_topic_enable,
+        unclean_leader_election_enable=CONFIG.unclean_leader_election_enable,
+        request_timeout_ms=CONFIG.controller_socket_timeout_ms,
+    )
+    return replace(settings, **changes)
