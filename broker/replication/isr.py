@@ -34,11 +34,10 @@ class CommittedIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingExpand:
-    """``joining`` may already be in the ISR, each with this broker epoch and no other."""
+class _Pending:
+    """A proposed change of the ISR, whose outcome is not known yet."""
 
     committed: CommittedIsr
-    joining: Mapping[BrokerId, BrokerEpoch]
 
     @property
     def in_sync_replicas(self) -> frozenset[BrokerId]:
@@ -47,6 +46,13 @@ class PendingExpand:
     @property
     def partition_epoch(self) -> int:
         return self.committed.partition_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class PendingExpand(_Pending):
+    """``joining`` may already be in the ISR, each with this broker epoch and no other."""
+
+    joining: Mapping[BrokerId, BrokerEpoch]
 
     @property
     def maximal(self) -> frozenset[BrokerId]:
@@ -59,23 +65,14 @@ class PendingExpand:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingShrink:
+class PendingShrink(_Pending):
     """``leaving`` may still be in the ISR."""
 
-    committed: CommittedIsr
     leaving: frozenset[BrokerId]
 
     @property
     def joining(self) -> Mapping[BrokerId, BrokerEpoch]:
         return {}
-
-    @property
-    def in_sync_replicas(self) -> frozenset[BrokerId]:
-        return self.committed.in_sync_replicas
-
-    @property
-    def partition_epoch(self) -> int:
-        return self.committed.partition_epoch
 
     @property
     def maximal(self) -> frozenset[BrokerId]:
