@@ -215,43 +215,6 @@ async def test_the_first_record_of_a_topic_asks_about_it_once(cluster: FakeClust
         assert about == [[], ["t"]]
 
 
-async def test_a_retry_does_not_reorder(cluster: FakeCluster) -> None:
-    broker = cluster.brokers[1]
-    gate = broker.gate(ApiKey.PRODUCE)
-    broker.script(
-        ApiKey.PRODUCE,
-        refuse(ErrorCode.NOT_ENOUGH_REPLICAS),
-        refuse(ErrorCode.REQUEST_TIMED_OUT),
-        refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
-    )
-    settings = {"batch_size": 200, "max_request_size": 200, **QUICK}
-    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-        for number in range(40):
-            await producer.send("t", b"%050d" % number)
-        gate.set()
-    assert cluster.partition("t").values() == [b"%050d" % number for number in range(40)]
-    assert not broker.scripted[ApiKey.PRODUCE]
-
-
-async def test_never_two_batches_of_a_partition_are_in_flight(cluster: FakeCluster) -> None:
-    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-    settings = {"batch_size": 200, "max_request_size": 200}
-    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-        for number in range(10):
-            await producer.send("t", b"%050d" % number)
-        await until(lambda: cluster.requests(ApiKey.PRODUCE))
-        await producer.partitions_for("t")
-        assert len(cluster.requests(ApiKey.PRODUCE)) == 1
-        gate.set()
-
-
-async def test_a_connection_reset_in_flight_is_followed_by_a_retry(cluster: FakeCluster) -> None:
-    cluster.brokers[1].script(ApiKey.PRODUCE, reset_connection)
-    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-        assert (await producer.send_and_wait("t", b"1")).offset == 0
-    assert len(cluster.requests(ApiKey.PRODUCE)) == 2
-
-
 async def test_after_the_leaders_death_the_next_leader_gets_the_records() -> None:
     async with FakeCluster(3) as cluster:
         cluster.add_topic("t", 1, leaders=[1])

@@ -95,11 +95,6 @@ def batch_of(partition: int, **arguments: object) -> BrokerBatch:
     return BrokerBatch(leader_and_isr={tp: leadership(partition)}, has_metadata=True, **arguments)
 
 
-def test_a_connection_is_made_before_there_is_a_request(rig: Rig) -> None:
-    assert rig.broker.connections_made == 1
-    assert rig.broker.requests == []
-
-
 def test_a_batch_sent_while_the_connection_is_closing_goes_out_on_the_next_one(rig: Rig) -> None:
     wait_for(lambda: rig.channels._links[ONE]._channel.is_connected)
 
@@ -128,21 +123,6 @@ def test_a_batch_goes_out_in_order_with_the_epochs_of_both_sides(rig: Rig) -> No
         events.StopReplicaAnswered,
     ]
     assert {(r.controller_epoch, r.broker, r.broker_epoch) for r in rig.reports} == {LIFE}
-
-
-def test_waiting_batches_of_a_slow_broker_are_merged(rig: Rig) -> None:
-    rig.broker.answer = lambda request: None
-    rig.channels.send(ONE, batch_of(0))
-    wait_for(lambda: rig.broker.requests)
-    for partition in range(1, 200):
-        rig.channels.send(ONE, batch_of(partition))
-        rig.channels.send(ONE, batch_of(1))
-    rig.broker.requests.clear()
-    rig.broker.answer = rig.broker.accept
-    rig.broker.drop_connections()
-    wait_for(lambda: len(rig.broker.of(UpdateMetadataRequest)) == 2)
-    assert rig.partitions_told() == list(range(200))
-    assert len(rig.broker.of(LeaderAndIsrRequest)) == 2
 
 
 def test_a_request_without_an_answer_is_sent_again_on_a_new_connection(rigs: list[Rig]) -> None:
@@ -198,15 +178,6 @@ def test_another_process_at_the_address_of_a_dead_broker_does_not_bring_it_back(
     rig.channels.send(ONE, batch_of(0))
     wait_for(lambda: len(rig.reports) == 2)
     assert isinstance(rig.reports[1], events.LeaderAndIsrAnswered)
-
-
-def test_the_refusal_of_a_request_is_passed_on(rig: Rig) -> None:
-    rig.broker.answer = lambda request: request.response_type(
-        error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH)
-    )
-    rig.channels.send(ONE, batch_of(0))
-    [report] = wait_for(lambda: rig.reports)
-    assert report.response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
 
 
 def test_a_removed_broker_gets_no_requests(rig: Rig) -> None:
@@ -330,12 +301,6 @@ def refuse_metadata(rig: Rig) -> None:
 
 def failures_of(rig: Rig) -> list[events.FromChannel]:
     return [event for event in rig.reports if isinstance(event, events.LinkFailed)]
-
-
-def test_metadata_that_a_broker_could_not_apply_is_sent_again_after_a_pause(rig: Rig) -> None:
-    refuse_metadata(rig)
-    rig.channels.send(ONE, batch_of(0))
-    assert wait_for(lambda: failures_of(rig)) == [events.LinkFailed(*LIFE)]
 
 
 def test_a_broker_that_never_applies_metadata_still_gets_its_roles(

@@ -523,6 +523,40 @@ def test_null_where_it_is_not_allowed_is_malformed() -> None:
     assert "a string of -1 bytes" in refusal(metadata_head() + struct.pack(">ih", 1, -1))
 
 
+# ---- lengths: a varint of one to four bytes in flexible versions
+
+
+BOUNDARIES = [2**7, 2**14, 2**21]
+
+
+def sized(*sizes: int) -> memoryview:
+    """A Produce request of version 9 with records of these sizes."""
+    return memoryview(request_bytes(produce(*map(bytes, sizes)), 9))
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_records_are_read_with_lengths_of_every_size(boundary: int) -> None:
+    sizes = [boundary + offset for offset in (-2, -1, 0, 1)]
+    (topic,) = decode_request(sized(*sizes)).body.topic_data
+    assert [len(data.records) for data in topic.partition_data] == sizes
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_frame_that_ends_within_a_length_is_malformed(boundary: int) -> None:
+    whole = sized(boundary)
+    start = len(whole) - boundary - 3
+    for end in range(start - 3, start + 1):
+        with pytest.raises(MalformedFrame):
+            decode_request(whole[:end])
+
+
+def test_a_length_of_more_than_32_bits_is_malformed() -> None:
+    head = bytes(sized(0)[:-4])
+    for length in (b"\x80" * 5 + b"\x01", b"\xff" * 5, b"\x80\x80\x80\x80\x10"):
+        with pytest.raises(MalformedFrame):
+            decode_request(memoryview(head + length + bytes(8)))
+
+
 # ---- compiling
 
 

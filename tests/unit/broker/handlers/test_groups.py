@@ -134,6 +134,10 @@ def sync(joined: JoinGroupResponse, **given: bytes) -> SyncGroupRequest:
     )
 
 
+def heartbeat(joined: JoinGroupResponse) -> HeartbeatRequest:
+    return HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+
+
 def become_member(serving: Serving, group: str = "g") -> JoinGroupResponse:
     """The only member of a stable group: initial delay, generation, assignment."""
     first = serving.call(join(group))
@@ -339,7 +343,7 @@ def test_no_session_expires_while_the_broker_is_fenced(hosting: Serving) -> None
     joined = become_member(hosting)
     fence = hosting.managed.manager.fence
     fence.silent("no ZooKeeper")
-    beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+    beat = heartbeat(joined)
     for _ in range(100):
         hosting.managed.pass_time(1_000)
         assert hosting.call(beat).error_code == ErrorCode.NOT_COORDINATOR
@@ -359,8 +363,7 @@ def test_an_empty_group_expires_members_after_its_timer_met_a_fenced_broker(host
     fence.heard()
     second = become_member(hosting)
     hosting.managed.pass_time(10_001)
-    beat = HeartbeatRequest(group_id="g", generation_id=second.generation_id, member_id=second.member_id)
-    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert hosting.call(heartbeat(second)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_rebalance_continues_when_the_broker_is_no_longer_fenced(hosting: Serving) -> None:
@@ -383,8 +386,7 @@ def test_a_group_of_one_becomes_stable_and_its_generation_is_in_the_log(hosting:
     assert (stored.group_id, stored.value.generation) == ("g", joined.generation_id)
     (member,) = stored.value.members
     assert (member.client_id, member.client_host, member.assignment) == ("test", "/127.0.0.1", b"all")
-    beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
-    assert hosting.call(beat).error_code == NONE
+    assert hosting.call(heartbeat(joined)).error_code == NONE
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -723,6 +725,7 @@ def test_offsets_committed_for_a_recreated_topic_stay(hosting: Serving) -> None:
     work(hosting)
     assert fetched(hosting) == {("other", 0): 9}
     lead(hosting, epoch=1, leader=2)
+    work(hosting)
     lead(hosting, epoch=2)
     work(hosting)
     assert fetched(hosting) == {("other", 0): 9}
@@ -879,11 +882,10 @@ def test_groups_and_offsets_are_loaded_when_leadership_returns(hosting: Serving)
     assert fetched(hosting) == {("topic", 0): 7}
     assert fetched(hosting, "store") == {("topic", 0): 8}
     assert {one.group_id for one in hosting.call(ListGroupsRequest()).groups} == {"g", "store"}
-    beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
-    assert hosting.call(beat).error_code == NONE
+    assert hosting.call(heartbeat(joined)).error_code == NONE
     # Its session restarted, and expires.
     hosting.managed.pass_time(10_001)
-    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert hosting.call(heartbeat(joined)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_sessions_begin_when_all_groups_are_loaded(hosting: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -900,10 +902,9 @@ def test_sessions_begin_when_all_groups_are_loaded(hosting: Serving, monkeypatch
     monkeypatch.setattr(Group, "load", slow_load)
     work(hosting)
     hosting.managed.pass_time(9_999)
-    beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
-    assert hosting.call(beat).error_code == NONE
+    assert hosting.call(heartbeat(joined)).error_code == NONE
     hosting.managed.pass_time(10_001)
-    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert hosting.call(heartbeat(joined)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_each_request_gets_its_error_while_groups_are_loaded(hosting: Serving) -> None:

@@ -339,12 +339,16 @@ def test_a_late_proposal_does_not_replace_a_newer_one(carrier: Carrier) -> None:
     assert partition.isr == CommittedIsr(brokers(1), 2)
 
 
-def test_a_failed_notification_of_the_controller_is_retried(carrier: Carrier) -> None:
+@pytest.mark.parametrize("error", [ZooKeeperUnavailable("gone"), ZeroDivisionError("a bug")])
+def test_a_failed_notification_of_the_controller_is_retried(
+    carrier: Carrier, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     partition, pending = shrinking()
-    carrier.store.notify_answers = [ZooKeeperUnavailable("gone")]
+    carrier.store.notify_answers = [error]
     carrier.changes.submit(partition, pending)
     assert not carrier.changes.work_off()
     assert partition.isr == CommittedIsr(brokers(1, 2), 1)
+    assert "ISR changes" in caplog.text
     assert carrier.changes.work_off()
     assert carrier.store.notified == [[TP]]
     assert len(carrier.store.asked) == 1
@@ -389,23 +393,18 @@ def started(carrier: Carrier) -> Iterator[Carrier]:
     carrier.changes.stop()
 
 
-def test_the_thread_writes_submitted_changes(started: Carrier) -> None:
-    told = threading.Event()
-    started.store.notify_isr_change = lambda partitions: told.set()
+@pytest.mark.parametrize("answers", [[], [ZooKeeperUnavailable("gone")]])
+def test_the_thread_writes_submitted_changes_and_retries(
+    started: Carrier, answers: list[Exception | None]
+) -> None:
+    is_notified = threading.Event()
+    started.store.notify_isr_change = lambda partitions: is_notified.set()
+    started.store.answers = list(answers)
     partition, pending = shrinking()
     started.changes.submit(partition, pending)
-    assert told.wait(DEADLINE_S)
+    assert is_notified.wait(DEADLINE_S)
     assert partition.isr == CommittedIsr(brokers(1, 2), 1)
-
-
-def test_the_thread_tries_again_by_itself(started: Carrier) -> None:
-    told = threading.Event()
-    started.store.notify_isr_change = lambda partitions: told.set()
-    started.store.answers = [ZooKeeperUnavailable("gone")]
-    partition, pending = shrinking()
-    started.changes.submit(partition, pending)
-    assert told.wait(DEADLINE_S)
-    assert len(started.store.asked) == 2
+    assert len(started.store.asked) == len(answers) + 1
 
 
 def test_an_unforeseen_error_leaves_the_change_pending_and_the_others_continue(
@@ -419,19 +418,6 @@ def test_an_unforeseen_error_leaves_the_change_pending_and_the_others_continue(
     assert "cannot be changed" in caplog.text
     assert carrier.changes.work_off()
     assert partition.isr is not pending
-
-
-def test_an_unforeseen_error_of_a_notification_is_retried(
-    carrier: Carrier, caplog: pytest.LogCaptureFixture
-) -> None:
-    carrier.store.notify_answers = [ZeroDivisionError("a bug")]
-    partition, pending = shrinking()
-    carrier.changes.submit(partition, pending)
-    assert not carrier.changes.work_off()
-    assert partition.isr is not pending
-    assert "ISR changes" in caplog.text
-    assert carrier.changes.work_off()
-    assert carrier.store.notified == [[TP]]
 
 
 def test_a_broken_invariant_in_the_thread_is_fatal(carrier: Carrier) -> None:

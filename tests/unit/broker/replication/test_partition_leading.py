@@ -77,16 +77,6 @@ def test_becoming_leader_alone_in_the_isr_commits_all_that_is_there() -> None:
     assert partition.high_watermark == 4
 
 
-def test_a_smaller_isr_moves_it_when_it_is_committed() -> None:
-    partition = leader_of(1, 2, 3, records=5)
-    fetched(partition, TWO, 5, now_ms=LAG_MS)
-    pending = partition.propose_shrink(LAG_MS + 1)
-    assert pending is not None
-    assert partition.high_watermark == 0
-    assert partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), LAG_MS + 1)
-    assert partition.high_watermark == 5
-
-
 # Acknowledgements
 
 

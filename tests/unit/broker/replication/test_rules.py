@@ -130,18 +130,6 @@ def test_everything_below_the_high_watermark_is_on_all_that_count(
     assert mark <= found <= end
 
 
-def test_a_follower_that_never_fetched_stops_the_high_watermark() -> None:
-    found = rules.next_high_watermark(
-        Offset(3),
-        Offset(9),
-        {BrokerId(2): FollowerState()},
-        frozenset({BrokerId(1), BrokerId(2)}),
-        now_ms=0.0,
-        max_lag_ms=LAG_MS,
-    )
-    assert found == 3
-
-
 def test_one_that_is_about_to_join_is_waited_for_until_it_lags() -> None:
     followers = {BrokerId(2): follower(4, caught_up_ms=0.0)}
 
