@@ -1,10 +1,10 @@
-"""Creates unknown topics that clients ask for (``auto.create.topics.enable``).
+"""Creates unknown topics that clients request (``auto.create.topics.enable``).
 
-The request gets LEADER_NOT_AVAILABLE at once, and the client retries as with Apache Kafka; meanwhile a thread
-asks the controller to create the topic, in this process or over its inter-broker listener. A topic has at
+The request gets LEADER_NOT_AVAILABLE at once, and the client retries as with Apache Kafka. Meanwhile a thread
+creates the topic through the controller, in this process or over its inter-broker listener. A topic has at
 most one creation in progress, a result is remembered for a second, and the number of creations in progress is
-bounded. An error that a retry would not change (too few brokers for ``default.replication.factor``) is the
-answer to all requests within that second.
+bounded. An error that a retry would not change (too few brokers for ``default.replication.factor``) answers
+all requests within that second.
 
 The brokers' own topics are created in the same way, but only when a broker asks (`ask_internal`), regardless
 of ``auto.create.topics.enable``. Clients cannot create them by name.
@@ -45,8 +45,6 @@ class _Outcome(NamedTuple):
 
 
 class AutoTopicCreation:
-    """See the module."""
-
     def __init__(
         self, create: Create, work: SlowWork, *, now_ms: Callable[[], float], is_enabled: bool
     ) -> None:

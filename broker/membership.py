@@ -2,7 +2,7 @@
 
 `Membership.join` is called once, on the thread that starts the broker; `session_changed` on the session's
 thread. After a session has ended, the broker stays fenced until the controller has sent the roles of the new
-registration, so each registration needs a broker epoch of its own: see `_register`.
+registration. So each registration needs a broker epoch of its own; see `_register`.
 
 A thread checks the registration whenever its node changes. A registration that was deleted by hand fences the
 broker as the end of the session does, and the session's thread registers it again.
@@ -41,8 +41,6 @@ _RETRY_S: Final = 1.0
 
 
 class Membership:
-    """See the module."""
-
     def __init__(self, store: ClusterStore, replicas: ReplicaManager) -> None:
         self._store = store
         self._replicas = replicas
@@ -194,7 +192,7 @@ async def _request_shutdown(
             await asyncio.sleep(retry_backoff_ms / 1000)
         endpoint = controller()
         if endpoint is None:
-            logger.warning("controlled shutdown: the controller is not known")
+            logger.warning("controlled shutdown: the controller is unknown")
             continue
         channel = Channel(endpoint, client_id=f"broker-{broker_id}-shutdown", request_timeout_ms=timeout_ms)
         try:

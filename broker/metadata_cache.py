@@ -1,11 +1,11 @@
-"""What this broker knows of the cluster: the live brokers and who leads what. Metadata answers come from it.
+"""This broker's copy of the cluster's metadata: the live brokers and the leaders of partitions.
 
-The controller's UpdateMetadata replaces an immutable snapshot, so readers on any thread need no lock. Beside
-it stand *suspicions*: a peer whose connection was reset and whose port then refused is most likely dead, and
-from that moment on no answer names it as a leader, although the controller has not spoken yet. A client that
-hears LEADER_NOT_AVAILABLE asks again within 100 ms, while one that is sent to a dead broker may take half a
-minute to come back. A wrong suspicion costs one more question; it ends when the peer answers again or the
-controller names it in a newer epoch.
+The controller's UpdateMetadata replaces an immutable snapshot, so readers on any thread need no lock.
+
+The cache also holds suspicions. A peer that reset a connection and then refused a new one is most likely
+dead; until the controller reports it, no answer names it as a leader. A client that gets LEADER_NOT_AVAILABLE
+retries within 100 ms, but one that connects to a dead broker may wait half a minute. A wrong suspicion costs
+one retry; it ends when the peer answers again or the controller names it as leader in a newer epoch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """One immutable picture of the cluster."""
+    """An immutable snapshot of the cluster."""
 
     controller_id: BrokerId = NO_BROKER
     brokers: Mapping[BrokerId, UpdateMetadataBroker] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class ClusterMetadata:
     """Topics that the last full update omitted, and whose deletion the controller has not sent."""
 
     def partitions_of(self, topic: str) -> Mapping[int, UpdateMetadataPartition]:
-        found = self.topics.get(topic)
-        return found.partitions if found is not None else _NOTHING
+        metadata = self.topics.get(topic)
+        return metadata.partitions if metadata is not None else _NOTHING
 
     def endpoint(self, broker_id: BrokerId, listener: str) -> Endpoint | None:
-        """Where a live broker can be reached by those who came through a listener."""
+        """The address of a live broker's listener."""
         broker = self.brokers.get(broker_id)
         if broker is not None:
             for candidate in broker.endpoints:
@@ -72,7 +72,7 @@ class ClusterMetadata:
         return None
 
     def broker_epoch(self, broker_id: BrokerId) -> BrokerEpoch | None:
-        """The epoch of a broker's present life; None when it does not live."""
+        """The broker epoch of a live broker, or None."""
         broker = self.brokers.get(broker_id)
         return BrokerEpoch(broker.broker_epoch) if broker is not None else None
 
@@ -102,7 +102,7 @@ class MetadataAnswers:
 
 
 class MetadataCache:
-    """The current `ClusterMetadata`, replaced as a whole; see the module."""
+    """The current `ClusterMetadata`, and the suspicions."""
 
     def __init__(self) -> None:
         self.answers = MetadataAnswers()
@@ -123,7 +123,7 @@ class MetadataCache:
 
     @property
     def suspects(self) -> frozenset[BrokerId]:
-        """Brokers that are thought dead while the controller has not said so."""
+        """Brokers that are probably dead, though the controller has not reported them."""
         return self._suspects
 
     @property
@@ -136,11 +136,11 @@ class MetadataCache:
 
     @property
     def updates(self) -> int:
-        """The number of applied UpdateMetadata; it rises with each one that the controller sends."""
+        """The number of applied UpdateMetadata requests."""
         return self._updates
 
     def on_update(self, listener: Callable[[Iterable[str]], None]) -> None:
-        """Call this listener with the names of the topics that an update touched."""
+        """Call this listener with the names of the topics that an update contains."""
         self._listeners.append(listener)
 
     def on_deletion(self, listener: Callable[[Mapping[str, TopicId]], None]) -> None:
@@ -152,13 +152,13 @@ class MetadataCache:
         self._deletion_listeners.append(listener)
 
     def update(self, request: UpdateMetadataRequest) -> None:
-        """Apply an UpdateMetadata of the present controller."""
+        """Apply an UpdateMetadata of the current controller."""
         with self._lock:
             before = self._current
             trusted: set[int] = set()
             topics = {} if request.is_full else dict(before.topics)
             touched = set(before.topics) if request.is_full else set()
-            # Most updates only move leaders: the ids, of which there may be many, then stay as they are.
+            # Most updates only move leaders; then the names by id, of which there may be many, are kept.
             has_new_names = request.is_full
             deleted: dict[str, TopicId] = {}
             for state in request.topic_states:
@@ -168,7 +168,7 @@ class MetadataCache:
                 known_id = before.hidden_topics.get(state.topic_name) if known is None else known.topic_id
                 if known_id not in (None, topic_id):
                     deleted[state.topic_name] = known_id
-                # The same name with another id is another topic: nothing of the old one may shine through.
+                # The same name with another id is another topic; nothing of the earlier one is kept.
                 same = known.partitions if known is not None and known.topic_id == topic_id else _NOTHING
                 partitions = {} if request.is_full else dict(same)
                 for partition in state.partition_states:
@@ -202,14 +202,14 @@ class MetadataCache:
         for listener in self._listeners:
             listener(touched)
         if deleted:
-            for tell in self._deletion_listeners:
-                tell(deleted)
+            for on_deleted in self._deletion_listeners:
+                on_deleted(deleted)
 
     def learn(self, request: LeaderAndIsrRequest) -> None:
         """Take the leaders of a LeaderAndIsr, which comes before the UpdateMetadata of the same change.
 
-        A client that a deposed leader refuses asks for the new leader at once; without it the client would
-        ask again only much later. Older epochs and unknown topics change nothing.
+        A client that a deposed leader refuses requests metadata at once; if these named the old leader, it
+        would retry only much later. Older epochs and unknown topics change nothing.
         """
         with self._lock:
             before = self._current
@@ -238,7 +238,7 @@ class MetadataCache:
                 listener(touched)
 
     def suspect(self, broker_id: BrokerId) -> None:
-        """A peer's connection was reset and its port refuses."""
+        """A peer has reset a connection and refused another one."""
         with self._lock:
             self._suspects |= {broker_id}
             self._version += 1
@@ -257,12 +257,12 @@ class MetadataCache:
                 self._suspects -= {broker_id}
                 self._version += 1
                 topics = list(self._current.topics)
-            # Somebody may wait for its leaders.
+            # Requests may wait for its partitions to have a leader.
             for listener in self._listeners:
                 listener(topics)
 
     def leader_of(self, partition: UpdateMetadataPartition) -> tuple[BrokerId, LeaderEpoch]:
-        """The leader to name: -1 while it is gone or suspected."""
+        """The leader for answers: -1 while it is dead or suspected."""
         leader = BrokerId(partition.leader)
         if leader not in self._current.brokers or leader in self._suspects:
             leader = NO_BROKER
@@ -274,8 +274,8 @@ class MetadataCache:
         Requests do not wait for a partition that the controller reports as leaderless: that may last.
         """
         version, current = self._version, self._current
-        found_version, moving = self._moving
-        if found_version != version:
+        computed_version, moving = self._moving
+        if computed_version != version:
             alive = current.brokers.keys() - self._suspects
             moving = frozenset(
                 name
@@ -290,7 +290,7 @@ class MetadataCache:
         return moving
 
     def _forget_suspicions(self, before: ClusterMetadata, trusted: set[int]) -> None:
-        """One that the controller dropped, saw registered anew or newly elected is no matter of suspicion."""
+        """Trust the suspects that the controller removed, saw register again, or elected."""
         current = self._current
         self._suspects = frozenset(
             broker_id
@@ -304,9 +304,9 @@ class MetadataCache:
 def _hidden(
     before: ClusterMetadata, topics: Container[str], deleted: Container[str]
 ) -> Mapping[str, TopicId]:
-    """The topics that were known or hidden before, and are neither named nor deleted now."""
-    known = {**before.hidden_topics, **{name: topic.topic_id for name, topic in before.topics.items()}}
-    return {name: id_ for name, id_ in known.items() if name not in topics and name not in deleted}
+    """The visible and hidden topics of before that are neither visible nor deleted now."""
+    earlier = {**before.hidden_topics, **{name: topic.topic_id for name, topic in before.topics.items()}}
+    return {name: id_ for name, id_ in earlier.items() if name not in topics and name not in deleted}
 
 
 def _with_leader(earlier: UpdateMetadataPartition, state: LeaderAndIsrPartition) -> UpdateMetadataPartition:

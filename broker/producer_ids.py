@@ -23,11 +23,11 @@ from barnabas.zookeeper.znodes import MalformedZnode
 logger = logging.getLogger(__name__)
 
 CLAIM_AT: Final = 0.9
-"""The part of a block that is used before the next one is claimed, as in Kafka."""
+"""The used part of a block at which the next one is claimed, as in Kafka."""
 MAX_WAITING: Final = 1_000
-"""One block serves as many."""
+"""The size of a block."""
 RETRY: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-"""Clients of all versions retry after this error, as Kafka found."""
+"""Kafka answers with this error because clients of all versions retry after it."""
 
 Answer = Callable[[ProducerId, ErrorCode], None]
 
@@ -41,7 +41,7 @@ class ProducerIds:
         self._lock = threading.Lock()
         self._block = range(0)
         self._used = 0
-        """The used ids of the block."""
+        """The number of used ids of the block."""
         self._next_block = range(0)
         self._is_claiming = False
         # Invariant: a request waits only while no id is left and a claim is in flight.
@@ -99,7 +99,7 @@ class ProducerIds:
                 answer(producer_id, ErrorCode.NONE)
 
     def _failed(self, error: Exception) -> None:
-        """A claim failed by an error that a retry does not mend; the slow-work thread has logged it."""
+        """A claim failed with an unforeseen error, which the slow-work thread has logged."""
         self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _refuse(self, code: ErrorCode) -> None:

@@ -1,7 +1,6 @@
 """One thread for the few requests that block for long, such as creating topics in ZooKeeper.
 
-IO workers must not wait for ZooKeeper: there are only a few of them. The queue is bounded; a full queue
-raises `SlowWorkRefused`.
+The few IO workers must not wait for ZooKeeper. The queue is bounded; a full queue raises `SlowWorkRefused`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class SlowWork:
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End after the queued work, or abandon it if it takes too long."""
+        """End after the queued work, or abandon the work at the timeout."""
         try:
             self._queue.put(None, timeout=timeout_s)
         except queue.Full:

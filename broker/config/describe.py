@@ -45,7 +45,7 @@ _SHORT_MAX: Final = 2**15 - 1
 
 
 class Alteration(NamedTuple):
-    """What to do with one setting; DELETE needs no value."""
+    """The change of one setting; DELETE needs no value."""
 
     name: str
     operation: int
@@ -55,9 +55,9 @@ class Alteration(NamedTuple):
 def describe_topic(
     overrides: Mapping[str, str], layers: ConfigLayers, names: Collection[str] | None = None
 ) -> list[DescribeConfigsResourceResult]:
-    """All settings of a topic, or those named; names that do not exist are passed over."""
+    """All settings of a topic, or the named ones; unknown names are ignored."""
     usable, _ = usable_topic_config(overrides)
-    found = []
+    results = []
     for name, (_, declared) in TOPIC_SETTINGS.items():
         if names is not None and name not in names:
             continue
@@ -65,21 +65,21 @@ def describe_topic(
         if name in usable:
             sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
         value = usable.get(name, layers.value(declared.name))
-        found.append(_described(name, declared, setting_text(value), sources, read_only=False))
+        results.append(_described(name, declared, setting_text(value), sources, read_only=False))
     for name, declared in STORED_TOPIC_SETTINGS.items():
         if names is None or name in names:
             sources = [Layer(name, setting_text(declared.default), ConfigSource.DEFAULT_CONFIG)]
             if name in usable:
                 sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
             value = usable.get(name, declared.default)
-            found.append(_described(name, declared, setting_text(value), sources, read_only=False))
-    return found
+            results.append(_described(name, declared, setting_text(value), sources, read_only=False))
+    return results
 
 
 def describe_broker(
     layers: ConfigLayers, names: Collection[str] | None = None
 ) -> list[DescribeConfigsResourceResult]:
-    """All settings of a broker, or those named."""
+    """All settings of a broker, or the named ones."""
     return [
         _described(
             name,
@@ -96,7 +96,7 @@ def describe_broker(
 def describe_all_brokers(
     layers: ConfigLayers, names: Collection[str] | None = None
 ) -> list[DescribeConfigsResourceResult]:
-    """The dynamic defaults of all brokers; only what is set."""
+    """The dynamic defaults of all brokers; defaults that are not set are omitted."""
     return [
         _described(
             name,
@@ -113,14 +113,14 @@ def describe_all_brokers(
 def trimmed(
     described: Iterable[DescribeConfigsResourceResult], *, synonyms: bool, documentation: bool
 ) -> list[DescribeConfigsResourceResult]:
-    """Without what was not asked for."""
-    found = list(described)
-    for one in found:
+    """Remove the parts that the request does not ask for."""
+    results = list(described)
+    for result in results:
         if not synonyms:
-            one.synonyms = []
+            result.synonyms = []
         if not documentation:
-            one.documentation = None
-    return found
+            result.documentation = None
+    return results
 
 
 def _described(
@@ -140,7 +140,7 @@ def _described(
 
 
 def _is_list(kind: Kind) -> bool:
-    """Whether Kafka calls the setting a list, which can be appended to; ``log.dirs`` is a text there."""
+    """Whether Kafka calls the setting a list, so that APPEND works; ``log.dirs`` is a text there."""
     return isinstance(kind, ReplicaList) or (isinstance(kind, TextList) and bool(kind.choices))
 
 
@@ -167,10 +167,10 @@ def altered(
     alterations: Sequence[Alteration],
     layers: ConfigLayers,
 ) -> dict[str, str]:
-    """The settings after these changes to the current ones, all of them checked.
+    """The settings after these changes of the current ones.
 
-    Raises INVALID_CONFIG naming each unknown setting and each value out of range, INVALID_REQUEST for a
-    request that contradicts itself or asks for what cannot be changed while the broker runs.
+    Raises INVALID_CONFIG with each unknown setting and each invalid value, and INVALID_REQUEST if the request
+    contradicts itself or names a setting that is not dynamic.
     """
     _check_request(alterations)
     result = dict(current)
@@ -191,7 +191,7 @@ def altered(
 def replacing(
     kind: ConfigResourceType, settings: Sequence[tuple[str, str | None]], current: Mapping[str, str]
 ) -> dict[str, str]:
-    """The settings as AlterConfigs gives them, in place of the current ones. Raises as `altered`."""
+    """The settings of an AlterConfigs, which replace the current ones. Raises as `altered`."""
     alterations = [Alteration(name, ConfigOperation.SET, value) for name, value in settings]
     _check_request(alterations)
     for name, _ in settings:
@@ -202,7 +202,7 @@ def replacing(
 
 
 def check(kind: ConfigResourceType, settings: Mapping[str, str]) -> None:
-    """Raises INVALID_CONFIG for values out of range; names that are not known here are passed over."""
+    """Raise INVALID_CONFIG for invalid values; unknown names are ignored."""
     problems: list[str] = []
     for name, text in settings.items():
         if (declared := _declared(kind, name)) is not None:
@@ -239,7 +239,7 @@ def _check_request(alterations: Sequence[Alteration]) -> None:
 
 
 def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str]) -> None:
-    # Whatever stands there may be taken away or kept, though this broker does not understand it.
+    # A setting that is set may be kept or deleted, even if this broker does not know it.
     if name in current:
         return
     if kind is ConfigResourceType.TOPIC:
@@ -256,7 +256,7 @@ def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str])
     if name not in DYNAMIC_NAMES:
         raise api_error(
             ErrorCode.INVALID_REQUEST,
-            f"Cannot update these configs dynamically: {name} takes effect at the start of a broker alone",
+            f"Cannot update these configs dynamically: {name} takes effect only when a broker starts",
         )
 
 
@@ -276,14 +276,14 @@ def _changed_list(
     if not _is_list(declared.kind):
         raise api_error(
             ErrorCode.INVALID_CONFIG,
-            f"{operation.name} is only for settings that are lists, and {name} is none",
+            f"{operation.name} is only for settings that are lists, and {name} is not",
         )
     default = layers.value(declared.name) if declared.name in SETTINGS else declared.default
     before = current[name] if name in current else setting_text(default)
     words = [word.strip() for word in before.split(",") if word.strip()]
-    given = [word.strip() for word in text.split(",")]
+    changed = [word.strip() for word in text.split(",")]
     if operation is ConfigOperation.APPEND:
-        words += [word for word in given if word not in words]
+        words += [word for word in changed if word not in words]
     else:
-        words = [word for word in words if word not in given]
+        words = [word for word in words if word not in changed]
     return ",".join(words)

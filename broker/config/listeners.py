@@ -1,7 +1,6 @@
-"""Listeners: the named addresses that a broker binds and the ones it tells the world.
+"""Listeners: the named addresses that a broker binds, and those that it advertises.
 
-``listeners=PLAINTEXT://localhost:9092,INTERNAL://:9093``. Parsing is pure and raises ValueError saying what
-was expected; names are upper case as in Kafka.
+``listeners=PLAINTEXT://localhost:9092,INTERNAL://:9093``. Names are upper case, as in Kafka. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from barnabas.protocol.settings import Kind
 
 PLAINTEXT: Final = "PLAINTEXT"
 SECURITY_PROTOCOLS: Final = (PLAINTEXT,)
-"""What a listener may speak; TLS and SASL add their names here."""
+"""The protocols of listeners; TLS and SASL are not implemented."""
 
 
 class Listener(NamedTuple):
@@ -35,15 +34,15 @@ class Listener(NamedTuple):
 
 
 class ListenerList(Kind):
-    """Kind of ``listeners`` and ``advertised.listeners``: texts first, protocols come from the map."""
+    """Kind of ``listeners`` and ``advertised.listeners``; `with_protocols` adds the protocols."""
 
     expected = "a comma separated list of NAME://host:port with distinct names, as PLAINTEXT://localhost:9092"
 
     def parse(self, text: str) -> tuple[Listener, ...]:
-        found = tuple(_parse_listener(part.strip()) for part in text.split(","))
-        if len({listener.name for listener in found}) != len(found):
+        listeners = tuple(_parse_listener(part.strip()) for part in text.split(","))
+        if len({listener.name for listener in listeners}) != len(listeners):
             raise ValueError(text)
-        return found
+        return listeners
 
 
 class ProtocolMap(Kind):
@@ -54,13 +53,18 @@ class ProtocolMap(Kind):
     )
 
     def parse(self, text: str) -> Mapping[str, str]:
-        found: dict[str, str] = {}
+        protocols: dict[str, str] = {}
         for part in text.split(","):
             name, colon, protocol = (piece.strip() for piece in part.partition(":"))
-            if not colon or not name or protocol.upper() not in SECURITY_PROTOCOLS or name.upper() in found:
+            if (
+                not colon
+                or not name
+                or protocol.upper() not in SECURITY_PROTOCOLS
+                or name.upper() in protocols
+            ):
                 raise ValueError(text)
-            found[name.upper()] = protocol.upper()
-        return found
+            protocols[name.upper()] = protocol.upper()
+        return protocols
 
 
 def _parse_listener(text: str) -> Listener:
@@ -74,7 +78,7 @@ def _parse_listener(text: str) -> Listener:
 def with_protocols(
     listeners: tuple[Listener, ...], protocols: Mapping[str, str], problems: list[str]
 ) -> tuple[Listener, ...]:
-    """Each listener with what it speaks; a name that is neither mapped nor itself a protocol is told."""
+    """Each listener with its protocol. A name that is neither mapped nor a protocol is a problem."""
     out = []
     for listener in listeners:
         protocol = protocols.get(listener.name)
@@ -96,7 +100,7 @@ def check_listeners(
     inter_broker_name: str,
     problems: list[str],
 ) -> None:
-    """The rules that bind the three settings together."""
+    """Check the three settings against each other."""
     names = {listener.name for listener in listeners}
     bound = [(listener.host, listener.port) for listener in listeners if listener.port]
     if len(set(bound)) != len(bound):

@@ -1,4 +1,4 @@
-"""Reading a broker's settings from three sources; every problem is refused at once.
+"""Reads a broker's settings from three sources, and reports all problems in one error.
 
 `load_config` reads a properties file, then the environment, then ``--set`` (later wins) and raises one
 `InvalidConfiguration` that names every unknown or invalid setting with its value, the accepted values and the

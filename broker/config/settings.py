@@ -47,9 +47,9 @@ _positive_long = Integer(1, LONG_MAX)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerConfig:
-    """Every setting of one broker, typed. Made by `load_config` or `BrokerConfig.from_settings`."""
+    """Every setting of one broker, typed. Made by `load_config`."""
 
-    # Who and where
+    # Identity and addresses
     broker_id: BrokerId = setting(Integer(0), REQUIRED, "The id of this broker, unique within the cluster.")
     listeners: tuple[Listener, ...] = setting(
         ListenerList(),
@@ -57,10 +57,10 @@ class BrokerConfig:
         "The addresses to bind, NAME://host:port; no host means every interface, port 0 any free port.",
     )
     advertised_listeners: tuple[Listener, ...] = setting(
-        ListenerList(), DERIVED, "What clients and brokers are told to connect to."
+        ListenerList(), DERIVED, "The addresses that clients and brokers connect to."
     )
     listener_security_protocol_map: Mapping[str, str] = setting(
-        ProtocolMap(), DERIVED, "What each listener name speaks."
+        ProtocolMap(), DERIVED, "The protocol of each listener name."
     )
     inter_broker_listener_name: str = setting(
         Text(), DERIVED, "The listener that brokers and the controller use."
@@ -74,14 +74,10 @@ class BrokerConfig:
         Text(), REQUIRED, "host:port[,host:port…][/chroot] of the ZooKeeper ensemble."
     )
     zookeeper_session_timeout_ms: int = setting(
-        _positive,
-        18_000,
-        "After this silence ZooKeeper calls the broker dead.",
+        _positive, 18_000, "ZooKeeper declares a broker dead after this silence."
     )
     zookeeper_connection_timeout_ms: int = setting(
-        _positive,
-        DERIVED,
-        "How long to wait for the first connection; the session timeout unless given.",
+        _positive, DERIVED, "How long to wait for the first connection; the default is the session timeout."
     )
 
     # The reactor
@@ -92,9 +88,7 @@ class BrokerConfig:
     )
     num_io_threads: int = setting(Integer(1, 256), 8, "Threads that run the handlers.")
     queued_max_requests: int = setting(
-        _positive,
-        500,
-        "Requests waiting for a handler before sockets are no longer read.",
+        _positive, 500, "Requests waiting for a handler before sockets are no longer read."
     )
     socket_request_max_bytes: int = setting(
         _positive, 104_857_600, "A longer request is refused before it is read."
@@ -103,67 +97,49 @@ class BrokerConfig:
         Integer(-1), -1, "SO_SNDBUF of connections; -1 leaves it to the system."
     )
     socket_receive_buffer_bytes: int = setting(
-        Integer(-1),
-        -1,
-        "SO_RCVBUF of connections; -1 leaves it to the system.",
+        Integer(-1), -1, "SO_RCVBUF of connections; -1 leaves it to the system."
     )
     socket_listen_backlog_size: int = setting(_positive, 50, "Connections that may wait to be accepted.")
     connections_max_idle_ms: int = setting(
-        _positive_long, 600_000, "A connection idle for so long is closed."
+        _positive_long, 600_000, "The idle time after which a connection is closed."
     )
     max_connections: int = setting(
-        _ms,
-        INT_MAX,
-        "Connections in all; more are closed at once.",
-        is_dynamic=True,
+        _ms, INT_MAX, "Most connections in all; more are closed at once.", is_dynamic=True
     )
     max_connections_per_ip: int = setting(
-        _ms,
-        INT_MAX,
-        "Connections from one address; more are closed at once.",
-        is_dynamic=True,
+        _ms, INT_MAX, "Most connections from one address; more are closed at once.", is_dynamic=True
     )
     background_threads: int = setting(
-        _positive,
-        10,
-        "Threads for retention, flushes, checkpoints and the removal of deleted logs.",
+        _positive, 10, "Threads for retention, flushes, checkpoints and the removal of deleted logs."
     )
 
     num_recovery_threads_per_data_dir: int = setting(
-        _positive,
-        1,
-        "Threads per log dir that open the logs at the start and close them at the end.",
+        _positive, 1, "Threads per log dir that open the logs at the start and close them at the end."
     )
 
     # Topics
-    num_partitions: int = setting(_positive, 1, "Partitions of a topic that names no number.")
+    num_partitions: int = setting(_positive, 1, "Partitions of a topic that is created without a number.")
     default_replication_factor: int = setting(
-        Integer(1, 32_767), 1, "Replicas of a topic that names no number."
+        Integer(1, 32_767), 1, "Replicas of a topic that is created without a number."
     )
     auto_create_topics_enable: bool = setting(
-        Boolean(), True, "Whether asking for an unknown topic may create it."
+        Boolean(), True, "Whether a request for an unknown topic may create it."
     )
     delete_topic_enable: bool = setting(Boolean(), True, "Whether topics can be deleted.")
     min_insync_replicas: int = setting(
-        _positive,
-        1,
-        "In-sync replicas without which acks=all is refused.",
-        topic_name="min.insync.replicas",
+        _positive, 1, "In-sync replicas without which acks=all is refused.", topic_name="min.insync.replicas"
     )
     unclean_leader_election_enable: bool = setting(
         Boolean(),
         False,
-        "Whether a replica out of sync may lead when no other lives, at the price of lost records.",
+        "Whether a replica out of sync may lead if no other is alive; records may be lost.",
         topic_name="unclean.leader.election.enable",
     )
     message_max_bytes: int = setting(
-        _ms,
-        1_048_588,
-        "The largest record batch accepted.",
-        topic_name="max.message.bytes",
+        _ms, 1_048_588, "The largest record batch accepted.", topic_name="max.message.bytes"
     )
     fetch_max_bytes: int = setting(
-        Integer(1024), 57_671_680, "The most that one fetch returns, whatever it asks for."
+        Integer(1024), 57_671_680, "The most bytes that one fetch returns, even if it requests more."
     )
     max_incremental_fetch_session_cache_slots: int = setting(
         _ms,
@@ -173,20 +149,20 @@ class BrokerConfig:
 
     # Replication
     replica_lag_time_max_ms: int = setting(
-        _positive_long,
-        10_000,
-        "A follower that has not caught up for so long leaves the ISR.",
+        _positive_long, 10_000, "The lag after which a follower leaves the ISR."
     )
-    replica_fetch_max_bytes: int = setting(_ms, 1_048_576, "Bytes per partition that a follower asks for.")
+    replica_fetch_max_bytes: int = setting(_ms, 1_048_576, "Bytes per partition that a follower requests.")
     replica_fetch_response_max_bytes: int = setting(
-        _ms, 10_485_760, "Bytes that a follower asks for in one fetch."
+        _ms, 10_485_760, "Bytes that a follower requests in one fetch."
     )
     replica_fetch_min_bytes: int = setting(_ms, 1, "Bytes that a follower's fetch waits for.")
     replica_fetch_wait_max_ms: int = setting(_ms, 500, "How long a follower's fetch waits for them.")
     replica_fetch_backoff_ms: int = setting(
         _ms, 1_000, "Pause of a follower after a failed fetch of a partition."
     )
-    replica_socket_timeout_ms: int = setting(_positive, 30_000, "After this a follower gives its fetch up.")
+    replica_socket_timeout_ms: int = setting(
+        _positive, 30_000, "The time after which a follower gives up a fetch."
+    )
     num_replica_fetchers: int = setting(
         Integer(
             1,
@@ -197,35 +173,28 @@ class BrokerConfig:
         "Fetching connections per source broker.",
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
-        _positive_long,
-        5_000,
-        "How often high watermarks are saved to disk.",
+        _positive_long, 5_000, "How often high watermarks are saved to disk."
     )
 
     # The controller and a clean stop
     controlled_shutdown_enable: bool = setting(
-        Boolean(),
-        True,
-        "Whether a stopping broker first hands its leaders over.",
+        Boolean(), True, "Whether a stopping broker first moves its leaderships away."
     )
-    controlled_shutdown_max_retries: int = setting(_ms, 3, "How often it tries before it stops all the same.")
+    controlled_shutdown_max_retries: int = setting(
+        _ms, 3, "The retries of that, before the broker stops anyway."
+    )
     controlled_shutdown_retry_backoff_ms: int = setting(
         _ms,
         5_000,
-        "The pause between those tries; a second at most, for a new controller is there by then.",
+        "The pause between these tries; at most a second, because a new controller is elected by then.",
     )
     controller_socket_timeout_ms: int = setting(
-        _positive,
-        30_000,
-        "How long the controller waits for a broker's answer.",
+        _positive, 30_000, "How long the controller waits for a broker's answer."
     )
 
     # Logs
     log_segment_bytes: int = setting(
-        Integer(14),
-        1_073_741_824,
-        "Size at which a segment is rolled.",
-        topic_name="segment.bytes",
+        Integer(14), 1_073_741_824, "Size at which a segment is rolled.", topic_name="segment.bytes"
     )
     log_roll_ms: int = setting(
         _positive_long,
@@ -247,45 +216,27 @@ class BrokerConfig:
         "Size of a partition above which its oldest segments are deleted; -1 keeps all.",
         topic_name="retention.bytes",
     )
-    log_retention_check_interval_ms: int = setting(
-        _positive_long, 300_000, "How often retention is looked at."
-    )
+    log_retention_check_interval_ms: int = setting(_positive_long, 300_000, "How often retention is checked.")
     log_index_interval_bytes: int = setting(
-        _ms,
-        4_096,
-        "Bytes of log per index entry.",
-        topic_name="index.interval.bytes",
+        _ms, 4_096, "Bytes of log per index entry.", topic_name="index.interval.bytes"
     )
     log_index_size_max_bytes: int = setting(
-        Integer(12),
-        10_485_760,
-        "Largest index file.",
-        topic_name="segment.index.bytes",
+        Integer(12), 10_485_760, "Largest index file.", topic_name="segment.index.bytes"
     )
     log_flush_interval_messages: int = setting(
-        _positive_long,
-        LONG_MAX,
-        "Records after which a log is forced to disk.",
-        topic_name="flush.messages",
+        _positive_long, LONG_MAX, "Records after which a log is forced to disk.", topic_name="flush.messages"
     )
     log_flush_interval_ms: int = setting(
-        Integer(0, LONG_MAX),
-        LONG_MAX,
-        "Time after which a log is forced to disk.",
-        topic_name="flush.ms",
+        Integer(0, LONG_MAX), LONG_MAX, "Time after which a log is forced to disk.", topic_name="flush.ms"
     )
     log_flush_scheduler_interval_ms: int = setting(
-        _positive_long, LONG_MAX, "How often that time is looked at."
+        _positive_long, LONG_MAX, "How often that time is checked."
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        _positive_long,
-        60_000,
-        "How often recovery points are saved.",
+        _positive_long, 60_000, "How often recovery points are saved."
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        _positive_long,
-        60_000,
-        "How often log starts are saved.",
+        _positive_long, 60_000, "How often log starts are saved."
     )
     log_segment_delete_delay_ms: int = setting(
         Integer(0, LONG_MAX),
@@ -304,15 +255,11 @@ class BrokerConfig:
         100_000,
         "How many idempotent producers a partition remembers; the least recent writers are evicted first.",
     )
-    producer_id_expiration_check_interval_ms: int = setting(
-        Integer(1),
-        600_000,
-        "How often that is looked at.",
-    )
+    producer_id_expiration_check_interval_ms: int = setting(Integer(1), 600_000, "How often that is checked.")
     log_message_timestamp_type: str = setting(
         Choice("CreateTime", "LogAppendTime"),
         "CreateTime",
-        "Whether a record carries the producer's time or the leader's.",
+        "Whether a record has the producer's time or the leader's.",
         topic_name="message.timestamp.type",
     )
 
@@ -320,25 +267,25 @@ class BrokerConfig:
     compression_type: str = setting(
         Choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "producer",
-        "How batches are stored; producer keeps them as they came, any other recompresses.",
+        "The compression of stored batches; producer keeps that of the producer.",
         topic_name="compression.type",
     )
     log_cleanup_policy: tuple[str, ...] = setting(
         TextList(choices=("delete", "compact")),
         ("delete",),
-        "What happens to old segments; compact takes no record without a key, and so far keeps all of them.",
+        "Whether old segments are deleted. With compact, records need a key; nothing is compacted so far.",
         topic_name="cleanup.policy",
     )
     log_message_timestamp_before_max_ms: int = setting(
         Integer(0, LONG_MAX),
         LONG_MAX,
-        "How far a record's time may lie before the broker's; only with CreateTime.",
+        "How far a record's time may be before the broker's; only with CreateTime.",
         topic_name="message.timestamp.before.max.ms",
     )
     log_message_timestamp_after_max_ms: int = setting(
         Integer(0, LONG_MAX),
         LONG_MAX,
-        "How far a record's time may lie after the broker's; only with CreateTime.",
+        "How far a record's time may be after the broker's; only with CreateTime.",
         topic_name="message.timestamp.after.max.ms",
     )
 
@@ -347,15 +294,11 @@ class BrokerConfig:
         _positive, 50, "Partitions of the topic of committed offsets."
     )
     offsets_topic_replication_factor: int = setting(
-        Integer(1, 32_767),
-        3,
-        "Replicas of that topic; it is not created while fewer brokers are alive.",
+        Integer(1, 32_767), 3, "Replicas of that topic; it is not created while fewer brokers are alive."
     )
     offsets_topic_segment_bytes: int = setting(_positive, 104_857_600, "Size of that topic's segments.")
     offsets_retention_minutes: int = setting(_positive, 10_080, "How long an empty group's offsets are kept.")
-    offsets_retention_check_interval_ms: int = setting(
-        _positive_long, 600_000, "How often that is looked at."
-    )
+    offsets_retention_check_interval_ms: int = setting(_positive_long, 600_000, "How often that is checked.")
     offset_metadata_max_bytes: int = setting(
         _ms, 4_096, "The longest text that may be committed with an offset."
     )
@@ -366,10 +309,10 @@ class BrokerConfig:
         _ms, 3_000, "How long an empty group waits for more members."
     )
     group_min_session_timeout_ms: int = setting(
-        _ms, 6_000, "The shortest session timeout a member may ask for."
+        _ms, 6_000, "The shortest session timeout that a member may request."
     )
     group_max_session_timeout_ms: int = setting(
-        _ms, 1_800_000, "The longest session timeout a member may ask for."
+        _ms, 1_800_000, "The longest session timeout that a member may request."
     )
     group_max_size: int = setting(_positive, INT_MAX, "The most members of one group.")
 
@@ -377,47 +320,36 @@ class BrokerConfig:
     metrics_port: int = setting(
         Integer(-1, 65_535),
         -1,
-        "The port on which Prometheus gets metrics by HTTP; 0 any free port, -1 none: no metrics.",
+        "The port on which Prometheus gets metrics by HTTP; 0 means any free port, -1 no metrics.",
     )
     metrics_host: str = setting(
         Text(),
         "127.0.0.1",
-        "The address of that port; 0.0.0.0 every interface. Whoever reaches it reads the names of groups.",
+        "The address of that port; 0.0.0.0 every interface. Metrics contain the names of groups.",
     )
     metrics_max_series: int = setting(
         _positive,
         10_000,
-        "Series of groups on one page; a series of the page says how many more there would be.",
+        "Most series of groups on one page; another series counts the omitted ones.",
     )
 
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """The settings that were given, by the name that was used, as texts: all others have their defaults."""
-
-    @property
-    def zookeeper_hosts(self) -> str:
-        """``host:port,…`` without the chroot."""
-        return self.zookeeper_connect.partition("/")[0]
-
-    @property
-    def zookeeper_chroot(self) -> str:
-        """``/path`` under which everything of this cluster lives, or an empty text."""
-        path = "/".join(part for part in self.zookeeper_connect.partition("/")[2].split("/") if part)
-        return f"/{path}" if path else ""
+    """The texts of the settings that were given, by the name that was used."""
 
     def listener(self, name: str) -> Listener:
-        """The bound listener of that name; raises KeyError."""
+        """The bound listener of this name. Raises KeyError."""
         return {listener.name: listener for listener in self.listeners}[name]
 
     def advertised_endpoint(self, name: str, bound_port: int) -> Endpoint:
-        """What others are told for a listener that got `bound_port`; raises KeyError for an unknown name.
+        """The advertised address of a listener that is bound to `bound_port`. Raises KeyError.
 
-        An advertised port 0 stands for the bound one, an empty host for this machine's name.
+        An advertised port 0 means the bound one, an empty host the name of this machine.
         """
         listener = {listener.name: listener for listener in self.advertised_listeners}[name]
         return Endpoint(listener.host or socket.getfqdn(), listener.port or bound_port)
 
     def topic_defaults(self) -> dict[str, SettingValue]:
-        """What a topic has that overrides nothing, by topic-level name."""
+        """The settings of a topic without overrides, by topic-level name."""
         return {topic_name: getattr(self, attribute) for topic_name, (attribute, _) in TOPIC_SETTINGS.items()}
 
 
@@ -476,10 +408,7 @@ STORED_TOPIC_SETTINGS: Final[dict[str, Setting]] = {
     for declared in (
         _stored("delete.retention.ms", _long, _DAY_MS, "How long compaction keeps a tombstone."),
         _stored(
-            "min.cleanable.dirty.ratio",
-            Ratio(),
-            0.5,
-            "The dirty share of a log above which it is compacted.",
+            "min.cleanable.dirty.ratio", Ratio(), 0.5, "The dirty share of a log above which it is compacted."
         ),
         _stored("min.compaction.lag.ms", _long, 0, "The age below which compaction keeps a record."),
         _stored(

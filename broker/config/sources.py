@@ -1,7 +1,7 @@
 """Where settings come from, as ``{name: text}``: a properties file, the environment, ``--set key=value``.
 
-Later sources win: file, environment, command line. What is wrong is collected into a list of sentences, so
-that `broker.config` can refuse everything at once. Read once at start, on the main thread.
+Later sources win: file, environment, command line. Problems are collected as sentences, so that one error can
+name all of them. Read once at start, on the main thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OTHER_ENVIRONMENT: Final = frozenset(
         "BARNABAS_ZOOKEEPER_JARS",
     }
 )
-"""Variables with our prefix that other parts read; they are no settings of a broker."""
+"""Variables with this prefix that other parts read; they are not settings of a broker."""
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = " \t\f"
@@ -39,7 +39,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
     Raises ValueError with the line number for a broken ``\\uXXXX`` or a line without a key.
     """
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key_end = _key_end(line)
         key = _unescape(line[:key_end], number)
@@ -48,12 +48,12 @@ def parse_properties(text: str) -> dict[str, str]:
             rest = rest[1:].lstrip(_BLANK)
         if not key:
             raise ValueError(f"line {number} has no name before its value: {line!r}")
-        found[key] = _unescape(rest, number)
-    return found
+        settings[key] = _unescape(rest, number)
+    return settings
 
 
 def read_properties_file(path: Path, problems: list[str]) -> dict[str, str]:
-    """The settings of a file; what cannot be read is told in `problems`."""
+    """The settings of a file; an error is added to `problems`."""
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -64,9 +64,9 @@ def read_properties_file(path: Path, problems: list[str]) -> dict[str, str]:
 def read_environment(
     environment: Mapping[str, str], known: Iterable[str], problems: list[str]
 ) -> dict[str, str]:
-    """``BARNABAS_LOG_SEGMENT_BYTES`` as ``log.segment.bytes``; an unknown one is told, not passed over."""
+    """``BARNABAS_LOG_SEGMENT_BYTES`` as ``log.segment.bytes``; unknown names are added to `problems`."""
     by_variable = {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in known}
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for variable, value in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OTHER_ENVIRONMENT:
             continue
@@ -75,8 +75,8 @@ def read_environment(
             hint = did_you_mean(variable, [*by_variable, *OTHER_ENVIRONMENT])
             problems.append(f"environment variable {variable}={value!r} names no setting{hint}")
         else:
-            found[name] = value
-    return found
+            settings[name] = value
+    return settings
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
@@ -88,7 +88,7 @@ def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
             if not line or line[0] in "#!":
                 continue
             first = number
-        # An even number of backslashes at the end are escaped ones, not a continuation.
+        # An even number of backslashes at the end is not a continuation: they escape each other.
         if (len(line) - len(line.rstrip("\\"))) % 2:
             joined += line[:-1]
             continue

@@ -1,8 +1,7 @@
-"""What each topic's settings mean to its logs and to replication: overrides over the broker's defaults.
+"""The settings of topics, as their logs and replication use them: overrides over the broker's defaults.
 
-Filled from what the controller sends along with leadership and from what the broker itself reads in ZooKeeper
-when it is told of a change. Either may be late: settings that were written earlier, by their zxid, never
-replace later ones. Any thread; values are frozen and replaced whole.
+They come with the controller's LeaderAndIsr, and from ZooKeeper when a notification names a topic. Either may
+be late, so settings with a lower zxid never replace later ones. Any thread; values are frozen.
 """
 
 from __future__ import annotations
@@ -22,69 +21,69 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The settings of one topic, the broker's defaults filled in."""
+    """The settings of one topic: its overrides, else the broker's defaults."""
 
     log: LogConfig
     min_insync_replicas: int
 
 
-class _Known(NamedTuple):
+class _Entry(NamedTuple):
     overrides: Mapping[str, SettingValue]
     zxid: int
     settings: TopicSettings
 
 
 class TopicSettingsTable:
-    """The settings of the topics that this broker has heard of."""
+    """The settings of all topics with known overrides."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._max_producer_ids = config.max_producer_ids_per_partition
         self._defaults: Mapping[str, SettingValue] = config.topic_defaults()
         self._default = self._settings(self._defaults)
         self._lock = threading.Lock()
-        self._by_topic: dict[str, _Known] = {}
+        self._by_topic: dict[str, _Entry] = {}
 
     def of(self, topic: str) -> TopicSettings:
-        """The settings of a topic; the broker's defaults for one that is not known yet."""
-        known = self._by_topic.get(topic)
-        return self._default if known is None else known.settings
+        """The settings of a topic; the broker's defaults if its overrides are unknown."""
+        entry = self._by_topic.get(topic)
+        return self._default if entry is None else entry.settings
 
     def log_config(self, topic: str) -> LogConfig:
         return self.of(topic).log
 
     def update(self, topic: str, overrides: Mapping[str, str], zxid: int = -1) -> bool:
-        """Take over a topic's overrides as they were written at ``zxid``; returns whether anything changed.
+        """Apply a topic's overrides, written at ``zxid``; returns whether the settings changed.
 
-        What this broker does not understand stands in ZooKeeper by somebody else's hand: it is reported and
-        left out, for refusing to host the topic would be worse, and so would be dropping the rest.
+        Another program may have written overrides that this broker does not understand. They are logged and
+        ignored; the topic is hosted with the others.
         """
         with self._lock:
-            known = self._by_topic.get(topic)
-            if known is not None and (zxid < known.zxid or zxid == known.zxid >= 0):
+            entry = self._by_topic.get(topic)
+            if entry is not None and (zxid < entry.zxid or zxid == entry.zxid >= 0):
                 return False
             values, problems = usable_topic_config(overrides)
             if problems:
                 logger.error("settings of topic %s are not all usable: %s", topic, "; ".join(problems))
-            before = self._default if known is None else known.settings
+            before = self._default if entry is None else entry.settings
             settings = self._settings({**self._defaults, **values}) if values else self._default
-            self._by_topic[topic] = _Known(values, zxid, settings)
+            self._by_topic[topic] = _Entry(values, zxid, settings)
             return before != settings
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted; one of the same name starts anew."""
+        """The topic was deleted; another one of its name starts with the defaults."""
         with self._lock:
             self._by_topic.pop(topic, None)
 
     def set_defaults(self, defaults: Mapping[str, SettingValue]) -> bool:
-        """Replace the broker's defaults, by topic-level name; returns whether anything changed."""
+        """Replace the broker's defaults, by topic-level name; returns whether they changed."""
         with self._lock:
             if dict(defaults) == dict(self._defaults):
                 return False
             self._defaults = dict(defaults)
             self._default = self._settings(self._defaults)
-            for topic, known in self._by_topic.items():
-                settings = self._settings({**self._defaults, **known.overrides})
-                self._by_topic[topic] = known._replace(settings=settings)
+            for topic, entry in self._by_topic.items():
+                settings = self._settings({**self._defaults, **entry.overrides})
+                self._by_topic[topic] = entry._replace(settings=settings)
             return True
 
     def _settings(self, values: Mapping[str, SettingValue]) -> TopicSettings:
