@@ -1,9 +1,9 @@
 """`barnabas log repair`: set the damaged logs of a stopped broker aside, so that their leaders rebuild them.
 
 The folder of such a log is renamed ``<topic>-<partition>.<id>-damaged`` and kept; at the next start the
-broker creates the replica empty and it follows its leader. That needs another replica that has the records.
-So the command refuses unless the cluster (``--bootstrap-server``) says that another broker leads the
-partition and that this one is out of the ISR, or ``--accept-data-loss`` is given.
+broker creates the replica empty and it follows its leader, so another replica must have the records. The
+command refuses unless the cluster (``--bootstrap-server``) says that another broker leads the partition and
+that this broker is out of the ISR, or ``--accept-data-loss`` is given.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
             for verdict in damaged:
                 moved.append((verdict, _set_aside(log_dir, verdict)))
         finally:
-            # If one rename fails, report the logs before it.
+            # If a rename fails, report the logs that were renamed before.
             _print_moved(path, moved, as_json=options.json)
     if not options.json:
         print(
@@ -102,7 +102,7 @@ def _broker_id(log_dir: LogDir) -> int:
 
 
 def _refusals(damaged: Sequence[LogVerdict], broker_id: int, bootstrap: str | None) -> list[str]:
-    """Why the logs may not be set aside, one sentence each."""
+    """The reasons why logs must not be set aside, one sentence each."""
     if bootstrap is None:
         return [
             f"{verdict.partition}: this may be its only replica; name running brokers with "
@@ -118,7 +118,7 @@ def _refusals(damaged: Sequence[LogVerdict], broker_id: int, bootstrap: str | No
         elif set(partition.replicas) <= {broker_id}:
             reason = f"broker {broker_id} has its only replica"
         elif partition.leader < 0 or partition.leader == broker_id:
-            reason = "no other broker leads it, so none is known to have all records"
+            reason = "no other broker leads it, so no other replica is known to have all records"
         elif broker_id in partition.isr:
             reason = f"broker {broker_id} is still in its ISR; try again when the cluster has seen the stop"
         else:

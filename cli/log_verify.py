@@ -1,7 +1,7 @@
 """`barnabas log verify`: reads all files of a stopped broker's log dir and reports damage.
 
-Exit code 0: whole; 1: damaged; 2: a broker uses the dir, or it is not a log dir. A tail torn by a crash,
-which the next start truncates, and files that it rebuilds are reported, but not as damage.
+Exit code 0: whole; 1: damaged; 2: a broker uses the dir, or it is not a log dir. It also reports, but not as
+damage, a tail torn by a crash and files that are not sound: the next start truncates and rebuilds them.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def _log_dir_of(path: Path) -> tuple[Path, Path | None]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[LogDir]:
-    """Lock a log dir against brokers meanwhile. Raises CommandError, InvalidConfiguration (in use)."""
+    """Keep brokers out of a log dir within the block. Raises CommandError, InvalidConfiguration (in use)."""
     if not (path / META_FILE).exists():
-        raise CommandError(f"{path} is no log dir of a broker: it has no {META_FILE}", USAGE)
+        raise CommandError(f"{path} is not a broker's log dir: it has no {META_FILE}", USAGE)
     log_dir = LogDir.acquire(path)
     try:
         yield log_dir
@@ -83,7 +83,7 @@ def _progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    # Imported late: it takes longer than most commands.
+    # Imported here, because the import takes longer than most commands.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
@@ -98,8 +98,8 @@ def describe(finding: Finding) -> str:
     at = "" if finding.position is None else f" at byte {finding.position}"
     offset = "" if finding.offset is None else f", offset {finding.offset}"
     is_torn = finding.position is not None
-    mended = "torn by a crash, to be cut at the next start," if is_torn else "to be rebuilt at the next start"
-    kind = "damaged" if finding.is_damage else mended
+    repair = "torn by a crash, to be cut at the next start," if is_torn else "to be rebuilt at the next start"
+    kind = "damaged" if finding.is_damage else repair
     return f"{finding.path}: {kind}{at}{offset}: {finding.reason}"
 
 

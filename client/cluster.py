@@ -57,7 +57,7 @@ _WATCH_INTERVAL_S: Final = 0.5
 
 
 class Cluster:
-    """Brokers, leaders and requests to them; see the module."""
+    """Brokers, leaders and requests to them."""
 
     def __init__(
         self,

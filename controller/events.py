@@ -181,7 +181,7 @@ class EventQueueFull(LocalError):
 
 
 class EventQueue:
-    """Any thread puts events, the controller's thread takes them; see the module."""
+    """Any thread puts events; the controller's thread takes them."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity

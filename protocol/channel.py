@@ -1,15 +1,15 @@
-"""The one RPC channel: a connection to one broker, made on demand and made again after a loss.
+"""The RPC channel: one connection to one broker, opened on demand and reopened after a loss.
 
-Every outgoing connection of ours is one of these: clients to brokers, followers to leaders, the controller to
-all. Requests are pipelined up to ``max_in_flight``, in the order of the calls once there is a connection.
-Each has a deadline, which includes connecting and waiting for room; answers are matched by correlation id.
+Every outgoing connection uses it: clients to brokers, followers to leaders, the controller to all brokers.
+Requests are pipelined up to ``max_in_flight``, in the order of the calls once the channel is connected. Each
+has a deadline, which includes connecting and waiting for room; answers are matched by correlation id.
 When the connection is lost, every request in flight fails at once with `ConnectionClosed`. The request may
 have been carried out, so only the caller can decide to send it again. A cancelled caller leaves its request
 in flight, because the broker still owes the answer.
 
 After a failed attempt to connect, the next one waits for the back-off, which doubles up to its maximum and is
-reset by an answer. A request made meanwhile fails at once rather than waiting in a hidden queue. If a peer
-closes the connection before its first answer, that attempt has failed too.
+reset by an answer. A request during the back-off fails at once instead of waiting in a hidden queue. If a
+peer closes the connection before its first answer, that attempt has failed too.
 
 With ``wire="kafka"`` the channel uses Kafka's protocol instead of the native one: after each connect it first
 requests the peer's versions, and a request of an API without a common version fails with UNSUPPORTED_VERSION.
@@ -43,7 +43,7 @@ R = TypeVar("R")
 CloseListener = Callable[["Channel", ConnectionClosed], None]
 
 _MAX_CORRELATION_ID: Final = 0x7FFFFFFF
-# Timers count in milliseconds and may ring that much early.
+# Timers count in milliseconds and may fire up to one millisecond early.
 _TIMER_SLACK_S: Final = 0.001
 
 
@@ -144,7 +144,7 @@ class Channel:
         return len(self._in_flight)
 
     async def connect(self) -> None:
-        """Be connected on return. Raises ConnectionClosed after a failure or within the back-off."""
+        """Connect, unless connected. Raises ConnectionClosed after a failure or within the back-off."""
         if self._state is ChannelState.CONNECTED:
             return
         if self._state is ChannelState.CLOSED:
@@ -174,7 +174,7 @@ class Channel:
         return body
 
     async def request_frame(self, message: RequestOf[Any], *, timeout_ms: int | None = None) -> Answer:
-        """As `request`, but also returns the frame, for callers that release it."""
+        """Send a request and return its response with the frame, which the caller may release."""
         return await self._exchange(message, timeout_ms)
 
     async def send_oneway(self, message: RequestOf[Any]) -> None:
@@ -197,7 +197,7 @@ class Channel:
         self._drop(ConnectionClosed(f"connection to {self.endpoint}: {reason}"))
 
     def disconnect(self, reason: str) -> None:
-        """Give up the present connection, if any; the next request makes a new one."""
+        """Close the present connection, if any; the next request opens a new one."""
         if self._state is ChannelState.CONNECTED:
             self._move(ChannelState.DISCONNECTED)
             self._drop(ConnectionClosed(f"connection to {self.endpoint}: {reason}"))
@@ -226,7 +226,7 @@ class Channel:
 
     async def _connected(self, deadline: float, message: RequestOf[Any]) -> Connection:
         if self._connection is not None and not self._connection.is_usable:
-            # It has ended, but the loop has not called `lost` yet, nor could it while our caller retries.
+            # It has ended, but the loop has not called `lost` yet, and cannot while our caller retries.
             self.lost(self._connection, None)
         if self._state is not ChannelState.CONNECTED:
             await self._within(self.connect(), deadline, message)
@@ -377,7 +377,7 @@ class Channel:
 
 
 def _retrieve_outcome(attempt: asyncio.Task[None]) -> None:
-    """Retrieve the outcome of an attempt whose callers are all gone."""
+    """Retrieve the outcome of an attempt: all its callers may have been cancelled."""
     if not attempt.cancelled():
         attempt.exception()
 

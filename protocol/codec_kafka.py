@@ -39,7 +39,7 @@ M = TypeVar("M")
 
 
 class UnsupportedVersion(LocalError):
-    """A request with an unsupported API or version; its head was read, its body cannot be."""
+    """A request with an unsupported API or version: only its header can be read."""
 
     def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
         first, last = supported_versions(api_key)
@@ -235,7 +235,7 @@ class VersionedCodec(Generic[M]):
             raise _unencodable(message, version, error) from error
 
     def decode(self, data: bytes, *, highest: int | None = None) -> M:
-        """The message in the version that it names; with ``highest``, a later version is read as that one.
+        """The message in its own version; with ``highest``, a later version is read as ``highest``.
 
         Bytes after the message are ignored. Raises MalformedFrame, also for an unknown version.
         """
@@ -249,7 +249,7 @@ class VersionedCodec(Generic[M]):
     def version_of(self, data: bytes) -> int:
         """The version that the bytes name. Raises MalformedFrame."""
         if len(data) < _VERSION.size:
-            raise MalformedFrame(f"{len(data)} bytes are no {self._cls.__name__}: they have no version")
+            raise MalformedFrame(f"{len(data)} bytes are too short for the version of a {self._cls.__name__}")
         version: int = _VERSION.unpack_from(data)[0]
         return version
 
@@ -281,7 +281,9 @@ def _after_tags(view: memoryview, position: int) -> int:
     try:
         count, position = read_uvarint(view, position)
         if count > MAX_ARRAY_LENGTH:
-            raise MalformedFrame(f"a header claims {count} tagged fields; {MAX_ARRAY_LENGTH} may be")
+            raise MalformedFrame(
+                f"a header claims {count} tagged fields; at most {MAX_ARRAY_LENGTH} are allowed"
+            )
         for _ in range(count):
             position = skip_tagged_field(view, position, len(view))
     except IndexError:
@@ -295,7 +297,7 @@ def _frame(last: bytearray, parts: list[Buffer]) -> list[Buffer]:
     for part in parts:
         size += len(part)
     if size > _MAX_FRAME_BYTES:
-        raise MessageTooComplex(f"a message takes {size} bytes; {_MAX_FRAME_BYTES} may")
+        raise MessageTooComplex(f"a message takes {size} bytes; at most {_MAX_FRAME_BYTES} are allowed")
     first = parts[0]
     _INT32.pack_into(first, 0, size)
     return parts

@@ -39,7 +39,7 @@ Decoder = Callable[[memoryview, int], Any]
 """Reads the message that starts at a position; raises MalformedFrame."""
 
 MAX_INNER_ELEMENTS: Final = 1 << 18
-"""The most elements that all arrays within arrays of a message may have together, numbers aside."""
+"""The maximum sum of elements of all arrays within arrays of a message; numbers do not count."""
 
 _SIZES: Final = {"?": 1, "b": 1, "B": 1, "h": 2, "i": 4, "q": 8, "16s": 16}
 _MAX_UVARINT_BYTES: Final = 5
@@ -55,11 +55,11 @@ def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decoder:
 
 
 class _DecoderMaker(SourceMaker):
-    """``v`` is the input, ``p`` the position, ``end`` its end, ``taken`` the bytes of records so far.
+    """Writes one decoder.
 
-    ``inner`` counts the elements of arrays within arrays.
-
-    ``_run`` holds fields of fixed size that are not read yet: targets and shapes.
+    In its source, ``v`` is the input, ``p`` the position, ``end`` the end of the input, ``taken`` the bytes
+    of records so far, and ``inner`` the number of elements of arrays within arrays. ``_run`` holds the
+    targets and shapes of the fields of fixed size whose read is not written yet.
     """
 
     def __init__(self, version: int, flexible: bool, with_records: bool) -> None:
@@ -107,7 +107,7 @@ class _DecoderMaker(SourceMaker):
         elif run:
             shape = struct.Struct(">" + "".join(shape for _, shape in run))
             targets = "".join(f"{target}, " for target, _ in run).rstrip()
-            self.line(f"{targets} = {self.known('unpack', shape.unpack_from)}(v, p)")
+            self.line(f"{targets} = {self.constant('unpack', shape.unpack_from)}(v, p)")
             self.line(f"p += {shape.size}")
         for text in then:
             self.line(text)
@@ -135,16 +135,16 @@ class _DecoderMaker(SourceMaker):
         if self.flexible:
             self._tags(cls, tagged)
         self._flush()
-        self.line(f"{target} = {self.known(cls.__name__, cls)}({', '.join(arguments)})")
+        self.line(f"{target} = {self.constant(cls.__name__, cls)}({', '.join(arguments)})")
 
     def _default(self, local: str, wire: WireField, default: Any) -> None:
-        """The value of a tagged field that does not come."""
+        """The value of a missing tagged field."""
         if wire.struct is not None and not wire.is_array:
-            self.line(f"{local} = {self.known('cls', wire.struct)}()")
+            self.line(f"{local} = {self.constant('cls', wire.struct)}()")
         elif default == []:
             self.line(f"{local} = []")
         else:
-            self.line(f"{local} = {self.known('default', default)}")
+            self.line(f"{local} = {self.constant('default', default)}")
 
     def _field(self, where: str, wire: WireField, target: str) -> None:
         if wire.struct is not None and not wire.is_array:
@@ -162,7 +162,7 @@ class _DecoderMaker(SourceMaker):
             self._sized(where, wire, target, "h")
 
     def _sized(self, where: str, wire: WireField, target: str, shape: str) -> None:
-        """A field that starts with its length, which flexible versions encode plus one."""
+        """A field that starts with its length; flexible versions encode the length plus one."""
         n = self.name("n")
         self._read(n, "B" if self.flexible else shape)
         self._flush()
@@ -233,7 +233,7 @@ class _DecoderMaker(SourceMaker):
         offset = 1 if self.flexible else 0
         size = _SIZES[char]
         shapes = [struct.Struct(f">{max(0, k - offset)}{char}").unpack_from for k in range(SHORT_ARRAY)]
-        table = self.known("unpacks", shapes)
+        table = self.constant("unpacks", shapes)
         with self.block(f"if {offset} <= {n} < {SHORT_ARRAY}:"):
             self.line(f"{target} = list({table}[{n}](v, p))")
         with self.block("else:"):
@@ -264,7 +264,7 @@ class _DecoderMaker(SourceMaker):
         held, element = self.name("l"), self.name("m")
         self.line(f"{target} = {held} = []")
         # Iterating over a prepared tuple takes half the time of making a range.
-        times = self.known("times", [(None,) * max(0, k - int(self.flexible)) for k in range(SHORT_ARRAY)])
+        times = self.constant("times", [(None,) * max(0, k - int(self.flexible)) for k in range(SHORT_ARRAY)])
         short = f"{times}[{n}] if {n} < {SHORT_ARRAY} else range({self._length(n)})"
         self._loops += 1
         with self.block(f"for _ in {short}:"):
@@ -321,7 +321,7 @@ def read_uvarint(v: bytes | memoryview, p: int) -> tuple[int, int]:
 
 
 def skip_tagged_field(v: bytes | memoryview, p: int, end: int) -> int:
-    """The position after a tagged field that we do not know. Raises MalformedFrame, IndexError."""
+    """The position after an unknown tagged field. Raises MalformedFrame, IndexError."""
     _, p = read_uvarint(v, p)
     size, p = read_uvarint(v, p)
     if p + size > end:
@@ -335,7 +335,7 @@ def _uuid(raw: bytes) -> uuid.UUID:
 
 
 def _short(where: str, position: int, end: int) -> MalformedFrame:
-    return MalformedFrame(f"{where} is not whole: its {end} bytes end within a field after byte {position}")
+    return MalformedFrame(f"{where} is incomplete: its {end} bytes end within a field after byte {position}")
 
 
 def _bad(where: str, claims: object, position: int) -> MalformedFrame:
@@ -343,4 +343,4 @@ def _bad(where: str, claims: object, position: int) -> MalformedFrame:
 
 
 def _large(where: str, size: int) -> MalformedFrame:
-    return MalformedFrame(f"{where} takes {size} bytes without records; {MAX_HEAD_BYTES} may")
+    return MalformedFrame(f"{where} takes {size} bytes without records; at most {MAX_HEAD_BYTES} are allowed")

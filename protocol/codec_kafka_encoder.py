@@ -1,7 +1,7 @@
 """Compiles a declared class, at one version of Kafka's protocol, into the Python that encodes it.
 
-An encoder appends to a bytearray. Records are not copied: the present buffer and the records are appended to
-a list, and a new buffer is begun. A field that the version lacks is left out; if that would change the
+An encoder appends to a bytearray. Records are not copied: the current buffer and the records are appended to
+a list, and a new buffer begins. A field that the version lacks is left out; if that would change the
 meaning of the request (``ignorable=False``) and its value is not the default, UNSUPPORTED_VERSION is raised.
 
 Runs on the thread that needs a message first; compiling twice is harmless.
@@ -41,7 +41,10 @@ def compile_encoder(cls: type[Any], version: int, flexible: bool) -> Encoder:
 
 
 class _EncoderMaker(SourceMaker):
-    """``o`` is the buffer that is being filled; ``_run`` holds fields of fixed size not written yet."""
+    """Writes one encoder. In its source, ``o`` is the buffer to append to.
+
+    ``_run`` holds the fields of fixed size whose write is not written yet.
+    """
 
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__(version, flexible)
@@ -67,7 +70,7 @@ class _EncoderMaker(SourceMaker):
             return
         values = [value for _, value in run if value]
         if values:
-            self.line(f"o += {self.known('pack', struct.Struct('>' + shape).pack)}({', '.join(values)})")
+            self.line(f"o += {self.constant('pack', struct.Struct('>' + shape).pack)}({', '.join(values)})")
         elif len(run) == 1:
             self.line("o.append(0)")
         else:
@@ -92,7 +95,7 @@ class _EncoderMaker(SourceMaker):
     def _left_out(self, cls: type[Any], field: str, wire: WireField, maker: Any, m: str) -> None:
         if wire.ignorable or wire.native_only:
             return
-        default = self.known("default", maker())
+        default = self.constant("default", maker())
         with self.block(f"if {m}.{field} != {default}:"):
             self.line(f"raise _cannot({cls.__name__ + '.' + field!r}, {m}.{field}, {self.version})")
 
@@ -149,7 +152,7 @@ class _EncoderMaker(SourceMaker):
 
     def _count(self, held: str) -> None:
         if not self.flexible:
-            self.line(f"o += {self.known('pack', struct.Struct('>i').pack)}(len({held}))")
+            self.line(f"o += {self.constant('pack', struct.Struct('>i').pack)}(len({held}))")
             return
         n = self.name("n")
         self.line(f"{n} = len({held}) + 1")
@@ -164,7 +167,7 @@ class _EncoderMaker(SourceMaker):
         raw = self.name("b")
         self.line(f"{raw} = {held}.encode()")
         if not self.flexible:
-            self.line(f"o += {self.known('pack', struct.Struct('>h').pack)}(len({raw}))")
+            self.line(f"o += {self.constant('pack', struct.Struct('>h').pack)}(len({raw}))")
         else:
             n = self.name("n")
             self.line(f"{n} = len({raw}) + 1")
@@ -175,7 +178,9 @@ class _EncoderMaker(SourceMaker):
     def _numbers(self, char: str, held: str) -> None:
         n = self.name("n")
         length, offset = ("B", 1) if self.flexible else ("i", 0)
-        table = self.known("packs", [struct.Struct(f">{length}{k}{char}").pack for k in range(SHORT_ARRAY)])
+        table = self.constant(
+            "packs", [struct.Struct(f">{length}{k}{char}").pack for k in range(SHORT_ARRAY)]
+        )
         self.line(f"{n} = len({held})")
         with self.block(f"if {n} < {SHORT_ARRAY}:"):
             self.line(f"o += {table}[{n}]({n} + {offset}, *{held})")
@@ -189,7 +194,7 @@ class _EncoderMaker(SourceMaker):
         for name, (_, field, wire, maker) in zip(sent, tagged, strict=True):
             default = maker()
             if isinstance(default, uuid.UUID):
-                self.line(f"{name} = {m}.{field} != {self.known('default', default)}")
+                self.line(f"{name} = {m}.{field} != {self.constant('default', default)}")
             else:
                 self.line(f"{name} = {_differs(wire, maker, f'{m}.{field}')}")
         with self.block(f"if {' or '.join(sent)}:"):
@@ -228,7 +233,7 @@ def _cannot_carry(field: str, value: Any, version: int) -> Exception:
 
 def _append_uvarint(out: bytearray, value: int) -> None:
     if 0x3FFF < value < 0x200000:
-        # The size of most batches.
+        # Most batches have such a size.
         out.append((value & 0x7F) | 0x80)
         out.append(((value >> 7) & 0x7F) | 0x80)
         out.append(value >> 14)
@@ -241,7 +246,7 @@ def _append_uvarint(out: bytearray, value: int) -> None:
 
 def _append_string_length(out: bytearray, length_and_one: int) -> None:
     if length_and_one > MAX_STRING_BYTES + 1:
-        raise ValueError(f"a string takes {length_and_one - 1} bytes; {MAX_STRING_BYTES} may")
+        raise ValueError(f"a string takes {length_and_one - 1} bytes; at most {MAX_STRING_BYTES} are allowed")
     _append_uvarint(out, length_and_one)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from barnabas.protocol.schema import WireField, WireType, wire_fields
 
 MAX_STRING_BYTES: Final = 0x7FFF
-"""The longest string, also if the format has room for more (as in Kafka)."""
+"""The maximum size of a string, even where the format has room for more (as in Kafka)."""
 
 FIXED_SHAPES: Final = {
     WireType.BOOLEAN: "?",
@@ -33,7 +33,7 @@ LONG_SIZED: Final = frozenset({WireType.BYTES, WireType.RECORDS})
 """The wire types whose length takes 4 bytes before flexible versions; a string's takes 2."""
 
 SHORT_ARRAY: Final = 33
-"""Arrays of numbers with fewer elements have a prepared `struct` shape of their own."""
+"""Arrays of numbers with fewer elements use a prepared `struct` shape."""
 
 
 def is_carried(wire: WireField, version: int) -> bool:
@@ -68,7 +68,7 @@ def smallest_size(cls: type[Any], version: int, flexible: bool) -> int:
 
 
 class SourceMaker:
-    """Lines of source and the names that they use."""
+    """Collects lines of source, and the values that they name."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -100,7 +100,7 @@ class SourceMaker:
         self._names += 1
         return f"{stem}{self._names}"
 
-    def known(self, stem: str, value: Any) -> str:
+    def constant(self, stem: str, value: Any) -> str:
         """A name for a value that the source uses."""
         name = self.name("_" + stem)
         self.scope[name] = value

@@ -1,10 +1,10 @@
-"""Frames: 4 length bytes, big endian and not counting themselves, then the payload. No socket in here.
+"""Frames: 4 length bytes, big endian and not counting themselves, then the payload. No I/O in this module.
 
 `FrameReceiver` is fed by an ``asyncio.BufferedProtocol``: it returns the memory to receive into, and the
-whole frames. A frame gets memory of its own as soon as its length is known and has been checked; the bytes of
-a large one then arrive there directly. Everything else is received into memory that all receivers of one
-thread share, and copied out at once, so an idle connection holds no memory at all. Memory for bytes that the
-peer announces but never sends is never touched, and so costs nothing.
+whole frames. A frame gets its own memory once its length has been checked, and the bytes of a large frame
+arrive there directly. Other bytes are received into memory that all receivers of a thread share, and copied
+out at once, so an idle connection holds no memory. Memory for bytes that the peer announces but never sends
+is never touched, so it costs nothing.
 
 `BufferPool` keeps buffers for reuse, because memory that is touched for the first time costs page faults. A
 frame's buffer returns to the pool only by `Frame.release`; without that call the garbage collector frees it.
@@ -37,7 +37,7 @@ PooledBuffer = bytearray | mmap.mmap
 
 
 class _SharedMemory(threading.local):
-    """The receive buffer of one thread. In front is room for the start of a length that came earlier."""
+    """The receive buffer of one thread. It begins with room for the start of a length that came earlier."""
 
     def __init__(self) -> None:
         self.data = bytearray(LENGTH_BYTES + _SHARED_BYTES)
@@ -49,10 +49,10 @@ _shared = _SharedMemory()
 
 
 class BufferPool:
-    """Reusable buffers in classes of powers of two, each class bounded in number and so in bytes.
+    """Reusable buffers, in classes by size: the powers of two.
 
-    The bound per class is ``max_bytes_per_class``, but never fewer than one buffer. Deques with a maximum
-    length make both operations atomic without a lock.
+    A class keeps at most ``max_bytes_per_class``, but at least one buffer. Deques with a maximum length make
+    both operations atomic without a lock.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BufferPool:
             return _allocate(rounded)
 
     def release(self, buffer: PooledBuffer) -> None:
-        """Return a buffer; one that the pool would not have made is left to the garbage collector."""
+        """Return a buffer for reuse; a buffer of any other size is left to the garbage collector."""
         free = self._free.get(len(buffer))
         if free is not None:
             free.append(buffer)
@@ -115,7 +115,7 @@ class Frame:
 
 
 class FrameReceiver:
-    """Cuts a byte stream into frames, fed in any chunking, without a needless copy.
+    """Cuts a byte stream, received in any chunks, into frames.
 
     Between `get_buffer` and its `buffer_updated` no other receiver of the thread may be used; asyncio and
     uvloop call them in this way.

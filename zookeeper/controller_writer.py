@@ -54,7 +54,7 @@ class StateUpdates(NamedTuple):
 
 
 class ControllerWriter:
-    """The right to write as controller, for one epoch; see the module."""
+    """The right to write as controller in one controller epoch."""
 
     def __init__(self, session: ZooKeeperSession, epoch: ControllerEpoch, epoch_version: int) -> None:
         self._session = session

@@ -90,7 +90,7 @@ def recover_log(
         next_offset = bases[index + 1] if index + 1 < len(bases) else base
         segments.append(Segment(folder, base, size, next_offset, now_ms, config, files))
     while not is_clean and len(segments) > 1 and segments[1].base_offset <= log_start_offset:
-        # The stop may have interrupted a removal after any of them.
+        # The stop may have interrupted a removal of segments.
         segments.pop(0).remove()
     epochs = _load_epochs(folder, files)
     kept, scanned = _recover_segments(segments, recovery_point, is_clean, epochs)
@@ -98,7 +98,7 @@ def recover_log(
     if end < recovery_point:
         raise CorruptLog(folder, 0, end, recovery_point, "the log ends before it; segment files are missing")
     if epochs is None or (
-        kept and (not is_clean or not epochs.entries) and _lack_the_start(epochs, kept, log_start_offset)
+        kept and (not is_clean or not epochs.entries) and _miss_first_epochs(epochs, kept, log_start_offset)
     ):
         logger.info("%s: the leader epochs are read from all batches", folder)
         epochs = epochs or EpochCache(folder, files)
@@ -121,8 +121,8 @@ def recover_log(
 def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: int) -> ProducerStates:
     """The producers of a log: from the newest snapshot and the batches after it.
 
-    A producer whose last batch is in the active segment counts as active now. The last append of the others
-    is known only by their own timestamps, which may be wrong. Raises LogDirFailure.
+    A producer with its last batch in the active segment counts as active now. The last append of any other
+    is known only by its own timestamps, which may be wrong. Raises LogDirFailure.
     """
     offset, states = snapshots.load_newest() or (0, [])
     for state in states:
@@ -184,8 +184,7 @@ def _fault_of(segment: Segment, walk: _Walk, following: int | None) -> ApiError 
 def _open_clean(segment: Segment, *, is_last: bool) -> bool:
     """Trust the files of a segment if they agree with each other; if False, it must be read.
 
-    Only the last segment's files are checked: there may be thousands, and each index checks itself at first
-    use.
+    Only the last of perhaps thousands of segments is checked whole; each index checks itself at first use.
     """
     segment.file.sync_state.note_synced()
     if not segment.size:
@@ -241,10 +240,10 @@ def _walk(segment: Segment, recovery_point: int, known_epochs: EpochCache | None
 
 
 def _misfit(header: BatchHeader, next_offset: int, known_epochs: EpochCache | None) -> ApiError | None:
-    """Why a whole batch does not belong at an offset.
+    """The reason why a whole batch does not belong at an offset, if any.
 
-    The epochs are given only below the recovery point. Their checkpoint is written before the recovery point,
-    so above that point it may be older than the batches.
+    The epochs are passed only below the recovery point. Their checkpoint is written before the recovery
+    point, so above that point it may be older than the batches.
     """
     if header.base_offset != next_offset:
         return api_error(
@@ -301,7 +300,7 @@ def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:
     return starts
 
 
-def _lack_the_start(epochs: EpochCache, segments: Sequence[Segment], log_start_offset: int) -> bool:
+def _miss_first_epochs(epochs: EpochCache, segments: Sequence[Segment], log_start_offset: int) -> bool:
     """Whether the first records have no epoch.
 
     Either the checkpoint is gone, or the stop undid a deletion of records, but not that of their epochs.
@@ -320,7 +319,7 @@ def _load_epochs(folder: Path, files: FileSystem) -> EpochCache | None:
 
 
 def _list_files(folder: Path, files: FileSystem) -> tuple[list[tuple[int, int]], ProducerSnapshots]:
-    """(base offset, size) of each segment file, in order; leftovers of a broken-off deletion are removed."""
+    """(base offset, size) of each segment file, in order; removes files of an interrupted deletion."""
     bases: dict[int, int] = {}
     snapshots: list[int] = []
     others: list[Path] = []
@@ -399,7 +398,7 @@ def open_log_folder(
     epochs.truncate_from_start(start)
     end = segments.active.next_offset
     producers = ProducerStates()
-    # A clean stop leaves a snapshot; a log without one is older than snapshots.
+    # A clean stop leaves a snapshot; a version without snapshots wrote a log without one.
     if snapshots.offsets or not is_clean:
         producers = load_producers(snapshots, segments, now_ms)
     return OpenedLog(
@@ -422,9 +421,9 @@ def _remove_deleted(
     *,
     is_clean: bool,
 ) -> None:
-    """Remove all files of a log that ends before its start: it was deleted on purpose.
+    """Remove all files of a log that ends before its start: its records were deleted on purpose.
 
-    But a clean stop leaves the start within the log, so a file is damaged or missing: CheckpointDamaged.
+    Raises CheckpointDamaged after a clean stop: that leaves the start within the log, so a file is damaged.
     """
     if is_clean:
         raise CheckpointDamaged(

@@ -1,9 +1,9 @@
 """Reads all files of a log dir that no broker has open, and reports damage. Changes nothing.
 
 Damage is an error that the next start does not repair: below the recovery point, or anywhere in a log that
-was closed cleanly. Reported, but not as damage, are a tail torn by a crash, which the next start truncates,
-and files that it rebuilds from the segments: indexes, snapshots and the epoch checkpoint if they are not of
-their format. Files are read by `pread`, so an unreadable sector is reported too.
+was closed cleanly. Two faults are reported, but not as damage: a tail torn by a crash, which the next start
+truncates, and malformed indexes, snapshots and epoch checkpoints, which it rebuilds from the segments. Files
+are read by `pread`, so an unreadable sector is reported too.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Progress = Callable[[int], None]
 
 
 class Finding(NamedTuple):
-    """A fault of a file; with position and offset if the fault lies among the records.
+    """A fault of a file, with position and offset if it is within the records.
 
-    Without ``is_damage`` the next start repairs it.
+    If ``is_damage`` is False, the next start repairs it.
     """
 
     path: Path
@@ -76,12 +76,12 @@ def scan_to_verify(log_dir: LogDir) -> list[ScannedLog]:
 
 
 def bytes_to_read(logs: list[ScannedLog]) -> int:
-    """The sum of all calls of `Progress`."""
+    """The number of bytes that `verify_log` reports to `Progress` for all logs."""
     return sum(path.stat().st_size for log in logs for path in _segments(log.folder).values())
 
 
 def verify_checkpoints(log_dir: LogDir) -> list[Finding]:
-    """The unreadable files of the dir itself."""
+    """The unreadable checkpoints of the dir itself."""
     findings = []
     for checkpoint in (log_dir.recovery_points, log_dir.log_starts, log_dir.high_watermarks):
         findings += _failed(checkpoint.path, checkpoint.read)
@@ -127,7 +127,7 @@ def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
 
 
 def _is_before_start(base: int, end: int, log: ScannedLog) -> bool:
-    """Whether the missing records were all deleted on purpose."""
+    """Whether all missing records are below the log start, so they were deleted on purpose."""
     return end <= base <= log.log_start_offset
 
 
@@ -137,7 +137,7 @@ def _finding(log: ScannedLog, path: Path, reason: str, position: int, offset: in
 
 
 def _failed(path: Path, read: Callable[[], object], *, is_rebuilt: bool = False) -> list[Finding]:
-    """A finding if a file cannot be read. ``is_rebuilt``: the next start replaces one that is unsound."""
+    """A finding if a file cannot be read. ``is_rebuilt``: the next start replaces a malformed file."""
     try:
         read()
     except CheckpointDamaged as error:
@@ -157,7 +157,7 @@ def _segments(folder: Path) -> dict[int, Path]:
 
 
 class _Walk:
-    """All batches of a segment, and what the entries of its indexes must agree with."""
+    """Reads all batches of a segment, and compares the index entries with them."""
 
     def __init__(self, path: Path, base_offset: int, epochs: list[tuple[int, int]]) -> None:
         self.position = 0
@@ -221,13 +221,13 @@ class _Walk:
         return True
 
     def check_indexes(self) -> Iterator[Finding]:
-        """Entries that name no batch, or are out of order. Only for a whole segment."""
+        """Entries that name no batch, or are out of order. Only a segment without a fault can be checked."""
         index = self._path.with_suffix(OFFSET_INDEX_SUFFIX)
         if self._index is None:
             yield Finding(index, "its length is not a multiple of 8", is_damage=False)
         for position, offset in self._unseen.items():
             offset += self._base_offset
-            yield Finding(index, f"an entry names a batch that is not there: offset {offset} at {position}")
+            yield Finding(index, f"an entry names a missing batch: offset {offset} at {position}")
             break
         times = self._path.with_suffix(TIME_INDEX_SUFFIX)
         if self._times is None:
@@ -253,16 +253,16 @@ def _entries(path: Path, base: int, suffix: str, entry: struct.Struct) -> list[t
 
 
 def _check_epochs(log: ScannedLog, batches: list[tuple[int, int]], end: int) -> Iterator[Finding]:
-    """Whether the epoch file agrees with the batches, where a start would trust it."""
+    """Offsets at which the epoch checkpoint differs from the batches, as far as a start trusts it."""
     try:
         cache = EpochCache.load(log.folder)
     except (CheckpointDamaged, ApiError) as error:
         yield Finding(log.folder, str(error), is_damage=not isinstance(error, CheckpointDamaged))
         return
-    believed_to = end if log.is_clean else min(end, log.recovery_point)
+    trusted_to = end if log.is_clean else min(end, log.recovery_point)
     for (epoch, start), (_, following) in pairwise([*batches, (_NO_EPOCH, end)]):
         offset = max(start, log.log_start_offset)
-        if offset < min(following, believed_to) and cache.epoch_at(offset) != epoch:
+        if offset < min(following, trusted_to) and cache.epoch_at(offset) != epoch:
             stored = cache.epoch_at(offset)
             yield Finding(cache.path, f"offset {offset} is of epoch {epoch}, the file has {stored}")
             return

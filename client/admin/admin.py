@@ -118,7 +118,7 @@ class BrokerReplicas(NamedTuple):
 
 
 class Admin(Client):
-    """Settings as in `AdminConfig`, by name or as one ``config``; see the module."""
+    """Settings as in `AdminConfig`, by name or as one ``config``."""
 
     def __init__(self, config: AdminConfig | None = None, **settings: Any) -> None:
         self.config = config if config is not None else AdminConfig.of(settings)

@@ -1,4 +1,4 @@
-"""The consumer's partitions: which they are, where each starts, and whose records are handed out next.
+"""The consumer's partitions: their start offsets, and the order in which they hand out records.
 
 Partitions take turns, so that none starves. A partition is not fetched until its start is known: the request
 for its committed offset is retried after every retriable error, because a reset must not replace a committed
@@ -39,25 +39,25 @@ class Assignment:
         self.states: dict[TopicPartition, PartitionState] = {}
         self._turns: deque[PartitionState] = deque()
         self._searches: set[asyncio.Task[None]] = set()
-        """They find the start offsets of new partitions."""
+        """Tasks that find the start offsets of new partitions."""
         self.current: Iterator[ConsumerRecord] = iter(())
         """The records that `getone` and `async for` return one by one."""
         self.current_state: PartitionState | None = None
-        """Their partition."""
+        """The partition of those records."""
         self.current_generation = 0
         self._failed: PartitionState | None = None
         """The partition whose error is raised next; the records of others come first and may never end."""
 
-    # Which partitions
+    # Adding and dropping partitions
 
     def add(self, partitions: Iterable[TopicPartition], fetch: FetchCommitted | None) -> None:
-        """Read these too, each from the offset that ``fetch`` gets, or where `auto_offset_reset` says."""
+        """Read more partitions, each from the offset that ``fetch`` gets, or by `auto_offset_reset`."""
         new = [self._add(tp) for tp in partitions if tp not in self.states]
         if fetch is not None and new:
             self._find_starts(new, fetch)
 
     def add_at(self, partitions: Iterable[TopicPartition], starts: Committed) -> None:
-        """Read these too, each from its committed offset, or from where `auto_offset_reset` says."""
+        """Read more partitions, each from its committed offset, or by `auto_offset_reset`."""
         for tp in partitions:
             state = self._add(tp)
             if (start := starts.get(tp)) is not None:
@@ -71,7 +71,6 @@ class Assignment:
         return state
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these."""
         for tp in partitions:
             self._leave_current(self.states[tp])
             self.states.pop(tp).seek(None, None)
@@ -84,14 +83,14 @@ class Assignment:
         self._turns.clear()
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions that may be committed, of all partitions that have one."""
+        """The positions that may be committed, of all partitions with a position."""
         return {
             tp: OffsetAndMetadata(state.position, "", state.position_epoch)
             for tp, state in self.states.items()
             if state.position is not None
         }
 
-    # From where
+    # Positions
 
     def seek(self, state: PartitionState, offset: int | None, reset: Reset | None) -> None:
         self._leave_current(state)
@@ -125,7 +124,7 @@ class Assignment:
         failure: BarnabasError | None = None
         offsets: Committed = {}
         retries = Retries(self._config.make_retry_backoff())
-        while unplaced := [state.tp for state, known in generations.items() if state.generation == known]:
+        while unplaced := [state.tp for state, before in generations.items() if state.generation == before]:
             try:
                 offsets = await fetch(unplaced, self._config.default_api_timeout_ms)
                 break
@@ -157,10 +156,10 @@ class Assignment:
             # A bug of ours: the user's next poll must raise it instead of waiting without end.
             self._place(generations, {}, report_bug("finding the start offsets failed", error))
 
-    # Handing out
+    # Handing out records
 
     def collect(self, limit: int, *, from_one_partition: bool = False) -> list[ConsumerRecord]:
-        """The next records, at most ``limit``; each partition's are in order. Raises a partition's error."""
+        """The next records, at most ``limit``, in order within a partition. Raises a partition's error."""
         records = self.finish_current() if self.current_state is not None else []
         if len(records) > limit:
             self._begin_current(records[limit:])
@@ -191,7 +190,7 @@ class Assignment:
         return records
 
     def take_current(self) -> bool:
-        """Begin to hand out one partition's next records one by one; whether there are any."""
+        """Begin to hand out one partition's next records one by one; False without records."""
         records = self.collect(self._config.max_poll_records, from_one_partition=True)
         if not records:
             return False
@@ -207,7 +206,7 @@ class Assignment:
     def finish_current(self) -> list[ConsumerRecord]:
         """Stop handing out records one by one; returns the remaining ones.
 
-        None remain if the partition's position has changed meanwhile, for example by a truncation.
+        The list is empty if the partition's position has changed meanwhile, for example by a truncation.
         """
         left, state = list(self.current), self.current_state
         self.current, self.current_state = iter(()), None
@@ -221,7 +220,7 @@ class Assignment:
             self.finish_current()
 
     def _raise_overdue_error(self) -> None:
-        """Raise the error of a partition that the last poll met, if it persists."""
+        """Raise the error of a partition that failed in the last poll, if it persists."""
         state, self._failed = self._failed, None
         if state is not None and self.states.get(state.tp) is state and state.error is not None:
             raise state.error.again()

@@ -4,9 +4,9 @@ Pure functions over plain data. Range and round robin give the same result as Ka
 racks, for any leader.
 
 The sticky assignment is balanced first, then made with as few moves as possible. A member's claims come from
-its subscription. Cooperative members name the partitions that they own; eager members name their former ones,
-in the user data of Kafka's StickyAssignor. Of two claims to one partition the one of the newer generation
-counts. Claims of the same generation cancel out, because one of them is wrong.
+its subscription. Cooperative members name the partitions that they own; eager members name their former
+partitions, in the user data of Kafka's StickyAssignor. If two members claim a partition, the claim of the
+newer generation wins. Claims of the same generation cancel out, because one of them is wrong.
 
 Sources: Kafka's RangeAssignor and RoundRobinAssignor; KIP-54 (sticky), KIP-341 (its generation), KIP-345 (the
 order of static members), KIP-429 (cooperative).
@@ -74,24 +74,24 @@ def in_order(members: Collection[Member]) -> list[Member]:
 
 def assign_range(members: Collection[Member], partitions_per_topic: Mapping[str, int]) -> Assignments:
     """Per topic each member gets a run of neighbouring partitions; a remainder goes to the first members."""
-    given: Assignments = {member.member_id: [] for member in members}
+    assignments: Assignments = {member.member_id: [] for member in members}
     ordered = in_order(members)
     for topic in sorted(partitions_per_topic, key=java_order):
-        takers = [member for member in ordered if topic in member.subscription.topics]
-        if not takers:
+        subscribers = [member for member in ordered if topic in member.subscription.topics]
+        if not subscribers:
             continue
-        each, extra = divmod(partitions_per_topic[topic], len(takers))
+        each, extra = divmod(partitions_per_topic[topic], len(subscribers))
         start = 0
-        for index, member in enumerate(takers):
+        for index, member in enumerate(subscribers):
             end = start + each + (index < extra)
-            given[member.member_id] += [TopicPartition(topic, number) for number in range(start, end)]
+            assignments[member.member_id] += [TopicPartition(topic, number) for number in range(start, end)]
             start = end
-    return given
+    return assignments
 
 
 def assign_round_robin(members: Collection[Member], partitions_per_topic: Mapping[str, int]) -> Assignments:
     """All partitions of all topics in turn, skipping members that are not subscribed."""
-    given: Assignments = {member.member_id: [] for member in members}
+    assignments: Assignments = {member.member_id: [] for member in members}
     ordered = in_order(members)
     subscribed = {topic for member in members for topic in member.subscription.topics}
     turn = 0
@@ -99,13 +99,13 @@ def assign_round_robin(members: Collection[Member], partitions_per_topic: Mappin
         for number in range(partitions_per_topic[topic]):
             while topic not in ordered[turn].subscription.topics:
                 turn = (turn + 1) % len(ordered)
-            given[ordered[turn].member_id].append(TopicPartition(topic, number))
+            assignments[ordered[turn].member_id].append(TopicPartition(topic, number))
             turn = (turn + 1) % len(ordered)
-    return given
+    return assignments
 
 
 class Claim(NamedTuple):
-    """A member's topics, its former partitions, and their generation."""
+    """A member's topics, and its former partitions with their generation."""
 
     member_id: str
     topics: frozenset[str]
@@ -137,7 +137,7 @@ def cooperative_claim(subscription: Subscription) -> tuple[tuple[TopicPartition,
 
 
 def without_moving(
-    claims: Collection[Claim], given: dict[str, list[TopicPartition]]
+    claims: Collection[Claim], assignments: dict[str, list[TopicPartition]]
 ) -> dict[str, list[TopicPartition]]:
     """The first of two rounds: without partitions that another member owns by the newest claim."""
     owners: dict[TopicPartition, tuple[int, set[str]]] = {}
@@ -151,18 +151,18 @@ def without_moving(
             owners[tp] = generation, members
     return {
         member_id: [tp for tp in partitions if tp not in owners or owners[tp][1] == {member_id}]
-        for member_id, partitions in given.items()
+        for member_id, partitions in assignments.items()
     }
 
 
 def assign_stickily(
     claims: Collection[Claim], partitions_per_topic: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Member id → its partitions, by topic and number. Of equals, the earlier in ``claims`` gets more.
+    """Member id → its partitions, by topic and number. On a tie, the earlier claim gets more.
 
-    Every partition of a subscribed topic has exactly one member, which is subscribed to it; no partition
-    could go from its member to one that has at least two fewer; and if all members want the same topics, no
-    member loses more partitions than the balance requires.
+    Every partition of a subscribed topic goes to exactly one subscriber. No partition could move to a member
+    with at least two fewer. If all members subscribe to the same topics, no member loses more partitions than
+    the balance requires.
     """
     assignment = _StickyAssignment(claims, partitions_per_topic)
     assignment.keep_claimed()
@@ -172,7 +172,7 @@ def assign_stickily(
 
 
 def assign_sticky(members: Collection[Member], partitions_per_topic: Mapping[str, int]) -> Assignments:
-    """The most even assignment with few moves, for members that gave all partitions up first."""
+    """The most even assignment with few moves. The members have revoked all partitions before."""
     claims = [
         Claim(member.member_id, frozenset(member.subscription.topics), *sticky_claim(member.subscription))
         for member in in_order(members)
@@ -183,7 +183,7 @@ def assign_sticky(members: Collection[Member], partitions_per_topic: Mapping[str
 def assign_cooperative_sticky(
     members: Collection[Member], partitions_per_topic: Mapping[str, int]
 ) -> Assignments:
-    """As sticky, but a partition that moves stays unassigned until its owner has joined without it."""
+    """The sticky assignment, but a moving partition stays unassigned until its owner has revoked it."""
     claims = [
         Claim(
             member.member_id,
@@ -215,7 +215,7 @@ ASSIGNORS: Final[dict[str, Assignor]] = {
 
 
 def is_cooperative(names: Collection[str]) -> bool:
-    """Whether a member keeps its partitions while it rejoins, which all of its assignors must allow."""
+    """Whether a member keeps its partitions while it rejoins: all of its assignors must allow it."""
     return all(ASSIGNORS[name].is_cooperative for name in names)
 
 
@@ -229,7 +229,7 @@ def subscription_for(
 ) -> Subscription:
     """A member's subscription under one assignor.
 
-    It still has ``owned`` partitions while it joins; it gave ``remembered`` ones up before.
+    It keeps ``owned`` partitions while it joins; it has revoked the ``remembered`` partitions.
     """
     return Subscription(
         topics=tuple(sorted(topics, key=java_order)),
@@ -241,7 +241,7 @@ def subscription_for(
 
 
 class _StickyAssignment:
-    """An assignment in the making."""
+    """A sticky assignment under construction."""
 
     def __init__(self, claims: Collection[Claim], partitions_per_topic: Mapping[str, int]) -> None:
         self.claims = list(claims)
@@ -272,7 +272,7 @@ class _StickyAssignment:
             self.held[member_id].append(tp)
 
     def assign_rest(self) -> None:
-        """Assign each free partition to the member with fewest; those with the fewest candidates first."""
+        """Assign each free partition to the member with the fewest; topics with few subscribers go first."""
         heaps: dict[tuple[str, ...], list[tuple[int, int, str]]] = {}
         for topic in sorted(self.takers, key=lambda topic: (len(self.takers[topic]), topic)):
             takers = self.takers[topic]
@@ -288,7 +288,7 @@ class _StickyAssignment:
                     self.held[self._fewest(heap)].append(tp)
 
     def _fewest(self, heap: list[tuple[int, int, str]]) -> str:
-        """The member of a heap that holds fewest; counts only grow meanwhile, so old entries sink."""
+        """The member of a heap with the fewest partitions; counts only grow, so stale entries move down."""
         while True:
             count, rank, member_id = heap[0]
             present = len(self.held[member_id])
@@ -307,7 +307,7 @@ class _StickyAssignment:
             self.held[taker].append(self._to_give(giver, topic))
 
     def _best_move(self) -> tuple[str, str, str] | None:
-        """Giver, taker and topic of the move between the most different counts; None if all are even."""
+        """Giver, taker and topic of the move that evens out most; None if all are even."""
         best: tuple[int, int] = (1, 0)
         move: tuple[str, str, str] | None = None
         fewest: dict[tuple[str, ...], str] = {}
@@ -327,7 +327,7 @@ class _StickyAssignment:
         return move
 
     def _to_give(self, giver: str, topic: str) -> TopicPartition:
-        """The cheapest partition to move: one that the giver did not own before, then the highest number."""
+        """The partition to move: first one that the giver did not own before, then the highest number."""
         held = self.held[giver]
         choice = max(
             (tp for tp in held if tp.topic == topic),

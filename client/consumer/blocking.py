@@ -2,7 +2,7 @@
 
 It guarantees the same as `barnabas.client.Consumer`. Iterating takes records from the last poll, one by one;
 `position` and `commit` count only records that were handed out. One thread at a time may use it, and that
-thread calls the rebalance listener, whose methods are plain ones and may use the consumer.
+thread calls the rebalance listener. The listener's methods are plain ones and may use the consumer.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Consumer(BlockingClient[_Consumer]):
         self.close(commits=not has_records_in_hand(error, raised))
 
     def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Commit where that is automatic, leave the group, disconnect, end the thread. Idempotent.
+        """Commit if that is automatic, leave the group, disconnect, end the thread. Idempotent.
 
-        As `barnabas.client.Consumer.close`, but the time of a listener is not limited.
+        As `barnabas.client.Consumer.close`, but a listener may take any time.
         """
         if self._thread.closed_reason is not None:
             return

@@ -58,7 +58,7 @@ Partition = TopicPartition | tuple[str, int]
 def has_records_in_hand(error: BaseException | None, raised: BaseException | None) -> bool:
     """Whether a body that ended with ``error`` may have been processing records.
 
-    It was not if the last poll ``raised`` this error, or its cause, as for a timeout.
+    It was not processing them if the last poll ``raised`` this error or its cause, such as a timeout.
     """
     met: set[int] = set()
     # An error may be its own cause: ``raise error from error``.
@@ -71,7 +71,7 @@ def has_records_in_hand(error: BaseException | None, raised: BaseException | Non
 
 
 class Consumer(Client):
-    """Settings as in `ConsumerConfig`, by name or as one ``config``; see the module."""
+    """Settings as in `ConsumerConfig`, by name or as one ``config``."""
 
     def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
         self.config = config if config is not None else ConsumerConfig.of(settings)
@@ -130,8 +130,8 @@ class Consumer(Client):
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions from now on; partitions that stay keep their positions.
 
-        A new one starts at the group's committed offset, if there is one, else as `auto_offset_reset` says,
-        unless `seek` is called before the first poll. Raises SubscriptionConflict.
+        A new partition starts at the group's committed offset, or else by `auto_offset_reset`, unless `seek`
+        is called before the first poll. Raises SubscriptionConflict.
         """
         cluster, fetcher = self._parts()
         if self._group is not None and self._group.selection is not None:
@@ -150,7 +150,7 @@ class Consumer(Client):
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Share these topics, or all whose whole names match the pattern, with the members of the group.
+        """Share topics with the members of the group: these, or all with a name that matches the pattern.
 
         Replaces an earlier subscription. Partitions change within `poll`, which calls the listener.
         Raises InvalidConfiguration without a `group_id`, SubscriptionConflict after `assign`, ValueError.
@@ -249,7 +249,7 @@ class Consumer(Client):
     # Records
 
     async def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, as soon as there are any; an empty list if none arrive in time.
+        """The next records as soon as they arrive; an empty list after the timeout.
 
         In a group this call also rebalances, which may exceed the timeout: it takes as long as the listener,
         plus up to 5 s for the commit before a revocation if the coordinator does not answer.

@@ -72,8 +72,8 @@ class FetchItem(NamedTuple):
     generation: int
     fetch_offset: int
     leader_epoch: LeaderEpoch
-    is_of_leader: bool
-    """False if a follower was asked."""
+    is_from_leader: bool
+    """False if the fetch goes to a follower."""
 
 
 class Unplaced(NamedTuple):
@@ -86,7 +86,7 @@ class Unplaced(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A partition whose new leader is asked for the end of its epoch, as it was when that was sent."""
+    """A position to check at a new leader, as it was when the request was sent."""
 
     state: PartitionState
     generation: int
@@ -99,7 +99,7 @@ Q = TypeVar("Q", Checked, Unplaced)
 
 
 class Flight:
-    """A request in flight for some partitions, each of which points to it until it ends."""
+    """A request in flight; each of its partitions points to it until it ends."""
 
     def __init__(self, node_id: BrokerId, reserved_bytes: int) -> None:
         self.node_id = node_id
@@ -123,7 +123,7 @@ class Flight:
 
 
 class Fetcher:
-    """Rounds of fetching for the partitions in ``states``; see the module."""
+    """Fetches the partitions in ``states``, round by round."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Fetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._fetches: dict[BrokerId, Flight] = {}
         """At most one per node."""
-        self._questions: set[Flight] = set()
+        self._position_requests: set[Flight] = set()
         """Requests about positions: resets, and checks after a change of leaders."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
@@ -201,8 +201,8 @@ class Fetcher:
             elif state.buffered_bytes >= self._config.max_partition_fetch_bytes:
                 full.add(source)
             elif source not in self._fetches:
-                is_of_leader = source == leader.node_id
-                item = FetchItem(state, state.generation, state.fetch_offset, leader.epoch, is_of_leader)
+                is_from_leader = source == leader.node_id
+                item = FetchItem(state, state.generation, state.fetch_offset, leader.epoch, is_from_leader)
                 by_node.setdefault(source, []).append(item)
         if needs_metadata:
             self._cluster.request_refresh()
@@ -214,7 +214,7 @@ class Fetcher:
         self._arm(next_at - present)
 
     def _must_be_checked(self, state: PartitionState, epoch: LeaderEpoch) -> bool:
-        """Whether the leader differs from the one that the last records came from."""
+        """Whether the last records came from an earlier leader."""
         return state.fetch_epoch > NO_EPOCH and NO_EPOCH < state.checked_epoch < epoch
 
     def _doubt_epoch(self, state: PartitionState, leader: Leader) -> None:
@@ -235,14 +235,14 @@ class Fetcher:
 
     def _drop_moved(self) -> None:
         """Drop partitions from requests to brokers that no longer lead them; cancel requests left empty."""
-        for flight in [*self._fetches.values(), *self._questions]:
+        for flight in [*self._fetches.values(), *self._position_requests]:
             is_awaited = False
             for state, epoch in flight.leader_epochs.items():
                 if not flight.carries(state):
                     continue
                 leader = self._cluster.leader_for(state.tp)
                 if leader is None or (
-                    leader.epoch <= epoch and flight.node_id in self._asked_of(state, leader)
+                    leader.epoch <= epoch and flight.node_id in self._brokers_to_ask(state, leader)
                 ):
                     is_awaited = True
                 else:
@@ -250,14 +250,14 @@ class Fetcher:
             if not is_awaited and flight.task is not None:
                 flight.task.cancel()
 
-    def _asked_of(self, state: PartitionState, leader: Leader) -> tuple[BrokerId, BrokerId]:
+    def _brokers_to_ask(self, state: PartitionState, leader: Leader) -> tuple[BrokerId, BrokerId]:
         return leader.node_id, broker_to_read(
             state.read_replica, leader, self._cluster.nodes, time.monotonic()
         )
 
     def _send(self, by_node: dict[BrokerId, list[FetchItem]], full: set[BrokerId], sources: int) -> None:
         config = self._config
-        # A request may hold more than its share, from when there were fewer brokers; count only the share.
+        # A request of a time with fewer brokers may hold more than its share; count only the share.
         fair = max(1, config.fetch_max_bytes // max(1, sources))
         room = config.fetch_max_bytes
         room -= sum(min(fair, flight.reserved_bytes) for flight in self._fetches.values())
@@ -283,7 +283,7 @@ class Fetcher:
             flight.task = self._spawn(self._fetch(flight, items, wait_ms), partial(self._landed, flight))
 
     def _drop_paused(self) -> int:
-        """Release the memory of paused partitions, or it might never become free; returns its size."""
+        """Release the memory of paused partitions, which might stay paused; returns its size."""
         freed = 0
         for state in self._states.values():
             if state.is_paused and state.buffered_bytes:
@@ -330,14 +330,14 @@ class Fetcher:
             self._settle(node_id, [item for item in items if flight.carries(item.state)], answer)
 
     def _landed(self, flight: Flight, task: asyncio.Task[None]) -> None:
-        """After a request, however it ended."""
+        """Release the partitions of a request that has succeeded, failed or been cancelled."""
         if self._fetches.get(flight.node_id) is flight:
             del self._fetches[flight.node_id]
-        self._questions.discard(flight)
+        self._position_requests.discard(flight)
         flight.land()
 
     def _postpone(self, flight: Flight, error: BarnabasError) -> None:
-        """After a request that failed as a whole; a lost connection waits for metadata, not a back-off."""
+        """Retry after a request that failed as a whole; after a lost connection, wait for metadata."""
         is_lost = isinstance(error, ConnectionClosed | RequestTimedOutLocally)
         for state in flight.leader_epochs:
             if not flight.carries(state):
@@ -364,7 +364,7 @@ class Fetcher:
             if state.generation != item.generation or state.fetch_offset != item.fetch_offset:
                 continue
             partition = answers.get(state.tp)
-            if not item.is_of_leader and (partition is None or partition.error_code != ErrorCode.NONE):
+            if not item.is_from_leader and (partition is None or partition.error_code != ErrorCode.NONE):
                 self._leave_replica(state, api_error(code if partition is None else partition.error_code))
             elif partition is None:
                 self._warn(api_error(code, f"broker {node_id} did not answer for {state.tp}"))
@@ -374,7 +374,7 @@ class Fetcher:
             else:
                 state.high_watermark = partition.high_watermark
                 state.log_start_offset = partition.log_start_offset
-                if item.is_of_leader:
+                if item.is_from_leader:
                     self._follow_advice(item, Leader(node_id, item.leader_epoch), partition)
                 self._take(state, partition, frame)
         frame.release_if_unused()
@@ -389,7 +389,7 @@ class Fetcher:
             self._leave_replica(item.state, LocalError("it is not among the live brokers"))
 
     def _leave_replica(self, state: PartitionState, error: BarnabasError) -> None:
-        """Read from the leader again, which may name a better replica."""
+        """Read from the leader again; it may name a better replica."""
         if state.read_replica is not None:
             log.info("%s is not read from replica %d: %s", state.tp, state.read_replica.node_id, error)
             state.read_replica = None
@@ -429,7 +429,7 @@ class Fetcher:
             log.debug("fetching %s: %s", state.tp, api_error(code))
             self._retry_later(state)
         elif code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            # A fault of the broker, which the next attempt or another broker may not have.
+            # A fault of the broker: the next attempt, or another broker, may succeed.
             self._warn(api_error(code, f"{state.tp} could not be fetched"))
             self._cluster.invalidate(state.tp)
             self._retry_later(state)
@@ -442,9 +442,9 @@ class Fetcher:
         items: list[Q],
         work: Callable[[Flight, list[Q]], Coroutine[Any, Any, None]],
     ) -> None:
-        """Ask one leader about positions, so that no partition waits for the answer of another leader."""
+        """Send one leader a request about positions; no partition waits for the answer of another leader."""
         flight = Flight(node_id, 0)
-        self._questions.add(flight)
+        self._position_requests.add(flight)
         for item in items:
             flight.carry(item.state, item.leader_epoch)
         flight.task = self._spawn(work(flight, items), partial(self._landed, flight))
@@ -484,7 +484,7 @@ class Fetcher:
     async def _epoch_ends(
         self, node_id: BrokerId, checked: Iterable[Checked]
     ) -> dict[TopicPartition, LeaderEpochEndOffset]:
-        """Ask a leader where the epochs of these positions end. Raises as `Cluster.request`."""
+        """A leader's end offsets of the epochs of these positions. Raises as `Cluster.request`."""
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
         for item in checked:
             partition = OffsetForLeaderPartition(

@@ -68,7 +68,7 @@ class Joined:
 
 @dataclass(slots=True)
 class Holdings:
-    """A member's partitions, owned now or remembered from before it gave all up, with their generation."""
+    """The partitions that a member owns, or owned before it revoked all of them, with their generation."""
 
     owned: set[TopicPartition] = field(default_factory=set)
     remembered: set[TopicPartition] = field(default_factory=set)
@@ -136,10 +136,10 @@ class GroupJoin:
         member.joined(
             response.member_id, response.generation_id, response.protocol_name or "", time.monotonic()
         )
-        given: Mapping[str, list[TopicPartition]] = {}
+        assignments: Mapping[str, list[TopicPartition]] = {}
         if response.members:
-            given = await self._lead(response)
-        return await self._sync(topics, given, holdings)
+            assignments = await self._lead(response)
+        return await self._sync(topics, assignments, holdings)
 
     def _join_request(self, topics: frozenset[str], holdings: Holdings) -> JoinGroupRequest:
         config, member = self._config, self._member
@@ -168,7 +168,7 @@ class GroupJoin:
     def _refused(
         self, api: Api, reaction: Reaction, code: int, sent_as: Identity, given_member_id: str = ""
     ) -> Reaction:
-        """React to an error code. Raises it, unless the next attempt will differ because of it."""
+        """React to an error code. Raises it, unless the reaction changes the next attempt."""
         error = api_error(code, f"{api.value} of group {self._calls.group_id!r}")
         self._member.react(api, reaction, str(error), sent_as, given_member_id)
         if reaction in (Reaction.RETRY, Reaction.FIND_COORDINATOR, Reaction.FENCED, Reaction.FAIL):
@@ -188,16 +188,16 @@ class GroupJoin:
         self.led_topics, self.led_counts = topics, counts
         if response.skip_assignment:
             return {}
-        given = assignor.assign(members, counts)
+        assignments = assignor.assign(members, counts)
         log.info(
             "leading generation %d of group %r: %s assigns %d partitions to %d members",
             response.generation_id,
             self._calls.group_id,
             assignor.name,
-            sum(map(len, given.values())),
+            sum(map(len, assignments.values())),
             len(members),
         )
-        return given
+        return assignments
 
     def _assignor(self) -> Assignor:
         assignor = ASSIGNORS.get(self._member.protocol)
@@ -223,12 +223,12 @@ class GroupJoin:
         return self.counts(all_topics)
 
     def counts(self, topics: Collection[str]) -> dict[str, int]:
-        """The number of partitions of each of these topics that is known."""
+        """The number of partitions of each topic in the metadata."""
         cached = self._cluster.cache.topics
         return {topic: len(cached[topic].partitions) for topic in topics if topic in cached}
 
     async def _sync(
-        self, topics: frozenset[str], given: Mapping[str, list[TopicPartition]], holdings: Holdings
+        self, topics: frozenset[str], assignments: Mapping[str, list[TopicPartition]], holdings: Holdings
     ) -> Joined | Reaction:
         member = self._member
         sent_as = member.identity
@@ -241,7 +241,7 @@ class GroupJoin:
             protocol_name=member.protocol,
             assignments=[
                 SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(assigned))
-                for member_id, assigned in given.items()
+                for member_id, assigned in assignments.items()
             ],
         )
         timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
@@ -262,6 +262,6 @@ class GroupJoin:
                 # The assignment is not taken over, so the member must rejoin to get it again.
                 member.want_rejoin(f"the committed offsets are not known: {error}")
                 raise
-            # Another rebalance would not help: take over the partitions, which wait for their offsets.
+            # Another rebalance would not help: take the partitions over; they wait for their offsets.
             log.warning("%s; retrying", error)
         return Joined(sent_as, topics, partitions, offsets)

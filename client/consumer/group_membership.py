@@ -7,7 +7,7 @@ Invariants: a generation is only held together with the member id that it was gi
 removed, or has left, holds neither, and `has_lost_partitions` is true until the listener is called.
 
 Sources: KIP-62 (heartbeats in the background, max.poll.interval), KIP-345 (static members), KIP-394 (member
-ids are given first), KIP-429 (cooperative rebalances).
+ids before the join), KIP-429 (cooperative rebalances).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MemberState(Enum):
     """The state of a member."""
 
     UNJOINED = "unjoined"
-    """Wants to join (again) with the next poll; it still owns its partitions of an earlier generation."""
+    """It joins (again) with the next poll; it still owns its partitions of an earlier generation."""
     JOINING = "joining"
     SYNCING = "syncing"
     STABLE = "stable"
@@ -119,16 +119,16 @@ def reaction_to(api: Api, code: int) -> Reaction:
     """The reaction to an error code in an answer to this request."""
     if code == ErrorCode.NONE:
         return Reaction.GO_ON
-    for error, reaction in REACTIONS[api].items():
-        if error == code:
+    for listed, reaction in REACTIONS[api].items():
+        if listed == code:
             return reaction
     return Reaction.FAIL
 
 
-_YOUNG: Final = 32
-"""A group that has just changed is likely to change again, which members learn from their heartbeats.
+_FIRST_GAP_DIVISOR: Final = 32
+"""The first heartbeat of a generation is due after this part of the interval; then the gap doubles.
 
-So the first one of a generation comes after this part of the period, and each gap is twice the one before it.
+A group that has just changed is likely to change again, and members learn that from heartbeats.
 """
 
 
@@ -161,7 +161,7 @@ class Identity(NamedTuple):
 
 
 class Membership:
-    """One member; see the module. Times are seconds of one monotonic clock."""
+    """One member. Times are seconds of one monotonic clock."""
 
     def __init__(self, timing: Timing, group_instance_id: str | None = None) -> None:
         self.timing = timing
@@ -232,7 +232,6 @@ class Membership:
         self._polled_at = now
 
     def polled(self, now: float) -> None:
-        """The user took a record."""
         self._polled_at = now
 
     def coordinator_found(self, node_id: BrokerId, now: float) -> None:
@@ -250,7 +249,7 @@ class Membership:
         invariant(member_id != NO_MEMBER, "the coordinator gave a generation without a member id")
         self._move(MemberState.SYNCING)
         self.member_id, self.generation_id, self.protocol = member_id, generation_id, protocol
-        self._heartbeat_gap = self.timing.heartbeat_s / _YOUNG
+        self._heartbeat_gap = self.timing.heartbeat_s / _FIRST_GAP_DIVISOR
         self._heartbeat_due = now + self._heartbeat_gap
         self._heard_at = now
 

@@ -70,7 +70,7 @@ _SEVERITY: Final = {
         )
     )
 }
-_LATER: Final = frozenset({Reaction.RETRY, Reaction.FIND_COORDINATOR})
+_RETRIED: Final = frozenset({Reaction.RETRY, Reaction.FIND_COORDINATOR})
 
 
 class CommittedOffsets:
@@ -163,7 +163,7 @@ class CommittedOffsets:
             self._member.react(Api.COMMIT, reaction, f"a commit was answered {error.code.name}", sent_as)
         if reaction in (Reaction.FORGET_GENERATION, Reaction.FORGET_MEMBER):
             raise CommitFailed(f"the group has rebalanced without this member ({error})") from error
-        if reaction not in _LATER:
+        if reaction not in _RETRIED:
             raise error
         return error, {tp for tp in offsets if codes.get(tp) == ErrorCode.NONE}
 
@@ -236,7 +236,7 @@ class CommittedOffsets:
 
 
 class GroupCommits:
-    """The commits of one member; ``noticed`` is called after each, as it may show changes of the group."""
+    """The commits of one member; ``answered`` is called after each: its answer may show a rebalance."""
 
     def __init__(
         self,
@@ -244,15 +244,15 @@ class GroupCommits:
         member: Membership,
         offsets: CommittedOffsets,
         assignment: Assignment,
-        noticed: Callable[[], None],
+        answered: Callable[[], None],
     ) -> None:
         self._config = config
         self._member = member
         self._offsets = offsets
         self._assignment = assignment
-        self._noticed = noticed
-        self._known: dict[TopicPartition, int] = {}
-        """The last known committed offsets, which are not committed again."""
+        self._answered = answered
+        self._committed: dict[TopicPartition, int] = {}
+        """The last committed offsets; they are not committed again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._automatic: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
@@ -265,16 +265,16 @@ class GroupCommits:
     def assigned_now(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """The assignment has changed; these are the offsets that its partitions begin from."""
         owned = self._assignment.states
-        self._known = {tp: offset for tp, offset in self._known.items() if tp in owned}
-        self._known.update((tp, offset.offset) for tp, offset in offsets.items())
+        self._committed = {tp: offset for tp, offset in self._committed.items() if tp in owned}
+        self._committed.update((tp, offset.offset) for tp, offset in offsets.items())
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None:
         """Commit and wait for it. Raises as `CommittedOffsets.commit`."""
         try:
             await self._offsets.commit(offsets, timeout_ms)
-            self._known.update((tp, offset.offset) for tp, offset in offsets.items())
+            self._committed.update((tp, offset.offset) for tp, offset in offsets.items())
         finally:
-            self._noticed()
+            self._answered()
 
     def commit_soon(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None
@@ -291,7 +291,7 @@ class GroupCommits:
         error: BarnabasError | None = None
         try:
             await self._offsets.commit(offsets, self._config.request_timeout_ms, retries=False)
-            self._known.update((tp, offset.offset) for tp, offset in offsets.items())
+            self._committed.update((tp, offset.offset) for tp, offset in offsets.items())
         except BarnabasError as failure:
             error = failure
         except asyncio.CancelledError:
@@ -300,7 +300,7 @@ class GroupCommits:
         except Exception as bug:  # noqa: BLE001 - a bug of ours, reported here and raised by the next poll
             error = self.failure = report_bug("committing offsets failed", bug)
         self._report(done, offsets, error)
-        self._noticed()
+        self._answered()
 
     def _report(
         self,
@@ -371,6 +371,6 @@ class GroupCommits:
     def _uncommitted(self) -> dict[TopicPartition, OffsetAndMetadata]:
         consumed = self._assignment.consumed()
         if not self._offsets.is_member:
-            # Offsets of a group without members expire so long after their last commit.
+            # Without members, offsets expire a retention time after their last commit: commit them again.
             return consumed
-        return {tp: offset for tp, offset in consumed.items() if self._known.get(tp) != offset.offset}
+        return {tp: offset for tp, offset in consumed.items() if self._committed.get(tp) != offset.offset}

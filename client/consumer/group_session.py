@@ -48,7 +48,7 @@ _NEVER: Final = float("inf")
 
 
 class GroupSession:
-    """One member of one group, subscribed or with partitions assigned by hand; see the module."""
+    """One member of one group, subscribed or with partitions assigned by hand."""
 
     def __init__(
         self, cluster: Cluster, config: ConsumerConfig, assignment: Assignment, wake: Callable[[], None]
@@ -159,7 +159,7 @@ class GroupSession:
         self.commits.raise_failure()
 
     async def upkeep(self) -> None:
-        """Do a poll's work for the group; see the module. Raises errors that only the user can fix."""
+        """Do a poll's work for the group: commit and rebalance. Raises errors that only the user can fix."""
         present = time.monotonic()
         self.member.polled(present)
         if self._fault is not None:
@@ -191,7 +191,7 @@ class GroupSession:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """One at a time: rebalance, unsubscribe, close; one task may close while another polls."""
+        """Run rebalance, unsubscribe and close one at a time: one task may close while another polls."""
         async with self._turns:
             self._in_turn = asyncio.current_task()
             try:
@@ -437,7 +437,7 @@ class GroupSession:
             self._request_upkeep()
 
     async def _search_topics(self, selection: TopicSelection) -> bool:
-        """Select the topics that match the pattern; whether they have changed. Raises NoBrokerReachable."""
+        """Select the topics that match the pattern; True if they have changed. Raises NoBrokerReachable."""
         response = await self._cluster.ask_any(MetadataRequest(topics=None, allow_auto_topic_creation=False))
         self._searched_at = time.monotonic()
         names = [topic.name or "" for topic in response.topics if topic.error_code == ErrorCode.NONE]
@@ -502,10 +502,10 @@ class GroupSession:
         self._join = GroupJoin(cluster, config, member, self._calls, self.offsets)
         self._remembered = set()
         self._held_generation = member.generation_id
-        """The generation in which our partitions were assigned to us."""
+        """The generation that assigned our partitions."""
 
     def _request_upkeep(self) -> None:
-        """Make the next poll, or the one that waits, run `upkeep`."""
+        """Make the next poll, or a waiting one, run `upkeep`."""
         self.upkeep_due_at = -_NEVER
         self._wake()
 

@@ -1,4 +1,4 @@
-"""One assigned partition: its position, its fetched batches, and the rules for where it is read.
+"""One assigned partition: its position, its fetched batches, and the choice of the replica to read.
 
 Guarantees: records come in offset order, none below the position and none twice. Batches are decoded in
 `poll`. The memory of an answer is reused after its last batch was decoded, and no view of it is used after
@@ -49,7 +49,7 @@ _record_of = partial(tuple.__new__, ConsumerRecord)
 
 
 def received_records(records: RecordsToSend) -> memoryview:
-    """The record bytes of an answer as one view; parts, which only a sender makes, are joined."""
+    """The record bytes of an answer as one view. Joins parts, which only a sender makes."""
     if records is None:
         return memoryview(b"")
     return memoryview(b"".join(records) if isinstance(records, list | tuple) else records)
@@ -151,8 +151,8 @@ class Verdict(Enum):
 def judge(fetch_offset: int, taken_offset: int, answer: LeaderEpochEndOffset) -> Verdict:
     """The verdict on a position, by the end of its epoch on the new leader; taken_offset ≤ fetch_offset.
 
-    An unclean election may replace the history that was read by a shorter one, which offsets alone do not
-    show once the new one has grown.
+    An unclean election may replace the history that was read by a shorter one. Once that has grown, offsets
+    alone do not show the difference.
     """
     if answer.end_offset == _UNDEFINED or answer.leader_epoch == _UNDEFINED:
         return Verdict.NO_COMMON_HISTORY
@@ -164,7 +164,7 @@ def judge(fetch_offset: int, taken_offset: int, answer: LeaderEpochEndOffset) ->
 class PartitionState:
     """One assigned partition.
 
-    ``position`` is the offset of the next record for the user, ``fetch_offset`` that of the next fetch:
+    ``position`` is the offset of the next record for the user, ``fetch_offset`` the start of the next fetch:
     position ≤ fetch_offset. Both are None while the position is unknown. Each has the leader epoch of the
     batch before it, -1 if unknown, which distinguishes a truncated log from one that only grew.
     """
@@ -213,7 +213,7 @@ class PartitionState:
         self.checked_epoch = NO_EPOCH
         """The epoch of the last leader whose log was found to hold ``fetch_offset``."""
         self.read_replica: ReadReplica | None = None
-        """The replica that the leader named to read from."""
+        """The replica to read, chosen by the leader."""
         self.retry_at = 0.0
         self.error: BarnabasError | None = None
         """The error that the next poll raises; nothing is fetched meanwhile."""
@@ -235,7 +235,7 @@ class PartitionState:
     def seek(self, offset: int | None, reset: Reset | None, epoch: int = NO_EPOCH) -> None:
         """Continue from an offset, or from one that a reset finds; buffered records are dropped.
 
-        ``epoch`` is that of the record before the offset, if known.
+        ``epoch`` is the epoch of the record before the offset, if known.
         """
         self.generation += 1
         self.position = self.fetch_offset = offset
@@ -248,21 +248,21 @@ class PartitionState:
         self.drop_buffered()
 
     def begin_at(self, offset: int, epoch: int) -> None:
-        """As `seek`, to an offset that was read in this epoch; newer leaders are asked whether it holds."""
+        """Seek to an offset that was read in this epoch; it is checked with newer leaders."""
         self.seek(offset, None, epoch)
         self.checked_epoch = epoch
 
     def rewind(self, offset: int | None) -> None:
-        """As `seek`, to an offset at or before the position; the epoch of the history is kept.
+        """Seek to an offset at or before the position; the epoch of the history is kept.
 
-        It may be newer than that of the record before the offset, because histories diverge only once.
+        It may be newer than the epoch of the record before the offset, because histories diverge only once.
         """
         epoch, checked_epoch = self.position_epoch, self.checked_epoch
         self.seek(offset, None, epoch)
         self.checked_epoch = checked_epoch
 
     def forget_epoch(self) -> None:
-        """Drop the epoch of the records read, which is not one of this log."""
+        """Drop the epoch of the records read: this log does not have it."""
         self.position_epoch = self.fetch_epoch = self.checked_epoch = NO_EPOCH
 
     def drop_buffered(self) -> None:
@@ -280,7 +280,7 @@ class PartitionState:
     def truncate(self, end_offset: int, epoch: int) -> bool:
         """Drop the fetched records from an offset on; False, without change, if the user may have some.
 
-        ``epoch`` is that of the last record before the offset.
+        ``epoch`` is the epoch of the last record before the offset.
         """
         if self.taken_offset > end_offset:
             return False

@@ -83,7 +83,7 @@ async def read_range(
 async def _next_piece(
     cluster: Cluster, tp: TopicPartition, offset: int, max_bytes: int, stall_timeout_ms: int
 ) -> _Piece:
-    """The batches from an offset on; retries until there are some."""
+    """The batches from an offset on; retries until a batch arrives."""
     cluster.watch_topics(tp.topic)
     deadline = time.monotonic() + stall_timeout_ms / 1000
     last_error: BarnabasError | None = None

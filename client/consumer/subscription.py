@@ -34,7 +34,7 @@ class RebalanceListener:
 
 
 def check_listener(listener: RebalanceListener) -> None:
-    """Raises ValueError if a method is missing, which would otherwise show only at the first loss."""
+    """Raises ValueError if a method is missing; otherwise that would show only at the first loss."""
     for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
         if not callable(getattr(listener, method, None)):
             raise ValueError(f"listener={listener!r} has no {method}: derive it from RebalanceListener")
@@ -53,7 +53,7 @@ class TopicSelection:
         return self.pattern == other.pattern and (self.pattern is not None or self.topics == other.topics)
 
     def matching(self, names: Iterable[str], *, exclude_internal: bool) -> frozenset[str]:
-        """The topics out of all names that a pattern selects."""
+        """The topics that a pattern selects from all names."""
         if self.pattern is None:
             return self.topics
         return frozenset(

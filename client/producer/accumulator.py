@@ -152,7 +152,7 @@ class TopicQueues:
 
 
 class Accumulator:
-    """All queues of a producer; see the module."""
+    """All queues of a producer."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ Headers = Iterable[tuple[str, bytes | None]]
 
 
 class Producer(Client):
-    """Settings as in `ProducerConfig`, by name or as one ``config``; see the module."""
+    """Settings as in `ProducerConfig`, by name or as one ``config``."""
 
     def __init__(self, config: ProducerConfig | None = None, **settings: Any) -> None:
         self.config = config if config is not None else ProducerConfig.of(settings)

@@ -145,7 +145,7 @@ class _Sent(NamedTuple):
 
 
 class Sender:
-    """Rounds of sending; see the module."""
+    """Sends the due batches, round by round."""
 
     def __init__(self, cluster: Cluster, accumulator: Accumulator, config: ProducerConfig) -> None:
         self._cluster = cluster

@@ -114,7 +114,7 @@ Spoil = Callable[[Path], object]
         (lambda folder: cut(file_of(folder, ".log"), 130), "batch"),
         (lambda folder: file_of(folder, ".log", 1).unlink(), "the segment before ends at"),
         (lambda folder: file_of(folder, ".log", -1).unlink(), "its recovery point is 20"),
-        (lambda folder: change(file_of(folder, ".index"), 7), "names a batch that is not there"),
+        (lambda folder: change(file_of(folder, ".index"), 7), "names a missing batch"),
         (
             lambda folder: file_of(folder, ".timeindex").write_bytes(struct.pack(">qI", 1 << 50, 0)),
             "names no batch",
