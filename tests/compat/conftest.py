@@ -1,7 +1,8 @@
 """One cluster for all compatibility tests of a worker, and the clients before it.
 
 ``COMPAT_BOOTSTRAP=host:port,…`` runs the suite against a cluster that is there already, such as
-Apache Kafka; what needs Barnabas' own client, or a broker to be killed, is then skipped.
+Apache Kafka; tests that need Barnabas' own client, or kill a broker, are
+then skipped.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from ..cluster.tools import running
 from .clients import CLIENTS, Driver, Unavailable
 from .features import Bench
+from .java import Tool, java_tools
 from .offsets_topic import have_offsets_topic_made
 
 EXTERNAL = os.environ.get("COMPAT_BOOTSTRAP", "")
 StartDriver = Callable[[str], Driver]
 UNHARMED = {"zookeeper.session.timeout.ms": "30000"}
-"""For a cluster where no broker is killed: none is taken for dead, however busy the machine is."""
+"""For a cluster in which no broker is killed: no session ends because the machine is busy."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def compat_cluster(
     tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
 ) -> Iterator[LocalCluster]:
-    """Three brokers for all tests of a worker, none of which harms them."""
+    """Three brokers for all tests of a worker that harm no broker."""
     if EXTERNAL:
         pytest.skip("needs a cluster of our own, and COMPAT_BOOTSTRAP names another")
     cluster = LocalCluster(
@@ -59,7 +61,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def driver_of() -> Iterator[StartDriver]:
-    """The driver of a client, started once; the test is skipped, with the reason, where it cannot be had."""
+    """The driver of a client, started once; skips the test, with the reason, if it cannot be fetched."""
     with ExitStack() as started:
         drivers: dict[str, Driver] = {}
 
@@ -95,18 +97,30 @@ def spare() -> Iterator[Spare]:
         yield Spare(started)
 
 
-@pytest.fixture
-def bench(request: pytest.FixtureRequest, bootstrap: str, driver_of: StartDriver, spare: Spare) -> Bench:
-    """The client that the test is parametrized with, beside the reference."""
-    driver = driver_of(request.param)
+def make_bench(bootstrap: str, client: str, driver_of: StartDriver, spare: Spare) -> Bench:
     reference = driver_of("confluent-kafka")
-    known = reference.ask("describe_cluster", bootstrap=bootstrap)
+    described = reference.ask("describe_cluster", bootstrap=bootstrap)
     return Bench(
         bootstrap=bootstrap,
-        driver=driver,
+        driver=driver_of(client),
         reference=reference,
-        brokers=[broker_id for broker_id, _, _ in known["brokers"]],
+        brokers=[broker_id for broker_id, _, _ in described["brokers"]],
         is_barnabas=not EXTERNAL,
         lend=spare.lend,
         give_back=spare.give_back,
     )
+
+
+@pytest.fixture
+def bench(request: pytest.FixtureRequest, bootstrap: str, driver_of: StartDriver, spare: Spare) -> Bench:
+    """The client that the test is parametrized with, and the reference."""
+    return make_bench(bootstrap, request.param, driver_of, spare)
+
+
+@pytest.fixture(scope="session")
+def tool() -> Tool:
+    """Runs a Java tool by its class; skips the test, with the reason, if the tools cannot be fetched."""
+    try:
+        return java_tools()
+    except Unavailable as error:
+        pytest.skip(str(error))

@@ -12,19 +12,9 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.record_batch import LOG_OVERHEAD_BYTES, MAGIC_OFFSET
 from tests.support.waiting import wait_for
 
-from .clients import Unavailable
-from .java import GROUPS, Tool, java_tools
+from .java import GROUPS, Tool
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def tool() -> Tool:
-    """Runs a tool by its class; the test is skipped, with the reason, where there is none."""
-    try:
-        return java_tools()
-    except Unavailable as error:
-        pytest.skip(str(error))
 
 
 def lags(said: str, group: str) -> dict[int, tuple[str, str]]:

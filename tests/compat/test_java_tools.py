@@ -1,6 +1,6 @@
 """Kafka's own command-line tools, and with them its Java clients, against Barnabas.
 
-They come from Maven; where they cannot be had the tests are skipped, with the reason. Each tool is a Java
+They come from Maven; if they cannot be fetched the tests are skipped, with the reason. Each tool is a Java
 virtual machine of its own, so there are few tests, and several tools run at once where they can.
 """
 
@@ -15,20 +15,10 @@ import pytest
 
 from tests.support.waiting import wait_for
 
-from .clients import Unavailable
-from .java import Tool, java_tools
+from .java import Tool
 from .wire import Connection
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def tool() -> Tool:
-    """Runs a tool by its class; the test is skipped, with the reason, where there is none."""
-    try:
-        return java_tools()
-    except Unavailable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture
