@@ -1,17 +1,17 @@
-"""Judges the history of a run: what a replicated log promises, checked against what happened.
+"""Judges the history of a run by the promises of a replicated log.
 
-The checker knows nothing of how the records travelled. With acks=all it holds the cluster to this:
+With acks=all the cluster promises:
 
-- *lost*: every acknowledged record stands at the offset that was acknowledged;
-- *doubly acknowledged*: no two records were acknowledged at one place;
-- *changed*: what a reader was once given at an offset is what stands there in the end;
-- *gap*, *backwards*: offsets are read without a hole and never fall;
+- *lost*: every acknowledged record is at its acknowledged offset;
+- *doubly acknowledged*: no two records were acknowledged at one offset;
+- *changed*: a record that was read at an offset is there in the end;
+- *gap*, *backwards*: offsets are read without a gap and never fall;
 - *order*: acknowledged records of a partition first appear in the order in which they were sent;
-- *foreign*: nothing is read that was never sent;
-- *disagreement*: all replicas have one value for an offset, and none ends before another;
-- *twice*: no retry has written a record again, for the load's producer is idempotent.
+- *foreign*: every record that is read was sent;
+- *disagreement*: all replicas have the same value at an offset and the same end;
+- *twice*: no retry has written a record again: the load's producer is idempotent.
 
-A record that was not acknowledged may be there or not; those that are there are counted. One thread.
+A record that was not acknowledged may be there or not; the checker counts it. One thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXAMPLES = 5
 
 @dataclass(slots=True)
 class Verdict:
-    """`faults` by kind, each with a few examples; nothing is wrong when there are none."""
+    """`faults` by kind, each with a few examples; a good run has no faults."""
 
     faults: dict[str, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def check(history: History) -> Verdict:
-    """All that the history breaks. The parts that were not recorded (reads, replicas) are not judged."""
+    """All faults of the history. Parts that were not recorded (reads, replicas) are not judged."""
     verdict = Verdict(acknowledged=len(history.acknowledged))
     final = {partition: dict(found) for partition, found in history.finally_read.items()}
     _check_offsets(history, verdict)

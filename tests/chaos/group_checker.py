@@ -2,11 +2,11 @@
 
 - *unseen*: every acknowledged record was seen by some member;
 - *covers*: all records below a reported committed offset had been seen by then;
-- *rewound*: a committed offset never falls: no member seeks, and none of an old generation may commit;
+- *rewound*: a committed offset never falls: no member seeks, and an old generation may not commit;
 - *gap*: while a member owns a partition, it sees consecutive offsets;
 - *changed*: all members see the acknowledged record at its offset.
 
-Redelivered records are counted and no fault. Pure; the checker knows no cluster.
+Redelivered records are counted; they are no fault. Pure.
 """
 
 from __future__ import annotations

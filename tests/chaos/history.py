@@ -1,7 +1,7 @@
-"""What a run did and saw: the records sent, what was acknowledged, what readers and replicas hold.
+"""The history of a run: records sent, acknowledged, read, and held by replicas.
 
-Plain data that the checker judges. Values are the records' numbers, unique within a run, so that every record
-can be told from every other wherever it turns up.
+Plain data that the checker judges. A value is the record's number, which is unique
+within a run.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from barnabas.protocol.ids import TopicPartition
 
 FOREIGN = -1
-"""The number of bytes that are no record of this run."""
+"""The number of a value that this run did not send."""
 
 
 @dataclass(slots=True)
 class SentRecord:
-    """One record of a producer, in the order of sending; `offset` is what was acknowledged, if it was."""
+    """One record of a producer, in the order of sending; `offset` is set when it is acknowledged."""
 
     number: int
     partition: TopicPartition
@@ -26,11 +26,10 @@ class SentRecord:
 
 @dataclass(slots=True)
 class History:
-    """Everything that one run did and saw.
+    """One run.
 
-    `reads` are records that a consumer was given while things went wrong; `finally_read` what a consumer was
-    given from beginning to end after all was well again; `replicas` what stood in the files at the end, by
-    broker.
+    `reads` are the records that a consumer read during the faults; `finally_read` those that a consumer read
+    from beginning to end after them; `replicas` those in the files at the end, by broker.
     """
 
     sent: list[SentRecord] = field(default_factory=list)

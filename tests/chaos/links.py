@@ -1,13 +1,13 @@
 """Network links that can be cut while both ends live: TCP proxies before the brokers and before ZooKeeper.
 
-A broker is reached by what it advertises, so each has a proxy there, and ZooKeeper has one too. Who opened a
-connection is found out from the kernel's tables: the process at its other end. A cut has a direction: bytes
-from a source to a target are held back, the end of a connection as well, and nobody is told. What was held
-back arrives when the link is mended, however late that is, as what a network sends again would. (One thing is
-not as in a network: a connection can be opened through a cut link, and is then silent.)
+Each broker has a proxy at its advertised address, and ZooKeeper has one too. The process that opened a
+connection is found in the kernel's tables. A cut has a direction: bytes from a source to a target are held
+back, and so is the end of a connection; neither end gets an error. Held bytes arrive when the link is
+restored, as a network retransmits. Unlike in a network, a connection can be opened through a cut link; it is
+then silent.
 
-One thread of its own runs the proxies; any thread may cut and mend. What is held back is bounded by the
-buffers of the connections, since a proxy that may not pass on does not read either.
+One thread runs the proxies; any thread may cut and restore links. The held bytes are bounded by the buffers
+of the connections, because a proxy that may not send does not read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHUNK = 1 << 16
 
 
 class Links:
-    """The links of one cluster. ``brokers`` gives the brokers' ids by process id, as things stand."""
+    """The links of one cluster. ``brokers`` returns the brokers' present ids by process id."""
 
     def __init__(self, brokers: Callable[[], Mapping[int, int]]) -> None:
         self._brokers = brokers
@@ -143,8 +143,8 @@ class Links:
         self, target: str, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         local, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
-        # On another thread, for the kernel may take long over its tables. Were the others held up, those who
-        # give up and connect anew would be ever more.
+        # On another thread: the kernel may take long to read its tables. If other connections had to wait,
+        # their clients would time out and connect again, ever more often.
         source = await asyncio.to_thread(self._source, peer[1], local[1]) if peer is not None else CLIENT
         opened = [writer]
         ends = self._open.setdefault(target, set())
@@ -158,7 +158,7 @@ class Links:
                 pumps.create_task(self._pump(reader, onward, source, target))
                 pumps.create_task(self._pump(there, writer, target, source))
         except OSError:
-            # Nobody listens behind the proxy, and so nobody seems to before it.
+            # The target refuses, so the proxy closes.
             return
         finally:
             for one in opened:
@@ -203,7 +203,7 @@ class Links:
         await asyncio.sleep(0.01)
 
     def _source(self, port: int, proxy_port: int) -> str:
-        """Which broker has the connection from this port to a proxy; a client where none has."""
+        """The broker that opened the connection from this port to a proxy; a client if no broker did."""
         inode = _inode(port, proxy_port)
         for pid, broker in self._brokers().items():
             if inode is not None and inode in _inodes(pid):
@@ -214,7 +214,7 @@ class Links:
 def _inode(port: int, remote_port: int) -> str | None:
     """The socket that is bound to a local port and connected to another one, both of `_HOST`."""
     table = Path("/proc/net/tcp").read_bytes()
-    # Not line by line: there are thousands where a test before has left as many connections behind.
+    # Not line by line: earlier tests may have left thousands of connections.
     at = table.find(b"%s:%04X %s:%04X " % (_HOST_IN_TABLE, port, _HOST_IN_TABLE, remote_port))
     # From its local address on: remote address, state, queues, timer, retransmits, user, timeout, inode.
     return table[at : at + 150].split()[8].decode() if at >= 0 else None

@@ -43,7 +43,7 @@ _ADMIN_PATHS = (
 
 
 class Nemesis:
-    """See the module. The cluster must have a ZooKeeper of its own."""
+    """The cluster must have a ZooKeeper of its own."""
 
     def __init__(self, cluster: LocalCluster, seed: int, settle: Callable[[], None], topic: str) -> None:
         """`settle` waits until a healed cluster is healthy; it fails if that takes too long.
@@ -51,7 +51,7 @@ class Nemesis:
         ``topic`` is the topic whose files are damaged; the cluster is healthy when all of it is in sync.
         """
         if not isinstance(cluster.zookeeper, ZooKeeper):
-            raise TypeError("the cluster's ZooKeeper is somebody else's; it may not be harmed")
+            raise TypeError("the cluster's ZooKeeper is shared; it may not be harmed")
         self.steps: list[str] = []
         self._cluster = cluster
         self._settle = settle
@@ -89,7 +89,7 @@ class Nemesis:
             self._check_nobody_died()
 
     def heal(self) -> None:
-        """ZooKeeper and every broker run again, whatever was done to them; returns when all is well."""
+        """Start or resume ZooKeeper and every broker; return when the cluster is healthy."""
         if self._zookeeper.running_process.state == "paused":
             self._zookeeper.resume()
         if not self._zookeeper.is_alive:
@@ -103,7 +103,7 @@ class Nemesis:
         self._settle()
 
     def _choices(self) -> list[tuple[str, Callable[[], object]]]:
-        """What can be done as things stand; what is broken is mended as readily as more is broken."""
+        """The faults that are possible now, and as many repairs."""
         found: list[tuple[str, Callable[[], object]]] = []
 
         def offer(name: str, act: Callable[..., object], *arguments: int) -> None:

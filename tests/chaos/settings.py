@@ -1,7 +1,7 @@
-"""Changes what a topic takes, again and again, while others write to it.
+"""Changes the limits of a topic again and again during a load.
 
-A batch whose answer was lost may meet other limits when it comes again. It is in the log all the same, and
-must be neither refused nor cut up and written a second time.
+A batch whose answer was lost may meet other limits at its retry. It is in the log already, so it must be
+neither refused nor split and written a second time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STOP_S: Final = 30.0
 
 @contextmanager
 def changing_settings(bootstrap: str, topic: str, seed: int) -> Iterator[None]:
-    """Within, a thread changes the topic's settings, by chance from a seed, whenever the cluster lets it."""
+    """Change the topic's settings at random from a seed, on a thread, while the block runs."""
     chance, stopping = random.Random(seed), threading.Event()
 
     def change() -> None:
@@ -38,7 +38,7 @@ def changing_settings(bootstrap: str, topic: str, seed: int) -> Iterator[None]:
                 with Admin(bootstrap_servers=bootstrap) as admin:
                     admin.alter_configs({ConfigResource.topic(topic): settings}, timeout_ms=_TIMEOUT_MS)
             except BarnabasError:
-                # Brokers and ZooKeeper are away at times; then things stay as they are.
+                # Brokers and ZooKeeper are away at times; then the settings stay.
                 continue
 
     thread = threading.Thread(target=change, name="changing-settings", daemon=True)

@@ -1,7 +1,7 @@
-"""A cluster under load and under attack: whatever is done to it, it keeps what it has acknowledged.
+"""A cluster under load and random faults keeps every record that it has acknowledged.
 
-``make chaos`` runs it for long: ``CHAOS_SECONDS`` says how long, ``CHAOS_SEED`` repeats the choices of an
-earlier run (not their timing). Each run prints its seed.
+``CHAOS_SECONDS`` is its duration (``make chaos``: minutes); ``CHAOS_SEED`` repeats the choices of an earlier
+run, not their timing. Each run prints its seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEALING_S = 90.0
 
 @pytest.mark.cluster
 @pytest.mark.timeout(SECONDS + 600)
-def test_nothing_acknowledged_is_lost_whatever_is_done_to_the_cluster(start_cluster: StartCluster) -> None:
+def test_no_acknowledged_record_is_lost_under_random_faults(start_cluster: StartCluster) -> None:
     seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
     print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
     cluster = start_cluster(
@@ -63,7 +63,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_done_to_the_cluster(start_clus
     print(f"{verdict}; {reads} reads, longest pause {load.longest_pause_s:.1f} s", flush=True)
     print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
     assert verdict.is_good, f"seed {seed}:\n{verdict}\n" + "\n".join(nemesis.steps)
-    # Of long outages the user hears by the time-out of a record, and of nothing else.
+    # The only error that a long outage may cost is the time-out of a record.
     unforeseen = [problem for problem in load.problems if "DeliveryTimedOut" not in problem]
     assert unforeseen == [], f"seed {seed}"
     assert verdict.acknowledged > 100

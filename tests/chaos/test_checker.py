@@ -1,4 +1,4 @@
-"""The checker finds each kind of fault, and finds none where there is none."""
+"""The checker finds each kind of fault, and no fault in a good history."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_a_partition_that_was_not_read_at_all_is_lost() -> None:
     assert "lost" in faults_after(history)
 
 
-def test_two_records_at_one_acknowledged_place_are_found() -> None:
+def test_two_records_acknowledged_at_one_offset_are_found() -> None:
     history = good_history()
     history.sent[2].offset = 1
     assert faults_after(history) == {"doubly acknowledged", "lost"}
 
 
-def test_a_read_that_does_not_stand_in_the_end_is_found() -> None:
+def test_a_record_that_was_read_and_is_missing_in_the_end_is_found() -> None:
     history = good_history()
     history.reads.append((P1, 0, 9))
     assert faults_after(history) == {"changed"}
@@ -134,7 +134,7 @@ def test_replicas_that_all_hold_more_than_is_read_disagree() -> None:
     assert faults_after(history) == {"disagreement"}
 
 
-def test_many_faults_of_a_kind_are_counted_and_told_by_a_few() -> None:
+def test_many_faults_of_a_kind_are_counted_and_shown_by_a_few() -> None:
     history = History(sent=[SentRecord(number, P0, number) for number in range(100)])
     verdict = check(history)
     assert verdict.counts["lost"] == 100

@@ -1,12 +1,10 @@
-"""Commits of many groups while their coordinators die, stall and restart, and ZooKeeper goes and comes: what
-was acknowledged is never gone, at no time and from no coordinator.
+"""No acknowledged commit of a group is ever missing, while coordinators and ZooKeeper die, stall and restart.
 
-The groups commit ever higher offsets, one after another, and others ask all the time what is committed. An
-answer must lie between the highest offset that was acknowledged when it was asked for, and the highest that
-had been tried when it came. A broker that was paused may know no better for a moment, as in Kafka: what it
-says then is counted and not judged.
+The groups commit increasing offsets, and readers fetch them all the time. An answer must lie between the
+highest offset acknowledged before the request and the highest tried before the answer. A broker that was
+paused may answer with an old offset for a moment, as in Kafka: such an answer is counted and not judged.
 
-``CHAOS_SECONDS`` says how long, ``CHAOS_SEED`` repeats the choices of an earlier run (not their timing).
+``CHAOS_SECONDS`` is the duration; ``CHAOS_SEED`` repeats the choices of an earlier run, not their timing.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ GROUPS = tuple(f"chaos-{number}" for number in range(12))
 READERS = 2
 HEALING_S = 90.0
 DOZE_S = 3.0
-"""For how long a broker that was paused may not know yet that it coordinates no more: a session, and some."""
+"""The time in which a resumed broker may not know that it is no coordinator any more: a session, and some."""
 
 
 class Sleepers:
-    """Which brokers were paused lately; a thread that looks often."""
+    """The brokers that were paused lately; a thread that looks often."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -64,7 +62,7 @@ class Sleepers:
 
 
 class Reader:
-    """Asks what is committed, for one group after another."""
+    """Fetches the committed offset of one group after another."""
 
     def __init__(self, cluster: LocalCluster, committers: list[Committer], sleepers: Sleepers) -> None:
         self.looks = 0
@@ -127,7 +125,7 @@ def under_watch(cluster: LocalCluster) -> Iterator[tuple[list[Committer], list[R
 
 @pytest.mark.cluster
 @pytest.mark.timeout(SECONDS + 600)
-def test_no_acknowledged_commit_is_ever_gone(start_cluster: StartCluster) -> None:
+def test_no_acknowledged_commit_is_ever_missing(start_cluster: StartCluster) -> None:
     seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
     print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
     cluster = start_cluster(

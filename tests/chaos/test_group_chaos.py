@@ -80,7 +80,7 @@ class Share(RebalanceListener):
 
 
 class Life:
-    """Members that come and go in several ways, and the events of what they see."""
+    """Members that join and leave in several ways, and the events of the records they see."""
 
     def __init__(self, cluster: LocalCluster, chance: random.Random) -> None:
         self.cluster = cluster

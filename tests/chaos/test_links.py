@@ -1,7 +1,7 @@
-"""Links that are cut between processes that live: nobody may acknowledge what could be lost.
+"""Links are cut between live processes: no broker may acknowledge a record that could be lost.
 
-The one case that is quickest to show something runs always; ``make chaos`` runs them all, and then cuts links
-at random for ``CHAOS_SECONDS``.
+The case that finds most runs always; ``make chaos`` runs all cases, and then cuts links at random for
+``CHAOS_SECONDS``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ thorough = pytest.mark.skipif("CHAOS_SECONDS" not in os.environ, reason="make ch
 
 
 class LinkedCluster:
-    """Three brokers and a ZooKeeper, each behind a proxy."""
+    """Three brokers and a ZooKeeper, each with a proxy."""
 
     def __init__(self, folder: Path) -> None:
         self.zookeeper = ZooKeeper(folder / "zookeeper")
@@ -52,7 +52,7 @@ class LinkedCluster:
             settings={
                 "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
                 "replica.lag.time.max.ms": str(LAG_MS),
-                # A fetch whose answer is held back is given up sooner than that.
+                # A fetch whose answer is held back times out sooner than that.
                 "replica.socket.timeout.ms": "1500",
             },
         )
@@ -133,21 +133,21 @@ def suffer(linked: LinkedCluster, act: Callable[[LinkedCluster, Load], None]) ->
     assert [one for one in load.problems if "DeliveryTimedOut" not in one] == []
 
 
-def test_a_leader_without_zookeeper_stops_acknowledging_and_others_go_on(linked: LinkedCluster) -> None:
+def test_a_leader_without_zookeeper_stops_acknowledging_and_others_continue(linked: LinkedCluster) -> None:
     def act(linked: LinkedCluster, load: Load) -> None:
         leader = linked.view.leader("t")
         linked.links.sever(leader, ZOOKEEPER)
         # Clients, followers and the controller reach it as before. Others lead before it can know.
         with RawClient(linked.cluster.broker(leader).endpoint) as client:
-            wait_for(lambda: linked.is_fenced(client), "the former leader does not fence itself")
-        wait_for(lambda: linked.view.leader("t") != leader, "nobody else comes to lead")
+            wait_for(lambda: linked.is_fenced(client), "the former leader is not fenced")
+        wait_for(lambda: linked.view.leader("t") != leader, "no other broker leads")
         load.wait_progress("under the new leader", timeout_s=30)
 
     suffer(linked, act)
 
 
 @thorough
-def test_a_leader_and_one_follower_that_cannot_reach_each_other_go_on_with_the_third(
+def test_a_leader_and_one_follower_that_cannot_reach_each_other_continue_with_the_third(
     linked: LinkedCluster,
 ) -> None:
     def act(linked: LinkedCluster, load: Load) -> None:
@@ -183,14 +183,14 @@ def _isolated(cut: Callable[[Links, int, int], None]) -> Callable[[LinkedCluster
         pytest.param(lambda links, alone, other: links.cut(other, alone), id="it hears nothing"),
     ],
 )
-def test_a_broker_that_reaches_zookeeper_alone_harms_nobody(
+def test_a_broker_that_reaches_only_zookeeper_does_no_harm(
     linked: LinkedCluster, cut: Callable[[Links, int, int], None]
 ) -> None:
     suffer(linked, _isolated(cut))
 
 
-def test_a_leader_whose_port_refuses_while_it_lives_is_deposed_and_comes_back(linked: LinkedCluster) -> None:
-    """The leader is declared dead, as behind a new firewall. Its acknowledged records are not lost."""
+def test_a_leader_whose_port_refuses_while_it_lives_is_replaced_and_returns(linked: LinkedCluster) -> None:
+    """The leader is declared dead, as by a new firewall. Its acknowledged records are not lost."""
 
     def act(linked: LinkedCluster, load: Load) -> None:
         leader = linked.view.leader("t")

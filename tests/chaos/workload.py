@@ -1,7 +1,7 @@
-"""Load on a topic, recorded: a producer that numbers its records, and a consumer that notes what it is given.
+"""Load on a topic, recorded: a producer that numbers its records, and a consumer that notes what it reads.
 
-Both run on threads of their own until `stop`. What they met is in `history` and in `problems`; nothing they
-meet ends them but `stop`, so that a run goes on through whatever is done to the cluster.
+Both run on threads of their own until `stop`, through every error. `history` has the records, `problems` the
+errors.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Load:
         try:
             self.wait_progress("at first")
         except BaseException:
-            # Nobody else would end it, and it would go on through the tests to come.
+            # Otherwise the load would run on during the next tests.
             self._is_abandoned = True
             self.stop()
             raise
@@ -78,7 +78,7 @@ class Load:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After a failure nobody waits for the outcomes of what is still under way.
+        # After a failure no test needs the outcomes of pending records.
         self._is_abandoned = error is not None
         self.stop()
 
@@ -162,7 +162,7 @@ class Load:
             )
         except BarnabasError as error:
             record.error = repr(error)
-            self.problems.append(f"record {record.number} was not taken: {error!r}")
+            self.problems.append(f"record {record.number} was refused: {error!r}")
 
     def _read(self) -> None:
         with Consumer(bootstrap_servers=self._bootstrap, auto_offset_reset="earliest") as consumer:
@@ -181,9 +181,9 @@ class Load:
 
 
 def stop_and_judge(cluster: RunningCluster, load: Load, *, timeout_s: float = 30.0) -> Verdict:
-    """Read all that is there, stop the cluster, read the files of all replicas, and check the load's history.
+    """Read all records, stop the cluster, read the files of all replicas, and check the load's history.
 
-    All replicas must be in sync before, for the logs of those that are not end sooner.
+    All replicas must be in sync before: the log of another would end sooner.
     """
     history = load.history
     history.finally_read = read_everything(cluster.bootstrap, load.partitions, timeout_s=timeout_s)
@@ -203,7 +203,7 @@ def read_everything(
         consumer.assign(partitions)
         while any(consumer.position(partition) < ends[partition] for partition in partitions):
             if time.monotonic() > deadline:
-                raise AssertionError(f"not all was read within {timeout_s} s: ends are {ends}")
+                raise AssertionError(f"not all records were read within {timeout_s} s: ends are {ends}")
             for record in consumer.poll(timeout_ms=200, max_records=5_000):
                 place = found[TopicPartition(record.topic, record.partition)]
                 place.append((record.offset, number_of(record.value)))
@@ -213,7 +213,7 @@ def read_everything(
 def replica_logs(
     cluster: RunningCluster, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, dict[int, list[tuple[int, int]]]]:
-    """What stands in the files of every replica, by broker. For a cluster that has stopped."""
+    """The records in the files of every replica, by broker. The cluster must have stopped."""
     return {
         partition: {
             int(broker.id): _log_of(folder)

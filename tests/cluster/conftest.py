@@ -10,8 +10,9 @@ import pytest
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
+from barnabas.zookeeper.store import ClusterStore
 
-from .tools import running
+from .tools import SESSION_TIMEOUT_MS, OpenStore, running
 
 _HERE = Path(__file__).parent
 
@@ -26,12 +27,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def shared_cluster(
     tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
 ) -> Iterator[LocalCluster]:
-    """Three brokers for all tests of a module, none of which harms them."""
+    """Three brokers for all tests of a module that harm no broker."""
     cluster = LocalCluster(
         tmp_path_factory.mktemp("cluster"),
         zookeeper=f"{zookeeper.connect}/shared-{uuid.uuid4().hex[:12]}",
-        # No broker dies here, and none is to be taken for dead because the machine is busy.
-        settings={"zookeeper.session.timeout.ms": "30000"},
+        # No broker is killed here, and no session may end because the machine is busy.
+        settings={"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)},
     )
     with running(cluster):
         yield cluster
+
+
+@pytest.fixture
+def fatal() -> Iterator[list[BaseException]]:
+    """The errors that were reported as fatal; the test fails if there are any."""
+    seen: list[BaseException] = []
+    yield seen
+    assert seen == []
+
+
+@pytest.fixture
+def open_store(zookeeper_connect: str, fatal: list[BaseException]) -> Iterator[OpenStore]:
+    stores: list[ClusterStore] = []
+
+    def open_one(connect: str = zookeeper_connect, **arguments: object) -> ClusterStore:
+        arguments.setdefault("session_timeout_ms", SESSION_TIMEOUT_MS)
+        store = ClusterStore(connect, connection_timeout_ms=20_000, on_fatal=fatal.append, **arguments)
+        stores.append(store)
+        store.start()
+        return store
+
+    yield open_one
+    for store in stores:
+        store.session.close()

@@ -1,4 +1,4 @@
-"""A client that knows no manners: bytes to a broker's port, and whatever comes back."""
+"""A client that sends any bytes to a broker's port and returns the answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LENGTH = struct.Struct(">I")
 
 
 def frame(payload: bytes) -> bytes:
-    """A payload with its length before it."""
+    """A payload after its length."""
     return _LENGTH.pack(len(payload)) + payload
 
 
@@ -32,7 +32,7 @@ def encoded(request: Any, correlation_id: int = 1) -> bytes:
 
 
 def batch_of(*values: bytes) -> bytearray:
-    """One good batch, to be spoilt."""
+    """One good batch."""
     return build_batch([(None, value) for value in values], timestamp_ms=time.time_ns() // 1_000_000)
 
 
@@ -53,7 +53,7 @@ def produce_request(
 
 
 class RawClient(RawSocket):
-    """Sends what it is given, good or bad, and decodes what comes back."""
+    """Sends good and bad requests, and decodes the answers."""
 
     def __init__(self, endpoint: Endpoint, *, receive_buffer_bytes: int | None = None) -> None:
         super().__init__(endpoint.host, endpoint.port, receive_buffer_bytes=receive_buffer_bytes)

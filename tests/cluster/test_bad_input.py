@@ -1,4 +1,4 @@
-"""Bytes that no decent client would send, to real brokers: each is answered or cut off and hurts nobody.
+"""Malformed bytes to real brokers: each is answered or its connection is closed, and no other client suffers.
 
 After every test the brokers must still be the same processes, and the topic writable and readable; see
 `unharmed`.
@@ -72,7 +72,7 @@ def metadata_request() -> bytes:
 
 
 def head(*fields: object) -> bytes:
-    """A native frame of these head fields, whatever they are."""
+    """A native frame with these head fields."""
     packed = msgspec.msgpack.encode([0xFFFFFFFF, *fields])
     return frame(packed[:2] + struct.pack(">I", len(packed)) + packed[6:])
 
@@ -208,7 +208,7 @@ def test_acks_that_do_not_exist_are_refused(broker: Endpoint, acks: int) -> None
         )
 
 
-def test_one_bad_partition_of_a_request_does_not_keep_out_the_good_one(broker: Endpoint) -> None:
+def test_a_bad_partition_of_a_request_does_not_fail_the_good_one(broker: Endpoint) -> None:
     with RawClient(broker) as client:
         request = produce_request([(0, bytes(batch_of(b"x"))), (77, bytes(batch_of(b"x"))), (-1, b"")])
         answers = client.ask(request).responses[0].partition_responses
@@ -245,7 +245,7 @@ INT32_MAX = (1 << 31) - 1
 
 
 @pytest.mark.parametrize("offset", [-1, -INT64_MAX - 1, 1 << 40, INT64_MAX])
-def test_offsets_out_of_range_are_told_with_the_range(broker: Endpoint, offset: int) -> None:
+def test_an_offset_out_of_range_is_refused_with_the_range(broker: Endpoint, offset: int) -> None:
     with RawClient(broker) as client:
         answer = fetch(client, offset)
         assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -278,7 +278,7 @@ def test_odd_numbers_in_a_fetch_are_answered(broker: Endpoint, odd: dict[str, in
 
 
 @pytest.mark.parametrize("replica", [0, 99, INT32_MAX])
-def test_a_stranger_that_says_it_is_a_replica_moves_nothing(broker: Endpoint, replica: int) -> None:
+def test_a_fetch_with_a_false_replica_id_moves_nothing(broker: Endpoint, replica: int) -> None:
     with RawClient(broker) as client:
         answer = fetch(client, 0, replica_id=replica, replica_epoch=1)
         assert answer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -345,7 +345,7 @@ def resident_bytes(pid: int) -> int:
     return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
-def test_topics_that_make_no_sense_are_refused_one_by_one(shared_cluster: LocalCluster) -> None:
+def test_invalid_topics_are_refused_one_by_one(shared_cluster: LocalCluster) -> None:
     view = ClusterView(shared_cluster)
     endpoint = shared_cluster.broker(view.controller()).endpoint
     wrong = {
@@ -369,7 +369,7 @@ def test_topics_that_make_no_sense_are_refused_one_by_one(shared_cluster: LocalC
 
 
 @pytest.mark.parametrize("name", ["..", "", "t/partitions", "t/partitions/0/state", "../ids", "\x00"])
-def test_what_is_no_name_gets_no_partitions(shared_cluster: LocalCluster, name: str) -> None:
+def test_an_invalid_name_gets_no_partitions(shared_cluster: LocalCluster, name: str) -> None:
     """In ZooKeeper it could be the path of something else, or none."""
     view = ClusterView(shared_cluster)
     endpoint = shared_cluster.broker(view.controller()).endpoint
@@ -381,7 +381,7 @@ def test_what_is_no_name_gets_no_partitions(shared_cluster: LocalCluster, name: 
 
 
 def test_random_changes_to_good_requests_never_harm_a_broker(shared_cluster: LocalCluster) -> None:
-    """What is accepted may be rubbish to its readers; the brokers must stand, and replicate it."""
+    """Accepted records may be rubbish to their readers; the brokers must survive and replicate them."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The `barnabas` command against real clusters: what scripts rely on."""
+"""The `barnabas` command against real clusters, as scripts use it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def barnabas(cluster: LocalCluster) -> Barnabas:
     return run
 
 
-def test_lines_go_in_and_come_out_again(barnabas: Barnabas, tmp_path: Path) -> None:
+def test_produced_lines_are_consumed(barnabas: Barnabas, tmp_path: Path) -> None:
     barnabas("topics", "create", "flights", "--partitions", "2", "--replication-factor", "3")
     lines = [f"carrier{number % 7}:flight {number}" for number in range(500)]
     (tmp_path / "lines").write_text("\n".join(lines) + "\n")

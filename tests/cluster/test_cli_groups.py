@@ -1,4 +1,4 @@
-"""`barnabas groups` against real brokers: what scripts rely on."""
+"""`barnabas groups` against real brokers, as scripts use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings in a real ZooKeeper: written by compare-and-set, heard of, and read anew after a lost session."""
+"""Settings in a real ZooKeeper: compare-and-set, and reading again after a change or a lost session."""
 
 from __future__ import annotations
 
@@ -25,38 +25,13 @@ from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import StoredConfig
 from tests.support.waiting import wait_for
 
-from .tools import expire_session
+from .tools import OpenStore, expire_session
 
 TOPIC = Entity(EntityKind.TOPIC, "t")
 
 
 @pytest.fixture
-def fatal() -> Iterator[list[BaseException]]:
-    """What was reported as fatal; a test in which anything was, fails."""
-    seen: list[BaseException] = []
-    yield seen
-    assert seen == []
-
-
-@pytest.fixture
-def open_store(zookeeper_connect: str, fatal: list[BaseException]) -> Iterator[Callable[[], ClusterStore]]:
-    stores: list[ClusterStore] = []
-
-    def open_one() -> ClusterStore:
-        store = ClusterStore(
-            zookeeper_connect, session_timeout_ms=30_000, connection_timeout_ms=20_000, on_fatal=fatal.append
-        )
-        stores.append(store)
-        store.start()
-        return store
-
-    yield open_one
-    for store in stores:
-        store.session.close()
-
-
-@pytest.fixture
-def store(open_store: Callable[[], ClusterStore]) -> ClusterStore:
+def store(open_store: OpenStore) -> ClusterStore:
     store = open_store()
     store.session.run(lambda zk: zk.create_async(paths.topic("t"), b"{}"))
     return store
@@ -90,9 +65,7 @@ class Hearing:
 
 
 @pytest.fixture
-def hear(
-    open_store: Callable[[], ClusterStore], fatal: list[BaseException]
-) -> Iterator[Callable[[], Hearing]]:
+def hear(open_store: OpenStore, fatal: list[BaseException]) -> Iterator[Callable[[], Hearing]]:
     hearing: list[Hearing] = []
 
     def one() -> Hearing:
@@ -223,7 +196,7 @@ def test_a_change_while_the_session_was_lost_is_read_though_its_notification_is_
     broker = hear()
     change(store.configs, TOPIC, a="1")
     broker.knows(TOPIC, {"a": "1"})
-    # Written behind the notifications' back, so that nothing but reading all of it anew can find it.
+    # Written without a notification, so that only reading all settings again finds it.
     store.session.run(lambda zk: zk.set_async(TOPIC.path, znodes.encode_config({"a": "2"})))
     expire_session(broker.store.session._client)
     broker.knows(TOPIC, {"a": "2"})
@@ -231,7 +204,7 @@ def test_a_change_while_the_session_was_lost_is_read_though_its_notification_is_
     broker.knows(TOPIC, {"a": "3"})
 
 
-def test_old_notifications_are_removed_and_strange_ones_passed_over(
+def test_old_notifications_are_removed_and_malformed_ones_ignored(
     store: ClusterStore, hear: Callable[[], Hearing]
 ) -> None:
     broker = hear()

@@ -54,39 +54,11 @@ from tests.support.controlled_broker import ControlledBroker
 from tests.support.defaults import controller_settings
 from tests.support.waiting import wait_for
 
-from .tools import expire_session
+from .tools import SESSION_TIMEOUT_MS, OpenStore, expire_session
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 TP = TopicPartition("t", 0)
-# So long that no stall of a busy machine ends a session that a test counts on; none waits for it to pass.
-SESSION_TIMEOUT_MS = 30_000
 NOWHERE = Endpoint("127.0.0.1", 1)
-
-OpenStore = Callable[..., ClusterStore]
-
-
-@pytest.fixture
-def fatal() -> Iterator[list[BaseException]]:
-    """What was reported as fatal; a test in which anything was, fails."""
-    seen: list[BaseException] = []
-    yield seen
-    assert seen == []
-
-
-@pytest.fixture
-def open_store(zookeeper_connect: str, fatal: list[BaseException]) -> Iterator[OpenStore]:
-    stores: list[ClusterStore] = []
-
-    def open_one(connect: str = zookeeper_connect, **arguments: object) -> ClusterStore:
-        arguments.setdefault("session_timeout_ms", SESSION_TIMEOUT_MS)
-        store = ClusterStore(connect, connection_timeout_ms=20_000, on_fatal=fatal.append, **arguments)
-        stores.append(store)
-        store.start()
-        return store
-
-    yield open_one
-    for store in stores:
-        store.session.close()
 
 
 @pytest.fixture
@@ -265,7 +237,7 @@ def test_one_of_three_wins_the_election(open_store: OpenStore) -> None:
     assert stores[1].election.epoch() == 1
 
 
-def test_what_our_own_session_left_behind_does_not_block_our_election(store: ClusterStore) -> None:
+def test_a_node_of_our_own_session_does_not_block_our_election(store: ClusterStore) -> None:
     first = store.election.run(ONE)
     again = store.election.run(ONE)
     assert first is not None
@@ -273,7 +245,7 @@ def test_what_our_own_session_left_behind_does_not_block_our_election(store: Clu
     assert again.epoch == first.epoch + 1
 
 
-def test_nothing_of_a_superseded_controller_gets_through(open_store: OpenStore) -> None:
+def test_no_write_of_a_replaced_controller_succeeds(open_store: OpenStore) -> None:
     old_store, new_store = open_store(), open_store()
     old = old_store.election.run(ONE)
     assert old is not None
@@ -455,7 +427,7 @@ def test_a_zookeeper_that_is_gone_for_a_session_timeout_is_reported(
 
 
 class Member:
-    """A broker of the cluster under test: registration, controller, and the socket that it is told on."""
+    """A broker of the cluster under test: registration, controller, and the socket that gets its requests."""
 
     def __init__(
         self, broker_id: BrokerId, connect: str, open_store: OpenStore, fatal: list[BaseException]
@@ -491,7 +463,7 @@ class Member:
         )
 
     def leaders(self) -> dict[TopicPartition, BrokerId]:
-        """Who leads, as told by UpdateMetadata."""
+        """The leaders by the UpdateMetadata requests."""
         found = {}
         for request in self.broker.of(UpdateMetadataRequest):
             for topic in request.topic_states:

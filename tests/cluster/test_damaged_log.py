@@ -135,7 +135,7 @@ def test_a_damaged_follower_is_seen_in_status_repaired_and_rebuilt_by_its_leader
 
 
 def records_in(folder: Path) -> list[bytes]:
-    """All batches of a log, whose files a broker may have open."""
+    """All batches of a log; a broker may have its files open."""
     found = []
     for path in sorted(folder.glob("*.log")):
         for batch in read_batches(path):

@@ -193,7 +193,7 @@ def test_batches_whose_answers_were_lost_are_there_once_and_in_order_through_eve
         cluster.start_broker(broker)
     view.wait_isr("t", 3)
     assert [producer.send(sequence) for sequence in range(31, 37)] == list(range(31, 37))
-    # One that had to be killed after all would leave pages behind that were never written.
+    # A broker that had to be killed would leave unwritten pages.
     cluster.stop(timeout_s=60)
     for broker in cluster.brokers:
         assert sequences_on_disk(broker.log_dirs[0] / "t-0") == [(number, number) for number in range(37)]

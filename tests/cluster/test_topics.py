@@ -90,7 +90,7 @@ def test_a_wrong_override_is_refused_by_name(shared_cluster: LocalCluster, confi
     assert next(iter(configs)) in str(error)
 
 
-def test_good_topics_are_made_though_others_of_the_request_are_bad(shared_cluster: LocalCluster) -> None:
+def test_good_topics_are_created_although_others_of_the_request_are_bad(shared_cluster: LocalCluster) -> None:
     wanted = [
         NewTopic("good-1", 1, 3),
         NewTopic("bad/1", 1, 1),
@@ -106,7 +106,7 @@ def test_good_topics_are_made_though_others_of_the_request_are_bad(shared_cluste
             wait_for(knows, f"broker {broker.id} does not know {name}")
 
 
-def test_an_unknown_topic_is_told_with_near_names(shared_cluster: LocalCluster) -> None:
+def test_the_error_of_an_unknown_topic_names_similar_topics(shared_cluster: LocalCluster) -> None:
     ClusterView(shared_cluster).create_topic("departures", 1, 1)
     with ClusterView(shared_cluster).admin() as admin:
         with pytest.raises(ApiError, match="did you mean departures") as caught:
@@ -119,10 +119,10 @@ def test_an_unknown_topic_is_told_with_near_names(shared_cluster: LocalCluster) 
 
 def test_too_few_in_sync_replicas_refuse_acks_all(shared_cluster: LocalCluster) -> None:
     ClusterView(shared_cluster).create_topic("strict", 1, 1, min_insync_replicas="2")
-    told: list[str] = []
+    errors: list[str] = []
 
     def is_refused() -> bool:
-        """Within so short a time there may be no answer at all; but never a good one."""
+        """Within so short a time there may be no answer, but never a good one."""
         with Producer(
             bootstrap_servers=shared_cluster.bootstrap,
             acks="all",
@@ -131,10 +131,10 @@ def test_too_few_in_sync_replicas_refuse_acks_all(shared_cluster: LocalCluster) 
         ) as producer:
             with pytest.raises(DeliveryTimedOut) as caught:
                 producer.send_and_wait("strict", b"x")
-        told.append(str(caught.value))
-        return "NOT_ENOUGH_REPLICAS" in told[-1]
+        errors.append(str(caught.value))
+        return "NOT_ENOUGH_REPLICAS" in errors[-1]
 
-    wait_for(is_refused, lambda: f"the reason is not told: {told}")
+    wait_for(is_refused, lambda: f"the reason is not named: {errors}")
     with Producer(bootstrap_servers=shared_cluster.bootstrap, acks=1) as producer:
         assert producer.send_and_wait("strict", b"x").offset == 0
 
@@ -157,7 +157,7 @@ def test_a_deleted_topic_is_gone_everywhere_and_its_name_is_free(shared_cluster:
     assert read(shared_cluster, "short", 1) == {b"new"}
 
 
-def test_deleted_files_go_from_the_disk(start_cluster: StartCluster) -> None:
+def test_deleted_files_are_removed_from_the_disk(start_cluster: StartCluster) -> None:
     cluster = start_cluster(settings={"log.segment.delete.delay.ms": "100"})
     view = ClusterView(cluster)
     view.create_topic("short", 3, 3)
@@ -178,13 +178,13 @@ def test_a_deletion_waits_for_a_broker_that_is_away_and_then_leaves_nothing(
     away = next(broker for broker in cluster.broker_ids if broker != view.controller())
     cluster.stop_broker(away)
 
-    def is_told_to_take_longer() -> bool:
-        """Where the controller's answer comes too late as well, that it was not heard in time is told."""
+    def times_out_at_the_controller() -> bool:
+        """False if the controller's answer comes too late for the client as well."""
         with view.admin() as admin, pytest.raises((ApiError, RequestTimedOutLocally)) as caught:
             admin.delete_topics("short", timeout_ms=1_500)
         return isinstance(caught.value, ApiError) and caught.value.code is ErrorCode.REQUEST_TIMED_OUT
 
-    wait_for(is_told_to_take_longer, "the controller does not tell that the deletion takes longer")
+    wait_for(times_out_at_the_controller, "the controller does not say that the deletion takes longer")
     assert refusal(cluster, NewTopic("short", 1, 2)).code is ErrorCode.TOPIC_ALREADY_EXISTS
     cluster.start_broker(away)
     with view.zookeeper() as zookeeper:

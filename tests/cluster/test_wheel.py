@@ -1,4 +1,4 @@
-"""The wheel in an empty environment: what a user gets from `pip install`.
+"""The wheel in an empty environment, as after `pip install`.
 
 Packages come from the index that pip is set up for; without one that can be reached the test is skipped.
 """

@@ -1,4 +1,4 @@
-"""The bundled ZooKeeper: up, down, killed, paused, refused, and gone with whoever started it."""
+"""The bundled ZooKeeper: up, down, killed, paused, refused, and ended with its starter."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_picked_port_that_is_taken_meanwhile_is_replaced(
         second.stop()
 
 
-def test_a_server_that_ends_at_start_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_the_error_of_a_server_that_ends_at_start_has_its_last_words(tmp_path: Path) -> None:
     server = ZooKeeper(tmp_path / "zookeeper")
     (tmp_path / "zookeeper" / "data").mkdir(parents=True)
     (tmp_path / "zookeeper" / "data" / "version-2").write_text("in the way")

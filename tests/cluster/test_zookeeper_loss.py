@@ -44,8 +44,8 @@ def pids(cluster: LocalCluster) -> list[int]:
 
 
 def leaderships(cluster: LocalCluster) -> list[tuple[int, int]]:
-    """Leader and leader epoch of every partition: whatever was moved, even there and back, has another."""
-    return [(found.leader, found.leader_epoch) for found in ClusterView(cluster).partitions("t")]
+    """Leader and leader epoch of every partition; a partition that moved, even back, has another epoch."""
+    return [(p.leader, p.leader_epoch) for p in ClusterView(cluster).partitions("t")]
 
 
 def is_fenced(cluster: LocalCluster, broker_id: int) -> bool:
@@ -72,7 +72,7 @@ def test_a_short_absence_of_zookeeper_is_not_felt_by_clients(start_cluster: Star
     check_all(cluster, load)
 
 
-def test_without_zookeeper_acks_all_goes_on_and_all_else_waits_until_it_is_back(
+def test_without_zookeeper_acks_all_continues_and_all_else_waits(
     start_cluster: StartCluster,
 ) -> None:
     cluster, zookeeper, load = start(start_cluster, 4_000)

@@ -1,4 +1,4 @@
-"""What the tests of whole clusters share: waiting for a condition, and looking at a cluster from outside."""
+"""Looks at a cluster from outside, as clients and ZooKeeper see it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.zookeeper.store import ClusterStore
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient
 
 COMMAND: Final = (sys.executable, "-m", "barnabas")
+SESSION_TIMEOUT_MS: Final = 30_000
+"""So long that no stall of a busy machine ends a session; no test waits for it to pass."""
+OpenStore = Callable[..., ClusterStore]
 
 
 def run_command(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -50,7 +54,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """A cluster while it runs; in the end it is killed, which is quicker than to stop it."""
+    """Start a cluster; kill it in the end, which is quicker than stopping it."""
     try:
         cluster.start()
         yield cluster
@@ -60,11 +64,11 @@ def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 
 _PASSING: Final = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.REQUEST_TIMED_OUT)
-"""Where a broker, or ZooKeeper, stood still for a session, there are too few brokers for a moment."""
+"""The errors while a broker or ZooKeeper is away for a moment."""
 
 
 class ClusterView:
-    """A cluster as its clients see it. Connects anew for each look, so that it never holds on to a broker."""
+    """A cluster as its clients see it. Each call connects again, so that it depends on no single broker."""
 
     def __init__(self, cluster: RunningCluster) -> None:
         self.cluster = cluster
@@ -75,18 +79,18 @@ class ClusterView:
             yield admin
 
     def create_topic(self, name: str, partitions: int = 1, replicas: int = 3, **configs: str) -> None:
-        """Make a topic, and wait until every broker knows it; configs with underscores for dots."""
+        """Create a topic, and wait until every broker knows it; configs with underscores for dots."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
         refused: list[ErrorCode] = []
 
         def is_made() -> bool:
-            # The controller tells of leaders that are late after most of this time.
+            # The controller answers after most of this time if leaders are late.
             with self.admin(request_timeout_ms=20_000) as admin:
                 try:
                     admin.create_topics(NewTopic(name, partitions, replicas, named))
                 except ApiError as error:
                     refused.append(error.code)
-                    # The one before may have made it after all.
+                    # The attempt before may have created it.
                     if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and refused[0] is not error.code:
                         return True
                     if error.code not in _PASSING:
@@ -105,13 +109,13 @@ class ClusterView:
             return admin.describe_topics(topic)[topic].partitions
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The leader once there is one."""
+        """The leader, after an election if needed."""
         return self._once_known(
             lambda: self.partitions(topic)[partition].leader, f"{topic}-{partition} has no leader"
         )
 
     def controller(self) -> int:
-        """The controller once there is one."""
+        """The controller, after an election if needed."""
 
         def look() -> int:
             with self.admin() as admin:
@@ -155,15 +159,15 @@ class ClusterView:
         wait_for(is_so, lambda: f"the ISR of {topic} is not {size} strong: {seen[-1]}", timeout_s=timeout_s)
 
     def wait_agreed(self, topic: str, partitions: int, timeout_s: float = 30.0) -> None:
-        """Wait until all brokers that run say the same of a topic: so many partitions, led and all in sync.
+        """Wait until all running brokers describe a topic alike: so many partitions, led and all in sync.
 
-        What only one of them says may be old: one that was paused does not know yet what it missed.
+        A single broker may give an old answer: after a pause it does not know yet what it missed.
         """
         seen: list[object] = []
 
         def is_so() -> bool:
             try:
-                told = [
+                answers = [
                     partitions_seen_by(broker.endpoint, topic)
                     for broker in self.cluster.brokers
                     if broker.state == "running"
@@ -171,10 +175,10 @@ class ClusterView:
             except OSError as error:
                 seen.append(error)
                 return False
-            seen.append(told)
-            return all(one == told[0] for one in told) and (
-                len(told[0]) == partitions
-                and all(leader >= 0 and isr == replicas for _, leader, _, isr, replicas in told[0])
+            seen.append(answers)
+            return all(answer == answers[0] for answer in answers) and (
+                len(answers[0]) == partitions
+                and all(leader >= 0 and isr == replicas for _, leader, _, isr, replicas in answers[0])
             )
 
         wait_for(is_so, lambda: f"the brokers do not agree on {topic}: {seen[-1]}", timeout_s=timeout_s)
@@ -184,13 +188,13 @@ class ClusterView:
 
 
 def controller_seen_by(endpoint: Endpoint) -> int:
-    """Who this very broker says is the controller; -1 for nobody."""
+    """The controller as this broker names it; -1 for no controller."""
     with RawClient(endpoint) as client:
         return int(client.ask(MetadataRequest(topics=[])).controller_id)
 
 
 def knows_topic(endpoint: Endpoint, name: str) -> bool:
-    """Whether this very broker knows a topic."""
+    """Whether this broker knows a topic."""
     with RawClient(endpoint) as client:
         asked = [MetadataRequestTopic(name=name)]
         answer = client.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
@@ -198,7 +202,7 @@ def knows_topic(endpoint: Endpoint, name: str) -> bool:
 
 
 def partitions_seen_by(endpoint: Endpoint, topic: str) -> list[tuple[int, int, int, list[int], list[int]]]:
-    """This very broker's partition, leader, leader epoch, ISR and replicas of each partition of a topic."""
+    """Partition, leader, leader epoch, ISR and replicas of each partition, as this broker names them."""
     with RawClient(endpoint) as client:
         asked = [MetadataRequestTopic(name=topic)]
         answer = client.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
@@ -215,7 +219,7 @@ def partitions_seen_by(endpoint: Endpoint, topic: str) -> list[tuple[int, int, i
 
 
 class ZooKeeperClient:
-    """A hand on a cluster's znodes; a context manager that gives the library's client."""
+    """Access to a cluster's znodes; a context manager that returns the library's client."""
 
     def __init__(self, connect: str) -> None:
         self._client = KazooClient(connect, timeout=30.0)
@@ -230,25 +234,25 @@ class ZooKeeperClient:
 
 
 def expire_session(client: KazooClient) -> None:
-    """End a client's session under its feet, as ZooKeeper would; returns when it has made itself another."""
+    """End a client's session, as ZooKeeper would; return when the client has a new one."""
     identity = client.client_id
     if identity is None:
         raise AssertionError("the client is not connected")
 
     def has_another() -> bool:
-        # None while it is not connected: it may still come back with the session that it had.
+        # None while it is disconnected: it may still reconnect with the former session.
         return client.client_id not in (None, identity)
 
     for _ in range(10):
         close_session(Endpoint(*client.hosts[0]), *identity)
-        # Should its owner have been quicker and taken the session back, the next attempt may get it.
+        # If its owner has taken the session back, the next attempt may succeed.
         if wait_until(has_another, 5):
             return
     raise AssertionError("the session could not be ended")
 
 
 def close_session(server: Endpoint, session_id: int, password: bytes) -> None:
-    """Take a session over and close it, both in one write, so that its owner has no time to take it back."""
+    """Take over a session and close it in one write, so that its owner has no time to take it back."""
     take_over = struct.pack(">iqiqi", 0, 0, 10_000, session_id, len(password)) + password + b"\0"
     close = struct.pack(">ii", 1, -11)
     with socket.create_connection(server, timeout=20) as connection:

@@ -81,13 +81,13 @@ class Driver:
         return self.finish()
 
     def begin(self, command: str, **arguments: Any) -> None:
-        """Hand in a command, whose answer `finish` takes."""
+        """Send a command; `finish` returns its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
         self._process.stdin.flush()
 
     def finish(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        """The answer to the oldest command that has none yet."""
+        """The answer to the oldest unanswered command."""
         try:
             line = self._answers.get(timeout=timeout_s)
         except queue.Empty:
@@ -102,7 +102,7 @@ class Driver:
 
     @property
     def said(self) -> str:
-        """The end of what the driver printed to stderr."""
+        """The end of the driver's stderr."""
         return "".join(self._said[-40:])
 
     def _read(self) -> None:
@@ -162,7 +162,7 @@ def alone(name: str) -> Iterator[Path]:
 
 
 def run_tool(command: list[str], folder: Path) -> None:
-    """Run a package tool; raises Unavailable with the end of what it said."""
+    """Run a package tool; raises Unavailable with the end of its output."""
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{command[0]} is not on the PATH")
     try:

@@ -1,8 +1,8 @@
-"""What every client is tried at, one function a row of the table in docs/compatibility.md.
+"""The features that every client is tried at: a function for each row of the table in docs/compatibility.md.
 
 A feature gets a `Bench` and fails by AssertionError or ClientError; `Unsupported` means that the client has
-no such function. What a client writes is read back by another, the reference (confluent-kafka), and the other
-way round, so that two mistakes cannot agree. Topics are new for every feature.
+no such function. A client's records are read by another, the reference (confluent-kafka), and the other way
+round, so that two mistakes cannot agree. Topics are new for every feature.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def values(records: Sequence[Record]) -> list[str | None]:
 
 @dataclass
 class Bench:
-    """A client under test beside a reference, before one cluster."""
+    """A client under test, a reference, and one cluster."""
 
     bootstrap: str
     driver: Driver
@@ -425,7 +425,7 @@ def configs(bench: Bench) -> None:
     bench.ask("alter_configs", topic=topic, configs={"retention.ms": "1800000", "segment.bytes": "20000000"})
 
     def is_changed(ask: Callable[..., Any]) -> bool:
-        """By whatever broker is asked: each hears of it by itself."""
+        """By the broker that is asked; each learns of the change by itself."""
         found = ask("describe_configs", topic=topic)
         return found["retention.ms"] == "1800000" and found["segment.bytes"] == "20000000"
 

@@ -1,7 +1,7 @@
 """Rows of the table in docs/compatibility.md about consumer groups; see `features`.
 
 A member is a consumer in a process of its own (`drivers/member.py`); its topic is written by the reference.
-Waits end with what all members had, and with the errors that their clients told.
+A wait that fails shows the state of all members.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Place = tuple[str, int, int]
 class Member:
     """A consumer of a group, of the client under test or another; a context manager that lets it leave."""
 
-    def __init__(self, bench: Bench, group: str, client: str | None = None, **wish: Any) -> None:
+    def __init__(self, bench: Bench, group: str, client: str | None = None, **settings: Any) -> None:
         self._bench = bench
         self._driver = bench.lend(client or bench.driver.name)
         self._left: dict[str, Any] | None = None
         try:
-            self._driver.ask("member_start", bootstrap=bench.bootstrap, group=group, **wish)
+            self._driver.ask("member_start", bootstrap=bench.bootstrap, group=group, **settings)
         except BaseException:
             bench.give_back(self._driver)
             raise
@@ -70,7 +70,7 @@ class Member:
                 self._bench.give_back(self._driver)
 
     def kill(self) -> None:
-        """SIGKILL to whatever is the member."""
+        """SIGKILL to the member's process."""
         self._left = self.status() | {"assigned": []}
         os.kill(self._driver.ask("member_pid"), signal.SIGKILL)
         self._driver.__exit__()
@@ -104,9 +104,9 @@ def wait_read(members: Sequence[Member], places: set[Place]) -> None:
 
 
 @contextmanager
-def joined(bench: Bench, count: int, group: str, **wish: Any) -> Iterator[list[Member]]:
+def joined(bench: Bench, count: int, group: str, **settings: Any) -> Iterator[list[Member]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(Member(bench, group, **wish)) for _ in range(count)]
+        yield [stack.enter_context(Member(bench, group, **settings)) for _ in range(count)]
 
 
 def all_of(topic: str, partitions: int) -> list[tuple[str, int]]:
@@ -114,7 +114,7 @@ def all_of(topic: str, partitions: int) -> list[tuple[str, int]]:
 
 
 def committed(bench: Bench, group: str, topic: str) -> dict[str, int]:
-    """What the reference is told."""
+    """As the reference reads them."""
     found: dict[str, int] = bench.ask_reference("group_offsets", group=group, topic=topic)
     return found
 
@@ -163,12 +163,12 @@ def eager(bench: Bench) -> None:
 @feature("groups: cooperative rebalancing")
 def cooperative(bench: Bench) -> None:
     topic, group = bench.topic(4), bench.name()
-    wish = {"topics": [topic], "strategy": "cooperative-sticky"}
-    with Member(bench, group, **wish) as first:
+    settings = {"topics": [topic], "strategy": "cooperative-sticky"}
+    with Member(bench, group, **settings) as first:
         wait_shared([first], all_of(topic, 4))
-        with Member(bench, group, **wish) as second:
+        with Member(bench, group, **settings) as second:
             wait_shared([first, second], all_of(topic, 4))
-            # Only what the other one got was taken away.
+            # Only the partitions of the other member were revoked.
             assert sorted(first.taken) == sorted(second.assigned)
             wait_read([first, second], written(bench, topic, 4, 5))
             kept = first.assigned
@@ -189,7 +189,7 @@ def static(bench: Bench) -> None:
         with Member(bench, group, topics=[topic], instance="one") as again:
             wait_shared([again, two], all_of(topic, 4))
             assert again.assigned == had
-            assert two.taken == taken, "the other one was made to join again"
+            assert two.taken == taken, "the other member had to rejoin"
 
 
 @feature("groups: a pattern, and a topic that is made later")

@@ -1,8 +1,8 @@
 """The tables of clients in docs/compatibility.md: the features each can use, the API versions it chose.
 
-    python -m tests.compat.table       # run the suite, and write the tables from what came out
+    python -m tests.compat.table       # run the suite, and write the tables from its outcome
 
-The tests compare what comes out with that page, cell by cell; so a table that is wrong fails `make test`.
+The tests compare each outcome with a cell of that page, so a wrong table fails `make test`.
 A cell is ``yes``, what was different, ``-`` (the client has no such function), or ``no``.
 """
 
@@ -48,7 +48,7 @@ def check(table: str, row: str, client: str, cell: str) -> None:
 
 
 def read(text: str, table: str) -> dict[str, dict[str, str]]:
-    """The table of this name in the page; empty if it has none."""
+    """The table of this name in the page; empty if it has no such table."""
     _, _, behind = text.partition(_BEGIN.format(table))
     lines = [line for line in behind.partition(_END.format(table))[0].splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -74,7 +74,7 @@ def write(text: str, table: str, rows: Table, clients: Sequence[str], corner: st
 
 
 def collect(folder: Path, order: Sequence[str]) -> dict[str, dict[str, dict[str, str]]]:
-    """Table → row → client → cell, of what the tests left; rows in this order, others by themselves."""
+    """Table → row → client → cell, from the files of the tests; rows in this order, others by number."""
     found: dict[str, dict[str, dict[str, str]]] = {FEATURES: {}, VERSIONS: {}}
     left = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     known = {row: position for position, row in enumerate(order)}

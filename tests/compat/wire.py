@@ -1,7 +1,7 @@
 """Kafka's wire format made by hand: no codec of ours, no client, so that nothing can be wrong twice.
 
-Only what the tests of the socket need, in versions without tagged fields (and one with). Blocking; whatever
-takes longer than the deadline fails the test.
+Only what the tests of the socket need, in versions without tagged fields (and one with). Blocking; a call
+beyond the deadline fails the test.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def fetch_request(
 
 
 class Reader:
-    """Reads what stands in a response, field by field."""
+    """Reads a response field by field."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._position = data, 0
@@ -128,7 +128,7 @@ class Connection(RawSocket):
         return Reader(self.receive_frame())
 
     def ask(self, data: bytes) -> Reader:
-        """Send a request; its response behind the correlation id."""
+        """Send a request; its response after the correlation id."""
         self.send(data)
         answer = self.receive()
         assert answer.take("i") == struct.unpack_from(">i", data, 8)[0], "the answer is to another request"

@@ -1,4 +1,4 @@
-"""What the tests of replicas share: partitions over a log in memory, and states from the controller."""
+"""Partitions over a log in memory, and states from the controller, for the tests of replicas."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Clock:
 
 
 class Fetchers:
-    """Remembers whom the manager was told to follow."""
+    """Remembers the leaders that the manager follows."""
 
     def __init__(self) -> None:
         self.followed: dict[TopicPartition, FollowedLeader] = {}
@@ -195,7 +195,7 @@ class Fetchers:
 
 
 class Settings:
-    """The least ISR of each topic, as the controller sent it; 1 where it said nothing."""
+    """min.insync.replicas of each topic as the controller sent it, 1 by default."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, int] = {}
@@ -227,7 +227,7 @@ def fatal(error: BaseException) -> None:
 
 
 class Managed:
-    """Broker 1's replica manager with everything around it; no thread runs, and time passes as told."""
+    """Broker 1's replica manager and its surroundings; no thread runs, and the test moves the clock."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class Managed:
         max_bytes: int = 1 << 20,
         partition: TopicPartition = TP,
     ) -> list[FetchResult]:
-        """A fetch; what it is answered with will be in the list."""
+        """A fetch; its answer will be in the list."""
         answers: list[FetchResult] = []
         item = fetch_item(partition, offset, epoch=epoch, max_bytes=max_bytes)
         params = fetch_params(

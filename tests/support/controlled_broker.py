@@ -1,4 +1,4 @@
-"""A broker as the controller sees it: it answers on a real socket, records what it is told, and can die."""
+"""A broker as the controller sees it: it answers on a real socket, records the requests, and can die."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class ControlledBroker:
-    """Listens on a port of its own, which nobody else gets while it is dead.
+    """Listens on a port that stays reserved while it is dead.
 
     `answer` may be replaced; it gives a response, or None to stay silent.
     """
@@ -39,11 +39,11 @@ class ControlledBroker:
         self._listener = self._listen()
 
     def accept(self, request: Any) -> Any:
-        """What a healthy broker of this epoch says."""
+        """The answer of a healthy broker of this epoch."""
         response = request.response_type
         if isinstance(request, ApiVersionsRequest):
             return response(error_code=0, api_keys=[])
-        # A later one is of a registration that its broker has not heard of yet.
+        # A higher epoch is of a registration that the broker does not know yet.
         if self.broker_epoch is not None and request.broker_epoch < self.broker_epoch:
             return response(error_code=int(ErrorCode.STALE_BROKER_EPOCH))
         return response(error_code=0)
@@ -52,7 +52,7 @@ class ControlledBroker:
         return [request for request in list(self.requests) if isinstance(request, kind)]
 
     def drop_connections(self) -> None:
-        """Reset what is connected and go on listening."""
+        """Reset all connections; the port still listens."""
         while self._connections:
             connection = self._connections.pop()
             try:
@@ -63,11 +63,11 @@ class ControlledBroker:
             connection.close()
 
     def die(self) -> None:
-        """As by SIGKILL: the port refuses, connections are reset. Dead ones stay dead."""
+        """As by SIGKILL: the port refuses, connections are reset. A second call does nothing."""
         if self._listener.fileno() == -1:
             return
         self._listener.shutdown(socket.SHUT_RDWR)
-        # It may have accepted one that is not in the list yet.
+        # It may have accepted a connection that is not in the list yet.
         self._accepting.join(DEADLINE_S)
         self._listener.close()
         self.drop_connections()
@@ -101,7 +101,7 @@ class ControlledBroker:
                 return
             self._connections.append(connection)
             self._spawn(self._serve, connection)
-            # Last: who waits for this may drop or end them all at once.
+            # Last: a test that waits for this may drop all connections at once.
             self.connections_made += 1
 
     def _serve(self, connection: socket.socket) -> None:
@@ -113,7 +113,7 @@ class ControlledBroker:
                     if len(payload) < size:
                         return
                     head = codec_msgpack.decode_request(memoryview(payload))
-                    # Before the request is seen: who sees it may change what the next ones get.
+                    # Before the request is recorded: a test that sees it may change the next answers.
                     answer = self.answer
                     self.requests.append(head.body)
                     response = answer(head.body)

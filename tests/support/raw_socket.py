@@ -1,4 +1,4 @@
-"""A blocking connection to a broker's port that carries frames and knows nothing of what is in them."""
+"""A blocking connection to a broker's port that sends and receives frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEADLINE_S = 20.0
 
 
 class RawSocket:
-    """What takes longer than the deadline fails the test. A context manager."""
+    """A context manager; a call beyond the deadline fails the test."""
 
     def __init__(self, host: str, port: int, *, receive_buffer_bytes: int | None = None) -> None:
         self.socket = socket.socket()

@@ -273,12 +273,12 @@ class Serving:
         self.logs.close(0)
 
     def process(self, request: Request) -> None:
-        """What a socket server calls."""
+        """Called by a socket server."""
         self._dispatch(request)
         self.managed.manager.wake_followers()
 
     def send(self, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Connection:
-        """A request comes in by a listener and runs, in whatever lanes it chooses."""
+        """Receive a request by a listener and run it in the lanes that it chooses."""
         return self.run(Connection.of(body, listener, version=version))
 
     def run(self, connection: Connection) -> Connection:

@@ -57,7 +57,7 @@ def echo(request: Request) -> None:
 
 
 class Client:
-    """A blocking connection; what takes longer than the deadline fails the test."""
+    """A blocking connection; a call beyond the deadline fails the test."""
 
     def __init__(self, port: int, receive_buffer_bytes: int | None = None) -> None:
         self.socket = socket.socket()
@@ -104,7 +104,7 @@ class Client:
 
 
 class Served:
-    """A running server, its clients, and the fatal errors that it told."""
+    """A running server, its clients, and its fatal errors."""
 
     def __init__(self, server: SocketServer, fatal: list[BaseException]) -> None:
         self.server = server
@@ -112,7 +112,7 @@ class Served:
         self.clients: list[Client] = []
 
     def refuses(self) -> bool:
-        """Whether nobody more is let in."""
+        """Whether the server accepts no more connections."""
         with socket.socket() as late:
             return late.connect_ex(("127.0.0.1", self.server.ports["PLAINTEXT"])) == errno.ECONNREFUSED
 

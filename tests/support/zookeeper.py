@@ -86,7 +86,7 @@ class Operation(NamedTuple):
 
 
 class SimZooKeeper:
-    """See the module. `now_ms` is the server's clock; the `hear` of each connection gets the changes."""
+    """`now_ms` is the server's clock; the `hear` of each connection gets the changes."""
 
     def __init__(self, now_ms: Callable[[], float] = lambda: 0.0) -> None:
         self._now_ms = now_ms

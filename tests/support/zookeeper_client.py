@@ -45,7 +45,7 @@ class Result:
 
 
 class SimKazooClient:
-    """See the module. `door` returns how the server can be reached now."""
+    """`door` returns how the server can be reached now."""
 
     def __init__(self, server: SimZooKeeper, door: Callable[[], Door], **_: Any) -> None:
         self._server = server

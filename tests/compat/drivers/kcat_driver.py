@@ -200,7 +200,7 @@ def describe_cluster(bootstrap: str) -> dict[str, Any]:
 
 
 class Load(ThreadedLoad):
-    """A kcat for each partition, that reads lines; what it wrote is known only when it has ended well."""
+    """A kcat for each partition, which reads lines; the outcome is known when it has ended."""
 
     def __init__(
         self, bootstrap: str, topic: str, partitions: int, interval_ms: float, idempotent: bool | None

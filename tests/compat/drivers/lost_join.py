@@ -10,7 +10,7 @@ def recall_lost_join(consumer: Any) -> None:
 
     Up to 3.0.12, a join that only new metadata asked for does not set ``rejoin_needed``. When `poll` ends
     between its JoinGroup and its SyncGroup, what the metadata asked for is fulfilled and nothing asks for
-    the outcome again: no assignment, and no heartbeat, for ever, with any broker (KAFKA-9815 is the
+    the outcome again: no assignment, and no heartbeat, without end, with any broker (KAFKA-9815 is the
     same in the Java client). Short polls on a busy machine meet it in one of twenty joins.
     """
     coordinator = consumer._coordinator

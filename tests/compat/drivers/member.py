@@ -87,7 +87,7 @@ class Member(ABC):
 
     @abstractmethod
     def commit(self, how: str) -> Awaitable[None] | None:
-        """Commit all that was read: ``sync``, or ``async`` and wait for what the client reports."""
+        """Commit all records read: ``sync``, or ``async`` and wait for the client's report."""
 
     @abstractmethod
     def stop(self) -> Awaitable[dict[str, Any]] | dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the drivers in Python share: commands as lines of JSON on stdin, one line of JSON back for each.
+"""The protocol of the drivers: commands as lines of JSON on stdin, one line of JSON back for each.
 
 A command is ``{"command": name, …arguments}``; its answer ``{"answer": …}``, or ``{"error": {"code", "name",
 "text"}}``, or ``{"unsupported": why}`` if the client cannot do it at all. Bytes travel as base64. Error
@@ -24,7 +24,7 @@ class Unsupported(Exception):
 
 
 class ClientError(Exception):
-    """What the client told the application went wrong."""
+    """An error that the client reported to the application."""
 
     def __init__(self, code: int, name: str, text: str) -> None:
         super().__init__(f"{name} ({code}): {text}")
