@@ -1,4 +1,4 @@
-"""A cluster of one fake broker with one topic, for the tests that need no more."""
+"""Fake clusters with one topic."""
 
 from __future__ import annotations
 
@@ -14,4 +14,12 @@ async def cluster() -> AsyncIterator[FakeCluster]:
     """One broker with the topic "t" of one partition."""
     async with FakeCluster() as cluster:
         cluster.add_topic("t")
+        yield cluster
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[FakeCluster]:
+    """Two brokers, the first of which leads the only partition of the topic "t"."""
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
         yield cluster

@@ -161,20 +161,18 @@ async def test_old_metadata_is_refreshed_by_itself() -> None:
         cluster.close()
 
 
-async def test_a_lost_broker_is_noticed_and_another_one_asked() -> None:
-    async with FakeCluster(2) as fake:
-        fake.add_topic("t", 1, leaders=[1])
-        cluster = Cluster(config_of(fake, retry_backoff_ms=5))
-        await cluster.start()
-        await cluster.topic("t", 1_000)
-        await fake.brokers[1].stop()
-        fake.hidden_nodes.add(1)
-        fake.move_leader("t", 0, 2)
-        with pytest.raises(ConnectionClosed):
-            await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
-        assert cluster.leader_for(T0) is None
-        assert (await cluster.leader(T0, 5_000)).node_id == 2
-        cluster.close()
+async def test_a_lost_broker_is_noticed_and_another_one_asked(pair: FakeCluster) -> None:
+    cluster = Cluster(config_of(pair, retry_backoff_ms=5))
+    await cluster.start()
+    await cluster.topic("t", 1_000)
+    await pair.brokers[1].stop()
+    pair.hidden_nodes.add(1)
+    pair.move_leader("t", 0, 2)
+    with pytest.raises(ConnectionClosed):
+        await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
+    assert cluster.leader_for(T0) is None
+    assert (await cluster.leader(T0, 5_000)).node_id == 2
+    cluster.close()
 
 
 async def test_a_silent_broker_is_overtaken() -> None:

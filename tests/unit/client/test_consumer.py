@@ -208,17 +208,15 @@ async def test_the_leader_is_followed_through_every_refusal() -> None:
                 await cluster.notify()
 
 
-async def test_a_dead_leader_is_replaced() -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        fill(cluster.partition("t"), 0, 10)
-        async with reading(cluster) as consumer:
-            assert await read(consumer, 10) == values(0, 10)
-            await cluster.brokers[1].stop()
-            cluster.hidden_nodes.add(1)
-            cluster.move_leader("t", 0, 2)
-            fill(cluster.partition("t"), 10, 20)
-            assert await read(consumer, 10) == values(10, 20)
+async def test_a_dead_leader_is_replaced(pair: FakeCluster) -> None:
+    fill(pair.partition("t"), 0, 10)
+    async with reading(pair) as consumer:
+        assert await read(consumer, 10) == values(0, 10)
+        await pair.brokers[1].stop()
+        pair.hidden_nodes.add(1)
+        pair.move_leader("t", 0, 2)
+        fill(pair.partition("t"), 10, 20)
+        assert await read(consumer, 10) == values(10, 20)
 
 
 async def test_prefetch_stops_at_its_bound_and_goes_on_when_there_is_room(cluster: FakeCluster) -> None:

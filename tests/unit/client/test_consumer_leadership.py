@@ -162,66 +162,58 @@ async def lose(cluster: FakeCluster, end: int, grow_to: int) -> None:
 
 @pytest.mark.parametrize("grow_to", [10, 20, 40])
 async def test_after_an_unclean_election_reading_goes_on_where_the_histories_diverge(
-    grow_to: int, caplog: pytest.LogCaptureFixture
+    grow_to: int, caplog: pytest.LogCaptureFixture, pair: FakeCluster
 ) -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        fill(cluster.partition("t"), 0, 30)
-        async with reading(cluster) as consumer:
-            assert await read(consumer, 30) == values(0, 30)
-            await lose(cluster, 10, grow_to)
-            await until(lambda: "diverges at offset 10" in caplog.text)
-            fill(cluster.partition("t"), 2_000, 2_010)
-            await cluster.notify()
-            expected = values(1_010, 1_000 + grow_to) + values(2_000, 2_010)
-            assert await read(consumer, len(expected)) == expected
+    fill(pair.partition("t"), 0, 30)
+    async with reading(pair) as consumer:
+        assert await read(consumer, 30) == values(0, 30)
+        await lose(pair, 10, grow_to)
+        await until(lambda: "diverges at offset 10" in caplog.text)
+        fill(pair.partition("t"), 2_000, 2_010)
+        await pair.notify()
+        expected = values(1_010, 1_000 + grow_to) + values(2_000, 2_010)
+        assert await read(consumer, len(expected)) == expected
 
 
-async def test_without_a_reset_a_truncation_is_an_error_until_a_seek() -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        fill(cluster.partition("t"), 0, 30)
-        settings = {**EARLIEST, "auto_offset_reset": "none"}
-        async with reading(cluster, **settings) as consumer:
-            consumer.seek(T0, 0)
-            assert await read(consumer, 30) == values(0, 30)
-            await lose(cluster, 10, 40)
-            with pytest.raises(LogTruncated, match="read to offset 30 in leader epoch 0") as truncation:
-                await consumer.poll(10_000)
-            assert truncation.value.divergent_offset == 10
-            assert await consumer.position(T0) == 30
-            consumer.seek(T0, 10)
-            assert await read(consumer, 30) == values(1_010, 1_040)
+async def test_without_a_reset_a_truncation_is_an_error_until_a_seek(pair: FakeCluster) -> None:
+    fill(pair.partition("t"), 0, 30)
+    settings = {**EARLIEST, "auto_offset_reset": "none"}
+    async with reading(pair, **settings) as consumer:
+        consumer.seek(T0, 0)
+        assert await read(consumer, 30) == values(0, 30)
+        await lose(pair, 10, 40)
+        with pytest.raises(LogTruncated, match="read to offset 30 in leader epoch 0") as truncation:
+            await consumer.poll(10_000)
+        assert truncation.value.divergent_offset == 10
+        assert await consumer.position(T0) == 30
+        consumer.seek(T0, 10)
+        assert await read(consumer, 30) == values(1_010, 1_040)
 
 
 async def test_truncated_records_that_were_only_fetched_ahead_are_replaced_silently(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, pair: FakeCluster
 ) -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        fill(cluster.partition("t"), 0, 30)
-        settings = {**EARLIEST, "auto_offset_reset": "none"}
-        async with reading(cluster, **settings) as consumer:
-            consumer.seek(T0, 0)
-            await until(lambda: consumer._assignment.states[T0].fetch_offset == 30)
-            assert [record.value for record in await consumer.poll(10_000, 10)] == values(0, 10)
-            await lose(cluster, 20, 40)
-            await until(lambda: consumer._assignment.states[T0].checked_epoch == 1)
-            assert await read(consumer, 30) == values(10, 20) + values(1_020, 1_040)
-        assert "diverges" not in caplog.text
+    fill(pair.partition("t"), 0, 30)
+    settings = {**EARLIEST, "auto_offset_reset": "none"}
+    async with reading(pair, **settings) as consumer:
+        consumer.seek(T0, 0)
+        await until(lambda: consumer._assignment.states[T0].fetch_offset == 30)
+        assert [record.value for record in await consumer.poll(10_000, 10)] == values(0, 10)
+        await lose(pair, 20, 40)
+        await until(lambda: consumer._assignment.states[T0].checked_epoch == 1)
+        assert await read(consumer, 30) == values(10, 20) + values(1_020, 1_040)
+    assert "diverges" not in caplog.text
 
 
-async def test_records_handed_out_one_by_one_are_not_lost_by_a_later_truncation() -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        fill(cluster.partition("t"), 0, 30)
-        async with reading(cluster) as consumer:
-            await until(lambda: consumer._assignment.states[T0].fetch_offset == 30)
-            found = [(await consumer.getone()).value for _ in range(5)]
-            await lose(cluster, 10, 40)
-            await until(lambda: consumer._assignment.states[T0].checked_epoch == 1)
-            found += [(await consumer.getone()).value for _ in range(35)]
-            assert found == values(0, 10) + values(1_010, 1_040)
+async def test_records_handed_out_one_by_one_are_not_lost_by_a_later_truncation(pair: FakeCluster) -> None:
+    fill(pair.partition("t"), 0, 30)
+    async with reading(pair) as consumer:
+        await until(lambda: consumer._assignment.states[T0].fetch_offset == 30)
+        found = [(await consumer.getone()).value for _ in range(5)]
+        await lose(pair, 10, 40)
+        await until(lambda: consumer._assignment.states[T0].checked_epoch == 1)
+        found += [(await consumer.getone()).value for _ in range(35)]
+        assert found == values(0, 10) + values(1_010, 1_040)
 
 
 async def test_a_leader_change_without_loss_costs_one_question_and_no_record(

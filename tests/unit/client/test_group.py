@@ -54,12 +54,21 @@ def consumer_of(coordinator: FakeCoordinator, **settings: Any) -> Consumer:
 
 
 @asynccontextmanager
+async def subscriber_of(
+    coordinator: FakeCoordinator, listener: RebalanceListener | None = None, **settings: Any
+) -> AsyncIterator[Consumer]:
+    """A consumer that has subscribed to "t"."""
+    async with consumer_of(coordinator, **settings) as consumer:
+        consumer.subscribe("t", listener=listener)
+        yield consumer
+
+
+@asynccontextmanager
 async def member_of(
     coordinator: FakeCoordinator, listener: RebalanceListener | None = None, **settings: Any
 ) -> AsyncIterator[Consumer]:
     """A member that has all six partitions."""
-    async with consumer_of(coordinator, **settings) as consumer:
-        consumer.subscribe("t", listener=listener)
+    async with subscriber_of(coordinator, listener, **settings) as consumer:
         await poll_until(lambda: shares(consumer) == [6], consumer)
         yield consumer
 
@@ -98,8 +107,7 @@ async def test_a_lone_member_gets_all_partitions_and_leaves_when_it_closes(
     coordinator: FakeCoordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t", 2), 0, 20)
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe(["t"])
+    async with subscriber_of(coordinator) as consumer:
         assert await read(consumer, 20) == values(0, 20)
         assert consumer.assignment() == set(P)
         assert consumer.subscription() == {"t"}
@@ -113,9 +121,7 @@ async def test_members_share_partitions_and_take_over_those_of_a_leaving_member(
     coordinator: FakeCoordinator, strategy: str
 ) -> None:
     settings = {"partition_assignment_strategy": strategy}
-    async with consumer_of(coordinator, **settings) as first:
-        first.subscribe("t")
-        await poll_until(lambda: shares(first) == [6], first)
+    async with member_of(coordinator, **settings) as first:
         async with (
             consumer_of(coordinator, **settings) as second,
             consumer_of(coordinator, **settings) as third,
@@ -153,13 +159,10 @@ async def test_a_member_revokes(
 async def test_a_cooperative_member_keeps_reading_partitions_that_it_keeps(
     coordinator: FakeCoordinator,
 ) -> None:
-    async with consumer_of(coordinator, **COOPERATIVE) as first:
-        first.subscribe("t")
-        await poll_until(lambda: shares(first) == [6], first)
+    async with member_of(coordinator, **COOPERATIVE) as first:
         # The new member is slow to sync, so that the rebalance does not end meanwhile.
         gate = coordinator.cluster.brokers[1].gate(ApiKey.SYNC_GROUP)
-        async with consumer_of(coordinator, **COOPERATIVE) as second:
-            second.subscribe("t")
+        async with subscriber_of(coordinator, **COOPERATIVE) as second:
             await second.poll(0)
             await poll_until(lambda: coordinator.group("g").state == "CompletingRebalance", first, second)
             fill(coordinator.cluster.partition("t", 0), 0, 10)
@@ -171,8 +174,7 @@ async def test_a_cooperative_member_keeps_reading_partitions_that_it_keeps(
 
 async def test_the_next_member_starts_at_the_committed_offsets(coordinator: FakeCoordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
-    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator, enable_auto_commit=False) as consumer:
         await read(consumer, 10, max_records=10)
         await consumer.commit()
         await read(consumer, 10, max_records=10)
@@ -183,8 +185,7 @@ async def test_the_next_member_starts_at_the_committed_offsets(coordinator: Fake
         assert found[P[1]] is not None
         assert found[P[1]].offset == 0
         assert (await consumer.committed([("t", 9)])) == {("t", 9): None}
-    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator, enable_auto_commit=False) as consumer:
         assert await read(consumer, 20) == values(10, 30)
 
 
@@ -205,8 +206,7 @@ async def test_an_automatic_commit_never_covers_records_that_were_not_handed_out
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     seen = 0
-    async with consumer_of(coordinator, auto_commit_interval_ms=0) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator, auto_commit_interval_ms=0) as consumer:
         async for _ in consumer:
             committed = coordinator.group("g").offsets.get(("t", 0), (0,))[0]
             assert committed <= seen
@@ -226,8 +226,7 @@ async def test_a_failure_in_the_body_leaves_the_group_and_commits_nothing(
     fill(coordinator.cluster.partition("t"), 0, 30)
 
     async def body() -> None:
-        async with consumer_of(coordinator) as consumer:
-            consumer.subscribe("t")
+        async with subscriber_of(coordinator) as consumer:
             await read(consumer, 10)
             raise ZeroDivisionError
 
@@ -247,8 +246,7 @@ async def test_a_member_that_is_cancelled_while_it_waits_commits_handed_out_reco
     seen: list[int] = []
 
     async def body() -> None:
-        async with consumer_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
-            consumer.subscribe("t")
+        async with subscriber_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
             # The timeout turns the cancellation into another error.
             async with asyncio.timeout(None) as timeout:
                 while way == "poll":
@@ -275,8 +273,7 @@ async def test_a_member_that_is_cancelled_at_work_on_a_record_commits_nothing(
     at_work = asyncio.Event()
 
     async def body() -> None:
-        async with consumer_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
-            consumer.subscribe("t")
+        async with subscriber_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
             async for record in consumer:
                 if record.offset == 5:
                     at_work.set()
@@ -324,8 +321,7 @@ async def test_an_evicted_member_loses_its_partitions_and_rejoins(
 
 async def test_the_coordinator_is_followed_when_it_moves(coordinator: FakeCoordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 10)
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator) as consumer:
         await read(consumer, 10)
         coordinator.move(2)
         await consumer.commit()
@@ -366,8 +362,7 @@ async def test_a_member_that_was_evicted_while_it_joined_rejoins(coordinator: Fa
 async def test_a_full_group_is_an_error_and_the_next_poll_retries(coordinator: FakeCoordinator) -> None:
     broker = coordinator.cluster.brokers[1]
     broker.script(ApiKey.JOIN_GROUP, lambda _: JoinGroupResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator) as consumer:
         with pytest.raises(ApiError) as refused:
             await consumer.poll(10_000)
         assert refused.value.code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -389,16 +384,13 @@ async def test_a_fenced_static_member_gets_an_error_from_every_poll(coordinator:
 
 
 async def test_a_static_member_does_not_leave_and_keeps_its_partitions(coordinator: FakeCoordinator) -> None:
-    async with consumer_of(coordinator, group_instance_id="a") as other:
-        other.subscribe("t")
-        async with consumer_of(coordinator, group_instance_id="b") as consumer:
-            consumer.subscribe("t")
+    async with subscriber_of(coordinator, group_instance_id="a") as other:
+        async with subscriber_of(coordinator, group_instance_id="b") as consumer:
             await poll_until(lambda: shares(other, consumer) == [3, 3], other, consumer)
             held = consumer.assignment()
         assert len(coordinator.group("g").members) == 2
         assert not coordinator.cluster.requests(ApiKey.LEAVE_GROUP)
-        async with consumer_of(coordinator, group_instance_id="b") as consumer:
-            consumer.subscribe("t")
+        async with subscriber_of(coordinator, group_instance_id="b") as consumer:
             await poll_until(lambda: shares(other, consumer) == [3, 3], other, consumer)
             assert consumer.assignment() == held
 
@@ -459,8 +451,7 @@ async def test_poll_raises_the_exception_of_a_listener_and_the_member_stays(
         def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
             raise ZeroDivisionError
 
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t", listener=Failing())
+    async with subscriber_of(coordinator, listener=Failing()) as consumer:
         with pytest.raises(ZeroDivisionError):
             await consumer.poll(10_000)
         assert len(consumer.assignment()) == 6
@@ -477,8 +468,7 @@ async def test_a_listener_may_commit_and_seek(coordinator: FakeCoordinator) -> N
         async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
             await consumer.commit({P[0]: 25})
 
-    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
-        consumer.subscribe("t", listener=Busy())
+    async with subscriber_of(coordinator, listener=Busy(), enable_auto_commit=False) as consumer:
         assert await read(consumer, 10) == values(20, 30)
     assert coordinator.group("g").offsets["t", 0][0] == 25
 
@@ -493,8 +483,7 @@ async def test_a_poll_that_is_cancelled_in_a_rebalance_loses_no_partition(
                 await asyncio.Event().wait()
 
     begun = asyncio.Event()
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t", listener=Slow())
+    async with subscriber_of(coordinator, listener=Slow()) as consumer:
         polling = asyncio.create_task(consumer.poll(10_000))
         await begun.wait()
         polling.cancel()
@@ -519,8 +508,7 @@ async def test_revoked_partitions_are_committed_once_however_short_the_poll(
         raise RequestTimedOutLocally("the coordinator is silent")
 
     settings = {"partition_assignment_strategy": strategy, "auto_commit_interval_ms": 600_000}
-    async with consumer_of(coordinator, session_timeout_ms=600_000, **settings) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator, session_timeout_ms=600_000, **settings) as consumer:
         assert await read(consumer, 10) == values(0, 10)
         monkeypatch.setattr(GroupCommits, "commit", times_out)
         consumer.subscribe("other")

@@ -59,6 +59,17 @@ async def send_numbers(producer: Producer, count: int, first: int = 0) -> list[A
     return [await producer.send("t", number(value), partition=0) for value in range(first, first + count)]
 
 
+async def send_five_batches(
+    producer: Producer, broker: FakeBroker, first_answer: Callable[[Any], Any]
+) -> tuple[asyncio.Event, list[Any]]:
+    """Five batches are in flight; the broker answers them once the gate is open."""
+    gate = broker.gate(ApiKey.PRODUCE)
+    broker.script(ApiKey.PRODUCE, first_answer)
+    futures = await send_numbers(producer, 10)
+    await until(lambda: len(pipeline_of(producer).batches) == 5)
+    return gate, futures
+
+
 async def test_batches_carry_the_producers_id_and_rising_numbers(cluster: FakeCluster) -> None:
     async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
         await send_numbers(producer, 6)
@@ -105,10 +116,7 @@ async def test_batches_after_a_refused_one_are_retried_in_order(cluster: FakeClu
     broker = cluster.brokers[1]
     async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
         await producer.send_and_wait("t", b"first")
-        gate = broker.gate(ApiKey.PRODUCE)
-        broker.script(ApiKey.PRODUCE, refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
-        futures = await send_numbers(producer, 10)
-        await until(lambda: len(pipeline_of(producer).batches) == 5)
+        gate, futures = await send_five_batches(producer, broker, refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
         gate.set()
         assert [(await future).offset for future in futures] == list(range(1, 11))
         assert pipeline_of(producer).phase is Phase.STEADY
@@ -123,10 +131,9 @@ async def test_a_topic_that_is_recreated_while_batches_are_in_flight_has_all_ack
     broker = cluster.brokers[1]
     async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
         await producer.send_and_wait("t", b"first")
-        gate = broker.gate(ApiKey.PRODUCE)
-        broker.script(ApiKey.PRODUCE, refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        futures = await send_numbers(producer, 10)
-        await until(lambda: len(pipeline_of(producer).batches) == 5)
+        gate, futures = await send_five_batches(
+            producer, broker, refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        )
         cluster.partition("t").truncate(0)
         gate.set()
         offsets = [(await future).offset for future in futures]
@@ -137,32 +144,29 @@ async def test_a_topic_that_is_recreated_while_batches_are_in_flight_has_all_ack
     assert Counter(written) == Counter(map(number, range(11)))
 
 
-async def test_a_broker_that_hangs_is_left_when_another_leads_and_nothing_is_written_twice() -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        settings = {**SMALL, "request_timeout_ms": 60_000, "delivery_timeout_ms": 120_000}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            await producer.send_and_wait("t", b"first")
-            gates = [cluster.brokers[1].gate(api) for api in (ApiKey.PRODUCE, ApiKey.METADATA)]
-            futures = await send_numbers(producer, 10)
-            await until(lambda: len(pipeline_of(producer).batches) == 5)
-            # It stays among the live brokers.
-            cluster.move_leader("t", 0, 2)
-            assert [(await future).offset for future in futures] == list(range(1, 11))
-            for gate in gates:
-                gate.set()
-            await producer.send_and_wait("t", b"last")
-        assert cluster.partition("t").values() == [b"first", *map(number, range(10)), b"last"]
+async def test_a_broker_that_hangs_is_left_when_another_leads_and_nothing_is_written_twice(
+    pair: FakeCluster,
+) -> None:
+    settings = {**SMALL, "request_timeout_ms": 60_000, "delivery_timeout_ms": 120_000}
+    async with Producer(bootstrap_servers=pair.bootstrap, **settings) as producer:
+        await producer.send_and_wait("t", b"first")
+        gates = [pair.brokers[1].gate(api) for api in (ApiKey.PRODUCE, ApiKey.METADATA)]
+        futures = await send_numbers(producer, 10)
+        await until(lambda: len(pipeline_of(producer).batches) == 5)
+        # It stays among the live brokers.
+        pair.move_leader("t", 0, 2)
+        assert [(await future).offset for future in futures] == list(range(1, 11))
+        for gate in gates:
+            gate.set()
+        await producer.send_and_wait("t", b"last")
+    assert pair.partition("t").values() == [b"first", *map(number, range(10)), b"last"]
 
 
 async def test_a_batch_that_is_refused_for_good_leaves_no_gap(cluster: FakeCluster) -> None:
     broker = cluster.brokers[1]
     async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
         await producer.send_and_wait("t", b"first")
-        gate = broker.gate(ApiKey.PRODUCE)
-        broker.script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
-        futures = await send_numbers(producer, 10)
-        await until(lambda: len(pipeline_of(producer).batches) == 5)
+        gate, futures = await send_five_batches(producer, broker, refuse(ErrorCode.INVALID_RECORD))
         gate.set()
         with pytest.raises(ApiError, match="INVALID_RECORD"):
             await futures[0]
@@ -320,17 +324,15 @@ async def test_without_a_producer_id_records_wait_and_then_go() -> None:
             assert (await producer.send_and_wait("t", b"1")).offset == 0
 
 
-async def test_a_producer_id_does_not_wait_for_a_broker_that_hangs() -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        gate = cluster.brokers[2].gate(ApiKey.INIT_PRODUCER_ID)
-        # Brokers are asked in any order: one of several producers asks the hung one first.
-        while not any(api == ApiKey.INIT_PRODUCER_ID for api, _ in cluster.brokers[2].received):
-            settings = {"request_timeout_ms": 600_000, "delivery_timeout_ms": 600_000}
-            async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-                async with asyncio.timeout(DEADLINE_S):
-                    await producer.send_and_wait("t", b"1")
-        gate.set()
+async def test_a_producer_id_does_not_wait_for_a_broker_that_hangs(pair: FakeCluster) -> None:
+    gate = pair.brokers[2].gate(ApiKey.INIT_PRODUCER_ID)
+    # Brokers are asked in any order: one of several producers asks the hung one first.
+    while not any(api == ApiKey.INIT_PRODUCER_ID for api, _ in pair.brokers[2].received):
+        settings = {"request_timeout_ms": 600_000, "delivery_timeout_ms": 600_000}
+        async with Producer(bootstrap_servers=pair.bootstrap, **settings) as producer:
+            async with asyncio.timeout(DEADLINE_S):
+                await producer.send_and_wait("t", b"1")
+    gate.set()
 
 
 async def test_a_refused_producer_id_fails_waiting_records_and_is_requested_again(

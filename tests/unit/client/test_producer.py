@@ -197,15 +197,13 @@ async def test_the_result_of_a_custom_partitioner_is_checked() -> None:
                 await producer.send("t", b"x")
 
 
-async def test_a_wrong_leader_is_replaced_by_the_right_one() -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            await producer.send_and_wait("t", b"1")
-            cluster.move_leader("t", 0, 2)
-            assert (await producer.send_and_wait("t", b"2")).offset == 1
-        refused = [body for api, body in cluster.brokers[1].received if api == ApiKey.PRODUCE]
-        assert len(refused) == 2
+async def test_a_wrong_leader_is_replaced_by_the_right_one(pair: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=pair.bootstrap, **QUICK) as producer:
+        await producer.send_and_wait("t", b"1")
+        pair.move_leader("t", 0, 2)
+        assert (await producer.send_and_wait("t", b"2")).offset == 1
+    refused = [body for api, body in pair.brokers[1].received if api == ApiKey.PRODUCE]
+    assert len(refused) == 2
 
 
 async def test_the_first_record_of_a_topic_asks_about_it_once(cluster: FakeCluster) -> None:
@@ -228,20 +226,18 @@ async def test_after_the_leaders_death_the_next_leader_gets_the_records() -> Non
             assert (await future).offset == 1
 
 
-async def test_requests_to_a_stopped_broker_end_when_the_cluster_drops_it() -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        settings = {"request_timeout_ms": 60_000, "retry_backoff_ms": 5}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            await producer.send_and_wait("t", b"1")
-            for api in (ApiKey.PRODUCE, ApiKey.METADATA):
-                cluster.brokers[1].gate(api)
-            future = await producer.send("t", b"2")
-            await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) == 2)
-            cluster.hidden_nodes.add(1)
-            cluster.move_leader("t", 0, 2)
-            assert (await future).offset == 1
-        assert cluster.partition("t").values() == [b"1", b"2"]
+async def test_requests_to_a_stopped_broker_end_when_the_cluster_drops_it(pair: FakeCluster) -> None:
+    settings = {"request_timeout_ms": 60_000, "retry_backoff_ms": 5}
+    async with Producer(bootstrap_servers=pair.bootstrap, **settings) as producer:
+        await producer.send_and_wait("t", b"1")
+        for api in (ApiKey.PRODUCE, ApiKey.METADATA):
+            pair.brokers[1].gate(api)
+        future = await producer.send("t", b"2")
+        await until(lambda: len(pair.requests(ApiKey.PRODUCE)) == 2)
+        pair.hidden_nodes.add(1)
+        pair.move_leader("t", 0, 2)
+        assert (await future).offset == 1
+    assert pair.partition("t").values() == [b"1", b"2"]
 
 
 async def test_an_error_that_no_retry_cures_reaches_the_future_at_once(cluster: FakeCluster) -> None:

@@ -52,21 +52,19 @@ async def test_every_batch_of_the_range_comes_once_and_in_order(fetch_max_bytes:
         cluster.close()
 
 
-async def test_the_leader_is_followed() -> None:
-    async with FakeCluster(2) as fake:
-        fake.add_topic("t", 1, leaders=[1])
-        fill(fake.partition("t"), 0, 100)
-        cluster = await started(fake)
-        found = []
-        async for piece in read_range(cluster, T0, 0, 100, fetch_max_bytes=200):
-            found += [header.base_offset for _, header in iter_batches(piece)]
-            if len(found) == 3:
-                fake.move_leader("t", 0, 2)
-            if len(found) == 6:
-                fake.brokers[2].drop_connections()
-        assert found == list(range(0, 100, 10))
-        assert any(api == ApiKey.FETCH for api, _ in fake.brokers[2].received)
-        cluster.close()
+async def test_the_leader_is_followed(pair: FakeCluster) -> None:
+    fill(pair.partition("t"), 0, 100)
+    cluster = await started(pair)
+    found = []
+    async for piece in read_range(cluster, T0, 0, 100, fetch_max_bytes=200):
+        found += [header.base_offset for _, header in iter_batches(piece)]
+        if len(found) == 3:
+            pair.move_leader("t", 0, 2)
+        if len(found) == 6:
+            pair.brokers[2].drop_connections()
+    assert found == list(range(0, 100, 10))
+    assert any(api == ApiKey.FETCH for api, _ in pair.brokers[2].received)
+    cluster.close()
 
 
 async def test_an_offset_below_the_log_start_is_an_error_that_names_it() -> None:
@@ -100,18 +98,16 @@ async def test_an_impossible_range_is_refused(start: int, end: int) -> None:
         cluster.close()
 
 
-async def test_a_leader_that_hangs_is_left_when_another_leads() -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        fill(cluster.partition("t"), 0, 30)
-        client = await started(cluster)
-        for api in (ApiKey.FETCH, ApiKey.METADATA):
-            cluster.brokers[1].gate(api)
-        pieces = read_range(client, T0, 0, 30)
-        reading = asyncio.create_task(anext(pieces))
-        await until(lambda: cluster.requests(ApiKey.FETCH))
-        # It stays among the live brokers.
-        cluster.move_leader("t", 0, 2)
-        assert len(await reading)
-        await pieces.aclose()
-        client.close()
+async def test_a_leader_that_hangs_is_left_when_another_leads(pair: FakeCluster) -> None:
+    fill(pair.partition("t"), 0, 30)
+    client = await started(pair)
+    for api in (ApiKey.FETCH, ApiKey.METADATA):
+        pair.brokers[1].gate(api)
+    pieces = read_range(client, T0, 0, 30)
+    reading = asyncio.create_task(anext(pieces))
+    await until(lambda: pair.requests(ApiKey.FETCH))
+    # It stays among the live brokers.
+    pair.move_leader("t", 0, 2)
+    assert len(await reading)
+    await pieces.aclose()
+    client.close()

@@ -391,6 +391,3 @@ def test_a_message_that_no_peer_would_take_is_not_sent() -> None:
     request = DeleteTopicsRequest(topic_names=["t" * 1_000_000] * 9, timeout_ms=0)
     with pytest.raises(MessageTooComplex, match="without its records"):
         encode_request(1, "c", request)
-
-
-# ---- the generated code

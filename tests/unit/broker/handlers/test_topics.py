@@ -142,10 +142,15 @@ def test_a_full_queue_of_slow_work_closes_the_connection(serving: Serving, send:
 # Deleting
 
 
-def test_a_deletion_is_answered_when_the_metadata_no_longer_has_the_topic(serving: Serving) -> None:
+def begin_deletion(serving: Serving) -> Connection:
+    """The controller deletes a topic that the metadata has."""
     serving.managed.metadata.update(metadata(LIVE, led_by(1)))
     serving.topics.deleted = [deleted()]
-    connection = delete(serving)
+    return delete(serving)
+
+
+def test_a_deletion_is_answered_when_the_metadata_no_longer_has_the_topic(serving: Serving) -> None:
+    connection = begin_deletion(serving)
     serving.managed.metadata.update(metadata(LIVE))
     assert not connection.is_answered
     serving.managed.metadata.update(metadata(LIVE, led_by(-2)))
@@ -153,17 +158,13 @@ def test_a_deletion_is_answered_when_the_metadata_no_longer_has_the_topic(servin
 
 
 def test_a_deletion_does_not_wait_for_a_recreated_topic(serving: Serving) -> None:
-    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
-    serving.topics.deleted = [deleted()]
-    connection = delete(serving)
+    connection = begin_deletion(serving)
     serving.managed.metadata.update(metadata(LIVE, led_by(1), topic_id=uuid.UUID(int=9)))
     assert codes(connection) == [ErrorCode.NONE]
 
 
 def test_at_the_deadline_a_deletion_is_under_way(serving: Serving) -> None:
-    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
-    serving.topics.deleted = [deleted()]
-    connection = delete(serving)
+    connection = begin_deletion(serving)
     expire(serving, after_ms=60_001)
     assert codes(connection) == [ErrorCode.REQUEST_TIMED_OUT]
     assert "under way" in connection.response.responses[0].error_message
@@ -230,10 +231,15 @@ def add_partitions(serving: Serving, *, validate_only: bool = False) -> Connecti
     )
 
 
-def test_partitions_are_added_when_each_has_a_leader(serving: Serving) -> None:
+def begin_growth(serving: Serving) -> Connection:
+    """The controller adds a partition to a topic that the metadata has."""
     serving.managed.metadata.update(metadata(LIVE, led_by(1)))
     serving.topics.grown = [grown()]
-    connection = add_partitions(serving)
+    return add_partitions(serving)
+
+
+def test_partitions_are_added_when_each_has_a_leader(serving: Serving) -> None:
+    connection = begin_growth(serving)
     assert serving.topics.asked == [([("topic", 2)], False)]
     assert not connection.is_answered
     serving.managed.metadata.update(metadata(LIVE, led_by(1), led_by(-1, index=1)))
@@ -244,9 +250,7 @@ def test_partitions_are_added_when_each_has_a_leader(serving: Serving) -> None:
 
 
 def test_partitions_without_a_leader_at_the_deadline_are_added_all_the_same(serving: Serving) -> None:
-    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
-    serving.topics.grown = [grown()]
-    connection = add_partitions(serving)
+    connection = begin_growth(serving)
     expire(serving, after_ms=60_001)
     [result] = connection.response.results
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT

@@ -100,6 +100,12 @@ class Broker(Managed):
         self.replicas.append(acks, 30_000, [(name, parse_produced(a_batch()))], responses.extend)
         return responses
 
+    def lose_first_dir(self) -> None:
+        """An append finds its disk full."""
+        self.full.add(self.dirs[0])
+        self.append(T2)
+        assert self.replicas.disk_failures.work_off()
+
     def read(self, name: TopicPartition, *, follower: int = -1) -> list[FetchResult]:
         """A fetch that may wait."""
         return self.fetch(0, replica=follower, max_wait_ms=30_000, broker_epoch=-1, partition=name)
@@ -171,9 +177,7 @@ def test_all_that_waits_on_a_lost_partition_is_answered(broker: Broker) -> None:
     followed = broker.read(T2, follower=OTHER)
     consumed = broker.read(T2)
     assert (waiting, followed, consumed) == ([], [], [])
-    broker.full.add(broker.dirs[0])
-    broker.append(T2)
-    broker.replicas.disk_failures.work_off()
+    broker.lose_first_dir()
     assert [outcome.error_code for outcome in waiting] == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert [found.outcomes[0].error for found in (*followed, *consumed)] == [
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -185,9 +189,7 @@ def test_a_follower_is_followed_no_longer_and_holds_no_role(broker: Broker) -> N
     assert broker.lead(T0, T1, leader=OTHER) == []
     assert set(broker.fetchers.followed) == {T0, T1}
     partition = broker.replicas.partition(T0)
-    broker.full.add(broker.dirs[0])
-    broker.append(T2)
-    broker.replicas.disk_failures.work_off()
+    broker.lose_first_dir()
     assert set(broker.fetchers.followed) == {T1}
     with pytest.raises(ApiError) as caught:
         partition.follower_position(LeaderEpoch(broker.epoch))
@@ -252,9 +254,7 @@ def test_a_dir_that_fails_in_a_pass_is_lost_the_same_way(
 
 
 def test_the_controller_learns_which_replicas_are_lost_from_the_answers(broker: Broker) -> None:
-    broker.full.add(broker.dirs[0])
-    broker.append(T0)
-    broker.replicas.disk_failures.work_off()
+    broker.lose_first_dir()
     lost = ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.lead(T0, T1, T2, is_new=False) == [lost, lost]
     assert broker.replicas.partition(T1).leader_epoch == broker.epoch
@@ -304,9 +304,7 @@ def test_a_role_refused_for_lack_of_descriptors_is_requested_again(
 
 
 def test_a_lost_replica_cannot_be_deleted(broker: Broker) -> None:
-    broker.full.add(broker.dirs[0])
-    broker.append(T0)
-    broker.replicas.disk_failures.work_off()
+    broker.lose_first_dir()
     [error] = broker.delete(T0)
     assert error is ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.delete(T1) == []
@@ -387,9 +385,7 @@ def test_without_any_disk_the_broker_goes_on_answering(
 
 
 def test_described_replicas_include_offline_ones_and_their_dirs(broker: Broker) -> None:
-    broker.full.add(broker.dirs[0])
-    broker.append(T0)
-    broker.replicas.disk_failures.work_off()
+    broker.lose_first_dir()
     answers: list[DescribeReplicasResponse] = []
     services: Any = SimpleNamespace(replicas=broker.replicas, config=SimpleNamespace(broker_id=ME))
     request: Any = SimpleNamespace(body=DescribeReplicasRequest(topics=["t"]), respond=answers.append)

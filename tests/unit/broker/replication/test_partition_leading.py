@@ -20,7 +20,6 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import HEADER, parse_header, write_crc
 from tests.support.building import (
-    FOUR,
     LAG_MS,
     ME,
     THREE,
@@ -48,12 +47,6 @@ def test_an_append_commits_at_once_without_other_in_sync_replicas() -> None:
     assert (partition.high_watermark, appended.last_offset) == (3, 2)
 
 
-def test_an_append_waits_for_the_others_in_sync() -> None:
-    partition = leader_of(1, 2, 3)
-    append(partition, 3)
-    assert partition.high_watermark == 0
-
-
 def test_a_fetch_moves_it_to_the_lowest_end_in_the_isr() -> None:
     partition = leader_of(1, 2, 3, records=5)
     assert not fetched(partition, TWO, 4).high_watermark_moved
@@ -78,15 +71,6 @@ def test_becoming_leader_alone_in_the_isr_commits_all_that_is_there() -> None:
 
 
 # Acknowledgements
-
-
-def test_acks_all_is_refused_below_the_least_isr_and_writes_nothing() -> None:
-    partition = leader_of(1, 2, min_insync_replicas=3)
-    with refused(ErrorCode.NOT_ENOUGH_REPLICAS):
-        append(partition, require_all=True)
-    assert partition.log_end_offset == 0
-    append(partition, require_all=False)
-    assert partition.log_end_offset == 1
 
 
 def test_an_append_is_acknowledged_when_the_high_watermark_reaches_it() -> None:
@@ -185,13 +169,6 @@ def test_a_consumer_reads_below_the_high_watermark_a_follower_to_the_end() -> No
     assert (found.high_watermark, found.log_start_offset, found.log_end_offset) == (3, 0, 5)
 
 
-def test_limits_cut_a_read_but_the_first_batch_comes_whole_where_asked() -> None:
-    partition = leader_of(1, records=5)
-    assert len(decode(read(partition, 0, max_bytes=45).records)) == 2
-    assert len(decode(read(partition, 0, max_bytes=1).records)) == 1
-    assert len(read(partition, 0, max_bytes=1, min_one_batch=False).records) == 0
-
-
 @pytest.mark.parametrize("offset", [-1, 1, 6])
 def test_offsets_outside_the_log_are_refused(offset: int) -> None:
     partition = leader_of(1, records=5)
@@ -273,18 +250,6 @@ def test_who_does_not_lead_refuses() -> None:
     ):
         with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
             request()
-
-
-def test_a_broker_without_a_replica_cannot_follow() -> None:
-    with refused(ErrorCode.UNKNOWN_LEADER_EPOCH):
-        fetched(leader_of(1, 2), FOUR, 0)
-
-
-def test_a_fetch_with_an_earlier_broker_epoch_moves_nothing() -> None:
-    partition = leader_of(1, 2, records=5)
-    progress = fetched(partition, TWO, 5, broker_epoch=4, registered=5)
-    assert progress == (False, False)
-    assert partition.high_watermark == 0
 
 
 # Roles
