@@ -26,7 +26,6 @@ from barnabas.broker.coordinators.group_records import OffsetAndMetadata, Offset
 from barnabas.broker.coordinators.group_shard import groups_of
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.cli.demo.group import SESSION_TIMEOUT_MS
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.cluster import Cluster
@@ -54,6 +53,7 @@ from barnabas.protocol.messages.offsets import (
 )
 from barnabas.protocol.schema import RequestOf
 from benchmarks.support import Figure, Options, run, running_cluster, tell, temporary_folder
+from tests.support.defaults import log_config
 
 R = TypeVar("R")
 
@@ -256,7 +256,7 @@ async def _commits(cluster: Cluster, name: str, seconds: float, offsets_each: in
 def _loading(folder: Path, records: int) -> float:
     """The seconds from a log with so many committed offsets to the groups that have them."""
     name = TopicPartition("__consumer_offsets", 0)
-    log = Log.open(name, folder / "offsets", LogConfig(), now_ms=0)
+    log = Log.open(name, folder / "offsets", log_config(), now_ms=0)
     try:
         for first in range(0, records, _RECORDS_PER_BATCH):
             made = (

@@ -10,7 +10,6 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import TimestampType
 
 _LONG_MAX: Final = (1 << 63) - 1
-_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
 NO_LIMIT: Final = -1
 DELETE: Final = "delete"
 COMPACT: Final = "compact"
@@ -24,34 +23,34 @@ _COMPRESSIONS: Final[Mapping[str, Compression | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Kafka's topic settings that a log obeys, with Kafka's defaults.
+    """Kafka's topic settings that a log obeys; `BrokerConfig` declares their defaults.
 
     Source: https://kafka.apache.org/documentation/#topicconfigs.
     """
 
-    segment_bytes: int = 1 << 30
-    segment_ms: int = _WEEK_MS
-    segment_index_bytes: int = 10 * 1024 * 1024
-    index_interval_bytes: int = 4096
-    retention_ms: int = _WEEK_MS
+    segment_bytes: int
+    segment_ms: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    retention_ms: int
     """-1 keeps everything."""
-    retention_bytes: int = NO_LIMIT
+    retention_bytes: int
     """-1 keeps everything."""
-    max_message_bytes: int = 1_048_588
+    max_message_bytes: int
     """The largest batch, its header included."""
-    message_timestamp_type: TimestampType = field(default=TimestampType.CREATE_TIME)
-    message_timestamp_before_max_ms: int = _LONG_MAX
-    message_timestamp_after_max_ms: int = _LONG_MAX
+    message_timestamp_type: TimestampType
+    message_timestamp_before_max_ms: int
+    message_timestamp_after_max_ms: int
     """The limits of records' timestamps before and after the broker's time; only with CREATE_TIME."""
-    compression_type: Compression | None = None
+    compression_type: Compression | None
     """The compression of stored batches; None keeps that of the producer."""
-    cleanup_policy: tuple[str, ...] = (DELETE,)
+    cleanup_policy: tuple[str, ...]
     """`DELETE`, `COMPACT` or both."""
-    file_delete_delay_ms: int = 60_000
-    max_producer_ids: int = 100_000
+    file_delete_delay_ms: int
+    max_producer_ids: int
     """How many idempotent producers a partition remembers; a setting of the broker, not of topics."""
-    flush_messages: int = _LONG_MAX
-    flush_ms: int = _LONG_MAX
+    flush_messages: int
+    flush_ms: int
     looks_into_records: bool = field(init=False, compare=False, default=False)
     """Whether appending needs more than the headers of batches; see `record_checks`."""
 
@@ -64,21 +63,18 @@ class LogConfig:
     def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:
         """Make the configuration from topic-level names (``segment.bytes``) and parsed values.
 
-        Other names are ignored.
+        All of them must be given; other names are ignored.
         """
-        values: dict[str, Any] = {}
-        for declared in fields(cls):
-            name = declared.name.replace("_", ".")
-            if name in settings:
-                values[declared.name] = settings[name]
-        kind = values.get("message_timestamp_type")
-        if isinstance(kind, str):
-            values["message_timestamp_type"] = (
-                TimestampType.LOG_APPEND_TIME if kind == "LogAppendTime" else TimestampType.CREATE_TIME
-            )
-        kept_in = values.get("compression_type")
-        if isinstance(kept_in, str):
-            values["compression_type"] = _COMPRESSIONS[kept_in]
+        values: dict[str, Any] = {
+            declared.name: settings[declared.name.replace("_", ".")]
+            for declared in fields(cls)
+            if declared.init
+        }
+        is_append_time = values["message_timestamp_type"] == "LogAppendTime"
+        values["message_timestamp_type"] = (
+            TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME
+        )
+        values["compression_type"] = _COMPRESSIONS[values["compression_type"]]
         return cls(**values)
 
     @property

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.handlers.services import RequestOrder
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.metadata_cache import MetadataCache
@@ -50,6 +49,7 @@ from tests.simulation.fetchers import SimFetchers
 from tests.simulation.member import SESSION_TIMEOUT_MS, SimMember, raise_it
 from tests.simulation.requests import LISTENER, SimRequest
 from tests.simulation.truth import Truth, Violation
+from tests.support.defaults import log_config
 from tests.support.zookeeper import SimZooKeeper
 from tests.support.zookeeper_client import Door
 
@@ -238,7 +238,7 @@ class World:
         all_ids = [BrokerId(0), *ids] if is_controller_apart else ids
         self.tp = tp
         self.folder = new_folder()
-        self.log_config = LogConfig(segment_bytes=segment_bytes, segment_index_bytes=SMALL_INDEX_BYTES)
+        self.log_config = log_config(segment_bytes=segment_bytes, segment_index_bytes=SMALL_INDEX_BYTES)
         self.now_ms = 0.0
         self.min_insync_replicas = min_insync_replicas
         self.zookeeper = SimZooKeeper(lambda: self.now_ms)

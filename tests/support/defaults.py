@@ -6,11 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 from barnabas.broker.config.load import config_from
+from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.coordinators.group_coordinator import group_limits_of
 from barnabas.broker.coordinators.group_effects import GroupLimits
+from barnabas.broker.log.log_config import LogConfig
 from barnabas.controller.term import ControllerSettings
 
 CONFIG = config_from({"broker.id": "1", "zookeeper.connect": "localhost:2181", "log.dirs": "/unused"})
+
+_LOG_CONFIG = TopicSettingsTable(CONFIG).log_config("topic")
+
+
+def log_config(**changes: Any) -> LogConfig:
+    return replace(_LOG_CONFIG, **changes)
 
 
 def group_limits(**changes: Any) -> GroupLimits:

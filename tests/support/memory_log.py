@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.epoch_cache import EpochCache, EpochEntry
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import BatchHeader
+from tests.support.defaults import log_config
 
 RECORD = struct.Struct(">qiq")
 """Offset, leader epoch, value."""
@@ -85,7 +85,7 @@ class MemoryLog:
         self, topic_partition: TopicPartition, topic_id: TopicId | None = None, start: int = 0
     ) -> None:
         self.topic_partition = topic_partition
-        self.config = LogConfig()
+        self.config = log_config()
         self.topic_id = topic_id
         self.folder = Path("memory") / str(topic_partition)
         self.lock = threading.RLock()

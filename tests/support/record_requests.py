@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.building import THREE, TOPIC_ID, TP, TWO
+from tests.support.defaults import log_config
 from tests.support.serving import INTERNAL, Connection, Serving
 
 LAST_PRODUCE, LAST_FETCH = 9, 13
@@ -83,4 +83,4 @@ def catch_up(serving: Serving, log_start_offset: int = 0) -> list[Connection]:
 
 
 def set_topic(serving: Serving, **settings: Any) -> None:
-    serving.managed.manager.partition(TP).log.config = LogConfig(**settings)
+    serving.managed.manager.partition(TP).log.config = log_config(**settings)

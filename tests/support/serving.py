@@ -28,7 +28,6 @@ from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.producer_ids import ProducerIds
@@ -48,6 +47,7 @@ from barnabas.protocol.messages.topics import (
 )
 from barnabas.zookeeper.configs import Entity
 from tests.support.building import ME, Managed, fatal
+from tests.support.defaults import log_config
 
 INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
 CORRELATION_ID = 77
@@ -201,7 +201,7 @@ class Serving:
             [folder],
             broker_id=ME,
             cluster_id="cluster",
-            config_of=lambda topic: LogConfig(),
+            config_of=lambda topic: log_config(),
             now_ms=0,
         )
         self.managed = Managed(self.logs, real_clock=real_clock)

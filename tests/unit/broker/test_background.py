@@ -13,7 +13,6 @@ import pytest
 from barnabas.broker import slow_work
 from barnabas.broker.background import BackgroundWork, Scheduler
 from barnabas.broker.config.load import config_from
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
@@ -21,6 +20,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation, invariant
+from tests.support.defaults import log_config
 from tests.support.logs import append_batches
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S, wait_for
@@ -240,7 +240,7 @@ def logs(tmp_path: Path, disk: SlowDisk) -> Iterator[LogManager]:
         [tmp_path],
         broker_id=BrokerId(1),
         cluster_id="cluster",
-        config_of=lambda topic: LogConfig(flush_ms=0, file_delete_delay_ms=0),
+        config_of=lambda topic: log_config(flush_ms=0, file_delete_delay_ms=0),
         now_ms=0,
         files=disk,
     )

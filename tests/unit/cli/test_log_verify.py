@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from barnabas.broker.log.file_system import FileSystem
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.cli import exit_codes, log_repair
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from tests.support.defaults import log_config
 from tests.support.logs import append_batches, flip_bits
 
 BROKER = 2
 KEYS = [TopicPartition("t", 0), TopicPartition("t", 1)]
-CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=0)
+CONFIG = log_config(segment_bytes=600, index_interval_bytes=0)
 
 
 def open_dir(path: Path) -> LogManager:

@@ -12,17 +12,18 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from tests.support.defaults import log_config
 from tests.support.logs import OpenLog
 
 
 @pytest.fixture
 def open_log(tmp_path: Path) -> Iterator[OpenLog]:
-    """Open (again) the one log of the test: ``open_log(LogConfig(…), is_clean=True, recovery_point=…)``."""
+    """Open (again) the one log of the test: ``open_log(log_config(…), is_clean=True, recovery_point=…)``."""
     opened: list[Log] = []
 
     def open_it(config: LogConfig | None = None, **options: Any) -> Log:
         log = Log.open(
-            TopicPartition("topic", 0), tmp_path / "topic-0", config or LogConfig(), now_ms=0, **options
+            TopicPartition("topic", 0), tmp_path / "topic-0", config or log_config(), now_ms=0, **options
         )
         opened.append(log)
         return log
@@ -52,7 +53,7 @@ class Managers:
             paths or self.paths,
             broker_id=BrokerId(broker_id),
             cluster_id=cluster_id,
-            config_of=lambda topic: self.configs.get(topic, LogConfig()),
+            config_of=lambda topic: self.configs.get(topic, log_config()),
             now_ms=0,
             **options,
         )

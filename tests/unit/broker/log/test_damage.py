@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from barnabas.broker.log import recovery
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.recovery import Recovered, recover_log
 from barnabas.broker.log.storage_errors import CorruptLog
@@ -19,6 +18,7 @@ from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import parse_header
+from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import append_batches, flip_bits, online
 
@@ -107,7 +107,7 @@ def test_a_damaged_log_stays_offline_and_untouched_over_several_starts(
 def fill(managers: Managers) -> tuple[LogManager, list[Path]]:
     """Two logs of several segments, all on disk; the segments of the first."""
     del managers.paths[1:]
-    managers.configs = {KEY.topic: LogConfig(segment_bytes=200), OTHER.topic: LogConfig(segment_bytes=200)}
+    managers.configs = {KEY.topic: log_config(segment_bytes=200), OTHER.topic: log_config(segment_bytes=200)}
     manager = managers.open()
     for key in (KEY, OTHER):
         log = manager.get_or_create(key, TOPIC_ID, 0)

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.file_system import FileSystem
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
+from tests.support.defaults import log_config
 from tests.support.logs import append_batches, headers_of, produced
 
 from .conftest import Managers
 
 KEY = TopicPartition("t", 0)
-CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
+CONFIG = log_config(segment_bytes=400, index_interval_bytes=0)
 APPENDS = 12
 
 

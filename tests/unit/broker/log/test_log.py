@@ -19,6 +19,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.record_batch import TimestampType, check_batch, iter_batches, parse_header, write_crc
 from barnabas.protocol.records import decode_records
+from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, batch, index_entries, produced
 
@@ -77,7 +78,7 @@ def test_the_leader_gives_offsets_and_epoch(log: Log) -> None:
 def test_an_invalid_produce_is_refused_and_changes_nothing(
     open_log: OpenLog, records: bytes, code: ErrorCode
 ) -> None:
-    log = open_log(LogConfig(max_message_bytes=300, segment_bytes=1000))
+    log = open_log(log_config(max_message_bytes=300, segment_bytes=1000))
     append_batches(log, batch(2), 1)
     before = (log.log_end_offset, log.size_bytes)
     with refused(code):
@@ -93,7 +94,7 @@ def test_a_producer_may_not_claim_the_brokers_time(open_log: OpenLog) -> None:
 
 
 def test_the_brokers_time_is_stamped_where_the_topic_says_so(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(message_timestamp_type=TimestampType.LOG_APPEND_TIME))
+    log = open_log(log_config(message_timestamp_type=TimestampType.LOG_APPEND_TIME))
     result = append_batches(log, batch(2, timestamp_ms=5) + batch(1, timestamp_ms=9), 0, 12345)
     assert result.log_append_time_ms == 12345
     data = log.read(0, 1 << 20).records
@@ -149,7 +150,7 @@ def test_a_follower_refuses_damaged_batches(log: Log) -> None:
 
 
 def test_a_fetch_larger_than_a_segment_is_spread_over_several(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(segment_bytes=200))
+    log = open_log(log_config(segment_bytes=200))
     data = follower_batches(*range(10))
     log.append_as_follower(data, 0)
     assert log.log_end_offset == 10
@@ -160,9 +161,9 @@ def test_a_fetch_larger_than_a_segment_is_spread_over_several(open_log: OpenLog)
 @pytest.mark.parametrize(
     ("config", "timestamps", "clock"),
     [
-        (LogConfig(segment_bytes=2 * len(batch())), [0] * 5, [0] * 5),
-        (LogConfig(segment_ms=100), [1000, 1100, 1101, 50, 1202], [0] * 5),
-        (LogConfig(segment_ms=100), [-1] * 5, [0, 100, 101, 150, 202]),
+        (log_config(segment_bytes=2 * len(batch())), [0] * 5, [0] * 5),
+        (log_config(segment_ms=100), [1000, 1100, 1101, 50, 1202], [0] * 5),
+        (log_config(segment_ms=100), [-1] * 5, [0, 100, 101, 150, 202]),
     ],
     ids=["size", "age of the timestamps", "clock without timestamps"],
 )
@@ -176,7 +177,7 @@ def test_segments_roll_by_size_and_age(
 
 
 def test_segments_roll_when_an_index_is_full(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(segment_index_bytes=24, index_interval_bytes=0))
+    log = open_log(log_config(segment_index_bytes=24, index_interval_bytes=0))
     for timestamp in range(9):
         append_batches(log, batch(timestamp_ms=timestamp))
     assert len(log.segments) > 2
@@ -184,7 +185,7 @@ def test_segments_roll_when_an_index_is_full(open_log: OpenLog) -> None:
 
 
 def test_a_rolled_segment_is_cut_to_size_and_has_its_indexes(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(index_interval_bytes=0))
+    log = open_log(log_config(index_interval_bytes=0))
     for timestamp in range(3):
         append_batches(log, batch(timestamp_ms=timestamp))
     path = log.segments[0].file.path
@@ -198,7 +199,7 @@ def test_a_rolled_segment_is_cut_to_size_and_has_its_indexes(open_log: OpenLog) 
 
 
 def test_reads_give_whole_batches_within_the_size(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(index_interval_bytes=100))
+    log = open_log(log_config(index_interval_bytes=100))
     size = len(batch(2))
     for _ in range(2000):
         append_batches(log, batch(2))
@@ -213,7 +214,7 @@ def test_reads_give_whole_batches_within_the_size(open_log: OpenLog) -> None:
 
 
 def test_reads_stop_below_the_upper_bound(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(index_interval_bytes=100))
+    log = open_log(log_config(index_interval_bytes=100))
     size = len(batch(2))
     for _ in range(1500):
         append_batches(log, batch(2))
@@ -244,7 +245,7 @@ def test_an_offset_out_of_range_is_refused_with_the_range(offset: int, log: Log)
 
 
 def test_timestamps_are_found_exactly_also_when_out_of_order_and_compressed(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(segment_bytes=600, index_interval_bytes=100))
+    log = open_log(log_config(segment_bytes=600, index_interval_bytes=100))
     times = [5, 3, 9, 9, 2, 14, 14, 11, 20, 1, 30, 25]
     for index in range(0, len(times), 2):
         builder = RecordBatchBuilder(compression=Compression.GZIP if index % 4 else Compression.NONE)
@@ -281,7 +282,7 @@ def test_the_log_start_moves_only_forward_and_not_beyond_the_end(log: Log) -> No
 
 
 def test_retention_deletes_segments_and_moves_the_log_start(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(segment_bytes=2 * len(batch()), retention_ms=1000))
+    log = open_log(log_config(segment_bytes=2 * len(batch()), retention_ms=1000))
     for timestamp in (0, 10, 5000, 5010, 9000):
         append_batches(log, batch(timestamp_ms=timestamp))
     assert log.delete_old_segments(5500, 5) == 1
@@ -295,7 +296,7 @@ def test_retention_deletes_segments_and_moves_the_log_start(open_log: OpenLog) -
 
 
 def test_views_survive_deletion_truncation_and_close(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(segment_bytes=5000, retention_ms=0))
+    log = open_log(log_config(segment_bytes=5000, retention_ms=0))
     append_batches(log, batch(1, 4000))
     append_batches(log, batch(1, 4000))
     append_batches(log, batch(1, 4000))
@@ -314,7 +315,7 @@ def test_views_survive_deletion_truncation_and_close(open_log: OpenLog) -> None:
 
 
 def test_a_read_of_a_deleted_segment_is_out_of_range(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(segment_bytes=len(batch()), retention_ms=0))
+    log = open_log(log_config(segment_bytes=len(batch()), retention_ms=0))
     for _ in range(3):
         append_batches(log, batch())
     old = log.segments[0]
@@ -368,7 +369,7 @@ def test_a_disk_that_takes_few_bytes_at_a_time_gets_them_all(
 
 
 def test_a_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(segment_bytes=2 * len(batch()), flush_ms=100))
+    log = open_log(log_config(segment_bytes=2 * len(batch()), flush_ms=100))
     for _ in range(3):
         append_batches(log, batch())
     assert not log.is_flush_due(99)
@@ -381,7 +382,7 @@ def test_a_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
 
 
 def test_flush_messages_makes_a_flush_due(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(flush_messages=3))
+    log = open_log(log_config(flush_messages=3))
     append_batches(log, batch(2))
     assert not log.must_flush
     append_batches(log, batch(2))

@@ -21,6 +21,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, LogGone, StorageCallFailed
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
+from tests.support.defaults import CONFIG, log_config
 from tests.support.errors import refused
 from tests.support.logs import append_batches, batch, failing, online
 
@@ -72,7 +73,7 @@ def test_a_log_of_another_topic_id_is_refused(manager: LogManager) -> None:
 
 
 def test_a_deleted_log_is_gone_at_once_and_its_folder_after_the_delay(managers: Managers) -> None:
-    managers.configs[KEY.topic] = LogConfig(file_delete_delay_ms=1000)
+    managers.configs[KEY.topic] = log_config(file_delete_delay_ms=1000)
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     append_batches(log, batch())
@@ -157,7 +158,7 @@ def test_strays_with_and_without_a_topic_id_are_listed_together(manager: LogMana
 
 def test_a_reader_of_a_log_that_is_set_aside_gets_an_error(managers: Managers) -> None:
     # The reader must not look for its files in the folder of a new log of that name: they would seem lost.
-    managers.configs[KEY.topic] = LogConfig(segment_bytes=100)
+    managers.configs[KEY.topic] = log_config(segment_bytes=100)
     manager = managers.open()
     old = manager.get_or_create(KEY, TOPIC_ID, 0)
     for _ in range(3):
@@ -316,7 +317,7 @@ def test_a_broker_without_a_usable_dir_does_not_start(managers: Managers, tmp_pa
 
 
 def test_the_checkpoint_pass_saves_recovery_points_of_sealed_segments(managers: Managers) -> None:
-    managers.configs[KEY.topic] = LogConfig(segment_bytes=2 * len(batch()))
+    managers.configs[KEY.topic] = log_config(segment_bytes=2 * len(batch()))
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     for _ in range(5):
@@ -330,7 +331,7 @@ def test_the_checkpoint_pass_saves_recovery_points_of_sealed_segments(managers: 
 
 
 def test_the_retention_pass_needs_a_high_watermark(managers: Managers) -> None:
-    managers.configs |= dict.fromkeys((KEY.topic, OTHER.topic), LogConfig(retention_ms=0))
+    managers.configs |= dict.fromkeys((KEY.topic, OTHER.topic), log_config(retention_ms=0))
     manager = managers.open()
     for key in (KEY, OTHER):
         append_batches(manager.get_or_create(key, TOPIC_ID, 0), batch())
@@ -340,7 +341,7 @@ def test_the_retention_pass_needs_a_high_watermark(managers: Managers) -> None:
 
 
 def test_the_flush_pass_flushes_only_due_logs(managers: Managers) -> None:
-    managers.configs[KEY.topic] = LogConfig(flush_ms=100)
+    managers.configs[KEY.topic] = log_config(flush_ms=100)
     manager = managers.open()
     for key in (KEY, OTHER):
         append_batches(manager.get_or_create(key, TOPIC_ID, 0), batch())
@@ -393,7 +394,7 @@ def test_a_truncation_writes_a_checkpoint_only_if_one_names_a_higher_offset(
 
 def test_a_new_configuration_reaches_the_logs(managers: Managers, manager: LogManager) -> None:
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
-    managers.configs[KEY.topic] = LogConfig(max_message_bytes=80)
+    managers.configs[KEY.topic] = log_config(max_message_bytes=80)
     manager.update_config(KEY.topic)
     with refused(ErrorCode.MESSAGE_TOO_LARGE):
         append_batches(log, batch(20))
@@ -428,6 +429,8 @@ def test_only_names_of_partitions_are_parsed(name: str, expected: tuple[str, int
 def test_topic_settings_become_a_log_config() -> None:
     config = LogConfig.from_settings(
         {
+            **CONFIG.topic_defaults(),
+            "max.producer.ids": 5,
             "segment.bytes": 10,
             "retention.ms": -1,
             "message.timestamp.type": "LogAppendTime",
@@ -435,7 +438,6 @@ def test_topic_settings_become_a_log_config() -> None:
         }
     )
     assert (config.segment_bytes, config.retention_ms, int(config.message_timestamp_type)) == (10, -1, 1)
-    assert LogConfig.from_settings({}) == LogConfig()
 
 
 @pytest.mark.parametrize("is_crash_between", [True, False])

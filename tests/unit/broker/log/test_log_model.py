@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches, stamp
 from barnabas.protocol.records import decode_records
+from tests.support.defaults import log_config
 from tests.support.logs import append_batches
 
 BATCHES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
@@ -45,7 +45,7 @@ class LogAgainstList(RuleBasedStateMachine):
         segment_bytes=st.sampled_from([2600, 5000, 1 << 20]), interval=st.sampled_from([0, 200, 4096])
     )
     def open(self, segment_bytes: int, interval: int) -> None:
-        self.config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=interval)
+        self.config = log_config(segment_bytes=segment_bytes, index_interval_bytes=interval)
         self.log = self.reopen(is_clean=True)
 
     def reopen(self, *, is_clean: bool) -> Log:

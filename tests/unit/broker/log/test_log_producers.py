@@ -16,11 +16,12 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
+from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, failing, flip_bits, headers_of, produced
 
 SIZE = len(produced(0))
-SMALL = LogConfig(segment_bytes=4 * SIZE, index_interval_bytes=0)
+SMALL = log_config(segment_bytes=4 * SIZE, index_interval_bytes=0)
 
 
 def append(log: Log, sequence: int, count: int = 1, *, now_ms: int = 0, **options: int) -> int:
@@ -69,7 +70,7 @@ def test_a_duplicate_is_answered_with_the_old_time(open_log: OpenLog) -> None:
 
 
 def test_of_a_request_that_begins_with_duplicates_only_the_rest_is_written(open_log: OpenLog) -> None:
-    log = filled(open_log, 3, LogConfig())
+    log = filled(open_log, 3, log_config())
     result = append_batches(log, produced(1) + produced(2) + produced(3) + produced(4, 2))
     assert (result.base_offset, result.last_offset, result.record_count) == (1, 5, 3)
     assert sequences(log) == [0, 1, 2, 3, 4]
@@ -77,14 +78,14 @@ def test_of_a_request_that_begins_with_duplicates_only_the_rest_is_written(open_
 
 @pytest.mark.parametrize(
     "lowered",
-    [LogConfig(max_message_bytes=SIZE), LogConfig(segment_bytes=2 * SIZE)],
+    [log_config(max_message_bytes=SIZE), log_config(segment_bytes=2 * SIZE)],
     ids=["message", "segment"],
 )
 def test_a_duplicate_is_answered_even_if_it_is_too_large_for_new_limits(
     open_log: OpenLog, lowered: LogConfig
 ) -> None:
     """Or its producer would cut it up, and write its records a second time under other numbers."""
-    log = filled(open_log, 2, LogConfig())
+    log = filled(open_log, 2, log_config())
     assert append(log, 2, 20) == 2
     log.config = lowered
     assert append(log, 2, 20) == 2
@@ -106,7 +107,7 @@ def test_a_log_that_is_closed_answers_no_duplicate_either(open_log: OpenLog) -> 
 def test_a_batch_that_the_disk_refuses_may_come_again(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    log = filled(open_log, 3, LogConfig())
+    log = filled(open_log, 3, log_config())
     write = os.pwrite
 
     def full(descriptor: int, data: memoryview, position: int) -> int:
@@ -272,7 +273,7 @@ def test_a_truncation_restores_the_producer_states_of_its_end(
 
 
 def test_producers_of_deleted_segments_are_still_known_after_a_crash(open_log: OpenLog) -> None:
-    config = LogConfig(segment_bytes=4 * SIZE, retention_bytes=0)
+    config = log_config(segment_bytes=4 * SIZE, retention_bytes=0)
     log = filled(open_log, 6, config)
     for sequence in range(8):
         append(log, sequence, producer_id=8)
@@ -386,7 +387,7 @@ def test_retention_waits_for_the_snapshot_of_the_producers_that_it_deletes(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer_snapshot, "_MANY", 0)
-    log = filled(open_log, 9, LogConfig(segment_bytes=4 * SIZE, retention_bytes=0))
+    log = filled(open_log, 9, log_config(segment_bytes=4 * SIZE, retention_bytes=0))
     assert log.delete_old_segments(0, log.log_end_offset) == 3
     log.abandon()
     again = open_log(log.config, log_start_offset=log.log_start_offset, recovery_point=log.log_start_offset)
@@ -399,7 +400,7 @@ def test_a_crash_before_a_large_snapshot_is_written_forgets_no_producer(
 ) -> None:
     """A roll only copies the states, because it holds the log's lock."""
     monkeypatch.setattr(producer_snapshot, "_MANY", 1)
-    log = open_log(LogConfig())
+    log = open_log(log_config())
     append(log, 0, producer_id=1)
     append(log, 0, producer_id=2)
     append(log, 1, producer_id=1)
@@ -411,14 +412,14 @@ def test_a_crash_before_a_large_snapshot_is_written_forgets_no_producer(
         log.flush(0, sealed_only=True)
         assert snapshot.exists()
     log.abandon()
-    again = open_log(LogConfig(), recovery_point=log.recovery_point)
+    again = open_log(log_config(), recovery_point=log.recovery_point)
     known = {state.producer_id: state.recent for state in again.producers}
     assert known == {state.producer_id: state.recent for state in log.producers}
     assert known.keys() == {1, 2, 3}
 
 
 def test_the_oldest_producers_above_the_limit_are_evicted(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(max_producer_ids=16))
+    log = open_log(log_config(max_producer_ids=16))
     for number in range(17):
         append(log, 0, producer_id=1 + number, now_ms=number)
     assert [state.producer_id for state in log.producers] == list(range(3, 18))

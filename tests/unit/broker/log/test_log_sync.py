@@ -14,10 +14,10 @@ import pytest
 
 from barnabas.broker.log import log_dir
 from barnabas.broker.log.file_system import FileSystem
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.ids import TopicId, TopicPartition
+from tests.support.defaults import log_config
 from tests.support.logs import append_batches, flip_bits, online, produced
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S
@@ -57,7 +57,7 @@ def write(manager: LogManager, *keys: TopicPartition) -> None:
 
 def test_a_clean_stop_forces_each_file_to_disk_once(open_log: OpenLog) -> None:
     disk = NotingDisk()
-    log = open_log(LogConfig(segment_bytes=300, index_interval_bytes=0), files=disk)
+    log = open_log(log_config(segment_bytes=300, index_interval_bytes=0), files=disk)
     for number in range(9):
         append_batches(log, produced(number))
     log.flush(0, sealed_only=True)
@@ -233,7 +233,7 @@ class RetainingDisk(FileSystem):
 def test_a_flush_during_retention_syncs_the_remaining_segments(open_log: OpenLog) -> None:
     # With flush.messages=1 a record is acknowledged when this returns.
     disk = RetainingDisk()
-    log = open_log(LogConfig(segment_bytes=300, retention_bytes=900), files=disk)
+    log = open_log(log_config(segment_bytes=300, retention_bytes=900), files=disk)
     for number in range(9):
         append_batches(log, produced(3 * number, 3), 1)
     disk.retain = lambda: log.delete_old_segments(0, log.log_end_offset)

@@ -11,11 +11,11 @@ import pytest
 
 from barnabas.broker.log.indexes import OffsetIndex
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.segment import Segment
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import check_batch, iter_batches
+from tests.support.defaults import log_config
 from tests.support.logs import append_batches
 from tests.support.waiting import DEADLINE_S
 
@@ -58,7 +58,7 @@ def _eager_switching() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_eager_switching")
 def test_readers_see_whole_batches_in_order_while_the_log_changes(open_log: Callable[..., Log]) -> None:
-    log = open_log(LogConfig(segment_bytes=8000, index_interval_bytes=200, retention_bytes=30_000))
+    log = open_log(log_config(segment_bytes=8000, index_interval_bytes=200, retention_bytes=30_000))
     is_written = threading.Event()
     faults: list[BaseException] = []
     reads: list[list[int]] = [[], [], []]
@@ -83,7 +83,7 @@ def test_readers_see_whole_batches_in_order_while_the_log_changes(open_log: Call
 def test_two_readers_of_a_damaged_index_rebuild_it_once(
     open_log: Callable[..., Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = LogConfig(segment_bytes=1000, index_interval_bytes=0)
+    config = log_config(segment_bytes=1000, index_interval_bytes=0)
     before = open_log(config)
     for _ in range(20):
         append_batches(before, build_batch([(None, b"v" * 50)]))
@@ -129,7 +129,7 @@ def test_readers_do_not_check_the_index_of_a_log_that_was_empty_at_the_start(
 ) -> None:
     # During an append the index is ahead of the segment, which looks like damage.
     open_log().close(0)
-    log = open_log(LogConfig(index_interval_bytes=0), is_clean=True)
+    log = open_log(log_config(index_interval_bytes=0), is_clean=True)
     for _ in range(5):
         append_batches(log, build_batch([(None, b"v")]))
     monkeypatch.setattr(OffsetIndex, "is_sane", lambda *_, **__: pytest.fail("looked at"))

@@ -17,12 +17,13 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_DESCRIPTORS, MOST_DESCRIPTORS))
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log import open_files
 from barnabas.broker.log.log_config import LogConfig
+from tests.support.defaults import log_config
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
 folder, partitions, per_partition = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-CONFIG = LogConfig(segment_bytes=500, retention_ms=1_000_000, index_interval_bytes=1)
+CONFIG = log_config(segment_bytes=500, retention_ms=1_000_000, index_interval_bytes=1)
 figures = {}
 
 

@@ -20,6 +20,7 @@ from barnabas.broker.log.file_system import FileSystem, SyncState
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
+from tests.support.defaults import log_config
 
 from .crash_life import Found, Life, judge
 from .power_cut import PowerCutDisk
@@ -144,7 +145,7 @@ def test_a_kill_loses_nothing_but_the_end_of_the_last_write(tmp_path: Path) -> N
 SEEDS = int(os.environ.get("BARNABAS_CRASH_SEEDS", "2"))
 """The number of power cuts at each file operation."""
 A, B, C = (TopicPartition("t", number) for number in range(3))
-CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300, retention_ms=-1, file_delete_delay_ms=0)
+CONFIG = log_config(segment_bytes=2_000, index_interval_bytes=300, retention_ms=-1, file_delete_delay_ms=0)
 
 
 @pytest.fixture

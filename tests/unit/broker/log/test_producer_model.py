@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import stamp
+from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import append_batches, produced
 
@@ -46,7 +46,7 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
 
     @initialize(segment_bytes=st.sampled_from([500, 2000]))
     def open(self, segment_bytes: int) -> None:
-        self.config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=0, retention_bytes=0)
+        self.config = log_config(segment_bytes=segment_bytes, index_interval_bytes=0, retention_bytes=0)
         self.log = self.reopen(is_clean=True)
 
     def reopen(self, *, is_clean: bool) -> Log:

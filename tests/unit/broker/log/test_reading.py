@@ -20,12 +20,13 @@ from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import iter_batches
+from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import append_batches, failing
 
 from .conftest import OpenLog
 
-CONFIG = LogConfig(segment_bytes=1 << 20, index_interval_bytes=512)
+CONFIG = log_config(segment_bytes=1 << 20, index_interval_bytes=512)
 
 
 def filled(open_log: OpenLog, sizes: list[int], config: LogConfig = CONFIG) -> Log:
@@ -80,7 +81,7 @@ def test_a_cold_log_answers_as_a_hot_one(open_log: OpenLog, seed: int) -> None:
 
 
 def test_reading_on_from_where_the_last_read_ended_gives_all_batches(open_log: OpenLog) -> None:
-    log = filled(open_log, [300] * 500, LogConfig(segment_bytes=40_000))
+    log = filled(open_log, [300] * 500, log_config(segment_bytes=40_000))
     cold(log)
     offset, parts = 0, []
     while offset < log.log_end_offset:
@@ -96,7 +97,7 @@ def in_order(log: Log) -> list[tuple[Path, object]]:
 
 
 def test_a_batch_larger_than_any_block_comes_whole(open_log: OpenLog) -> None:
-    config = LogConfig(segment_bytes=8 << 20, max_message_bytes=8 << 20)
+    config = log_config(segment_bytes=8 << 20, max_message_bytes=8 << 20)
     log = filled(open_log, [3 * LARGE_BYTES, 10], config)
     cold(log)
     found = log.read(0, 1)
@@ -160,7 +161,7 @@ def test_a_read_that_a_truncation_overtakes_is_no_damaged_disk(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long read waits for the disk several times; meanwhile a follower may truncate and roll."""
-    config = LogConfig(segment_bytes=600_000)
+    config = log_config(segment_bytes=600_000)
     log = open_log(config)
     for _ in range(20):
         append_batches(log, build_batch([(None, b"v" * 20_000)]))
@@ -186,7 +187,7 @@ def test_a_read_that_a_truncation_overtakes_is_no_damaged_disk(
 @pytest.mark.parametrize("how", ["size", "age", "retention"])
 def test_no_roll_cuts_off_truncated_pages_that_a_reader_holds(open_log: OpenLog, how: str) -> None:
     """Python code that looks at such a page would end the broker by SIGBUS."""
-    log = open_log(LogConfig(segment_bytes=600_000, segment_ms=1_000, retention_bytes=0))
+    log = open_log(log_config(segment_bytes=600_000, segment_ms=1_000, retention_bytes=0))
     for _ in range(20):
         append_batches(log, build_batch([(None, b"v" * 20_000)], timestamp_ms=0))
     read = log.read(0, 1 << 20)
@@ -263,13 +264,13 @@ import os, sys
 from pathlib import Path
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
+from tests.support.defaults import log_config
 
 folder = Path(sys.argv[1]) / "t-0"
-config = LogConfig(segment_bytes=300_000)
+config = log_config(segment_bytes=300_000)
 log = Log.open(TopicPartition("t", 0), folder, config, now_ms=0)
 for _ in range(50):
     log.append_as_leader(parse_produced(build_batch([(None, b"v" * 20_000)])), 0, 0)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from barnabas.broker.log import record_checks
 from barnabas.broker.log.appending import parse_produced
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.record_checks import (
     RecordsRefused,
     doubts_timestamps,
@@ -31,6 +30,7 @@ from barnabas.protocol.record_batch import (
     write_crc,
 )
 from barnabas.protocol.records import Record, decode_records
+from tests.support.defaults import log_config
 
 TP = TopicPartition("topic", 0)
 NOW_MS = 1_000_000
@@ -57,7 +57,7 @@ def batch_of(
 
 
 def prepared(batch: bytes | bytearray, max_bytes: int = 1 << 20, **settings: Any) -> memoryview:
-    config = LogConfig(**settings)
+    config = log_config(**settings)
     assert config.looks_into_records
     return prepare_records(TP, parse_produced(batch), config, now_ms=NOW_MS, max_bytes=max_bytes).view
 
@@ -144,7 +144,7 @@ def test_records_out_of_time_are_refused_by_their_places() -> None:
 
 
 def test_the_brokers_own_time_needs_no_limits() -> None:
-    config = LogConfig(
+    config = log_config(
         message_timestamp_type=TimestampType.LOG_APPEND_TIME, message_timestamp_before_max_ms=1
     )
     assert not config.looks_into_records
@@ -204,7 +204,7 @@ def claiming(max_timestamp: int, base_timestamp: int, *times: int, packed: Compr
 
 NOW_LATE_MS = 1_700_000_000_000
 HOUR_MS = 60 * 60 * 1000
-WEEK_MS = LogConfig().retention_ms
+WEEK_MS = log_config().retention_ms
 AGELESS = {"retention_ms": -1}
 COMPACTED = {"cleanup_policy": ("compact",)}
 
@@ -236,7 +236,7 @@ def test_a_header_that_would_mislead_retention_is_compared_with_its_records(
 ) -> None:
     sound = claiming(NOW_LATE_MS, NOW_LATE_MS, NOW_LATE_MS, packed=Compression.NONE)
     batch = claiming(largest_ms, base_ms, NOW_LATE_MS, packed=Compression.NONE)
-    config = LogConfig(**settings)
+    config = log_config(**settings)
     assert doubts_timestamps(parse_produced(batch).batches, config, NOW_LATE_MS) is doubted
     assert doubts_timestamps(parse_produced(sound + batch).batches, config, NOW_LATE_MS) is doubted
 
@@ -250,7 +250,7 @@ def test_a_misleading_header_is_stored_with_the_largest_timestamp_of_its_records
     honest = batch_of(*[(None, b"v", None, time) for time in times], compression=packed)
     lying = claiming(claim_ms, times[0], *times, packed=packed)
     sent = parse_produced(bytes(honest + lying))
-    config = LogConfig(retention_ms=1)
+    config = log_config(retention_ms=1)
     kept = prepare_records(TP, sent, config, now_ms=NOW_LATE_MS + 9, max_bytes=1 << 20)
     assert kept.view == honest * 2
 
@@ -258,7 +258,7 @@ def test_a_misleading_header_is_stored_with_the_largest_timestamp_of_its_records
 def test_an_unusual_but_true_largest_timestamp_changes_nothing() -> None:
     batch = batch_of((None, b"v", None, 5), (None, b"v", None, 3))
     sent = parse_produced(batch)
-    assert prepare_records(TP, sent, LogConfig(), now_ms=NOW_LATE_MS, max_bytes=1 << 20) is sent
+    assert prepare_records(TP, sent, log_config(), now_ms=NOW_LATE_MS, max_bytes=1 << 20) is sent
 
 
 PLAIN = batch_of((b"k", b"v", None, 0))
@@ -287,4 +287,4 @@ PACKED = batch_of((b"k", b"v", None, 0), compression=Compression.ZSTD)
 def test_quick_checks_are_recognized_before_they_run(
     batches: bytes, settings: dict[str, Any], is_quick: bool
 ) -> None:
-    assert is_quickly_prepared(parse_produced(batches).batches, LogConfig(**settings), NOW_MS) is is_quick
+    assert is_quickly_prepared(parse_produced(batches).batches, log_config(**settings), NOW_MS) is is_quick

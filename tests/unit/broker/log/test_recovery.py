@@ -11,14 +11,14 @@ import pytest
 
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import HEADER_BYTES
+from tests.support.defaults import log_config
 from tests.support.logs import OpenLog, append_batches, flip_bits, headers_of, index_entries, log_files
 
-CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
+CONFIG = log_config(segment_bytes=400, index_interval_bytes=0)
 
 
 def batch(count: int = 1, timestamp_ms: int = 0) -> bytearray:

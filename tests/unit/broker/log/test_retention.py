@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.retention import SegmentAge, count_expired
+from tests.support.defaults import log_config
 
 HOUR = 3_600_000
 NOW = 1_700_000_000_000
@@ -25,7 +25,7 @@ def expired(
     start: int = 0,
     segments: list[SegmentAge] | None = None,
 ) -> int:
-    config = LogConfig(retention_ms=ms, retention_bytes=size)
+    config = log_config(retention_ms=ms, retention_bytes=size)
     known = SEGMENTS if segments is None else segments
     return count_expired(
         known,
@@ -76,7 +76,7 @@ def test_an_empty_active_segment_stays() -> None:
 
 def test_a_topic_that_is_only_compacted_loses_nothing_by_age_or_size() -> None:
     segments = [SegmentAge(10, 100, 0), SegmentAge(20, 100, 0)]
-    config = LogConfig(retention_ms=1, retention_bytes=0, cleanup_policy=("compact",))
+    config = log_config(retention_ms=1, retention_bytes=0, cleanup_policy=("compact",))
     assert (
         count_expired(segments, config, log_bytes=0, now_ms=1_000, high_watermark=20, log_start_offset=0) == 0
     )

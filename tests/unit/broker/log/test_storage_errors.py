@@ -15,7 +15,6 @@ import pytest
 
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.open_files import OPEN_FILES
 from barnabas.broker.log.storage_errors import (
@@ -33,6 +32,7 @@ from barnabas.broker.log.storage_errors import (
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from tests.support.defaults import log_config
 from tests.support.logs import PRODUCER_ID, append_batches, failing, online, produced
 
 from .conftest import Managers, OpenLog
@@ -94,7 +94,7 @@ class Manager:
 
     def __init__(self, folder: Path) -> None:
         self.logs = LogManager.open(
-            [folder], broker_id=BrokerId(1), cluster_id="c", config_of=lambda topic: LogConfig(), now_ms=0
+            [folder], broker_id=BrokerId(1), cluster_id="c", config_of=lambda topic: log_config(), now_ms=0
         )
 
     def append(self, name: TopicPartition) -> None:
@@ -129,7 +129,7 @@ def test_a_roll_that_finds_no_descriptor_is_done_by_a_later_append(
 ) -> None:
     manager.append(T0)
     log = online(manager.logs, T0)
-    log.config = LogConfig(segment_bytes=100)
+    log.config = log_config(segment_bytes=100)
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", failing(errno.EMFILE))
         with pytest.raises(StorageCallFailed):
@@ -148,7 +148,7 @@ def test_a_pass_skips_the_log_whose_call_failed_and_does_the_others(
     poor, rich = manager.logs.get(T0), manager.logs.get(T1)
     assert poor is not None
     assert rich is not None
-    poor.config = rich.config = LogConfig(flush_ms=1)
+    poor.config = rich.config = log_config(flush_ms=1)
 
     def lacking(now_ms: int) -> None:
         raise storage_error(poor.folder, OSError(errno.EMFILE, "too many open files"), SYNC)

@@ -17,7 +17,6 @@ from barnabas.broker.handlers import describe_replicas
 from barnabas.broker.log import segment, segment_file
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FileSystem
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.broker.metadata_cache import MetadataCache
@@ -39,6 +38,7 @@ from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.schema import replace
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import ME, TWO, Managed, NoStore, state
+from tests.support.defaults import log_config
 from tests.support.waiting import DEADLINE_S
 
 OTHER = TWO
@@ -73,7 +73,7 @@ class Broker(Managed):
         self.full: set[Path] = set()
         self.store = Store()
         logs: Any = LogManager.open(
-            self.dirs, broker_id=ME, cluster_id="c", config_of=lambda topic: LogConfig(), now_ms=0
+            self.dirs, broker_id=ME, cluster_id="c", config_of=lambda topic: log_config(), now_ms=0
         )
         super().__init__(logs, self.store)
         self.replicas = self.manager

@@ -30,6 +30,7 @@ from barnabas.protocol.ids import BrokerEpoch, Endpoint, LeaderEpoch, TopicParti
 from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.schema import ApiKey
 from tests.support.building import ME, TP, TWO, fatal, partition_of, state
+from tests.support.defaults import log_config
 from tests.support.serving import INTERNAL, Serving, batch
 from tests.support.slow_disk import SlowDisk
 from tests.support.socket_server import start_server
@@ -113,7 +114,7 @@ class Follower:
         self.metadata = MetadataCache()
         self.partitions: dict[TopicPartition, Partition] = {}
         for name in (TP, SECOND):
-            log = Log.open(name, folder / str(name), config or LogConfig(), now_ms=0, files=files)
+            log = Log.open(name, folder / str(name), config or log_config(), now_ms=0, files=files)
             self.partitions[name] = partition_of(log, broker=TWO)
         self.fetchers = FetcherManager(
             TWO,
@@ -214,7 +215,7 @@ def test_a_partition_followed_later_need_not_wait_for_the_long_poll(
 
 def test_a_slow_disk_delays_only_the_fetches_to_that_leader(tmp_path: Path, leader: Leader) -> None:
     disk = SlowDisk()
-    follower = Follower(tmp_path / "slow", LogConfig(flush_messages=1), disk)
+    follower = Follower(tmp_path / "slow", log_config(flush_messages=1), disk)
     disk.is_slow = True
     try:
         leader.append(b"a")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication import following
 from barnabas.broker.replication.following import (
@@ -29,6 +28,7 @@ from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSIO
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from tests.support.building import ME, TP, TWO, follow, follower_of, partition_of, state
+from tests.support.defaults import log_config
 
 OTHER = TopicPartition(TP.topic, 1)
 SESSION = 77
@@ -179,7 +179,7 @@ def answer(error: ErrorCode = ErrorCode.NONE, *, session_id: int = SESSION) -> F
 
 @pytest.fixture
 def follower(tmp_path: Path) -> Follower:
-    return Follower(Log.open(TP, tmp_path / str(TP), LogConfig(), now_ms=0))
+    return Follower(Log.open(TP, tmp_path / str(TP), log_config(), now_ms=0))
 
 
 def test_without_a_partition_nothing_is_asked(follower: Follower) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
@@ -28,6 +27,7 @@ from tests.support.building import (
     records_at,
     state,
 )
+from tests.support.defaults import log_config
 from tests.support.errors import refused
 
 
@@ -235,7 +235,7 @@ def batch(*values: bytes) -> ProducedBatches:
 
 
 def test_leader_and_follower_over_real_logs_end_up_byte_for_byte_equal(tmp_path: Path) -> None:
-    logs = [Log.open(TP, tmp_path / name, LogConfig(), now_ms=0) for name in ("leader", "follower")]
+    logs = [Log.open(TP, tmp_path / name, log_config(), now_ms=0) for name in ("leader", "follower")]
     leader, follower = (partition_of(log) for log in logs)
     leader.make_leader(state(isr=(1,)), 0.0)
     follower.make_follower(state(leader=1))
@@ -289,7 +289,7 @@ def append_real(partition: object) -> None:
 
 def test_an_append_in_memory_looks_like_a_real_one(tmp_path: Path) -> None:
     """The log in memory must not promise what the real one does not keep."""
-    real = partition_of(Log.open(TP, tmp_path / "real", LogConfig(), now_ms=0))
+    real = partition_of(Log.open(TP, tmp_path / "real", log_config(), now_ms=0))
     real.make_leader(state(isr=(1,)), 0.0)
     for _ in range(3):
         real.append_as_leader(batch(b"v"), require_all=True, now_ms=0.0, wall_clock_ms=0)
