@@ -25,9 +25,8 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
 from tests.support.waiting import wait_for
 
-from ..cluster.tools import ClusterView, close_session
+from ..cluster.tools import ClusterView, close_session, session_password
 from .disk_faults import cut_power, flip_a_bit, partition_folders
-from .sessions import session_password
 
 _START_TIMEOUT_S = 40.0
 _SERVES = " serves {"

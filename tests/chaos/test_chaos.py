@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
 
 import pytest
 
-from barnabas.deploy.local import LocalCluster
-
-from ..cluster.tools import ClusterView
+from ..cluster.tools import ClusterView, StartCluster
 from .nemesis import Nemesis
-from .settings import changing_settings
-from .topic_churn import churning_topics
+from .topic_changes import changing_settings, churning_topics
 from .workload import Load, stop_and_judge
-
-StartCluster = Callable[..., LocalCluster]
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "15"))
 PARTITIONS = 6

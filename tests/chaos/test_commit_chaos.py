@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from barnabas.deploy.local import LocalCluster
 
-from ..cluster.group_client import OFFSETS_TOPIC, Committer, GroupClient, wait_progress
-from ..cluster.tools import ClusterView
+from ..cluster.group_client import OFFSETS_TOPIC, Committer, GroupClient, Worker, wait_progress, working
+from ..cluster.tools import ClusterView, StartCluster
 from .nemesis import Nemesis
-
-StartCluster = Callable[..., LocalCluster]
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "15"))
 GROUPS = tuple(f"chaos-{number}" for number in range(12))
@@ -34,63 +31,38 @@ DOZE_S = 3.0
 """The time in which a resumed broker may not know that it is no coordinator any more: a session, and some."""
 
 
-class Sleepers:
-    """The brokers that were paused lately; a thread that looks often."""
+class Sleepers(Worker):
+    """The brokers that were paused lately."""
 
     def __init__(self, cluster: LocalCluster) -> None:
+        super().__init__(pause_s=0.01)
         self._cluster = cluster
         self._paused_at: dict[int, float] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
+    def step(self) -> None:
+        for broker in self._cluster.brokers:
+            if broker.state == "paused":
+                self._paused_at[broker.id] = time.monotonic()
 
     def dozed(self, broker_id: int, since: float) -> bool:
         """Whether a broker was paused after a time or shortly before."""
         return self._paused_at.get(broker_id, -DOZE_S) > since - DOZE_S
 
-    def _run(self) -> None:
-        while not self._stop.wait(0.01):
-            for broker in self._cluster.brokers:
-                if broker.state == "paused":
-                    self._paused_at[broker.id] = time.monotonic()
 
-
-class Reader:
+class Reader(Worker):
     """Fetches the committed offset of one group after another."""
 
     def __init__(self, cluster: LocalCluster, committers: list[Committer], sleepers: Sleepers) -> None:
+        super().__init__(pause_s=0.01)
         self.looks = 0
         self.drowsy: list[str] = []
         self.wrong: list[str] = []
-        self.problem: Exception | None = None
         self._cluster = cluster
         self._committers = committers
         self._sleepers = sleepers
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(HEALING_S)
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                for committer in random.sample(self._committers, len(self._committers)):
-                    self._look(committer)
-                    if self._stop.wait(0.01):
-                        return
-        except (AssertionError, OSError) as error:
-            self.problem = error
+    def step(self) -> None:
+        self._look(random.choice(self._committers))
 
     def _look(self, committer: Committer) -> None:
         with GroupClient(self._cluster, committer.client.group, HEALING_S) as client:
@@ -113,14 +85,8 @@ def under_watch(cluster: LocalCluster) -> Iterator[tuple[list[Committer], list[R
     sleepers = Sleepers(cluster)
     committers = [Committer(cluster, group, HEALING_S) for group in GROUPS]
     readers = [Reader(cluster, committers, sleepers) for _ in range(READERS)]
-    workers: list[Sleepers | Committer | Reader] = [sleepers, *committers, *readers]
-    for worker in workers:
-        worker.start()
-    try:
+    with working([sleepers, *committers, *readers]):
         yield committers, readers
-    finally:
-        for worker in workers:
-            worker.stop()
 
 
 @pytest.mark.cluster

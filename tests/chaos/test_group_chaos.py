@@ -15,7 +15,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from barnabas.client.producer.producer import Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
-from ..cluster.tools import ClusterView
+from ..cluster.tools import ClusterView, StartCluster
 from .group_checker import Acknowledged, Committed, Event, Owned, Seen, check_group
 from .history import number_of
 
@@ -45,7 +44,6 @@ HEALING_S = 90.0
 ENOUGH = 600
 """The least number of records that are written."""
 
-StartCluster = Callable[..., LocalCluster]
 Offsets = dict[TopicPartition, set[int]]
 
 

@@ -1,10 +1,11 @@
-"""Clients that send group requests to the current coordinator, and commit in a loop."""
+"""Clients that send group requests to the current coordinator, and workers that commit in a loop."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ from .raw_client import RawClient
 
 OFFSETS_TOPIC = "__consumer_offsets"
 DEADLINE_S = 30.0
+STOP_S = 90.0
 PASSING = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -145,45 +147,70 @@ class GroupClient:
         return joined
 
 
-class Committer:
-    """Commits increasing offsets for one group on a thread."""
+class Worker(ABC):
+    """Calls `step` on a thread until `stop`; an error ends it and becomes its `problem`."""
 
-    def __init__(self, cluster: LocalCluster, group: str, patience_s: float = DEADLINE_S) -> None:
-        self.client = GroupClient(cluster, group, patience_s)
-        self.tried = self.acknowledged = 0
+    def __init__(self, pause_s: float = 0.0) -> None:
         self.problem: Exception | None = None
-        self._stop = threading.Event()
+        self._pause_s = pause_s
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @abstractmethod
+    def step(self) -> None:
+        """One piece of the work."""
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(DEADLINE_S * 2)
-        with self.client:
-            pass
+        self._stopping.set()
+        self._thread.join(STOP_S)
 
     def _run(self) -> None:
         try:
-            while not self._stop.is_set():
-                self.tried += 1
-                self.client.commit(self.tried)
-                self.acknowledged = self.tried
+            while not self._stopping.wait(self._pause_s):
+                self.step()
         except (AssertionError, OSError) as error:
             self.problem = error
 
 
 @contextmanager
+def working(workers: Iterable[Worker]) -> Iterator[None]:
+    workers = list(workers)
+    for worker in workers:
+        worker.start()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class Committer(Worker):
+    """Commits increasing offsets for one group."""
+
+    def __init__(self, cluster: LocalCluster, group: str, patience_s: float = DEADLINE_S) -> None:
+        super().__init__()
+        self.client = GroupClient(cluster, group, patience_s)
+        self.tried = self.acknowledged = 0
+
+    def step(self) -> None:
+        self.tried += 1
+        self.client.commit(self.tried)
+        self.acknowledged = self.tried
+
+    def stop(self) -> None:
+        super().stop()
+        with self.client:
+            pass
+
+
+@contextmanager
 def committing(cluster: LocalCluster, groups: Sequence[str]) -> Iterator[list[Committer]]:
     committers = [Committer(cluster, group) for group in groups]
-    for committer in committers:
-        committer.start()
-    try:
+    with working(committers):
         yield committers
-    finally:
-        for committer in committers:
-            committer.stop()
 
 
 def wait_progress(committers: list[Committer], when: str, timeout_s: float = DEADLINE_S) -> None:

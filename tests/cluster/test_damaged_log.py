@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView
-
-StartCluster = Callable[..., LocalCluster]
+from .tools import ClusterView, StartCluster
 
 RECORDS = 100
 SETTINGS = {"log.flush.offset.checkpoint.interval.ms": "200"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import resource
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -21,9 +21,7 @@ from ..chaos.checker import check
 from ..chaos.workload import Load, read_everything
 from .raw_client import RawClient, batch_of
 from .test_failover import PARTITIONS, check_all, start_loaded
-from .tools import ClusterView
-
-StartCluster = Callable[..., LocalCluster]
+from .tools import ClusterView, StartCluster
 
 VICTIM = 1
 _VALUE_BYTES = 2_000

@@ -15,9 +15,8 @@ from tests.support.waiting import wait_for
 from ..chaos.history import SentRecord, value_of
 from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView, controller_seen_by, partitions_seen_by
+from .tools import ClusterView, StartCluster, controller_seen_by, partitions_seen_by
 
-StartCluster = Callable[..., LocalCluster]
 Fault = Callable[[LocalCluster, int], object]
 
 PARTITIONS = 6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 
@@ -18,9 +17,7 @@ from tests.support.waiting import wait_for
 
 from .group_client import OFFSETS_TOPIC, Committer, GroupClient, committing, wait_progress
 from .raw_client import RawClient
-from .tools import ClusterView, knows_topic
-
-StartCluster = Callable[..., LocalCluster]
+from .tools import ClusterView, StartCluster, knows_topic
 
 GROUPS = tuple(f"group-{number}" for number in range(8))
 SETTINGS = {"offsets.topic.num.partitions": "6", "zookeeper.session.timeout.ms": "2000"}

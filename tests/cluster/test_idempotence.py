@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +24,8 @@ from tests.support.logs import produced
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, encoded, produce_request
-from .tools import ClusterView
+from .tools import ClusterView, StartCluster
 
-StartCluster = Callable[..., LocalCluster]
 RETRIABLE = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_ENOUGH_REPLICAS,

@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,8 @@ from barnabas.deploy.process import DeployError
 from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView
+from .tools import ClusterView, StartCluster
 
-StartCluster = Callable[..., LocalCluster]
 Samples = dict[tuple[str, ...], float]
 """Values by the name and the `LABELS` that a sample has."""
 LABELS = ("consumergroup", "state", "topic", "partition")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -20,9 +20,7 @@ from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient
-from .tools import ClusterView, knows_topic
-
-StartCluster = Callable[..., LocalCluster]
+from .tools import ClusterView, StartCluster, knows_topic
 
 
 def alter(cluster: LocalCluster, resource: ConfigResource, **changes: Any) -> None:

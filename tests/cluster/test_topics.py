@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode, RequestTimedOutLocally
 from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView, knows_topic
-
-StartCluster = Callable[..., LocalCluster]
+from .tools import ClusterView, StartCluster, knows_topic
 
 
 def folders(cluster: LocalCluster, topic: str) -> list[Path]:

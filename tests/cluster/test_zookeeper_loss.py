@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
@@ -12,9 +10,7 @@ from tests.support.waiting import wait_for
 
 from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView
-
-StartCluster = Callable[..., LocalCluster]
+from .tools import ClusterView, StartCluster
 
 PARTITIONS = 3
 SESSION_TIMEOUT_MS = 18_000

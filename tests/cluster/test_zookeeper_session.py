@@ -8,6 +8,8 @@ import threading
 from barnabas.protocol.ids import Endpoint
 from barnabas.zookeeper.session import ZooKeeperSession
 
+from .tools import ZooKeeperClient, session_password
+
 
 def _pump(source: socket.socket, target: socket.socket) -> None:
     try:
@@ -48,3 +50,10 @@ def test_a_server_that_takes_a_connection_and_never_answers_is_soon_tried_again(
         session.close()
         serving.join()
     assert fatal == []
+
+
+def test_the_password_of_a_session_follows_from_its_id(zookeeper_connect: str) -> None:
+    with ZooKeeperClient(zookeeper_connect.partition("/")[0]) as client:
+        assert client.client_id is not None
+        session_id, password = client.client_id
+        assert session_password(session_id) == password

@@ -32,6 +32,11 @@ COMMAND: Final = (sys.executable, "-m", "barnabas")
 SESSION_TIMEOUT_MS: Final = 30_000
 """So long that no stall of a busy machine ends a session; no test waits for it to pass."""
 OpenStore = Callable[..., ClusterStore]
+StartCluster = Callable[..., LocalCluster]
+_SECRET: Final = 0xB3415C00
+_MULTIPLIER: Final = 0x5DEECE66D
+_MASK: Final = (1 << 48) - 1
+_PASSWORD_BYTES: Final = 16
 
 
 def run_command(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -259,3 +264,16 @@ def close_session(server: Endpoint, session_id: int, password: bytes) -> None:
         connection.sendall(b"".join(struct.pack(">i", len(part)) + part for part in (take_over, close)))
         while connection.recv(4096):
             continue
+
+
+def session_password(session_id: int) -> bytes:
+    """The password of a session, which ZooKeeper derives from the id with Java's random number generator.
+
+    Source: `ZooKeeperServer.generatePasswd` of Apache ZooKeeper; `java.util.Random`.
+    """
+    state = ((session_id ^ _SECRET) ^ _MULTIPLIER) & _MASK
+    password = b""
+    while len(password) < _PASSWORD_BYTES:
+        state = (state * _MULTIPLIER + 0xB) & _MASK
+        password += (state >> 16).to_bytes(4, "little")
+    return password

@@ -1,24 +1,31 @@
-"""Creates, grows and deletes topics, repeatedly under few names, while other topics are written to.
+"""Changes topics during a load: creates, grows and deletes some, and changes the limits of another.
 
 Acknowledged changes have to hold in the end: a created topic exists with its partitions, a deleted one does
-not exist, and existing topics accept records. A change without an answer may have been made or not. One
-thread; any other may ask for the verdict after the block.
+not exist, and existing topics accept records. A change without an answer may have been made or not.
+One thread each; any thread may call `check` after the block.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from barnabas.client import NewTopic
+from barnabas.client.admin.admin import ConfigResource
 from barnabas.client.blocking import Admin, Producer
 from barnabas.protocol.errors import BarnabasError
 from tests.support.waiting import wait_for
 
 _NAMES: Final = ("churn-a", "churn-b", "churn-c")
+_SETTINGS: Final = {
+    "max.message.bytes": ("500", "2000", "1048588"),
+    "segment.bytes": ("4096", "65536"),
+    "compression.type": ("producer", "gzip", "uncompressed"),
+    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
+}
 _TIMEOUT_MS: Final = 5_000
 _STOP_S: Final = 60.0
 _UNKNOWN: Final = -1
@@ -86,23 +93,46 @@ class TopicChurn:
 @contextmanager
 def churning_topics(bootstrap: str, seed: int) -> Iterator[TopicChurn]:
     """Change topics at random from a seed, on a thread, while the block runs."""
-    churn, stopping = TopicChurn(bootstrap, seed), threading.Event()
-    chance = random.Random(seed + 1)
+    churn = TopicChurn(bootstrap, seed)
+    with _repeated(churn.step, (0.1, 0.5, 1.0), random.Random(seed + 1)):
+        yield churn
+
+
+@contextmanager
+def changing_settings(bootstrap: str, topic: str, seed: int) -> Iterator[None]:
+    """Change the limits of a topic at random from a seed, on a thread, while the block runs.
+
+    A batch whose answer was lost may meet other limits at its retry. It is in the log already, so it must be
+    neither refused nor split and written a second time.
+    """
+    chance = random.Random(seed)
+
+    def change() -> None:
+        settings = {name: chance.choice(values) for name, values in _SETTINGS.items()}
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.alter_configs({ConfigResource.topic(topic): settings}, timeout_ms=_TIMEOUT_MS)
+
+    with _repeated(change, (0.2, 0.5, 2.0), chance):
+        yield
+
+
+@contextmanager
+def _repeated(change: Callable[[], None], pauses_s: Sequence[float], chance: random.Random) -> Iterator[None]:
+    """Call a function again and again, on a thread, while the block runs."""
+    stopping = threading.Event()
 
     def work() -> None:
-        while not stopping.wait(chance.choice((0.1, 0.5, 1.0))):
-            try:
-                churn.step()
-            except BarnabasError:
-                # Brokers and ZooKeeper are away at times; the next change begins with the present state.
-                continue
+        while not stopping.wait(chance.choice(pauses_s)):
+            # Brokers and ZooKeeper are away at times; the next change begins with the present state.
+            with suppress(BarnabasError):
+                change()
 
-    thread = threading.Thread(target=work, name="topic-churn", daemon=True)
+    thread = threading.Thread(target=work, name="topic-changes", daemon=True)
     thread.start()
     try:
-        yield churn
+        yield
     finally:
         stopping.set()
         thread.join(_STOP_S)
         if thread.is_alive():
-            raise AssertionError(f"a change of topics did not end within {_STOP_S} s")
+            raise AssertionError(f"a change of a topic did not end within {_STOP_S} s")
