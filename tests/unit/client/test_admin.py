@@ -165,18 +165,17 @@ async def test_a_topic_that_is_not_as_it_was_asked_for_was_made_by_somebody_else
                 await admin.create_topics(wanted)
 
 
-async def test_partitions_are_added_and_refused_by_topic() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 2)
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
-            await admin.create_partitions({"t": NewPartitions(4, [[1], [1]])})
-            (topic,) = cluster.requests(ApiKey.CREATE_PARTITIONS)[0].topics
-            assert (topic.count, [one.broker_ids for one in topic.assignments]) == (4, [[1], [1]])
-            with pytest.raises(ApiError, match="INVALID_PARTITIONS: topic 't' has 4"):
-                await admin.create_partitions({"t": 4})
-            with pytest.raises(TopicErrors) as failure:
-                await admin.create_partitions({"t": 5, "x": 5})
-            assert failure.value.errors["x"].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+async def test_partitions_are_added_and_refused_by_topic(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 2)
+    async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        await admin.create_partitions({"t": NewPartitions(4, [[1], [1]])})
+        (topic,) = cluster.requests(ApiKey.CREATE_PARTITIONS)[0].topics
+        assert (topic.count, [one.broker_ids for one in topic.assignments]) == (4, [[1], [1]])
+        with pytest.raises(ApiError, match="INVALID_PARTITIONS: topic 't' has 4"):
+            await admin.create_partitions({"t": 4})
+        with pytest.raises(TopicErrors) as failure:
+            await admin.create_partitions({"t": 5, "x": 5})
+        assert failure.value.errors["x"].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_settings_are_asked_of_the_broker_that_has_them() -> None:

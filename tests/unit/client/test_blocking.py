@@ -50,7 +50,9 @@ class ThreadedCluster:
 
 @pytest.fixture
 def cluster() -> Iterator[ThreadedCluster]:
+    """It has the topic "t" of one partition."""
     made = ThreadedCluster()
+    made.do(lambda: made.fake.add_topic("t"))
     yield made
     made.stop()
 
@@ -123,7 +125,6 @@ def become_known(producer: blocking.Producer, topic: str) -> None:
 
 
 def test_a_full_buffer_blocks_and_then_refuses(cluster: ThreadedCluster) -> None:
-    cluster.do(lambda: cluster.fake.add_topic("t"))
     gates = cluster.do(lambda: [broker.gate(ApiKey.PRODUCE) for broker in cluster.fake.brokers.values()])
     settings: dict[str, Any] = {"batch_size": 1_000, "buffer_memory": 2_000, "max_block_ms": 50}
     with blocking.Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
@@ -142,7 +143,6 @@ def test_a_full_buffer_blocks_and_then_refuses(cluster: ThreadedCluster) -> None
 def test_an_interrupted_wait_for_memory_releases_the_granted_bytes(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.do(lambda: cluster.fake.add_topic("t"))
     gates = cluster.do(lambda: [broker.gate(ApiKey.PRODUCE) for broker in cluster.fake.brokers.values()])
     settings: dict[str, Any] = {"batch_size": 1_000, "buffer_memory": 2_000}
     with blocking.Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
@@ -179,7 +179,6 @@ def test_an_interrupted_wait_for_memory_releases_the_granted_bytes(
 
 
 def test_arguments_of_a_wrong_type_are_named(cluster: ThreadedCluster) -> None:
-    cluster.do(lambda: cluster.fake.add_topic("t"))
     with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
         with pytest.raises(TypeError, match="value is str; expected bytes or None"):
             producer.send("t", "text")
@@ -188,22 +187,21 @@ def test_arguments_of_a_wrong_type_are_named(cluster: ThreadedCluster) -> None:
 
 def test_topics_are_administered_and_ranges_read(cluster: ThreadedCluster) -> None:
     with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.create_topics(NewTopic("t", 2, 1))
-        assert admin.list_topics() == ["t"]
-        assert len(admin.describe_topics("t")["t"].partitions) == 2
+        admin.create_topics(NewTopic("new", 2, 1))
+        assert admin.list_topics() == ["new", "t"]
+        assert len(admin.describe_topics("new")["new"].partitions) == 2
         assert admin.describe_cluster().cluster_id == "fake"
         with blocking.Producer(bootstrap_servers=cluster.bootstrap, batch_size=500) as producer:
             for number in range(300):
-                producer.send("t", b"%d" % number, partition=1)
-        tp = TopicPartition("t", 1)
+                producer.send("new", b"%d" % number, partition=1)
+        tp = TopicPartition("new", 1)
         assert admin.list_offsets({tp: "latest"})[tp].offset == 300
         pieces = blocking.read_range(cluster.bootstrap, tp, 0, 300, fetch_max_bytes=600)
         assert sum(header.record_count for piece in pieces for _, header in iter_batches(piece)) == 300
-        admin.delete_topics("t")
+        admin.delete_topics("new")
 
 
 def test_leaving_a_range_early_ends_its_thread(cluster: ThreadedCluster) -> None:
-    cluster.do(lambda: cluster.fake.add_topic("t"))
     with blocking.Producer(bootstrap_servers=cluster.bootstrap, batch_size=500) as producer:
         for number in range(300):
             producer.send("t", b"%d" % number)
@@ -236,7 +234,6 @@ def test_after_close_every_call_is_refused(client: Any, cluster: ThreadedCluster
 
 
 def test_a_call_from_a_callback_that_could_never_end_is_refused(cluster: ThreadedCluster) -> None:
-    cluster.do(lambda: cluster.fake.add_topic("t"))
     told: list[BaseException] = []
     with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
 
@@ -288,7 +285,6 @@ for number in range(100):
 
 
 def test_a_program_that_ends_without_closing_its_producer_loses_nothing(cluster: ThreadedCluster) -> None:
-    cluster.do(lambda: cluster.fake.add_topic("t"))
     done = subprocess.run(
         [sys.executable, "-c", _SENDS_AND_ENDS, cluster.bootstrap],
         capture_output=True,
@@ -301,7 +297,6 @@ def test_a_program_that_ends_without_closing_its_producer_loses_nothing(cluster:
 
 
 def test_a_producer_that_is_dropped_unclosed_warns_and_loses_nothing(cluster: ThreadedCluster) -> None:
-    cluster.do(lambda: cluster.fake.add_topic("t"))
     producer = blocking.Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000)
     future = producer.send("t", b"value")
     with pytest.warns(ResourceWarning, match="unclosed barnabas.client.blocking.Producer"):
@@ -339,7 +334,6 @@ def test_a_client_that_is_dropped_unclosed_warns_and_ends_its_thread(
 def test_ctrl_c_within_send_leaves_a_producer_that_delivers(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, step: str, value: bytes
 ) -> None:
-    cluster.do(lambda: cluster.fake.add_topic("t"))
     original = getattr(RecordBatchBuilder, step)
     interrupts = 0
 

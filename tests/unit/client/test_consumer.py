@@ -247,21 +247,20 @@ async def test_all_partitions_together_stay_within_fetch_max_bytes() -> None:
         assert max(asked) <= 4_000
 
 
-async def test_paused_partitions_give_nothing_until_resumed() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 2)
-        for partition in cluster.topics["t"]:
-            fill(partition, 0, 20)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([("t", 0), ("t", 1)])
-            consumer.pause(T0)
-            assert consumer.paused() == {T0}
-            assert await read(consumer, 20) == values(0, 20)
-            assert await consumer.poll(0) == []
-            consumer.pause(("t", 1))
-            consumer.resume(T0)
-            assert await read(consumer, 20) == values(0, 20)
-            assert await consumer.position(T0) == 20
+async def test_paused_partitions_give_nothing_until_resumed(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 2)
+    for partition in cluster.topics["t"]:
+        fill(partition, 0, 20)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+        consumer.assign([("t", 0), ("t", 1)])
+        consumer.pause(T0)
+        assert consumer.paused() == {T0}
+        assert await read(consumer, 20) == values(0, 20)
+        assert await consumer.poll(0) == []
+        consumer.pause(("t", 1))
+        consumer.resume(T0)
+        assert await read(consumer, 20) == values(0, 20)
+        assert await consumer.position(T0) == 20
 
 
 async def test_the_position_while_iterating_counts_only_handed_out_records(cluster: FakeCluster) -> None:
@@ -288,32 +287,30 @@ async def test_the_position_while_iterating_counts_only_handed_out_records(clust
     assert rest == values(31, 40)
 
 
-async def test_partitions_take_turns() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 2)
-        for partition in cluster.topics["t"]:
-            fill(partition, 0, 100)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([("t", 0), ("t", 1)])
-            await until(lambda: all(state.has_data for state in consumer._assignment.states.values()))
-            polled = [{record.partition for record in await consumer.poll(10_000, 10)} for _ in range(4)]
-        assert polled == [{0}, {1}, {0}, {1}]
+async def test_partitions_take_turns(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 2)
+    for partition in cluster.topics["t"]:
+        fill(partition, 0, 100)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+        consumer.assign([("t", 0), ("t", 1)])
+        await until(lambda: all(state.has_data for state in consumer._assignment.states.values()))
+        polled = [{record.partition for record in await consumer.poll(10_000, 10)} for _ in range(4)]
+    assert polled == [{0}, {1}, {0}, {1}]
 
 
-async def test_a_new_assignment_keeps_the_positions_of_those_that_stay() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 3)
-        for partition in cluster.topics["t"]:
-            fill(partition, 0, 10)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([("t", 0), ("t", 1)])
-            await read(consumer, 20)
-            consumer.assign([("t", 1), ("t", 2)])
-            assert consumer.assignment() == {("t", 1), ("t", 2)}
-            assert await consumer.position(("t", 1)) == 10
-            assert [record.partition for record in await consumer.poll(10_000)] == [2] * 10
-            with pytest.raises(NotAssigned, match="t-0 is not assigned"):
-                consumer.seek(T0, 0)
+async def test_a_new_assignment_keeps_the_positions_of_those_that_stay(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 3)
+    for partition in cluster.topics["t"]:
+        fill(partition, 0, 10)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+        consumer.assign([("t", 0), ("t", 1)])
+        await read(consumer, 20)
+        consumer.assign([("t", 1), ("t", 2)])
+        assert consumer.assignment() == {("t", 1), ("t", 2)}
+        assert await consumer.position(("t", 1)) == 10
+        assert [record.partition for record in await consumer.poll(10_000)] == [2] * 10
+        with pytest.raises(NotAssigned, match="t-0 is not assigned"):
+            consumer.seek(T0, 0)
 
 
 async def test_offsets_are_listed_by_position_and_time() -> None:

@@ -97,22 +97,21 @@ async def test_a_broker_that_hangs_does_not_take_the_memory_of_the_others() -> N
             assert await read(consumer, 10) == values(0, 10)
 
 
-async def test_paused_partitions_do_not_keep_the_memory_that_others_need() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 2)
-        fill(cluster.partition("t", 0), 0, 100)
-        fill(cluster.partition("t", 1), 0, 100)
-        settings = {"fetch_max_bytes": 500, "max_partition_fetch_bytes": 500, **EARLIEST}
-        async with reading(cluster, **settings) as consumer:
-            first = await consumer.poll(10_000, 5)
-            await until(lambda: consumer._assignment.states[T0].buffered_bytes >= 500)
-            consumer.pause(T0)
-            consumer.assign([T0, T1])
-            assert await read(consumer, 100) == values(0, 100)
-            consumer.pause(T1)
-            consumer.resume(T0)
-            assert [record.value for record in first] == values(0, 5)
-            assert await read(consumer, 95) == values(5, 100)
+async def test_paused_partitions_do_not_keep_the_memory_that_others_need(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 2)
+    fill(cluster.partition("t", 0), 0, 100)
+    fill(cluster.partition("t", 1), 0, 100)
+    settings = {"fetch_max_bytes": 500, "max_partition_fetch_bytes": 500, **EARLIEST}
+    async with reading(cluster, **settings) as consumer:
+        first = await consumer.poll(10_000, 5)
+        await until(lambda: consumer._assignment.states[T0].buffered_bytes >= 500)
+        consumer.pause(T0)
+        consumer.assign([T0, T1])
+        assert await read(consumer, 100) == values(0, 100)
+        consumer.pause(T1)
+        consumer.resume(T0)
+        assert [record.value for record in first] == values(0, 5)
+        assert await read(consumer, 95) == values(5, 100)
 
 
 async def test_an_unexpected_error_of_the_broker_is_waited_out(

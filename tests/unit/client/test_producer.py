@@ -80,19 +80,18 @@ async def become_known(producer: Producer, topic: str) -> None:
         return
 
 
-async def test_a_record_is_written_and_its_future_says_where() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 3)
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            future = await producer.send(
-                "t", b"value", b"key", headers=[("h", b"1"), ("n", None)], timestamp_ms=1234
-            )
-            metadata = await future
-        partition = partition_of_key(b"key", 3)
-        assert metadata == RecordMetadata("t", partition, 0, 1234)
-        (record,) = decode_records(cluster.partition("t", partition).batches[0])
-        assert (record.key, record.value, record.timestamp_ms) == (b"key", b"value", 1234)
-        assert record.headers == (("h", b"1"), ("n", None))
+async def test_a_record_is_written_and_its_future_says_where(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 3)
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        future = await producer.send(
+            "t", b"value", b"key", headers=[("h", b"1"), ("n", None)], timestamp_ms=1234
+        )
+        metadata = await future
+    partition = partition_of_key(b"key", 3)
+    assert metadata == RecordMetadata("t", partition, 0, 1234)
+    (record,) = decode_records(cluster.partition("t", partition).batches[0])
+    assert (record.key, record.value, record.timestamp_ms) == (b"key", b"value", 1234)
+    assert record.headers == (("h", b"1"), ("n", None))
 
 
 async def test_records_sent_together_share_a_batch(cluster: FakeCluster) -> None:
@@ -176,25 +175,25 @@ async def test_one_request_has_all_partitions_of_a_leader() -> None:
         assert sorted(len(request.topic_data[0].partition_data) for request in requests) == [3, 3]
 
 
-async def test_records_without_a_key_stick_to_a_partition_per_batch_and_reach_all() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 4)
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            for _ in range(100):
-                futures = [await producer.send("t", b"x") for _ in range(3)]
-                assert len({(await future).partition for future in futures}) == 1
-        assert all(partition.log_end_offset for partition in cluster.topics["t"])
+async def test_records_without_a_key_stick_to_a_partition_per_batch_and_reach_all(
+    cluster: FakeCluster,
+) -> None:
+    cluster.add_topic("t", 4)
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for _ in range(100):
+            futures = [await producer.send("t", b"x") for _ in range(3)]
+            assert len({(await future).partition for future in futures}) == 1
+    assert all(partition.log_end_offset for partition in cluster.topics["t"])
 
 
-async def test_the_result_of_a_custom_partitioner_is_checked() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 4)
-        wanted = [2, 9]
-        settings: dict[str, Any] = {"partitioner": lambda key, count: wanted.pop(0)}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-            assert (await producer.send_and_wait("t", b"x")).partition == 2
-            with pytest.raises(InvalidConfiguration, match="partition 9"):
-                await producer.send("t", b"x")
+async def test_the_result_of_a_custom_partitioner_is_checked(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 4)
+    wanted = [2, 9]
+    settings: dict[str, Any] = {"partitioner": lambda key, count: wanted.pop(0)}
+    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        assert (await producer.send_and_wait("t", b"x")).partition == 2
+        with pytest.raises(InvalidConfiguration, match="partition 9"):
+            await producer.send("t", b"x")
 
 
 async def test_a_wrong_leader_is_replaced_by_the_right_one(pair: FakeCluster) -> None:
@@ -546,29 +545,27 @@ async def test_a_broker_that_leaves_a_partition_out_of_its_answer_fails_that_bat
             await producer.send_and_wait("t", b"1")
 
 
-async def test_more_partitions_are_used_after_the_next_metadata() -> None:
-    async with FakeCluster() as cluster:
+async def test_more_partitions_are_used_after_the_next_metadata(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 1)
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        await producer.send_and_wait("t", b"1")
+        cluster.topics["t"] += [type(cluster.partition("t"))(1) for _ in range(3)]
+        await producer._cluster.refresh()
+        assert (await producer.send_and_wait("t", b"2", partition=3)).partition == 3
+
+
+async def test_a_topic_made_again_with_fewer_partitions_gets_records_in_these(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 8)
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        keys = [None, *(b"%d" % number for number in range(20))]
+        for key in keys:
+            await producer.send_and_wait("t", b"before", key=key)
         cluster.add_topic("t", 1)
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            await producer.send_and_wait("t", b"1")
-            cluster.topics["t"] += [type(cluster.partition("t"))(1) for _ in range(3)]
-            await producer._cluster.refresh()
-            assert (await producer.send_and_wait("t", b"2", partition=3)).partition == 3
-
-
-async def test_a_topic_made_again_with_fewer_partitions_gets_records_in_these() -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 8)
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            keys = [None, *(b"%d" % number for number in range(20))]
-            for key in keys:
-                await producer.send_and_wait("t", b"before", key=key)
-            cluster.add_topic("t", 1)
-            await producer._cluster.refresh()
-            for key in keys:
-                assert (await producer.send_and_wait("t", b"after", key=key)).partition == 0
-            with pytest.raises(InvalidConfiguration, match="from 0 to 0"):
-                await producer.send("t", b"after", partition=7)
+        await producer._cluster.refresh()
+        for key in keys:
+            assert (await producer.send_and_wait("t", b"after", key=key)).partition == 0
+        with pytest.raises(InvalidConfiguration, match="from 0 to 0"):
+            await producer.send("t", b"after", partition=7)
 
 
 def test_a_config_object_may_be_given() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -59,11 +58,14 @@ class Racks:
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(2) as made:
-        made.add_topic("t", 1, leaders=[1])
-        fill(made.partition("t"), 0, 30)
-        yield made
+def cluster(pair: FakeCluster) -> FakeCluster:
+    fill(pair.partition("t"), 0, 30)
+    return pair
+
+
+@pytest.fixture(autouse=True)
+def racks(cluster: FakeCluster) -> Racks:
+    return Racks(cluster)
 
 
 def fetches_of(cluster: FakeCluster, node_id: int) -> int:
@@ -71,7 +73,6 @@ def fetches_of(cluster: FakeCluster, node_id: int) -> int:
 
 
 async def test_records_come_from_the_replica_that_the_leader_names(cluster: FakeCluster) -> None:
-    Racks(cluster)
     async with reading(cluster, **NEAR) as consumer:
         consumer.seek(T0, 0)
         assert await read(consumer, 30) == values(0, 30)
@@ -83,15 +84,13 @@ async def test_records_come_from_the_replica_that_the_leader_names(cluster: Fake
 
 
 async def test_without_a_rack_the_request_names_none(cluster: FakeCluster) -> None:
-    Racks(cluster)
     async with reading(cluster, **{**NEAR, "client_rack": None}) as consumer:
         consumer.seek(T0, 0)
         assert await read(consumer, 30) == values(0, 30)
     assert fetches_of(cluster, 2) == 0
 
 
-async def test_the_leader_is_read_again_when_the_replica_dies(cluster: FakeCluster) -> None:
-    racks = Racks(cluster)
+async def test_the_leader_is_read_again_when_the_replica_dies(cluster: FakeCluster, racks: Racks) -> None:
     async with reading(cluster, **NEAR) as consumer:
         consumer.seek(T0, 0)
         assert await read(consumer, 30) == values(0, 30)
@@ -108,8 +107,9 @@ async def test_the_leader_is_read_again_when_the_replica_dies(cluster: FakeClust
     "code",
     [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR],
 )
-async def test_after_an_error_of_a_replica_the_leader_is_read(cluster: FakeCluster, code: ErrorCode) -> None:
-    racks = Racks(cluster)
+async def test_after_an_error_of_a_replica_the_leader_is_read(
+    cluster: FakeCluster, racks: Racks, code: ErrorCode
+) -> None:
     racks.refusal = code
     async with reading(cluster, **NEAR) as consumer:
         consumer.seek(T0, 10)
@@ -118,8 +118,7 @@ async def test_after_an_error_of_a_replica_the_leader_is_read(cluster: FakeClust
         assert await read(consumer, 20) == values(10, 30)
 
 
-async def test_a_replica_that_is_not_there_is_not_waited_for(cluster: FakeCluster) -> None:
-    racks = Racks(cluster)
+async def test_a_replica_that_is_not_there_is_not_waited_for(cluster: FakeCluster, racks: Racks) -> None:
     racks.nearby = 9
     async with reading(cluster, **NEAR) as consumer:
         consumer.seek(T0, 0)
@@ -129,7 +128,6 @@ async def test_a_replica_that_is_not_there_is_not_waited_for(cluster: FakeCluste
 
 
 async def test_a_new_leader_is_asked_first(cluster: FakeCluster) -> None:
-    Racks(cluster)
     async with reading(cluster, **NEAR) as consumer:
         consumer.seek(T0, 0)
         assert await read(consumer, 30) == values(0, 30)

@@ -60,26 +60,29 @@ BUG = "KeyError: 'a bug'"
 @pytest.mark.parametrize("is_idempotent", [True, False])
 @pytest.mark.parametrize("count", [10, 6], ids=["amidst", "the last one of a close"])
 async def test_a_batch_that_cannot_be_encoded_fails_alone_and_leaves_no_gap(
-    monkeypatch: pytest.MonkeyPatch, is_idempotent: bool, count: int, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
+    is_idempotent: bool,
+    count: int,
+    caplog: pytest.LogCaptureFixture,
+    cluster: FakeCluster,
 ) -> None:
     def is_broken(builder: RecordBatchBuilder) -> bool:
         return any(number(4) in part for part in builder._parts)
 
     monkeypatch.setattr(RecordBatchBuilder, "build", fails_if(is_broken, RecordBatchBuilder.build))
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 2)
-        settings = {**SMALL, "enable_idempotence": is_idempotent, "linger_ms": 60_000}
-        producer = Producer(bootstrap_servers=cluster.bootstrap, **settings)
-        async with producer:
-            futures = await send_numbers(producer, count)
-            futures.append(await producer.send("t", b"other", partition=1))
-            accumulator = accumulator_of(producer)
-        assert await outcomes(futures) == [*[0, 1, 2, 3, BUG, BUG, 4, 5, 6, 7][:count], 0]
-        assert_nothing_is_left(accumulator)
-        kept = [number(value) for value in range(count) if value not in (4, 5)]
-        assert cluster.partition("t").values() == kept
-        if is_idempotent:
-            assert headers(cluster) == [(0, sequence) for sequence in range(0, len(kept), 2)]
+    cluster.add_topic("t", 2)
+    settings = {**SMALL, "enable_idempotence": is_idempotent, "linger_ms": 60_000}
+    producer = Producer(bootstrap_servers=cluster.bootstrap, **settings)
+    async with producer:
+        futures = await send_numbers(producer, count)
+        futures.append(await producer.send("t", b"other", partition=1))
+        accumulator = accumulator_of(producer)
+    assert await outcomes(futures) == [*[0, 1, 2, 3, BUG, BUG, 4, 5, 6, 7][:count], 0]
+    assert_nothing_is_left(accumulator)
+    kept = [number(value) for value in range(count) if value not in (4, 5)]
+    assert cluster.partition("t").values() == kept
+    if is_idempotent:
+        assert headers(cluster) == [(0, sequence) for sequence in range(0, len(kept), 2)]
     assert "sending records failed" in caplog.text
 
 
@@ -109,73 +112,70 @@ async def test_a_batch_that_cannot_be_halved_fails_alone(
 
 
 async def test_a_bug_in_a_partitions_state_ends_its_records_and_a_new_epoch_fences_those_in_flight(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, cluster: FakeCluster
 ) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 2)
-        broker = cluster.brokers[1]
-        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-            await producer.send_and_wait("t", b"first", partition=0)
-            await producer.send_and_wait("t", b"first", partition=1)
-            gate = broker.gate(ApiKey.PRODUCE)
-            futures = await send_numbers(producer, 20)
-            before = pipeline_of(producer)
-            await until(lambda: len(before.batches) == 5)
-            with monkeypatch.context() as patch:
-                patch.setattr(
-                    Pipeline, "takes_new", property(fails_if(lambda pipeline: pipeline is before, print))
-                )
-                later = await producer.send("t", b"other", partition=1)
-                await until(lambda: all(future.done() for future in futures))
-            assert await outcomes(futures) == [BUG] * 20
-            next_ones = [await producer.send("t", b"next", partition=0) for _ in range(6)]
-            gate.set()
-            # The batches in flight may have been written: an error never says that a record was not.
-            await producer.flush()
-            offsets = [(await future).offset for future in next_ones]
-            assert (await later).offset == 1
-            assert offsets == list(range(offsets[0], offsets[0] + 6))
-            assert cluster.partition("t").values()[offsets[0] :] == [b"next"] * 6
-            assert {epoch for epoch, _ in headers(cluster)} == {0, 1}
-            assert_nothing_is_left(accumulator_of(producer))
+    cluster.add_topic("t", 2)
+    broker = cluster.brokers[1]
+    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+        await producer.send_and_wait("t", b"first", partition=0)
+        await producer.send_and_wait("t", b"first", partition=1)
+        gate = broker.gate(ApiKey.PRODUCE)
+        futures = await send_numbers(producer, 20)
+        before = pipeline_of(producer)
+        await until(lambda: len(before.batches) == 5)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                Pipeline, "takes_new", property(fails_if(lambda pipeline: pipeline is before, print))
+            )
+            later = await producer.send("t", b"other", partition=1)
+            await until(lambda: all(future.done() for future in futures))
+        assert await outcomes(futures) == [BUG] * 20
+        next_ones = [await producer.send("t", b"next", partition=0) for _ in range(6)]
+        gate.set()
+        # The batches in flight may have been written: an error never says that a record was not.
+        await producer.flush()
+        offsets = [(await future).offset for future in next_ones]
+        assert (await later).offset == 1
+        assert offsets == list(range(offsets[0], offsets[0] + 6))
+        assert cluster.partition("t").values()[offsets[0] :] == [b"next"] * 6
+        assert {epoch for epoch, _ in headers(cluster)} == {0, 1}
+        assert_nothing_is_left(accumulator_of(producer))
 
 
 async def test_a_bug_in_settling_a_partition_keeps_no_outcome_from_others(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, cluster: FakeCluster
 ) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 2)
-        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000, **SMALL) as producer:
-            futures = [await producer.send("t", b"0", partition=partition) for partition in (0, 1)]
-            first = pipeline_of(producer)
-            with monkeypatch.context() as patch:
-                broken = fails_if(lambda pipeline, *_: pipeline is first, Pipeline.acknowledged)
-                patch.setattr(Pipeline, "acknowledged", broken)
-                await producer.flush()
-            assert len(cluster.requests(ApiKey.PRODUCE)) == 1
-            assert await outcomes(futures) == [BUG, 0]
-            # The broker has the lost one, under the number 0 of the old epoch.
-            later = await producer.send("t", b"1", partition=0)
+    cluster.add_topic("t", 2)
+    async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000, **SMALL) as producer:
+        futures = [await producer.send("t", b"0", partition=partition) for partition in (0, 1)]
+        first = pipeline_of(producer)
+        with monkeypatch.context() as patch:
+            broken = fails_if(lambda pipeline, *_: pipeline is first, Pipeline.acknowledged)
+            patch.setattr(Pipeline, "acknowledged", broken)
             await producer.flush()
-            assert later.result().offset == 1
-            assert headers(cluster) == [(0, 0), (1, 0)]
-            assert_nothing_is_left(accumulator_of(producer))
+        assert len(cluster.requests(ApiKey.PRODUCE)) == 1
+        assert await outcomes(futures) == [BUG, 0]
+        # The broker has the lost one, under the number 0 of the old epoch.
+        later = await producer.send("t", b"1", partition=0)
+        await producer.flush()
+        assert later.result().offset == 1
+        assert headers(cluster) == [(0, 0), (1, 0)]
+        assert_nothing_is_left(accumulator_of(producer))
 
 
 @pytest.mark.parametrize("step", ["_collect", "_request"])
 async def test_a_bug_in_a_round_or_request_ends_its_records(
-    monkeypatch: pytest.MonkeyPatch, step: str
+    monkeypatch: pytest.MonkeyPatch, step: str, cluster: FakeCluster
 ) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t", 2)
-        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000, **SMALL) as producer:
-            await producer.partitions_for("t")
-            with monkeypatch.context() as patch:
-                futures = [await producer.send("t", b"0", partition=partition) for partition in (0, 1)]
-                patch.setattr(Sender, step, fails_if(lambda *_: True, print))
-                await producer.flush()
-            assert await outcomes(futures) == [BUG, BUG]
-            assert_nothing_is_left(accumulator_of(producer))
-            later = [await producer.send("t", b"1", partition=partition) for partition in (0, 1)]
+    cluster.add_topic("t", 2)
+    async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000, **SMALL) as producer:
+        await producer.partitions_for("t")
+        with monkeypatch.context() as patch:
+            futures = [await producer.send("t", b"0", partition=partition) for partition in (0, 1)]
+            patch.setattr(Sender, step, fails_if(lambda *_: True, print))
             await producer.flush()
-            assert await outcomes(later) == [0, 0]
+        assert await outcomes(futures) == [BUG, BUG]
+        assert_nothing_is_left(accumulator_of(producer))
+        later = [await producer.send("t", b"1", partition=partition) for partition in (0, 1)]
+        await producer.flush()
+        assert await outcomes(later) == [0, 0]

@@ -88,6 +88,14 @@ def make(tmp_path: Path, srvr_answerer: str) -> Iterator[Make]:
         cluster.close()
 
 
+@pytest.fixture
+def cluster(make: Make) -> LocalCluster:
+    """Three brokers that run."""
+    made = make()
+    made.start()
+    return made
+
+
 def test_every_broker_runs_with_settings_that_a_broker_accepts(make: Make) -> None:
     cluster = make(settings={"num.io.threads": "4"}, broker_settings={2: {"num.network.threads": "2"}})
     cluster.start()
@@ -116,9 +124,7 @@ def test_the_description_names_what_runs(make: Make) -> None:
     assert cluster.describe()["brokers"][0]["pid"] is None
 
 
-def test_kill_pause_resume_and_restart_reach_one_broker_alone(make: Make) -> None:
-    cluster = make()
-    cluster.start()
+def test_kill_pause_resume_and_restart_reach_one_broker_alone(cluster: LocalCluster) -> None:
     before = cluster.describe()["brokers"]
 
     cluster.kill(1)
@@ -147,9 +153,7 @@ def test_a_small_cluster_has_at_most_one_offsets_replica_per_broker(
     assert config.group_initial_rebalance_delay_ms == 0
 
 
-def test_changed_settings_of_a_broker_apply_from_its_next_start(make: Make) -> None:
-    cluster = make()
-    cluster.start()
+def test_changed_settings_of_a_broker_apply_from_its_next_start(cluster: LocalCluster) -> None:
     cluster.change_settings(3, {"num.io.threads": "2"})
     cluster.restart(3)
     assert load_config(file=cluster.broker(3).settings_file).num_io_threads == 2
@@ -163,9 +167,7 @@ def test_a_broker_that_ends_at_start_fails_the_start_with_its_last_words(make: M
     assert not cluster.is_running
 
 
-def test_another_program_finds_signals_and_stops_the_cluster(make: Make) -> None:
-    cluster = make()
-    cluster.start()
+def test_another_program_finds_signals_and_stops_the_cluster(cluster: LocalCluster) -> None:
     opened = RunningCluster.open(cluster.directory)
     assert opened.describe() == cluster.describe()
     opened.pause(2)
@@ -181,9 +183,7 @@ def test_another_program_finds_signals_and_stops_the_cluster(make: Make) -> None
     assert not cluster.is_running
 
 
-def test_a_running_cluster_is_not_started_a_second_time(make: Make) -> None:
-    cluster = make()
-    cluster.start()
+def test_a_running_cluster_is_not_started_a_second_time(make: Make, cluster: LocalCluster) -> None:
     with pytest.raises(DeployError, match="already running"):
         cluster.start()
     with pytest.raises(DeployError, match="belongs to another running program"):
@@ -193,18 +193,14 @@ def test_a_running_cluster_is_not_started_a_second_time(make: Make) -> None:
         make()
 
 
-def test_the_next_run_in_a_directory_keeps_the_ports(make: Make) -> None:
-    cluster = make()
-    cluster.start()
+def test_the_next_run_in_a_directory_keeps_the_ports(make: Make, cluster: LocalCluster) -> None:
     bootstrap = cluster.bootstrap
     cluster.stop()
     cluster.close()
     assert make().bootstrap == bootstrap
 
 
-def test_a_port_that_was_taken_meanwhile_is_replaced(make: Make) -> None:
-    cluster = make()
-    cluster.start()
+def test_a_port_that_was_taken_meanwhile_is_replaced(make: Make, cluster: LocalCluster) -> None:
     ports = [broker.port for broker in cluster.brokers]
     cluster.stop()
     cluster.close()

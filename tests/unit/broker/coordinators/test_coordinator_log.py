@@ -99,6 +99,10 @@ class LogRig:
     def enqueue(self, name: str, *records: Record) -> None:
         assert self.log.enqueue(records or (committed(name),), self.settled(name))
 
+    def write(self, name: str, *records: Record) -> None:
+        self.enqueue(name, *records)
+        self.log.flush()
+
 
 @pytest.fixture
 def rig() -> LogRig:
@@ -106,8 +110,7 @@ def rig() -> LogRig:
 
 
 def test_appends_have_acks_all_and_the_leader_epoch_of_the_shard(rig: LogRig) -> None:
-    rig.enqueue("a")
-    rig.log.flush()
+    rig.write("a")
     assert rig.replicas.arguments == [(-1, 5_000, 7)]
     assert rig.replicas.woken == 1
     assert rig.outcomes == []
@@ -116,11 +119,9 @@ def test_appends_have_acks_all_and_the_leader_epoch_of_the_shard(rig: LogRig) ->
 
 
 def test_appends_queued_while_a_batch_is_in_flight_become_the_next_batch(rig: LogRig) -> None:
-    rig.enqueue("a")
-    rig.log.flush()
+    rig.write("a")
     rig.enqueue("b", committed("b", 1), committed("b", 2))
-    rig.enqueue("c")
-    rig.log.flush()
+    rig.write("c")
     assert len(rig.replicas.batches) == 1
     rig.replicas.settle()
     assert rig.replicas.batches[1] == [committed("b", 1), committed("b", 2), committed("c")]
@@ -153,8 +154,7 @@ def test_a_batch_is_within_the_limit_unless_a_single_append_exceeds_it() -> None
     for name in ("a", "b"):
         rig.enqueue(name, committed(name, metadata="x" * 150))
     rig.enqueue("c", committed("c", metadata="x" * 500))
-    rig.enqueue("d")
-    rig.log.flush()
+    rig.write("d")
     assert [[record.group_id for record in batch] for batch in rig.replicas.batches] == [
         ["a"],
         ["b"],
@@ -227,19 +227,16 @@ def test_a_record_that_cannot_be_encoded_fails_alone(rig: LogRig) -> None:
     rig.replicas.at_once = True
     rig.enqueue("a")
     rig.enqueue("long", committed("g" * 40_000))
-    rig.enqueue("b")
-    rig.log.flush()
+    rig.write("b")
     assert [[record.group_id for record in batch] for batch in rig.replicas.batches] == [["a", "b"]]
     assert sorted(rig.outcomes) == [
         ("a", ErrorCode.NONE, 100),
         ("b", ErrorCode.NONE, 101),
         ("long", ErrorCode.MESSAGE_TOO_LARGE, -1),
     ]
-    rig.enqueue("long", committed("g" * 40_000))
-    rig.log.flush()
+    rig.write("long", committed("g" * 40_000))
     assert rig.outcomes[-1] == ("long", ErrorCode.MESSAGE_TOO_LARGE, -1)
-    rig.enqueue("c")
-    rig.log.flush()
+    rig.write("c")
     assert rig.outcomes[-1] == ("c", ErrorCode.NONE, 102)
 
 
@@ -272,11 +269,9 @@ def test_a_bug_in_handling_an_outcome_affects_no_other(rig: LogRig) -> None:
     rig.replicas.at_once = True
     for records in ((committed("g" * 40_000),), (committed("a"),)):
         rig.log.enqueue(records, fail)
-    rig.enqueue("b")
-    rig.log.flush()
+    rig.write("b")
     assert rig.outcomes == [("b", ErrorCode.NONE, 101)]
-    rig.enqueue("c")
-    rig.log.flush()
+    rig.write("c")
     assert rig.outcomes[1:] == [("c", ErrorCode.NONE, 102)]
 
 
@@ -298,7 +293,6 @@ def test_an_append_with_a_bug_is_reported_once_and_the_next_is_written(
     assert rig.outcomes == [("a", ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
     for _ in range(is_answered_later):
         rig.replicas.settle()
-    rig.enqueue("b")
-    rig.log.flush()
+    rig.write("b")
     rig.replicas.settle()
     assert [name for name, _, _ in rig.outcomes] == ["a", "b"]

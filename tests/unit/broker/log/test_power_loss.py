@@ -48,11 +48,15 @@ def write(disk: PowerCutDisk, path: Path, data: bytes, position: int = 0) -> Non
     os.close(descriptor)
 
 
+def write_safely(disk: PowerCutDisk, path: Path, data: bytes) -> None:
+    write(disk, path, data)
+    disk.fsync(path)
+    disk.fsync(path.parent)
+
+
 def test_synced_bytes_always_survive(tmp_path: Path) -> None:
     def act(disk: PowerCutDisk, root: Path) -> None:
-        write(disk, root / "f", b"safe")
-        disk.fsync(root / "f")
-        disk.fsync(root)
+        write_safely(disk, root / "f", b"safe")
 
     assert images(tmp_path, act) == {(("f", b"safe"),)}
 
@@ -64,9 +68,7 @@ def test_a_name_and_its_bytes_are_lost_apart(tmp_path: Path) -> None:
 
 def test_blocks_of_one_file_are_lost_apart(tmp_path: Path) -> None:
     def act(disk: PowerCutDisk, root: Path) -> None:
-        write(disk, root / "f", bytes(1024))
-        disk.fsync(root / "f")
-        disk.fsync(root)
+        write_safely(disk, root / "f", bytes(1024))
         write(disk, root / "f", b"a" * 512)
         write(disk, root / "f", b"b" * 512, 512)
 
@@ -76,9 +78,7 @@ def test_blocks_of_one_file_are_lost_apart(tmp_path: Path) -> None:
 
 def test_truncated_bytes_do_not_come_back_with_the_new_size(tmp_path: Path) -> None:
     def act(disk: PowerCutDisk, root: Path) -> None:
-        write(disk, root / "f", b"o" * 1024)
-        disk.fsync(root / "f")
-        disk.fsync(root)
+        write_safely(disk, root / "f", b"o" * 1024)
         disk.truncate(root / "f", 0)
         disk.truncate(root / "f", 512)
 
@@ -88,9 +88,7 @@ def test_truncated_bytes_do_not_come_back_with_the_new_size(tmp_path: Path) -> N
 
 def test_a_durable_write_survives_and_covers_no_other_bytes(tmp_path: Path) -> None:
     def act(disk: PowerCutDisk, root: Path) -> None:
-        write(disk, root / "f", b"o" * 1024)
-        disk.fsync(root / "f")
-        disk.fsync(root)
+        write_safely(disk, root / "f", b"o" * 1024)
         write(disk, root / "f", b"n" * 512)
         descriptor = disk.open(root / "f", os.O_RDWR)
         disk.write_durably(descriptor, bytes(512), 512)
