@@ -43,11 +43,7 @@ from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.controller.topic_admin import TopicSettings as TopicAdminSettings
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.ids import (
-    LEAVING_BROKER_EPOCH,
-    BrokerEpoch,
-    Endpoint,
-)
+from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, Endpoint
 from barnabas.zookeeper.configs import ConfigChanges
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
@@ -217,10 +213,7 @@ class Broker:
             layers_changed=layers_changed,
         )
         return ConfigChanges(
-            self._store.configs,
-            apply=live.take,
-            now_ms=wall_clock_ms,
-            on_fatal=self._on_fatal,
+            self._store.configs, apply=live.take, now_ms=wall_clock_ms, on_fatal=self._on_fatal
         )
 
     def _make_replicas(self, logs: LogManager) -> ReplicaManager:

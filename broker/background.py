@@ -128,11 +128,7 @@ class BackgroundWork:
                 replicas.checkpoint_high_watermarks,
             ),
             (config.log_retention_check_interval_ms, "retention", replicas.retain),
-            (
-                config.log_flush_scheduler_interval_ms,
-                "flush",
-                lambda: logs.flush_pass(wall_clock_ms()),
-            ),
+            (config.log_flush_scheduler_interval_ms, "flush", lambda: logs.flush_pass(wall_clock_ms())),
             (
                 config.log_flush_offset_checkpoint_interval_ms,
                 "recovery point checkpoint",
@@ -148,11 +144,7 @@ class BackgroundWork:
                 "expiration of producers",
                 lambda: logs.expire_producers_pass(wall_clock_ms(), producer_id_expiration_ms()),
             ),
-            (
-                config.offsets_retention_check_interval_ms,
-                "expiration of committed offsets",
-                expire_offsets,
-            ),
+            (config.offsets_retention_check_interval_ms, "expiration of committed offsets", expire_offsets),
             (
                 _REMOVE_DELETED_INTERVAL_MS,
                 "removal of deleted logs",

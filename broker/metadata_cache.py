@@ -17,14 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.protocol import schema
-from barnabas.protocol.ids import (
-    NO_BROKER,
-    BrokerEpoch,
-    BrokerId,
-    Endpoint,
-    LeaderEpoch,
-    TopicId,
-)
+from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicId
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
     LeaderAndIsrPartition,

@@ -27,7 +27,7 @@ class Refused(ValueError):
 
 
 class Kind:
-    """How a value is read and checked."""
+    """Reads and checks the values of settings."""
 
     expected: str
     """A valid value, to complete "expected …"."""
@@ -51,7 +51,7 @@ class Integer(Kind):
         self.at_most = at_most
         self.because = because
         self.but = but
-        """A number within the range that is not accepted."""
+        """A refused number within the range."""
         if because:
             self.expected = f"{at_least}, as {because}"
         elif at_most in (INT_MAX, LONG_MAX):
@@ -100,7 +100,7 @@ class Boolean(Kind):
 
 
 class AlwaysFalse(Boolean):
-    """A switch that can only be off."""
+    """The switch of a missing feature, which can only be off."""
 
     def __init__(self, because: str) -> None:
         self.expected = f"false, as {because}"
@@ -140,8 +140,8 @@ class Choice(Kind):
 
 
 class TextList(Kind):
-    """Distinct texts, at least one; separated by commas in a text. `choices` are the accepted ones, if only
-    some are.
+    """At least one text, all distinct; separated by commas in a text. `choices`, if given, are the accepted
+    texts.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Optional(Kind):
 
 
 class NoDefault(Enum):
-    """Why a setting has no default of its own."""
+    """The reason that a setting has no default of its own."""
 
     REQUIRED = "required"
     DERIVED = "derived from other settings"
@@ -217,7 +217,7 @@ def setting(
     coarser: tuple[tuple[str, int], ...] = (),
     is_dynamic: bool = False,
 ) -> Any:
-    """A dataclass field for a setting. What topics can override is dynamic.
+    """A dataclass field for a setting. A setting that topics can override is dynamic.
 
     Typed Any, so that the attribute keeps its own annotation.
     """
@@ -241,7 +241,7 @@ def settings_of(owner: type, name_of: Callable[[str], str] = str) -> dict[str, S
 
 
 def problem(name: str, value: object, kind: Kind, read: Callable[[Any], Any]) -> tuple[Any, str | None]:
-    """(the value that `read` makes, None), or (None, the sentence that refuses it)."""
+    """(the value that `read` returns, None), or (None, the sentence that refuses the value)."""
     try:
         return read(value), None
     except Refused as refusal:
@@ -284,8 +284,8 @@ def setting_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return ",".join(f"{name}:{what}" for name, what in value.items())
-    # A listener is a named tuple, which writes itself.
+        return ",".join(f"{name}:{item}" for name, item in value.items())
+    # Not a named tuple: a listener formats itself.
     if type(value) is tuple:
         return ",".join(str(part) for part in value)
     return str(value)

@@ -29,16 +29,7 @@ from barnabas.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsSynonym,
 )
-from barnabas.protocol.settings import (
-    INT_MAX,
-    Boolean,
-    Integer,
-    Kind,
-    Ratio,
-    Setting,
-    TextList,
-    setting_text,
-)
+from barnabas.protocol.settings import INT_MAX, Boolean, Integer, Kind, Ratio, Setting, TextList, setting_text
 from barnabas.protocol.suggestions import did_you_mean
 
 _SHORT_MAX: Final = 2**15 - 1

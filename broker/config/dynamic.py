@@ -64,7 +64,7 @@ class ConfigLayers:
         return getattr(self.static, attribute)
 
     def layers(self, name: str) -> list[Layer]:
-        """Every layer that has a value, the one in force first."""
+        """All layers with a value, the one in force first."""
         return list(self._layers(SETTINGS[name][1]))
 
     def topic_defaults(self) -> dict[str, SettingValue]:

@@ -26,15 +26,7 @@ from barnabas.broker.config.settings import (
 from barnabas.broker.config.sources import read_environment, read_properties_file
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import parse_endpoints
-from barnabas.protocol.settings import (
-    DERIVED,
-    REQUIRED,
-    Integer,
-    Kind,
-    Setting,
-    parse_key_values,
-    problem,
-)
+from barnabas.protocol.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
 from barnabas.protocol.suggestions import did_you_mean
 
 

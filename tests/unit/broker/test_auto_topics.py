@@ -1,4 +1,4 @@
-"""Topics made because somebody asked for them: one at a time per name, bounded, and refusals remembered."""
+"""Automatic creation of topics: one at a time per name, bounded, and errors are remembered."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_many_who_ask_at_once_set_off_one_creation(desk: Desk) -> None:
+def test_many_requests_at_once_cause_one_creation(desk: Desk) -> None:
     for _ in range(5):
         assert desk.ask("a", "b") == [AGAIN, AGAIN]
     assert desk.ask("b", "c") == [AGAIN, AGAIN]
@@ -69,7 +69,7 @@ def test_many_who_ask_at_once_set_off_one_creation(desk: Desk) -> None:
     assert desk.asked == [["a", "b"], ["c"]]
 
 
-def test_a_topic_that_was_just_made_is_not_made_again_before_it_shows(desk: Desk) -> None:
+def test_a_topic_is_not_created_again_before_the_metadata_has_it(desk: Desk) -> None:
     desk.outcome = {"a": ErrorCode.NONE, "b": ErrorCode.TOPIC_ALREADY_EXISTS}
     desk.ask("a", "b")
     desk.later.finish()
@@ -80,7 +80,7 @@ def test_a_topic_that_was_just_made_is_not_made_again_before_it_shows(desk: Desk
     assert len(desk.later.waiting) == 1
 
 
-def test_a_refusal_is_told_for_a_second_and_then_it_is_tried_anew(desk: Desk) -> None:
+def test_a_lasting_error_is_the_answer_for_a_second_before_the_next_try(desk: Desk) -> None:
     desk.outcome = {"a": ErrorCode.INVALID_REPLICATION_FACTOR}
     assert desk.ask("a") == [AGAIN]
     desk.later.finish()
@@ -90,7 +90,7 @@ def test_a_refusal_is_told_for_a_second_and_then_it_is_tried_anew(desk: Desk) ->
     assert len(desk.later.waiting) == 1
 
 
-def test_when_the_controller_cannot_be_asked_the_next_question_tries_again(desk: Desk) -> None:
+def test_without_a_reachable_controller_the_next_request_tries_again(desk: Desk) -> None:
     for trouble in (ConnectionClosed("gone"), {}, {"a": ErrorCode.NOT_CONTROLLER}):
         desk.outcome = trouble
         assert desk.ask("a") == [AGAIN]
@@ -103,7 +103,7 @@ def test_when_the_controller_cannot_be_asked_the_next_question_tries_again(desk:
     assert len(desk.later.waiting) == 1
 
 
-def test_names_that_no_topic_can_have_and_the_brokers_own_topics_are_not_made(desk: Desk) -> None:
+def test_invalid_names_and_the_brokers_own_topics_are_not_created(desk: Desk) -> None:
     assert desk.ask("a b", "", "__consumer_offsets") == [
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -112,7 +112,7 @@ def test_names_that_no_topic_can_have_and_the_brokers_own_topics_are_not_made(de
     assert desk.later.waiting == []
 
 
-def test_no_more_than_a_bounded_number_is_under_way(desk: Desk) -> None:
+def test_the_creations_in_progress_are_bounded(desk: Desk) -> None:
     desk.ask(*(f"t{number}" for number in range(MAX_IN_PROGRESS)))
     assert desk.ask("one-more") == [AGAIN]
     desk.later.finish()
@@ -123,7 +123,7 @@ def test_no_more_than_a_bounded_number_is_under_way(desk: Desk) -> None:
     assert desk.asked[1] == ["one-more"]
 
 
-def test_the_brokers_own_topics_are_made_when_a_broker_asks_and_never_for_a_client(desk: Desk) -> None:
+def test_only_a_broker_can_have_the_brokers_own_topics_created(desk: Desk) -> None:
     assert desk.ask("__consumer_offsets", "a") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, AGAIN]
     desk.later.finish()
     assert desk.asked == [["a"]]

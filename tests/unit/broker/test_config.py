@@ -12,6 +12,7 @@ from barnabas.broker.config import settings as config_settings
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.load import config_from, load_config, validate_topic_config
 from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, TOPIC_SETTINGS, BrokerConfig
+from barnabas.broker.config.sources import parse_properties
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
@@ -82,14 +83,14 @@ def test_a_config_cannot_be_changed() -> None:
         made.num_io_threads = 2
 
 
-def test_what_must_be_given_is_asked_for_by_name() -> None:
+def test_a_missing_required_setting_is_named() -> None:
     with pytest.raises(InvalidConfiguration) as caught:
         config_from({})
     for name in NEEDED:
         assert f"{name} is not set: expected " in str(caught.value)
 
 
-def test_all_problems_are_told_at_once_with_value_expectation_and_nearest_name() -> None:
+def test_one_error_names_all_problems_with_value_expectation_and_nearest_name() -> None:
     text = refusal({"log.segment.byte": "3", "num.io.threads": "0", "delete.topic.enable": "yes"})
     assert text.startswith("3 problems")
     assert "unknown setting log.segment.byte='3'; did you mean log.segment.bytes?" in text
@@ -98,7 +99,7 @@ def test_all_problems_are_told_at_once_with_value_expectation_and_nearest_name()
 
 
 @pytest.mark.parametrize("value", ["", "x", "1.5", "1_0", "+1", "٣", "-2", str(2**63), "--1"])
-def test_a_number_out_of_range_or_no_number_is_refused(value: str) -> None:
+def test_a_text_that_is_no_number_in_range_is_refused(value: str) -> None:
     assert f"log.retention.ms={value!r}: expected a whole number, at least -1 (64 bit)" in refusal(
         {"log.retention.ms": value}
     )
@@ -224,7 +225,7 @@ def test_wrong_topic_overrides_are_refused_by_name() -> None:
     assert "segment.bytes='0': expected a whole number, at least 14" in str(caught.value)
 
 
-def test_metrics_are_off_and_local_unless_asked_for() -> None:
+def test_metrics_are_off_and_local_by_default() -> None:
     made = config()
     assert (made.metrics_port, made.metrics_host, made.metrics_max_series) == (-1, "127.0.0.1", 10_000)
     assert config(metrics_port="0").metrics_port == 0
@@ -241,3 +242,37 @@ def test_metrics_are_off_and_local_unless_asked_for() -> None:
 )
 def test_settings_of_metrics_out_of_range_are_refused(name: str, text: str, expected: str) -> None:
     assert f"{name}={text!r}: expected {expected}" in refusal({name: text})
+
+
+# The format of java.util.Properties
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("# a=1\n  ! b=2\n\n", {}),
+        ("a=1\nb = 2 \nc:3\nd 4\ne\n", {"a": "1", "b": "2 ", "c": "3", "d": "4", "e": ""}),
+        ("a=1\r\nb=2\r\n", {"a": "1", "b": "2"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("listeners=PLAINTEXT://h:1", {"listeners": "PLAINTEXT://h:1"}),
+        ("a=1,\\\n   2,\\\n   3\nb=4", {"a": "1,2,3", "b": "4"}),
+        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        ("a=\\u0041\\t\\x", {"a": "A\tx"}),
+        ("a\\=b=c", {"a=b": "c"}),
+        ("a = = b", {"a": "= b"}),
+        ("a=x\\", {"a": "x"}),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
+    assert parse_properties(text) == expected
+
+
+def test_a_broken_escape_is_refused_with_its_line() -> None:
+    with pytest.raises(ValueError, match="line 2"):
+        parse_properties("a=1\nb=\\u00g1")
+
+
+def test_a_value_without_a_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="line 1 has no name"):
+        parse_properties("=1")

@@ -74,12 +74,12 @@ def test_a_value_comes_from_the_strongest_layer_and_names_all_others() -> None:
     assert sources(broker) == sources(found)[1:]
 
 
-def test_a_coarser_name_that_was_given_is_where_the_value_comes_from() -> None:
+def test_a_value_given_in_a_coarser_unit_has_the_coarser_name_as_source() -> None:
     found = one(describe_topic({}, layers(log_retention_hours="2")), "retention.ms")
     assert (found.value, found.config_source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
 
 
-def test_every_setting_is_described_with_its_type_and_a_text_that_gives_it_back() -> None:
+def test_every_setting_is_described_with_its_type_and_a_text_that_parses_to_it() -> None:
     made = layers()
     for name, (_, row) in SETTINGS.items():
         found = one(describe_broker(made), name)
@@ -183,7 +183,7 @@ def test_a_setting_without_effect_is_checked_too(name: str, value: str) -> None:
     assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
-def test_throttled_replicas_are_a_list_that_can_be_added_to() -> None:
+def test_throttled_replicas_are_a_list_that_can_be_appended_to() -> None:
     name = "leader.replication.throttled.replicas"
     current: dict[str, str] = {}
     for words, expected in (("0:1", "0:1"), ("1:2,0:1", "0:1,1:2")):
@@ -192,7 +192,7 @@ def test_throttled_replicas_are_a_list_that_can_be_added_to() -> None:
         assert current == {name: expected}
 
 
-def test_of_all_brokers_only_what_is_set_is_shown() -> None:
+def test_of_the_defaults_of_all_brokers_only_set_ones_are_described() -> None:
     made = layers({"log.segment.bytes": "100"}, {"log.retention.ms": "2"})
     [found] = describe_all_brokers(made)
     assert (found.name, found.value, found.config_source) == (
@@ -202,7 +202,7 @@ def test_of_all_brokers_only_what_is_set_is_shown() -> None:
     )
 
 
-def test_only_the_names_asked_for_are_shown_and_nothing_beside_what_was_asked_for() -> None:
+def test_only_requested_names_and_parts_are_described() -> None:
     found = trimmed(
         describe_topic({}, layers(), ["retention.ms", "nosuch"]), synonyms=False, documentation=False
     )
@@ -210,7 +210,7 @@ def test_only_the_names_asked_for_are_shown_and_nothing_beside_what_was_asked_fo
     assert (result.name, result.synonyms, result.documentation) == ("retention.ms", [], None)
 
 
-def test_what_somebody_wrote_by_hand_and_cannot_be_used_is_not_what_counts() -> None:
+def test_an_unusable_override_in_zookeeper_has_no_effect() -> None:
     assert one(describe_topic({"retention.ms": "soon"}, layers()), "retention.ms").value == "604800000"
     made, problems = ConfigLayers.of(
         layers().static, {"log.retention.ms": "soon", "num.io.threads": "2"}, {"nosuch": "1"}
@@ -218,14 +218,14 @@ def test_what_somebody_wrote_by_hand_and_cannot_be_used_is_not_what_counts() -> 
     assert (made.broker, made.all_brokers, len(problems)) == ({}, {}, 3)
 
 
-def test_settings_are_set_and_taken_away_one_by_one() -> None:
+def test_settings_are_set_and_deleted_one_by_one() -> None:
     current = {"retention.ms": "1", "segment.bytes": "100"}
     changes = [Alteration("retention.ms", DELETE, None), Alteration("segment.ms", SET, "5")]
     assert altered(TOPIC, current, changes, layers()) == {"segment.bytes": "100", "segment.ms": "5"}
     assert current == {"retention.ms": "1", "segment.bytes": "100"}
 
 
-def test_lists_are_added_to_and_taken_from_whether_set_or_by_default() -> None:
+def test_lists_are_appended_to_and_subtracted_from_whether_set_or_default() -> None:
     def after(operation: int, text: str, current: Mapping[str, str]) -> str:
         change = [Alteration("cleanup.policy", operation, text)]
         return altered(TOPIC, current, change, layers())["cleanup.policy"]
@@ -235,7 +235,7 @@ def test_lists_are_added_to_and_taken_from_whether_set_or_by_default() -> None:
     assert after(SUBTRACT, "delete", {"cleanup.policy": "delete,compact"}) == "compact"
 
 
-def test_the_whole_of_the_settings_may_be_replaced() -> None:
+def test_all_settings_may_be_replaced() -> None:
     current = {"retention.ms": "1", "nosuch": "2"}
     assert replacing(TOPIC, [("segment.ms", "5")], current) == {"segment.ms": "5"}
     assert replacing(TOPIC, [], current) == {}
@@ -262,7 +262,7 @@ def test_the_whole_of_the_settings_may_be_replaced() -> None:
         (BROKER, Alteration("min.insync.replicas", SET, "0"), ErrorCode.INVALID_CONFIG, "at least 1"),
     ],
 )
-def test_what_cannot_be_set_is_refused_by_name_and_range(
+def test_an_invalid_change_is_refused_with_name_and_range(
     kind: ConfigResourceType, change: Alteration, code: ErrorCode, text: str
 ) -> None:
     with pytest.raises(ApiError, match=text) as caught:
@@ -280,7 +280,7 @@ def test_a_setting_may_be_named_once_in_a_request() -> None:
 
 
 @pytest.mark.parametrize("kind", [TOPIC, BROKER])
-def test_what_this_broker_does_not_understand_stays_while_something_else_is_changed(
+def test_an_unknown_setting_is_kept_while_another_is_changed(
     kind: ConfigResourceType,
 ) -> None:
     name = "retention.ms" if kind is TOPIC else "log.retention.ms"
@@ -292,5 +292,5 @@ def test_what_this_broker_does_not_understand_stays_while_something_else_is_chan
     assert caught.value.code is ErrorCode.INVALID_CONFIG
 
 
-def test_what_this_broker_does_not_understand_can_be_taken_away() -> None:
+def test_an_unknown_setting_can_be_deleted() -> None:
     assert altered(TOPIC, {"nosuch": "1"}, [Alteration("nosuch", DELETE, None)], layers()) == {}

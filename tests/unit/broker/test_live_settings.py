@@ -36,7 +36,7 @@ class Desk:
         )
 
 
-def test_topics_whose_settings_are_others_are_named_once() -> None:
+def test_topics_with_changed_settings_are_named_once() -> None:
     desk = Desk()
     found = topics(a=StoredConfig({"retention.ms": "5"}, 10, 0), b=StoredConfig({}, 11, 0))
     desk.live.take(found)
@@ -60,7 +60,7 @@ def test_a_brokers_own_setting_wins_over_that_of_all_brokers() -> None:
     assert len(desk.layers) == 3
 
 
-def test_what_cannot_be_used_is_reported_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_unusable_settings_are_logged_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     desk.live.take(
         {OWN: StoredConfig({"num.io.threads": "1", "min.insync.replicas": "many", "log.retention.ms": "7"})}

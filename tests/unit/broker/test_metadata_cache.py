@@ -1,4 +1,4 @@
-"""What a broker believes of the cluster: updates, topics made anew, and suspicions from first to last."""
+"""A broker's metadata: updates, recreated topics, and suspicions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def leader(cache: MetadataCache, index: int = 1) -> int:
     return cache.leader_of(cache.current.partitions_of("topic")[index])[0]
 
 
-def test_it_knows_nothing_at_first() -> None:
+def test_a_new_cache_is_empty() -> None:
     cache = MetadataCache()
     assert cache.current.controller_id == NO_BROKER
     assert dict(cache.current.partitions_of("topic")) == {}
@@ -42,7 +42,7 @@ def test_it_knows_nothing_at_first() -> None:
     assert cache.current.endpoint(TWO, "INTERNAL") is None
 
 
-def test_an_update_says_who_lives_and_who_leads(cache: MetadataCache) -> None:
+def test_an_update_names_live_brokers_and_leaders(cache: MetadataCache) -> None:
     current = cache.current
     assert current.controller_id == 2
     assert current.endpoint(TWO, "INTERNAL") == Endpoint("host", 9002)
@@ -52,7 +52,7 @@ def test_an_update_says_who_lives_and_who_leads(cache: MetadataCache) -> None:
     assert current.topic_names == {TOPIC_ID: "topic"}
 
 
-def test_a_partial_update_changes_what_it_names_and_replaces_the_brokers(cache: MetadataCache) -> None:
+def test_a_partial_update_changes_the_named_partitions_and_all_brokers(cache: MetadataCache) -> None:
     cache.update(metadata({1: 10, 3: 30}, led_by(3, epoch=1)))
     assert sorted(cache.current.brokers) == [1, 3]
     assert leader(cache, 0) == 3
@@ -61,7 +61,7 @@ def test_a_partial_update_changes_what_it_names_and_replaces_the_brokers(cache: 
     assert sorted(cache.current.topics) == ["other", "topic"]
 
 
-def test_a_full_update_forgets_what_it_does_not_name(cache: MetadataCache) -> None:
+def test_a_full_update_removes_topics_that_it_does_not_name(cache: MetadataCache) -> None:
     touched: list[list[str]] = []
     cache.on_update(lambda names: touched.append(sorted(names)))
     cache.update(metadata(ALL, led_by(1), topic="other", topic_id=uuid.UUID(int=9), is_full=True))
@@ -71,14 +71,14 @@ def test_a_full_update_forgets_what_it_does_not_name(cache: MetadataCache) -> No
     assert sorted(cache.current.partitions_of("other")) == [0]
 
 
-def test_a_snapshot_that_was_taken_does_not_change(cache: MetadataCache) -> None:
+def test_an_earlier_snapshot_does_not_change(cache: MetadataCache) -> None:
     before = cache.current
     cache.update(metadata({1: 10}, led_by(1, epoch=1)))
     assert before.partitions_of("topic")[0].leader_epoch == 0
     assert len(before.brokers) == 3
 
 
-def test_a_topic_made_anew_shows_nothing_of_the_old(cache: MetadataCache) -> None:
+def test_a_recreated_topic_has_no_partitions_of_the_earlier_one(cache: MetadataCache) -> None:
     fresh = uuid.UUID(int=8)
     cache.update(metadata(ALL, led_by(3), topic_id=fresh))
     assert sorted(cache.current.partitions_of("topic")) == [0]
@@ -86,7 +86,7 @@ def test_a_topic_made_anew_shows_nothing_of_the_old(cache: MetadataCache) -> Non
     assert cache.current.topics["topic"].topic_id == fresh
 
 
-def test_a_topic_that_is_deleted_goes_partition_by_partition(cache: MetadataCache) -> None:
+def test_a_topic_is_deleted_partition_by_partition(cache: MetadataCache) -> None:
     cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE)))
     assert sorted(cache.current.partitions_of("topic")) == [1]
     cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE, index=1)))
@@ -95,7 +95,7 @@ def test_a_topic_that_is_deleted_goes_partition_by_partition(cache: MetadataCach
     cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE, index=1)))
 
 
-def test_listeners_hear_of_what_was_touched_after_it_shows() -> None:
+def test_listeners_get_the_touched_topics_after_the_update_is_visible() -> None:
     cache = MetadataCache()
     seen: list[tuple[list[str], bool]] = []
 
@@ -141,7 +141,7 @@ def test_a_suspect_leads_nothing_until_it_answers(cache: MetadataCache) -> None:
     assert cache.suspects == frozenset()
 
 
-def test_a_suspicion_outlives_what_says_nothing_new(cache: MetadataCache) -> None:
+def test_a_suspicion_survives_an_update_without_news(cache: MetadataCache) -> None:
     cache.suspect(TWO)
     cache.update(metadata(ALL))
     cache.update(metadata(ALL, led_by(3, epoch=1)))
@@ -160,13 +160,13 @@ def test_a_suspicion_outlives_what_says_nothing_new(cache: MetadataCache) -> Non
         pytest.param(metadata({1: 10, 3: 30}), id="dropped by the controller"),
     ],
 )
-def test_a_suspicion_ends_when_the_controller_knows_more(cache: MetadataCache, news: object) -> None:
+def test_a_suspicion_ends_when_the_controller_reports_a_change(cache: MetadataCache, news: object) -> None:
     cache.suspect(TWO)
     cache.update(news)
     assert cache.suspects == frozenset()
 
 
-def test_who_comes_back_after_being_dropped_is_not_suspected(cache: MetadataCache) -> None:
+def test_a_broker_that_was_removed_and_returns_is_not_suspected(cache: MetadataCache) -> None:
     cache.suspect(TWO)
     cache.update(metadata({1: 10, 3: 30}))
     assert leader(cache) == NO_BROKER
@@ -209,7 +209,7 @@ def leader_and_isr(leader: int, epoch: int, *, index: int = 1, **changes: Any) -
     )
 
 
-def test_a_leader_is_known_as_soon_as_the_replicas_are_told(cache: MetadataCache) -> None:
+def test_the_cache_learns_leaders_from_leader_and_isr(cache: MetadataCache) -> None:
     touched: list[list[str]] = []
     cache.on_update(lambda names: touched.append(sorted(names)))
     cache.learn(leader_and_isr(3, epoch=1))
@@ -235,7 +235,7 @@ def test_a_leader_is_known_as_soon_as_the_replicas_are_told(cache: MetadataCache
         "a new partition",
     ],
 )
-def test_what_the_replicas_are_told_changes_only_what_is_known_and_older(
+def test_leader_and_isr_changes_only_known_partitions_of_earlier_epochs(
     cache: MetadataCache, request_: LeaderAndIsrRequest
 ) -> None:
     before = cache.current

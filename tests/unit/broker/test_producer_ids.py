@@ -1,4 +1,4 @@
-"""Producer ids are given once each, without waiting where that can be, and never promised in vain."""
+"""Producer ids: each is given once, usually without waiting, and every request is answered."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Asker:
         return [producer_id for producer_id, code in self.got if code == ErrorCode.NONE]
 
 
-def test_the_first_to_ask_wait_for_one_claim_together() -> None:
+def test_the_first_requests_wait_for_one_claim_together() -> None:
     later, blocks = Later(), Blocks()
     asker = Asker(ProducerIds(blocks.claim, later))
     asker.ask(3)
@@ -98,7 +98,7 @@ def test_the_next_block_is_claimed_before_the_last_id_is_gone() -> None:
     assert blocks.claims == 2
 
 
-def test_whoever_finds_nothing_left_waits_for_the_claim_under_way() -> None:
+def test_a_request_without_a_free_id_waits_for_the_claim_in_progress() -> None:
     later = Later()
     asker = Asker(ProducerIds(Blocks(2).claim, later))
     asker.ask()
@@ -109,7 +109,7 @@ def test_whoever_finds_nothing_left_waits_for_the_claim_under_way() -> None:
     assert asker.ids == [0, 1, 2, 3, 4]
 
 
-def test_a_block_smaller_than_the_number_of_those_who_wait_serves_the_rest_with_the_next() -> None:
+def test_requests_beyond_a_small_block_get_ids_of_the_next() -> None:
     later = Later()
     asker = Asker(ProducerIds(Blocks(2).claim, later))
     asker.ask(5)
@@ -117,7 +117,7 @@ def test_a_block_smaller_than_the_number_of_those_who_wait_serves_the_rest_with_
     assert asker.ids == [0, 1, 2, 3, 4]
 
 
-def test_without_zookeeper_those_who_wait_are_told_to_come_again_and_then_served() -> None:
+def test_without_zookeeper_waiting_requests_get_a_retriable_error() -> None:
     later, blocks = Later(), Blocks()
     asker = Asker(ProducerIds(blocks.claim, later))
     blocks.trouble = ZooKeeperUnavailable("no ZooKeeper")
@@ -130,7 +130,7 @@ def test_without_zookeeper_those_who_wait_are_told_to_come_again_and_then_served
     assert asker.ids == [0]
 
 
-def test_a_fault_that_no_retry_cures_is_not_called_one() -> None:
+def test_an_unforeseen_error_is_not_retriable() -> None:
     later, blocks = Later(), Blocks()
     asker = Asker(ProducerIds(blocks.claim, later))
     blocks.trouble = OSError("the znode holds nonsense")
@@ -139,7 +139,7 @@ def test_a_fault_that_no_retry_cures_is_not_called_one() -> None:
     assert asker.got == [(-1, ErrorCode.UNKNOWN_SERVER_ERROR)]
 
 
-def test_a_queue_of_slow_work_that_is_full_is_no_reason_to_wait() -> None:
+def test_a_full_slow_work_queue_refuses_requests_at_once() -> None:
     later = Later()
     asker = Asker(ProducerIds(Blocks().claim, later))
     later.is_full = True
@@ -151,7 +151,7 @@ def test_a_queue_of_slow_work_that_is_full_is_no_reason_to_wait() -> None:
     assert asker.ids == [0]
 
 
-def test_only_so_many_wait() -> None:
+def test_the_number_of_waiting_requests_is_bounded() -> None:
     later = Later()
     asker = Asker(ProducerIds(Blocks(2 * MAX_WAITING).claim, later))
     asker.ask(MAX_WAITING + 1)
@@ -168,7 +168,7 @@ def test_many_threads_of_several_brokers_never_get_the_same_id() -> None:
             work(*args)
 
     askers = [Asker(ProducerIds(blocks.claim, Now())) for _ in range(2)]
-    # Not so many that those who ask while one thread stands still with its claim could be too many to wait.
+    # Few enough that the requests during one slow claim are fewer than the bound of waiting ones.
     times = MAX_WAITING // 4
     threads = [threading.Thread(target=asker.ask, args=(times,)) for asker in askers * 4]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Delayed operations: completed exactly once, by event or deadline, and never left lying about."""
+"""Delayed operations complete exactly once, by event or deadline, and leave nothing in memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def unexpected(error: BaseException) -> None:
 
 @pytest.fixture
 def reaper() -> Reaper:
-    """One without its thread: the test says what time it is."""
+    """A reaper without its thread; the test sets the time."""
     return Reaper(on_fatal=unexpected, clock_ms=Clock())
 
 
@@ -64,7 +64,7 @@ def purgatory(reaper: Reaper) -> Purgatory:
     return Purgatory("test", reaper)
 
 
-def test_one_that_can_complete_never_waits(purgatory: Purgatory) -> None:
+def test_an_operation_that_can_complete_never_waits(purgatory: Purgatory) -> None:
     operation = Recorded()
     operation.ready = True
     assert purgatory.try_complete_else_watch(operation, ["a"]) is Watched.COMPLETED
@@ -72,7 +72,7 @@ def test_one_that_can_complete_never_waits(purgatory: Purgatory) -> None:
     assert (purgatory.waiting, purgatory.watched_keys) == (0, 0)
 
 
-def test_an_event_completes_it_once(purgatory: Purgatory) -> None:
+def test_an_event_completes_an_operation_once(purgatory: Purgatory) -> None:
     operation = Recorded()
     assert purgatory.try_complete_else_watch(operation, ["a", "b", "a"]) is Watched.WAITING
     assert purgatory.check_and_complete("a") == 0
@@ -84,7 +84,7 @@ def test_an_event_completes_it_once(purgatory: Purgatory) -> None:
     assert (purgatory.waiting, purgatory.watched_keys) == (0, 0)
 
 
-def test_the_deadline_completes_it_once(purgatory: Purgatory, reaper: Reaper) -> None:
+def test_the_deadline_completes_an_operation_once(purgatory: Purgatory, reaper: Reaper) -> None:
     operation = Recorded(deadline_ms=100)
     purgatory.try_complete_else_watch(operation, ["a"])
     assert reaper.expire_due(99) == 0
@@ -99,10 +99,10 @@ def test_the_deadline_completes_it_once(purgatory: Purgatory, reaper: Reaper) ->
 def test_an_event_between_the_first_try_and_the_watching_is_not_lost(purgatory: Purgatory) -> None:
     operation = Recorded()
 
-    def event_after_the_first_look() -> None:
+    def event_after_the_first_try() -> None:
         operation.ready = True
 
-    operation.while_trying = event_after_the_first_look
+    operation.while_trying = event_after_the_first_try
     assert purgatory.try_complete_else_watch(operation, ["a"]) is Watched.COMPLETED
     assert operation.tries == 2
     assert operation.completions == 1
@@ -111,34 +111,34 @@ def test_an_event_between_the_first_try_and_the_watching_is_not_lost(purgatory: 
 def test_an_event_during_a_try_on_another_thread_is_not_lost(purgatory: Purgatory) -> None:
     operation = Recorded()
     purgatory.try_complete_else_watch(operation, ["a"])
-    looked, go_on = threading.Event(), threading.Event()
+    began, go_on = threading.Event(), threading.Event()
 
     def wait_once() -> None:
         operation.while_trying = lambda: None
-        looked.set()
+        began.set()
         assert go_on.wait(DEADLINE_S)
 
     operation.while_trying = wait_once
     first = threading.Thread(target=purgatory.check_and_complete, args=("a",))
     first.start()
-    assert looked.wait(DEADLINE_S)
+    assert began.wait(DEADLINE_S)
     operation.ready = True
-    # The other thread is in the middle of its look and saw nothing: this call must not wait for it.
+    # The other thread has read the condition and is still trying; this call must not wait for it.
     assert purgatory.check_and_complete("a") == 0
     go_on.set()
     first.join(DEADLINE_S)
     assert operation.completions == 1
 
 
-def test_what_completes_waits_for_a_try_on_another_thread(purgatory: Purgatory, reaper: Reaper) -> None:
-    """A try may take events in; one that took them in beside the completion would take them from it."""
+def test_a_completion_waits_for_a_try_on_another_thread(purgatory: Purgatory, reaper: Reaper) -> None:
+    """A try may change the operation's state, which the completion reads."""
     operation = Recorded(deadline_ms=100)
     purgatory.try_complete_else_watch(operation, ["a"])
-    looked, go_on = threading.Event(), threading.Event()
+    began, go_on = threading.Event(), threading.Event()
     order: list[str] = []
 
     def wait() -> None:
-        looked.set()
+        began.set()
         assert go_on.wait(DEADLINE_S)
         order.append("tried")
 
@@ -146,7 +146,7 @@ def test_what_completes_waits_for_a_try_on_another_thread(purgatory: Purgatory, 
     operation.when_completed = lambda: order.append("completed")
     trying = threading.Thread(target=purgatory.check_and_complete, args=("a",))
     trying.start()
-    assert looked.wait(DEADLINE_S)
+    assert began.wait(DEADLINE_S)
     expiring = threading.Thread(target=reaper.expire_due, args=(100,))
     expiring.start()
     expiring.join(0.05)
@@ -168,7 +168,7 @@ def test_operations_of_a_key_are_tried_in_order_and_independently(purgatory: Pur
     assert purgatory.waiting == 5
 
 
-def test_one_too_many_expires_at_once(reaper: Reaper) -> None:
+def test_an_operation_beyond_the_bound_expires_at_once(reaper: Reaper) -> None:
     purgatory = Purgatory("small", reaper, max_operations=2)
     waiting = [Recorded(), Recorded()]
     for operation in waiting:
@@ -180,7 +180,7 @@ def test_one_too_many_expires_at_once(reaper: Reaper) -> None:
     assert purgatory.try_complete_else_watch(Recorded(), ["a"]) is Watched.WAITING
 
 
-def test_what_is_completed_piles_up_nowhere(purgatory: Purgatory, reaper: Reaper) -> None:
+def test_completed_operations_are_removed_everywhere(purgatory: Purgatory, reaper: Reaper) -> None:
     kept = [Recorded(deadline_ms=10**9) for _ in range(10)]
     for operation in kept:
         purgatory.try_complete_else_watch(operation, ["kept"])
@@ -196,7 +196,7 @@ def test_what_is_completed_piles_up_nowhere(purgatory: Purgatory, reaper: Reaper
     assert reaper.scheduled == 0
 
 
-def test_shutting_down_expires_all_and_refuses_more(purgatory: Purgatory) -> None:
+def test_a_shut_down_expires_all_operations_and_refuses_more(purgatory: Purgatory) -> None:
     operation, late = Recorded(), Recorded()
     purgatory.try_complete_else_watch(operation, ["a"])
     purgatory.shut_down()
@@ -205,7 +205,7 @@ def test_shutting_down_expires_all_and_refuses_more(purgatory: Purgatory) -> Non
     assert late.completions == 1
 
 
-def test_an_operation_that_fails_hurts_no_other(
+def test_an_operation_that_fails_affects_no_other(
     purgatory: Purgatory, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, sound = Recorded(), Recorded()
@@ -311,11 +311,11 @@ def test_the_reapers_thread_expires_by_the_clock_and_serves_several_purgatories(
 
 def test_a_dying_reaper_is_fatal() -> None:
     died: list[BaseException] = []
-    told = threading.Event()
+    has_died = threading.Event()
 
     def on_fatal(error: BaseException) -> None:
         died.append(error)
-        told.set()
+        has_died.set()
 
     class Contradicting(Recorded):
         def on_complete(self) -> None:
@@ -324,6 +324,6 @@ def test_a_dying_reaper_is_fatal() -> None:
     reaper = Reaper(on_fatal=on_fatal)
     reaper.start()
     Purgatory("p", reaper).try_complete_else_watch(Contradicting(reaper.clock_ms()), ["a"])
-    assert told.wait(DEADLINE_S)
+    assert has_died.wait(DEADLINE_S)
     assert isinstance(died[0], InvariantViolation)
     reaper.stop()

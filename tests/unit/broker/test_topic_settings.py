@@ -1,4 +1,4 @@
-"""A topic's settings: overrides over the broker's defaults, and what to do with nonsense."""
+"""A topic's settings: overrides over the broker's defaults, and unusable overrides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_unknown_topic_has_the_brokers_defaults(table: TopicSettingsTable) ->
     assert table.log_config("topic").segment_bytes == 1 << 20
 
 
-def test_overrides_win_and_the_rest_stays(table: TopicSettingsTable) -> None:
+def test_overrides_replace_the_defaults_of_their_names_only(table: TopicSettingsTable) -> None:
     assert table.update("topic", {"min.insync.replicas": "3", "retention.ms": "5000"})
     assert table.of("topic").min_insync_replicas == 3
     assert table.log_config("topic").retention_ms == 5_000
@@ -36,7 +36,7 @@ def test_overrides_win_and_the_rest_stays(table: TopicSettingsTable) -> None:
     assert table.of("other").min_insync_replicas == 2
 
 
-def test_it_says_whether_anything_changed(table: TopicSettingsTable) -> None:
+def test_an_update_returns_whether_the_settings_changed(table: TopicSettingsTable) -> None:
     overrides = {"retention.ms": "5000"}
     assert table.update("topic", overrides)
     assert not table.update("topic", dict(overrides))
@@ -45,7 +45,7 @@ def test_it_says_whether_anything_changed(table: TopicSettingsTable) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"min.insync.replicas": "many"}, {"no.such.setting": "1"}])
-def test_what_cannot_be_used_is_reported_and_the_rest_is_taken(
+def test_unusable_overrides_are_logged_and_the_others_applied(
     table: TopicSettingsTable, wrong: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert table.update("topic", {"retention.ms": "-1"} | wrong)
@@ -62,7 +62,7 @@ def test_a_forgotten_topic_has_the_defaults_again(table: TopicSettingsTable) -> 
     assert table.update("topic", {"min.insync.replicas": "4"}, zxid=1)
 
 
-def test_what_was_written_earlier_replaces_nothing(table: TopicSettingsTable) -> None:
+def test_overrides_with_a_lower_zxid_are_ignored(table: TopicSettingsTable) -> None:
     assert table.update("topic", {"min.insync.replicas": "4"}, zxid=20)
     assert not table.update("topic", {"min.insync.replicas": "3"}, zxid=10)
     assert not table.update("topic", {"min.insync.replicas": "5"})
@@ -71,7 +71,7 @@ def test_what_was_written_earlier_replaces_nothing(table: TopicSettingsTable) ->
     assert table.of("topic").min_insync_replicas == 2
 
 
-def test_new_defaults_reach_every_topic_that_does_not_override_them(table: TopicSettingsTable) -> None:
+def test_new_defaults_apply_to_every_topic_without_an_override(table: TopicSettingsTable) -> None:
     table.update("own", {"min.insync.replicas": "3"}, zxid=1)
     table.update("plain", {"retention.ms": "7"}, zxid=2)
     defaults = config_from(
