@@ -118,7 +118,7 @@ def open_cluster(options: argparse.Namespace) -> RunningCluster:
 
 
 def open_running_cluster(options: argparse.Namespace) -> RunningCluster:
-    """As `open_cluster`, but the cluster must be running."""
+    """`open_cluster`, for a running cluster only."""
     cluster = open_cluster(options)
     if not cluster.is_running:
         raise CommandError(f"the cluster in {cluster.directory} is not running", NOT_FOUND)

@@ -173,7 +173,7 @@ async def _seek(
         first = await consumer.beginning_offsets(partitions)
         end = await consumer.end_offsets(partitions)
         for partition in partitions:
-            # A removed offset means the first one that is left; one beyond the end means the end.
+            # A removed offset becomes the log start; an offset beyond the end becomes the end.
             consumer.seek(partition, min(max(start, first[partition]), end[partition]))
     elif isinstance(start, datetime):
         timestamp_ms = max(0, int(start.timestamp() * 1000))

@@ -216,7 +216,7 @@ def _look(options: argparse.Namespace) -> ClusterView:
     if (directory / STATE_FILE).exists():
         processes = RunningCluster.open(directory).brokers
         addresses = {str(process.endpoint) for process in processes}
-        # The directory may have another cluster than the one that the environment names.
+        # The environment may name another cluster than the directory.
         if named_bootstrap(options) is None or addresses.intersection(bootstrap.split(",")):
             view.processes = processes
     return view

@@ -255,7 +255,7 @@ class Cluster:
         timeout_ms: int | None = None,
         lane: str = MAIN_LANE,
     ) -> Answer:
-        """As `request`, with the frame that the records of the answer are views of."""
+        """A `request` that also returns the frame; the answer's records are views of it."""
         try:
             channel = self.channel(node_id, lane)
             answer = await channel.request_frame(message, timeout_ms=timeout_ms)
@@ -268,7 +268,7 @@ class Cluster:
     async def ask_leader(
         self, tp: TopicPartition, leader: Leader, message: RequestOf[Any], *, lane: str = MAIN_LANE
     ) -> Answer | None:
-        """As `request_frame`, but None as soon as metadata names another leader: this one may hang."""
+        """A `request_frame`; None as soon as metadata names another leader, because this one may hang."""
         asking = asyncio.create_task(self.request_frame(leader.node_id, message, lane=lane))
         try:
             while not asking.done():

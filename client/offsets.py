@@ -30,7 +30,7 @@ OffsetSpec = str | int
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next to read. ``leader_epoch`` is that of the record before it, -1 unknown."""
+    """A committed offset, the next to read. ``leader_epoch`` is the epoch of the record before it, or -1."""
 
     offset: int
     metadata: str = ""
@@ -113,7 +113,7 @@ async def _list_offsets(
 async def ask_for_offsets(
     cluster: Cluster, node_id: BrokerId, timestamps: Mapping[TopicPartition, int], timeout_ms: int
 ) -> dict[TopicPartition, ListedOffset | BarnabasError]:
-    """Ask one broker once for the offsets of these timestamps; an error is that of its partition."""
+    """Ask one broker once for the offsets of these timestamps; returns an offset or error per partition."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for tp, timestamp in timestamps.items():
         leader = cluster.leader_for(tp)

@@ -203,7 +203,7 @@ def connect(endpoint: Endpoint, last: Address | None) -> tuple[ConnectResult, so
 
 
 async def try_connect(endpoint: Endpoint, last: Address | None) -> ConnectResult:
-    """As `connect`, but closes the connection at once."""
+    """The result of `connect`; closes the connection at once."""
     loop = asyncio.get_running_loop()
     try:
         addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)

@@ -36,7 +36,7 @@ log = logging.getLogger("barnabas.controller")
 
 _GROWTH_ROUNDS: Final = 10
 _KRAFT_TOPIC: Final = "__cluster_metadata"
-"""The log of Kafka's KRaft mode; Kafka lets nobody create a topic of that name in any mode."""
+"""The log of Kafka's KRaft mode; Kafka refuses a topic with this name in every mode."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -66,9 +66,9 @@ class LocalCluster(RunningCluster):
         """A cluster in `directory` (created if missing), not started.
 
         Broker ids count from 1. `settings` are for all brokers, `broker_settings` for single ones by id, in
-        Kafka's names. `zookeeper`: ``host:port[/chroot]`` of one that already runs; without it that of
-        ``BARNABAS_ZOOKEEPER``, else one of our own. With `metrics` each broker serves metrics on a port of
-        its own (`LocalBroker.metrics_url`).
+        Kafka's names. `zookeeper`: ``host:port[/chroot]`` of a running ensemble; by default
+        ``BARNABAS_ZOOKEEPER``, else a ZooKeeper of the cluster's own. With `metrics` each broker serves
+        metrics on a port of its own (`LocalBroker.metrics_url`).
 
         Ports of an earlier run in the directory are kept where they are free. A new cluster takes `ports`, if
         all of them are free, and `zookeeper_port`, if it is free; else any free ports.

@@ -2,7 +2,7 @@
 
 Guarantees. `fetch` returns a folder that holds the pinned archives, every one verified when it was fetched;
 the folder appears as a whole or not at all, also if several programs fetch at once. It asks one repository:
-that of ``MAVEN_REPOSITORY_URL``, else the mirror of Maven Central in Maven's settings, else Maven Central.
+``MAVEN_REPOSITORY_URL``, else the mirror of Maven Central in Maven's settings, else Maven Central.
 
 Any thread; calls block for at most `_TIMEOUT_S` per download.
 """

@@ -60,7 +60,7 @@ def decode_records(
 def decode_fields(
     batch: Buffer, *, check_crc: bool = True, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> list[RecordFields]:
-    """As `decode_records`, but plain tuples, for callers that build records of their own."""
+    """Decode to plain tuples instead of records. Callers build their own records from them."""
     header = check_batch(batch) if check_crc else parse_header(batch)
     data = record_bytes(batch, header, max_bytes)
     if header.record_count * MIN_RECORD_BYTES > len(data):

@@ -25,7 +25,7 @@ TASKS_PER_CORE: Final = 3
 MIN_TASK_RECORDS: Final = 100_000
 """A task costs 10 to 20 ms, the time to read about this many records. Smaller tasks only on request."""
 FULL_TASK_RECORDS: Final = 2_000_000
-"""Twenty times as many, so the cost of a further task is small against that of its reads."""
+"""Twenty times as many, so a further task costs little compared with its reads."""
 
 
 class OffsetRange(NamedTuple):

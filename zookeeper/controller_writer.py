@@ -116,7 +116,7 @@ class ControllerWriter:
                 return True
             if not isinstance(outcome.error, NodeExistsError):
                 raise outcome.error
-        # The topic is there; it may be the one that an attempt whose answer was lost has written.
+        # The topic exists; an attempt of ours with a lost answer may have written it.
         topic_node = self._session.attempt(get(topic_path))
         return topic_node.error is None and topic_node.value[0] == topic_data
 

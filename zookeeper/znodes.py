@@ -267,7 +267,7 @@ def decode_partition_state(path: str, data: bytes, version: int) -> LeadershipSt
 
 
 def readable_partition_state(path: str, data: bytes, version: int) -> LeadershipState | None:
-    """As `decode_partition_state`; None for unreadable data, with an error in the log."""
+    """`decode_partition_state`, but unreadable data is logged and gives None."""
     try:
         return decode_partition_state(path, data, version)
     except MalformedZnode as error:

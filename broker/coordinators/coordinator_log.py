@@ -33,7 +33,7 @@ from barnabas.protocol.records import decode_fields
 logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 10_000
-"""Appends that may wait for the one before; more are refused."""
+"""The maximum number of appends that may wait; more are refused."""
 READ_BYTES: Final = 1 << 20
 """How much of the log one read takes."""
 _ACKS_ALL: Final = -1

@@ -28,7 +28,7 @@ NO_TIMESTAMP: Final = -1
 """The ``current_state_timestamp_ms`` of a group in an old schema."""
 _NO_TIMEOUT: Final = -1
 _NEVER: Final = -1
-"""As ``expire_timestamp_ms``: the offset lives as long as ``offsets.retention.minutes`` says."""
+"""In ``expire_timestamp_ms``: ``offsets.retention.minutes`` decides when the offset expires."""
 _VERSION: Final = struct.Struct(">h")
 _OFFSET_KEY_VERSIONS: Final = range(2)
 _OFFSET_KEY_STARTS: Final = frozenset(_VERSION.pack(version) for version in _OFFSET_KEY_VERSIONS)

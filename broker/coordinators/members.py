@@ -205,7 +205,7 @@ class Members:
         return any(self._supporters[protocol.name] == len(self._by_id) for protocol in protocols)
 
     def choose_protocol(self) -> str:
-        """The protocol that all support and most prefer; in a tie, the one that was voted for first."""
+        """The protocol that all support and most prefer; on a tie, the first that got a vote."""
         count = len(self._by_id)
         votes: Counter[str] = Counter()
         for member in self._by_id.values():

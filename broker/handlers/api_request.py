@@ -132,7 +132,7 @@ class ApiRequest:
 
 
 class _DelayedAnswer(DelayedOperation):
-    """An answer that waits for a condition, or for so long at most."""
+    """An answer that waits for a condition, or until a deadline."""
 
     def __init__(
         self,

@@ -140,9 +140,9 @@ def fetched_batches(
     """The whole batches of a leader's fetch response, checked, and where they end.
 
     A last batch that is cut short is left out. Raises UnexpectedAppendOffset unless the first batch continues
-    the log and each other one the batch before. Raises UNKNOWN_LEADER_EPOCH for a batch of an epoch above
-    that of the responding leader: it was deposed meanwhile, and the bytes belong to another history, which
-    may differ below them too (KAFKA-18723).
+    the log and each other one the batch before. Raises UNKNOWN_LEADER_EPOCH for a batch of a later epoch
+    than the responding leader's: it was deposed meanwhile, and the bytes belong to another history, which may
+    differ below them too (KAFKA-18723).
     """
     batches: list[Appendable] = []
     position = 0

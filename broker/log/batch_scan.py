@@ -149,7 +149,7 @@ class ReadBuffers:
         return lease[:size]
 
     def exactly(self, size: int) -> memoryview:
-        """As `lease`, but never shorter, because a single batch must be read whole."""
+        """A lease of the whole length, because a single batch must be read whole."""
         lease = self.lease(size)
         return lease if len(lease) == size else memoryview(bytearray(size))
 

@@ -109,7 +109,7 @@ class OffsetCheckpoint:
         return offsets
 
     def read_or_empty(self) -> dict[TopicPartition, Offset]:
-        """As `read`, but a damaged file counts as empty: recovery takes longer then. Raises LogDirFailure."""
+        """Read; a damaged file counts as empty, so recovery takes longer. Raises LogDirFailure."""
         try:
             return self.read()
         except CheckpointDamaged as error:
@@ -246,7 +246,7 @@ class LogBounds:
             return max(self._promised_recovery_point, self._promised_start) > end
 
     def lower_to_nothing(self, start: int) -> bool:
-        """As `lower`, before a log is emptied and restarted at `start`."""
+        """Lower all points before a log is emptied and restarted at `start`."""
         with _PROMISE_LOCK:
             self.cuts += 1
             self.recovery_point = 0

@@ -63,7 +63,7 @@ class IndexFile:
         files: FileSystem = FILE_SYSTEM,
         open_files: OpenFiles = OPEN_FILES,
     ) -> None:
-        """An empty index, or the one whose file may be there. Raises LogDirFailure."""
+        """Open the index file if it exists, else an empty index. Raises LogDirFailure."""
         self.path = path
         self.base_offset = base_offset
         self._files = files
@@ -146,7 +146,7 @@ class IndexFile:
         self._descriptor = None
 
     def close(self) -> None:
-        """Close the file and give up its place among the open files."""
+        """Close the file and remove it from the set of open files."""
         self._descriptor = None
         self._open_files.keep(self, 0)
 

@@ -468,7 +468,7 @@ class Log:
                 raise storage_error(self.folder, error, Operation.SYNC, is_log_there=is_there) from error
 
     def _flush(self, now_ms: int, sealed_only: bool) -> None:
-        """As `flush`. Raises OSError."""
+        """Raises OSError."""
         with self.lock:
             segments = self._segments.all
             end = segments[-1].base_offset if sealed_only else self.bounds.end

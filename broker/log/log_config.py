@@ -43,7 +43,7 @@ class LogConfig:
     message_timestamp_after_max_ms: int
     """The limits of records' timestamps before and after the broker's time; only with CREATE_TIME."""
     compression_type: Compression | None
-    """The compression of stored batches; None keeps that of the producer."""
+    """The compression of stored batches; None keeps the producer's."""
     cleanup_policy: tuple[str, ...]
     """`DELETE`, `COMPACT` or both."""
     file_delete_delay_ms: int

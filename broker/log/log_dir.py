@@ -166,7 +166,7 @@ class LogDir:
         return mark
 
     def read_clean_mark(self) -> CleanMark | None:
-        """As `take_clean_mark`, without removing the mark."""
+        """The mark of a clean stop, which stays."""
         path = self.path / CLEAN_SHUTDOWN_FILE
         try:
             text = path.read_text(encoding="utf-8", errors="replace")

@@ -129,7 +129,7 @@ class ProducerSnapshots:
         return True
 
     def write_or_keep(self, offset: int, states: ProducerStates) -> None:
-        """As `write`, but many producers are only referred to; `write_kept` writes them without the lock.
+        """Write a snapshot, or keep references to many producers; `write_kept` writes them without the lock.
 
         A crash in between only costs time: an older snapshot and the batches after it give the same state.
         """

@@ -303,7 +303,7 @@ def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:
 def _miss_first_epochs(epochs: EpochCache, segments: Sequence[Segment], log_start_offset: int) -> bool:
     """Whether the first records have no epoch.
 
-    Either the checkpoint is gone, or the stop undid a deletion of records, but not that of their epochs.
+    Either the checkpoint is gone, or the stop undid a deletion of records, but not of their epochs.
     """
     start = max(log_start_offset, segments[0].base_offset)
     first = epochs.entries[0].start_offset if epochs.entries else segments[-1].next_offset

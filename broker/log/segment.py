@@ -109,7 +109,7 @@ class Segment(SegmentReader):
         return self.file.is_written or self.offset_index.is_dirty or self.time_index.is_dirty
 
     def age(self) -> SegmentAge:
-        """The size and age by which retention decides. The age is that of the last write if no record has a
+        """The size and age by which retention decides. The age counts from the last write if no record has a
         timestamp, or if the segment is damaged and cannot be read.
 
         Raises LogDirFailure.
@@ -121,7 +121,7 @@ class Segment(SegmentReader):
         except ApiError as error:
             if error.code is not ErrorCode.CORRUPT_MESSAGE:
                 raise
-            logger.error("the age of %s is that of its last write: %s", self.file.path, error)
+            logger.error("the age of %s is counted from its last write: %s", self.file.path, error)
             timestamp_ms = NO_TIMESTAMP
         if timestamp_ms < 0 < size:
             with disk_work(self.file.path, Operation.READ):
@@ -162,7 +162,7 @@ class Segment(SegmentReader):
     ) -> bool:
         """Whether these batches need a new segment: by size, offset range, a full index, or age.
 
-        As in Kafka, the age is the time from the timestamp of the first batch to that of the new one; without
+        As in Kafka, the age is the time from the first batch's timestamp to the new batch's; without
         timestamps the clock counts. Size and age wait while the file is held beyond its size, so a segment
         may exceed its size by one batch.
         """
@@ -373,7 +373,7 @@ class LogSegments(NamedTuple):
         min_one_batch: bool,
         may_wait: bool,
     ) -> ReadResult | None:
-        """As `Segment.read`, from the segment that holds the offset, or the next one with batches."""
+        """`Segment.read` from the segment that holds the offset, or from the next one with batches."""
         for segment in self.all[max(0, bisect_right(self.bases, start_offset) - 1) :]:
             result = segment.read(
                 start_offset, max_bytes, upper_bound_offset, min_one_batch, may_wait=may_wait

@@ -293,7 +293,7 @@ class SegmentFile:
         self._descriptor = None
 
     def close(self) -> None:
-        """As `let_go`, and give up the place among the open files."""
+        """Close descriptor and mapping, and leave the set of open files."""
         self.let_go()
         self._open_files.keep(self, 0)
 

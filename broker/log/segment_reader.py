@@ -148,7 +148,7 @@ class SegmentReader:
         *,
         may_wait: bool = True,
     ) -> ReadResult | None:
-        """Whole batches, beginning with the one that holds an offset, below the bound and the size limit.
+        """Whole batches from the batch with an offset on, below the bound and the size limit.
 
         None if all batches here are older than the offset. Raises as `SegmentFile.mapping`, NotCached if it
         would wait for the disk and may not, and CORRUPT_MESSAGE if the bytes are no batches.
@@ -202,7 +202,7 @@ class SegmentReader:
         upper_bound_offset: int,
         min_one_batch: bool,
     ) -> ReadResult:
-        """As `read`, from a batch in the hot tail."""
+        """Read from a batch in the hot tail."""
         size, next_offset = self._end
         limit = position + max_bytes
         if limit >= size and upper_bound_offset >= next_offset:
@@ -230,7 +230,7 @@ class SegmentReader:
         *,
         is_hint: bool = False,
     ) -> ReadResult | None:
-        """As `read`, into memory of its own, from a position where a batch begins.
+        """Read into memory of its own, from a position where a batch begins.
 
         It may return less than requested, but at least the first batch. None if the hint's batch does not
         hold the offset.
@@ -296,7 +296,7 @@ class SegmentReader:
         *,
         may_wait: bool,
     ) -> tuple[int, int]:
-        """As `batches_end`, but the walk begins close to the end, at a position from the index.
+        """Find the `batches_end`, beginning the walk close to it, at a position from the index.
 
         `data` are the bytes of the segment from `origin`, at least up to `limit`.
         """

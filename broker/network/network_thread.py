@@ -188,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
             self._set_reading()
 
     def close_if_idle(self, now_ns: int, max_idle_ns: int) -> None:
-        """Close when nothing was received or sent for so long and no request is in flight.
+        """Close after ``max_idle_ns`` without a byte received or sent, if no request is in flight.
 
         A connection that is closing and whose peer does not read the rest is cut off.
         """

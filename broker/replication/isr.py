@@ -225,5 +225,5 @@ class FollowerStates:
         )
 
     def log_starts(self, alive: Container[BrokerId]) -> list[Offset]:
-        """The log starts of the living followers; -1 for one that has not reported its own."""
+        """The log starts of the live followers; -1 until a follower has reported its own."""
         return [state.log_start_offset for follower, state in self._states.items() if follower in alive]

@@ -238,7 +238,7 @@ class Partition:
             return produced
         with self.log.lock:
             # A changed setting must not refuse batches that were written before: their producer would write
-            # the records again in another way. The append has the last word.
+            # the records again in another way. The append decides.
             if self.log.producers.have(produced.batches):
                 return produced
         self.check_leading()

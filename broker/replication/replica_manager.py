@@ -56,7 +56,7 @@ class _Unacknowledged(NamedTuple):
     response: PartitionProduceResponse
 
     def settle(self) -> bool:
-        """Whether the append is settled; then its answer says so."""
+        """Whether the append is settled; then its answer has the outcome."""
         code = self.partition.acknowledgement(self.appended)
         if code is not None:
             self.complete(code)
@@ -211,7 +211,7 @@ class ReplicaManager:
         return None if partition is not None and partition.is_witnessed(self._now_ms()) else reason
 
     def _writable(self, name: TopicPartition, acks: int = 1) -> Partition:
-        """As `partition`, and raises NOT_LEADER_OR_FOLLOWER while this broker is fenced."""
+        """The `partition`; raises NOT_LEADER_OR_FOLLOWER while this broker is fenced."""
         reason = self.fence.reason if acks != ACKS_ALL else self.doubt(name)
         if reason is not None:
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
@@ -250,7 +250,7 @@ class ReplicaManager:
 
         The record bytes are not used after this returns. ``since`` and ``own_records``: see
         `Partition.append_as_leader`; a coordinator writes so. With ``below_min_isr`` records are written even
-        to too few replicas, and the answer of acks=all then says so.
+        to too few replicas, and the answer of acks=all then has the error.
         """
         now_ms, wall_ms = self._now_ms(), wall_clock_ms()
         require_all = acks == ACKS_ALL and not below_min_isr

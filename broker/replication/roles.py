@@ -331,7 +331,7 @@ class RoleChanges:
         return strays
 
     def _set_aside(self, name: TopicPartition) -> None:
-        """Give up a replica; its log is kept in case the topic comes back. Raises LogDirFailure."""
+        """Release a replica; its log is kept in case the topic is created again. Raises LogDirFailure."""
         self._release(name)
         self.partitions.pop(name, None)
         self._high_watermarks.pop(name, None)
@@ -356,7 +356,7 @@ class RoleChanges:
     # StopReplica.
 
     def stop_replicas(self, request: StopReplicaRequest) -> list[PartitionError]:
-        """Give up replicas, and delete them if the controller says so.
+        """Release replicas, and delete their logs if the controller requests it.
 
         Raises as `become_leader_or_follower`.
         """
@@ -400,7 +400,7 @@ class RoleChanges:
         return ErrorCode.NONE
 
     def _remove(self, name: TopicPartition, topic_id: TopicId | None, delete: bool) -> None:
-        """Give up the replica of that very topic, but not that of a later topic of the same name."""
+        """Remove the replica of this topic id, but not of a later topic with the same name."""
         log = self._logs.get(name)
         is_meant = log is None or _is_of(log, topic_id)
         if is_meant:

@@ -191,7 +191,7 @@ class GroupAudit:
         return finding
 
     def covered_unseen(self, committed: Mapping[int, int]) -> Finding:
-        """Offsets below a committed one that no member read."""
+        """Offsets that no member has read, below the committed offset."""
         finding = Finding()
         for partition, end in committed.items():
             for offset in range(end):

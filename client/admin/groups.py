@@ -82,7 +82,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """``protocol`` is that of the assignor in force, empty while the group is not Stable."""
+    """``protocol`` names the assignor in force; it is empty unless the group is Stable."""
 
     group_id: str
     state: str

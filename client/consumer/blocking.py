@@ -194,7 +194,7 @@ class Consumer(BlockingClient[_Consumer]):
         return self._left.popleft()
 
     def getone(self) -> ConsumerRecord:
-        """As ``next``."""
+        """The same as ``next(consumer)``."""
         return self.__next__()
 
     def commit(

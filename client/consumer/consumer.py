@@ -319,7 +319,7 @@ class Consumer(Client):
             raise ClientClosed("the consumer is being closed")
 
     async def _wait_in_poll(self, deadline: float | None) -> bool:
-        """As `_wait_until`, but ends when the group needs attention; the user counts as polling."""
+        """Wait for records, the deadline or work for the group; the user counts as polling."""
         group = self._group
         if group is None:
             return await self._wait_until(deadline)

@@ -76,7 +76,7 @@ class _MemoryWaiter:
 
 
 class PartitionQueue:
-    """The batches of one partition. ``append`` is that of the open batch; without one it refuses."""
+    """The batches of one partition. ``append`` appends to the open batch; without one it refuses."""
 
     __slots__ = ("append", "batches", "open", "pipeline", "retry_at", "tp")
 
@@ -141,7 +141,7 @@ class TopicQueues:
         return self.by_partition[random.randrange(self.partition_count)]
 
     def move_on(self, has_leader: Callable[[TopicPartition], bool]) -> None:
-        """Let records without a key go to another partition, if possible to one that has a leader."""
+        """Send records without a key to another partition, if possible to one with a leader."""
         if self.partition_count == 1:
             return
         present = self.sticky

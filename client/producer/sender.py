@@ -347,7 +347,7 @@ class Sender:
     def _leaving(self, sent: list[_Sent]) -> list[_Sent]:
         """The batches that may still be sent, now that the request is written to the connection.
 
-        Since the round an earlier batch may have come back, which no batch may overtake.
+        Since the round, an earlier batch may have returned to the queue, and no batch may overtake it.
         """
         leaving = []
         with self._accumulator.lock:
@@ -411,7 +411,7 @@ class Sender:
         error = api_error(code, f"{queue.tp}: {answer.error_message or 'refused by the broker'}")
         batch.may_be_written = batch.may_be_written or code not in _NOT_WRITTEN
         if queue.pipeline.is_numbered and code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            # Written so long ago that the broker no longer has its offset.
+            # Written long ago: the broker no longer has its offset.
             self._accumulator.delivered(queue, batch, -1, -1)
             return
         if queue.pipeline.is_numbered and code in _GAP:

@@ -51,7 +51,7 @@ class LeaderAndIsrPartition:
 
 @s.message
 class LeaderAndIsrTopic:
-    """``config_zxid`` is that of the settings' last write; older settings never replace newer ones."""
+    """``config_zxid`` is from the last write of the settings; older settings never replace newer ones."""
 
     topic_name: str = s.string()
     topic_id: uuid.UUID = s.topic_uuid()

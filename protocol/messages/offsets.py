@@ -31,7 +31,7 @@ class OffsetCommitResponse:
 
 @s.message
 class OffsetCommitRequestPartition:
-    """``committed_offset`` is the next to read, ``committed_leader_epoch`` that of the last record read."""
+    """``committed_offset`` is the next offset to read; ``committed_leader_epoch`` is of the record before."""
 
     partition_index: int = s.int32()
     committed_offset: int = s.int64()

@@ -42,7 +42,7 @@ _MAX_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
 
 
 def schema_of(columns: Iterable[str]) -> pa.Schema:
-    """These columns, in this order. Raises KeyError for one that does not exist."""
+    """These columns, in this order. Raises KeyError for a missing column."""
     return pa.schema([_FIELDS[name] for name in columns])
 
 
@@ -77,7 +77,7 @@ class ArrowBuilder:
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, field: pa.Field, records: RecordColumns) -> pa.Array | None:
-        """The whole column, or None for one that has the same value in all rows."""
+        """The whole column, or None if all rows have the same value."""
         if field.name == "key":
             return binary_array(_present(records.keys))
         if field.name == "value":
