@@ -53,11 +53,11 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
 
 def named_bootstrap(options: argparse.Namespace) -> str | None:
     """``host:port,…`` of the option or the environment; raises CommandError (usage) if it is malformed."""
-    given = options.bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
-    if not given:
+    text = options.bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
+    if not text:
         return None
     try:
-        return ",".join(map(str, parse_endpoints(given)))
+        return ",".join(map(str, parse_endpoints(text)))
     except ValueError as error:
         option = "--bootstrap-server" if options.bootstrap else BOOTSTRAP_VARIABLE
         raise CommandError(f"{option}: {error}", USAGE) from None
@@ -65,9 +65,9 @@ def named_bootstrap(options: argparse.Namespace) -> str | None:
 
 def chosen_bootstrap(options: argparse.Namespace) -> str:
     """``host:port,…``; raises CommandError if no cluster is named and none runs in the directory."""
-    named = named_bootstrap(options)
-    if named is not None:
-        return named
+    bootstrap = named_bootstrap(options)
+    if bootstrap is not None:
+        return bootstrap
     directory = chosen_dir(options)
     record = read_record(directory)
     if record is None or not record.is_running:

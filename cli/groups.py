@@ -316,18 +316,18 @@ async def _new_offsets(
 ) -> dict[TopicPartition, int]:
     """The offsets to commit, only for partitions that exist."""
     counts = await _counts(admin)
-    named: dict[TopicPartition, int] | None = None
+    from_file: dict[TopicPartition, int] | None = None
     if options.from_file is not None:
-        named = offsets_in(options.from_file)
-        for tp in named:
+        from_file = offsets_in(options.from_file)
+        for tp in from_file:
             if tp.partition >= counts.get(tp.topic, 0):
                 raise CommandError(f"{options.from_file}: there is no partition {tp}", USAGE)
     if options.topic is not None:
         partitions = chosen_partitions(options.topic, counts)
     else:
         partitions = [tp for tp in before if tp.partition < counts.get(tp.topic, 0)]
-    if named is not None:
-        partitions = [tp for tp in named if options.topic is None or tp in partitions]
+    if from_file is not None:
+        partitions = [tp for tp in from_file if options.topic is None or tp in partitions]
     first = {
         tp: listed.offset
         for tp, listed in (await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))).items()
@@ -340,8 +340,8 @@ async def _new_offsets(
         return dict(first)
     if options.to_latest:
         return dict(end)
-    if named is not None:
-        return {tp: within(named[tp], first[tp], end[tp]) for tp in partitions}
+    if from_file is not None:
+        return {tp: within(from_file[tp], first[tp], end[tp]) for tp in partitions}
     if options.to_offset is not None:
         return {tp: within(options.to_offset, first[tp], end[tp]) for tp in partitions}
     if options.shift_by is not None:

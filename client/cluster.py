@@ -273,8 +273,8 @@ class Cluster:
         try:
             while not asking.done():
                 await asyncio.wait((asking, self._next_refresh), return_when=asyncio.FIRST_COMPLETED)
-                named = self.leader_for(tp)
-                if not asking.done() and named is not None and named != leader:
+                new_leader = self.leader_for(tp)
+                if not asking.done() and new_leader is not None and new_leader != leader:
                     return None
             return asking.result()
         finally:

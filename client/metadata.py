@@ -167,11 +167,11 @@ class MetadataCache:
 
         The bound is for epochs of another log, as of a deleted topic with the same name.
         """
-        expected, left = self._expected.get(tp, (epoch, _LATE_ANSWERS))
+        expected, rejections_left = self._expected.get(tp, (epoch, _LATE_ANSWERS))
         if epoch > expected:
-            expected, left = epoch, _LATE_ANSWERS
-        self._expected[tp] = expected, left
-        if left <= 0:
+            expected, rejections_left = epoch, _LATE_ANSWERS
+        self._expected[tp] = expected, rejections_left
+        if rejections_left <= 0:
             return False
         self._leaders.pop(tp, None)
         return True
@@ -211,12 +211,12 @@ class MetadataCache:
 
     def _set_leader(self, info: PartitionInfo) -> None:
         tp = TopicPartition(info.topic, info.partition)
-        expected, left = self._expected.get(tp, (info.leader_epoch, 0))
+        expected, rejections_left = self._expected.get(tp, (info.leader_epoch, 0))
         if info.leader_epoch >= expected:
             self._expected.pop(tp, None)
-        elif left > 0:
-            self._expected[tp] = expected, left - 1
-            if left > 1:
+        elif rejections_left > 0:
+            self._expected[tp] = expected, rejections_left - 1
+            if rejections_left > 1:
                 self._leaders.pop(tp, None)
                 self.is_stale = True
                 return

@@ -45,8 +45,10 @@ def checked_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """The offsets that a user wants to commit. Raises ValueError naming an invalid one."""
     checked: dict[TopicPartition, OffsetAndMetadata] = {}
-    for tp, given in offsets.items():
-        offset = OffsetAndMetadata(*given) if isinstance(given, tuple) else OffsetAndMetadata(given)
+    for tp, to_commit in offsets.items():
+        offset = (
+            OffsetAndMetadata(*to_commit) if isinstance(to_commit, tuple) else OffsetAndMetadata(to_commit)
+        )
         if type(offset.offset) is not int or offset.offset < 0:
             raise ValueError(f"offset {offset.offset!r} of {tp}: expected 0 or more")
         checked[TopicPartition(*tp)] = offset

@@ -190,8 +190,8 @@ class ControllerChannels:
 
     async def _end(self) -> None:
         current = asyncio.current_task()
-        left = [task for task in asyncio.all_tasks() if task is not current]
-        await asyncio.gather(*left, return_exceptions=True)
+        unfinished = [task for task in asyncio.all_tasks() if task is not current]
+        await asyncio.gather(*unfinished, return_exceptions=True)
         self._loop.stop()
 
     def task_ended(self, task: asyncio.Task[None]) -> None:

@@ -134,10 +134,10 @@ class Controller:
         """Resign and end the thread. Idempotent."""
         self._store.session.remove_listener(self._session_changed)
         self._sentinel.stop()
-        left = self._queue.close()
+        dropped_events = self._queue.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-        for event in left:
+        for event in dropped_events:
             _refuse(event)
 
     def controlled_shutdown(self, broker: BrokerId, broker_epoch: BrokerEpoch, done: ShutdownDone) -> None:

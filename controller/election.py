@@ -75,5 +75,5 @@ def without_replicas(
     If no member would remain, the whole ISR stays. Each member has every acknowledged record, so any of them
     may lead when it returns; other replicas may not. Kafka keeps an arbitrary one of them.
     """
-    left = tuple(member for member in isr if member not in replicas)
-    return (no_leader if leader in replicas else leader), (left or tuple(isr))
+    new_isr = tuple(member for member in isr if member not in replicas)
+    return (no_leader if leader in replicas else leader), (new_isr or tuple(isr))

@@ -226,10 +226,10 @@ class EventQueue:
         """Wake the taker; returns the events that are left."""
         with self._changed:
             self._is_closed = True
-            left = list(self._events)
+            dropped = list(self._events)
             self._events.clear()
             self._changed.notify_all()
-            return left
+            return dropped
 
     @property
     def is_closed(self) -> bool:

@@ -54,11 +54,11 @@ class Leadership:
         self, partitions: Collection[TopicPartition], choose: Choose
     ) -> dict[TopicPartition, LeadershipState]:
         """Write the chosen states; returns those written. A state that has changed is chosen again."""
-        left = [tp for tp in partitions if tp in self._context.leadership]
+        pending = [tp for tp in partitions if tp in self._context.leadership]
         written: dict[TopicPartition, LeadershipState] = {}
         for _ in range(_MAX_ROUNDS):
             chosen = {}
-            for tp in left:
+            for tp in pending:
                 state = choose(tp, self._context.leadership[tp])
                 if state is not None:
                     chosen[tp] = state
@@ -68,8 +68,8 @@ class Leadership:
             written |= updates.written
             self._context.leadership.update(updates.written)
             self._take(updates.conflicts)
-            left = list(updates.conflicts)
-        log.error("gave up after %d rounds of changing states: %s", _MAX_ROUNDS, left)
+            pending = list(updates.conflicts)
+        log.error("gave up after %d rounds of changing states: %s", _MAX_ROUNDS, pending)
         return written
 
     def _take(self, states: Mapping[TopicPartition, LeadershipState]) -> None:

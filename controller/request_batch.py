@@ -84,8 +84,8 @@ class BrokerBatch:
             if stop is not None and stop.delete_partition:
                 return False
         # A batch has one id per topic name, so that requests for an earlier topic are not sent for the next.
-        named = {tp.topic for tp in self.stop_replicas} | {tp.topic for tp in self.leader_and_isr}
-        if any(self._is_another(topic, later) for topic in named):
+        topics = {tp.topic for tp in self.stop_replicas} | {tp.topic for tp in self.leader_and_isr}
+        if any(self._is_another(topic, later) for topic in topics):
             return False
         if later.is_full_leader_and_isr:
             self.leader_and_isr = {}

@@ -113,13 +113,13 @@ class TopicDeletion:
         self._partitions.move(existing, PartitionState.OFFLINE)
         self._partitions.move(existing, PartitionState.NON_EXISTENT)
         self._batch.add_metadata_for_all(partitions)
-        left = [
+        undeleted = [
             replica
             for replica in self._context.replicas_of_topic(topic)
             if self._context.replica_state(replica) is not ReplicaState.DELETION_SUCCESSFUL
         ]
-        self._replicas.move(left, ReplicaState.OFFLINE)
-        self._replicas.move(left, ReplicaState.DELETION_STARTED)
+        self._replicas.move(undeleted, ReplicaState.OFFLINE)
+        self._replicas.move(undeleted, ReplicaState.DELETION_STARTED)
 
     def _complete(self, topic: str) -> None:
         replicas = self._context.replicas_of_topic(topic)

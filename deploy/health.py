@@ -89,11 +89,11 @@ async def wait_ready_async(
         pending = set(waiting)
         while pending:
             check()
-            left = deadline - time.monotonic()
-            if left <= 0:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
                 said = "; ".join(f"broker {broker} {reason}" for broker, reason in sorted(reasons.items()))
                 raise DeployError(f"the cluster was not ready within {timeout_s:g} s: {said}")
-            done, pending = await asyncio.wait(pending, timeout=min(left, 0.1))
+            done, pending = await asyncio.wait(pending, timeout=min(left_s, 0.1))
             for task in done:
                 task.result()
     finally:

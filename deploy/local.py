@@ -206,8 +206,8 @@ def _earlier_record(directory: Path) -> ClusterRecord | None:
 
 def _reserve(preferred: int | None) -> ReservedPort:
     """The preferred port if it is free, else another."""
-    taken = ReservedPort.take(preferred, _HOST) if preferred is not None else None
-    return taken or ReservedPort.pick(_HOST)
+    port = ReservedPort.take(preferred, _HOST) if preferred is not None else None
+    return port or ReservedPort.pick(_HOST)
 
 
 def _reserve_all(ports: Sequence[int]) -> list[ReservedPort]:
@@ -219,8 +219,8 @@ def _reserve_all(ports: Sequence[int]) -> list[ReservedPort]:
     for number in ports:
         port = ReservedPort.take(number, _HOST)
         if port is None:
-            for taken in reserved:
-                taken.close()
+            for held in reserved:
+                held.close()
             return []
         reserved.append(port)
     return reserved

@@ -105,7 +105,7 @@ class LocalBroker:
         self.id = broker_id
         self.directory = directory
         self.host = host
-        self._reserved = [given for given in (port, metrics_port) if isinstance(given, ReservedPort)]
+        self._reserved = [reserved for reserved in (port, metrics_port) if isinstance(reserved, ReservedPort)]
         self.port = port.port if isinstance(port, ReservedPort) else port
         self.metrics_port = metrics_port.port if isinstance(metrics_port, ReservedPort) else metrics_port
         self.process = process

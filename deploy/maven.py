@@ -58,9 +58,9 @@ def read_pinned(text: str) -> list[Archive]:
 
 def cache_folder() -> Path:
     """The folder that keeps fetched archives."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named).absolute()
+    folder_name = os.environ.get(CACHE_VARIABLE)
+    if folder_name:
+        return Path(folder_name).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas"
 
 
@@ -92,14 +92,14 @@ def _has_all(folder: Path, archives: Sequence[Archive]) -> bool:
 
 def repository_url() -> str:
     """The repository to ask."""
-    named = os.environ.get(REPOSITORY_VARIABLE)
-    if not named:
+    url = os.environ.get(REPOSITORY_VARIABLE)
+    if not url:
         homes = [os.environ.get(variable) for variable in ("MAVEN_HOME", "M2_HOME")]
         files = [Path.home() / ".m2" / "settings.xml"]
         files += [Path(home) / "conf" / "settings.xml" for home in homes if home]
         files.append(Path("/etc/maven/settings.xml"))
-        named = next(filter(None, map(mirror_of_settings, files)), _CENTRAL)
-    return named.rstrip("/")
+        url = next(filter(None, map(mirror_of_settings, files)), _CENTRAL)
+    return url.rstrip("/")
 
 
 def mirror_of_settings(settings: Path) -> str | None:

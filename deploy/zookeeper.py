@@ -105,11 +105,11 @@ def find_jars(names: tuple[str, ...] = _JARS) -> list[Path]:
     From the repository they are fetched once, checked and kept. Raises DeployError if the folder lacks one of
     them, or if they cannot be fetched.
     """
-    named = os.environ.get(JARS_VARIABLE)
+    folder_name = os.environ.get(JARS_VARIABLE)
     # find_spec does not import pyspark: that would take most of a second.
-    spec = None if named else importlib.util.find_spec("pyspark")
-    if named:
-        folder = Path(named)
+    spec = None if folder_name else importlib.util.find_spec("pyspark")
+    if folder_name:
+        folder = Path(folder_name)
     elif spec is not None and spec.submodule_search_locations:
         folder = Path(spec.submodule_search_locations[0]) / "jars"
     else:

@@ -244,9 +244,9 @@ class Channel:
             ) from None
 
     def _take_correlation_id(self) -> int:
-        taken = self._next_correlation_id
-        self._next_correlation_id = taken + 1 if taken < _MAX_CORRELATION_ID else 0
-        return taken
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = correlation_id + 1 if correlation_id < _MAX_CORRELATION_ID else 0
+        return correlation_id
 
     def _settle(self, correlation_id: int, outcome: Answer | Exception) -> None:
         """End one request; its caller may be gone."""

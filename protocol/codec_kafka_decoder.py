@@ -151,9 +151,9 @@ class _DecoderMaker(SourceMaker):
             invariant(not self.is_nullable(wire), "%s: a structure cannot be null", where)
             self._struct(wire.struct, target)
         elif wire.kind is WireType.UUID and not wire.is_array:
-            held = self.name("u")
-            self._read(held, "16s")
-            self._then.append(f"{target} = _uuid({held})")
+            raw = self.name("u")
+            self._read(raw, "16s")
+            self._then.append(f"{target} = _uuid({raw})")
         elif wire.kind in FIXED_SHAPES and not wire.is_array:
             self._read(target, FIXED_SHAPES[wire.kind])
         elif wire.is_array or wire.kind in LONG_SIZED:
@@ -261,8 +261,8 @@ class _DecoderMaker(SourceMaker):
         else:
             least = 1 if self.flexible else 2
         self._check_count(where, n, least, is_inner=self._loops > 0)
-        held, element = self.name("l"), self.name("m")
-        self.line(f"{target} = {held} = []")
+        elements, element = self.name("l"), self.name("m")
+        self.line(f"{target} = {elements} = []")
         # Iterating over a prepared tuple takes half the time of making a range.
         times = self.constant("times", [(None,) * max(0, k - int(self.flexible)) for k in range(SHORT_ARRAY)])
         short = f"{times}[{n}] if {n} < {SHORT_ARRAY} else range({self._length(n)})"
@@ -273,7 +273,7 @@ class _DecoderMaker(SourceMaker):
             else:
                 self._field(where, WireField(wire.kind), element)
             self._flush()
-            self.line(f"{held}.append({element})")
+            self.line(f"{elements}.append({element})")
         self._loops -= 1
 
     def _tags(self, cls: type[Any], tagged: dict[int, tuple[str, WireField, str]]) -> None:

@@ -106,40 +106,40 @@ class _EncoderMaker(SourceMaker):
             return
         if wire.struct is not None and not wire.is_array:
             invariant(not self.is_nullable(wire), "%s: a structure cannot be null", value)
-            held = self.name("m")
-            self.line(f"{held} = {value}")
-            self._struct(wire.struct, held)
+            local = self.name("m")
+            self.line(f"{local} = {value}")
+            self._struct(wire.struct, local)
             return
         self._flush()
         if wire.kind is WireType.RECORDS:
             self.line(f"o = _attach({value}, o, parts)")
             return
-        held = self.name("x")
-        self.line(f"{held} = {value}")
+        local = self.name("x")
+        self.line(f"{local} = {value}")
         if self.is_nullable(wire):
-            with self.block(f"if {held} is None:"):
+            with self.block(f"if {local} is None:"):
                 if self.flexible:
                     self.line("o.append(0)")
                 else:
                     is_long = wire.is_array or wire.kind in LONG_SIZED
                     self.line(f"o += {_NULL['i' if is_long else 'h']}")
             with self.block("else:"):
-                self._not_null(wire, held)
+                self._not_null(wire, local)
                 self._flush()
         else:
-            self._not_null(wire, held)
+            self._not_null(wire, local)
 
-    def _not_null(self, wire: WireField, held: str) -> None:
+    def _not_null(self, wire: WireField, local: str) -> None:
         if wire.kind is WireType.BYTES and not wire.is_array:
-            self._opaque(held)
+            self._opaque(local)
         elif not wire.is_array:
-            self._string(held)
+            self._string(local)
         elif wire.struct is None and wire.kind in FIXED_SHAPES and wire.kind is not WireType.UUID:
-            self._numbers(FIXED_SHAPES[wire.kind], held)
+            self._numbers(FIXED_SHAPES[wire.kind], local)
         else:
-            self._count(held)
+            self._count(local)
             element = self.name("m")
-            with self.block(f"for {element} in {held}:"):
+            with self.block(f"for {element} in {local}:"):
                 if wire.struct is not None:
                     self._struct(wire.struct, element)
                 elif wire.kind is WireType.UUID:
@@ -150,22 +150,22 @@ class _EncoderMaker(SourceMaker):
                     self._string(element)
                 self._flush()
 
-    def _count(self, held: str) -> None:
+    def _count(self, local: str) -> None:
         if not self.flexible:
-            self.line(f"o += {self.constant('pack', struct.Struct('>i').pack)}(len({held}))")
+            self.line(f"o += {self.constant('pack', struct.Struct('>i').pack)}(len({local}))")
             return
         n = self.name("n")
-        self.line(f"{n} = len({held}) + 1")
+        self.line(f"{n} = len({local}) + 1")
         self.line(f"if {n} < 128: o.append({n})")
         self.line(f"else: _long(o, {n})")
 
-    def _opaque(self, held: str) -> None:
-        self._count(held)
-        self.line(f"o += {held}")
+    def _opaque(self, local: str) -> None:
+        self._count(local)
+        self.line(f"o += {local}")
 
-    def _string(self, held: str) -> None:
+    def _string(self, local: str) -> None:
         raw = self.name("b")
-        self.line(f"{raw} = {held}.encode()")
+        self.line(f"{raw} = {local}.encode()")
         if not self.flexible:
             self.line(f"o += {self.constant('pack', struct.Struct('>h').pack)}(len({raw}))")
         else:
@@ -175,18 +175,18 @@ class _EncoderMaker(SourceMaker):
             self.line(f"else: _long_string(o, {n})")
         self.line(f"o += {raw}")
 
-    def _numbers(self, char: str, held: str) -> None:
+    def _numbers(self, char: str, local: str) -> None:
         n = self.name("n")
         length, offset = ("B", 1) if self.flexible else ("i", 0)
         table = self.constant(
             "packs", [struct.Struct(f">{length}{k}{char}").pack for k in range(SHORT_ARRAY)]
         )
-        self.line(f"{n} = len({held})")
+        self.line(f"{n} = len({local})")
         with self.block(f"if {n} < {SHORT_ARRAY}:"):
-            self.line(f"o += {table}[{n}]({n} + {offset}, *{held})")
+            self.line(f"o += {table}[{n}]({n} + {offset}, *{local})")
         with self.block("else:"):
-            self._count(held)
-            self.line(f"o += _many(f'>{{{n}}}{char}', *{held})")
+            self._count(local)
+            self.line(f"o += _many(f'>{{{n}}}{char}', *{local})")
 
     def _tags(self, tagged: list[tuple[int, str, WireField, Any]], m: str) -> None:
         """Send only fields that differ from their defaults, in ascending order of tags."""
@@ -201,15 +201,15 @@ class _EncoderMaker(SourceMaker):
             self.line(f"o.append({' + '.join(sent)})")
             for name, (tag, field, wire, _) in zip(sent, tagged, strict=True):
                 with self.block(f"if {name}:"):
-                    held = self.name("o")
-                    self.line(f"{held} = o")
+                    outer = self.name("o")
+                    self.line(f"{outer} = o")
                     self.line("o = bytearray()")
                     self._field(wire, f"{m}.{field}")
                     self._flush()
-                    self.line(f"_long({held}, {tag})")
-                    self.line(f"_long({held}, len(o))")
-                    self.line(f"{held} += o")
-                    self.line(f"o = {held}")
+                    self.line(f"_long({outer}, {tag})")
+                    self.line(f"_long({outer}, len(o))")
+                    self.line(f"{outer} += o")
+                    self.line(f"o = {outer}")
         self.line("else: o.append(0)")
 
 

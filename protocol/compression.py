@@ -153,7 +153,7 @@ def _compress_lz4(data: memoryview) -> bytes:
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
     view = memoryview(data)
     parts: list[bytes] = []
-    left = max_bytes
+    allowed_bytes = max_bytes
     position = 0
     # The library copies the bytes after a member. The first one, mostly the only one, gets everything at
     # once; later ones get pieces, because many small members would otherwise cost the square of their number.
@@ -165,11 +165,11 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
             if not piece:
                 raise zlib.error("the gzip stream is cut short")
             # Read one byte more than the limit: a batch of exactly the limit is allowed, a longer one is not.
-            part = worker.decompress(piece, left + 1)
-            if len(part) > left:
+            part = worker.decompress(piece, allowed_bytes + 1)
+            if len(part) > allowed_bytes:
                 raise _too_large(max_bytes)
             parts.append(part)
-            left -= len(part)
+            allowed_bytes -= len(part)
             position += len(piece) - len(worker.unused_data)
             piece_bytes *= 2
         piece_bytes = _GZIP_PIECE_BYTES

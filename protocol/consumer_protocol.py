@@ -151,7 +151,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
 
 
 def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(named.topic, number) for named in topics for number in named.partitions)
+    return tuple(TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)
 
 
 def _decode(codec: VersionedCodec[M], data: bytes, highest: int) -> M:

@@ -129,9 +129,9 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     try:
         return BatchHeader._make(_unpack_header(buffer, position))
     except struct.error:
-        left = len(buffer) - position
+        available = len(buffer) - position
         raise api_error(
-            ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_BYTES} bytes, {left} are left"
+            ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_BYTES} bytes, {available} are left"
         ) from None
 
 

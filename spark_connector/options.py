@@ -155,9 +155,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     options = _by_known_name(given)
     selection = [name for name in _SELECTIONS if name in options]
     if len(selection) != 1:
-        named = " and ".join(selection) or "none"
+        names = " and ".join(selection) or "none"
         raise InvalidConfiguration(
-            f"expected exactly one of the options {', '.join(_SELECTIONS)}; found {named}"
+            f"expected exactly one of the options {', '.join(_SELECTIONS)}; found {names}"
         )
     values: dict[str, Any] = {}
     for name, text in options.items():

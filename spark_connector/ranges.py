@@ -44,18 +44,18 @@ def choose_partitions(options: SourceOptions, topics: Mapping[str, Sequence[int]
     """
     if options.topic_pattern is not None:
         matches = re.compile(options.topic_pattern).fullmatch
-        named = [topic for topic in topics if matches(topic)]
-        if not named:
+        chosen_topics = [topic for topic in topics if matches(topic)]
+        if not chosen_topics:
             hint = suggestion(options.topic_pattern, topics) if topics else "; the cluster has none"
             logger.warning("no topic matches subscribePattern %r%s", options.topic_pattern, hint)
     else:
-        named = list(options.topics or {tp.topic: None for tp in options.partitions or ()})
-    for topic in named:
+        chosen_topics = list(options.topics or {tp.topic: None for tp in options.partitions or ()})
+    for topic in chosen_topics:
         if topic not in topics:
             hint = suggestion(topic, topics) if topics else "; the cluster has none"
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}{hint}")
     if options.partitions is None:
-        return sorted(TopicPartition(topic, index) for topic in named for index in topics[topic])
+        return sorted(TopicPartition(topic, index) for topic in chosen_topics for index in topics[topic])
     for tp in options.partitions:
         if tp.partition not in topics[tp.topic]:
             raise api_error(

@@ -121,8 +121,8 @@ def plan_ranges(options: SourceOptions, view: LogView) -> list[OffsetRange]:
     The log starts are requested first. They and the high watermarks only grow, so each start is at or below
     its high watermark. Raises as `choose_partitions` and `resolve_ranges`.
     """
-    named = options.topics or tuple(dict.fromkeys(tp.topic for tp in options.partitions or ())) or None
-    partitions: list[TopicPartition] = choose_partitions(options, view.partitions_of(named))
+    topics = options.topics or tuple(dict.fromkeys(tp.topic for tp in options.partitions or ())) or None
+    partitions: list[TopicPartition] = choose_partitions(options, view.partitions_of(topics))
     log_start_offsets = view.log_start_offsets(partitions)
     return resolve_ranges(options, partitions, log_start_offsets, view.high_watermarks(partitions))
 

@@ -66,8 +66,8 @@ class ControllerWriter:
         topics = {tp.topic for tp in states}
         self._fenced_all([_create(paths.topic_partitions(topic), b"") for topic in topics])
         order = list(states)
-        made = self._fenced_all([_create_state(tp, states[tp], with_parent=True) for tp in order])
-        existing = [tp for tp, outcome in zip(order, made, strict=True) if outcome.error is not None]
+        outcomes = self._fenced_all([_create_state(tp, states[tp], with_parent=True) for tp in order])
+        existing = [tp for tp, outcome in zip(order, outcomes, strict=True) if outcome.error is not None]
         # The partition's node may be there without its state, from an attempt that was cut short.
         again = self._fenced_all([_create_state(tp, states[tp], with_parent=False) for tp in existing])
         refused = [tp for tp, outcome in zip(existing, again, strict=True) if outcome.error is not None]
@@ -196,14 +196,14 @@ class ControllerWriter:
 
     def _delete_each(self, paths_to_delete: Sequence[str]) -> list[str]:
         """Remove these nodes; returns the nodes that remain because they have children."""
-        left = []
+        remaining = []
         outcomes = self._fenced_all([_delete(path) for path in paths_to_delete])
         for path, outcome in zip(paths_to_delete, outcomes, strict=True):
             if isinstance(outcome.error, NotEmptyError):
-                left.append(path)
+                remaining.append(path)
             elif outcome.error is not None and not isinstance(outcome.error, NoNodeError):
                 raise outcome.error
-        return left
+        return remaining
 
     def _read_states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         by_path = {paths.partition_state(tp): tp for tp in partitions}

@@ -179,22 +179,22 @@ class ZooKeeperSession:
 
     def _run_window(self, starts: Sequence[Start], indexes: range, outcomes: list[Outcome | None]) -> None:
         deadline = self.threads.now_s() + self._request_timeout_s
-        left = list(indexes)
+        unanswered = list(indexes)
         retried = False
-        while left:
+        while unanswered:
             self._wait_until_connected(deadline)
-            in_flight = [(index, starts[index](self._client)) for index in left]
-            left = []
+            in_flight = [(index, starts[index](self._client)) for index in unanswered]
+            unanswered = []
             for index, result in in_flight:
                 try:
                     value = result.get(timeout=max(0.001, deadline - self.threads.now_s()))
                 except (ConnectionClosedError, SessionExpiredError) as error:
                     if self.is_starting and isinstance(error, SessionExpiredError):
-                        left.append(index)
+                        unanswered.append(index)
                         continue
                     raise SessionLost(f"the ZooKeeper session is gone: {type(error).__name__}") from error
                 except ConnectionLoss:
-                    left.append(index)
+                    unanswered.append(index)
                 except KazooTimeoutError:
                     raise ZooKeeperUnavailable(
                         f"ZooKeeper at {self.connect} gave no answer within {self._request_timeout_s:.1f} s"
@@ -203,7 +203,7 @@ class ZooKeeperSession:
                     outcomes[index] = Outcome(None, error, retried)
                 else:
                     outcomes[index] = Outcome(value, None, retried)
-            retried = retried or bool(left)
+            retried = retried or bool(unanswered)
 
     @property
     def _request_timeout_s(self) -> float:

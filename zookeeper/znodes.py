@@ -320,8 +320,8 @@ def decode_config_change(path: str, data: bytes) -> str:
 
 
 def encode_isr_change(partitions: list[TopicPartition]) -> bytes:
-    named = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
-    return _dump({"version": 1, "partitions": named})
+    names = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
+    return _dump({"version": 1, "partitions": names})
 
 
 def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:

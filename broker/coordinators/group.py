@@ -396,8 +396,8 @@ class Group:
         if error is not ErrorCode.NONE:
             self._outbox.answer(token, SyncGroupResponse(error_code=error))
         else:
-            given = {entry.member_id: entry.assignment for entry in request.assignments}
-            self._rebalance.sync(self._members[request.member_id], given, token, now)
+            assignments = {entry.member_id: entry.assignment for entry in request.assignments}
+            self._rebalance.sync(self._members[request.member_id], assignments, token, now)
         return self._outbox.take()
 
     def _sync_error(self, request: SyncGroupRequest) -> ErrorCode:

@@ -128,10 +128,10 @@ def _describe(services: Services, request: ApiRequest) -> None:
             entities[kind, name] = _entity(services, kind, name)
         except ApiError as error:
             entities[kind, name] = error
-    named = {entity for entity in entities.values() if isinstance(entity, Entity)}
+    requested = {entity for entity in entities.values() if isinstance(entity, Entity)}
     stored: Mapping[Entity, Settings] | ApiError
     try:
-        stored = services.configs.values(named | {_own(services), ALL_BROKERS})
+        stored = services.configs.values(requested | {_own(services), ALL_BROKERS})
     except ApiError as error:
         stored = error
     results = []

@@ -190,15 +190,15 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
         for group_id in body.groups_names
     }
     lock = threading.Lock()
-    left = len(results)
+    unanswered = len(results)
 
     def deleted(result: DeletableGroupResult, error: ErrorCode) -> None:
-        nonlocal left
+        nonlocal unanswered
         if error != ErrorCode.NONE:
             result.error_code = removal_error(error)
         with lock:
-            left -= 1
-            is_last = not left
+            unanswered -= 1
+            is_last = not unanswered
         if is_last:
             request.respond(DeleteGroupsResponse(results=list(results.values())))
 

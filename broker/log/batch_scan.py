@@ -197,10 +197,10 @@ class Window:
         Raises as `protocol.record_batch.check_batch` and as `SegmentFile.read_into`.
         """
         at = self.cover(position, HEADER_BYTES)
-        left = self._end - position
-        if left >= HEADER_BYTES:
+        available = self._end - position
+        if available >= HEADER_BYTES:
             size = parse_header(self.data, at).size_bytes
-            if HEADER_BYTES <= size <= left:
+            if HEADER_BYTES <= size <= available:
                 at = self.cover(position, size)
         return check_batch(self.data, at, origin=self.origin)
 

@@ -145,9 +145,9 @@ class OffsetCheckpoint:
         """
         self._kept.pop(key, None)
         if self._entries is None or key in self._entries:
-            left = self.read()
-            if left.pop(key, None) is not None:
-                self.write(left)
+            entries = self.read()
+            if entries.pop(key, None) is not None:
+                self.write(entries)
 
 
 def encode_topic_id(topic_id: TopicId) -> str:

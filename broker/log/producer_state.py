@@ -263,7 +263,7 @@ class ProducerStates:
         Returns False and changes nothing if that needs older batches than are kept; the caller must then
         rebuild the states from the log.
         """
-        left: list[tuple[ProducerState, int]] = []
+        truncated: list[tuple[ProducerState, int]] = []
         for state in self._by_id.values():
             if state.last_offset < end_offset:
                 continue
@@ -272,8 +272,8 @@ class ProducerStates:
                 return False
             if kept < BATCHES_COMPARED and state.has_earlier:
                 return False
-            left.append((state, kept))
-        for state, kept in left:
+            truncated.append((state, kept))
+        for state, kept in truncated:
             if kept:
                 state.keep(kept)
             else:

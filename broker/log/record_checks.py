@@ -160,22 +160,22 @@ def prepare_records(
 
 def _repacked(batch: memoryview, header: BatchHeader, compression: Compression, packed: Buffer) -> bytearray:
     """The same batch with its records packed in another compression."""
-    made = bytearray(batch[:HEADER_BYTES])
-    made += packed
-    length = len(made) - LOG_OVERHEAD_BYTES
-    made[LENGTH_OFFSET : LENGTH_OFFSET + _LENGTH_SIZE] = length.to_bytes(_LENGTH_SIZE)
+    repacked = bytearray(batch[:HEADER_BYTES])
+    repacked += packed
+    length = len(repacked) - LOG_OVERHEAD_BYTES
+    repacked[LENGTH_OFFSET : LENGTH_OFFSET + _LENGTH_SIZE] = length.to_bytes(_LENGTH_SIZE)
     attributes = header.attributes & ~COMPRESSION_MASK | compression
-    made[ATTRIBUTES_OFFSET : ATTRIBUTES_OFFSET + _ATTRIBUTES_SIZE] = attributes.to_bytes(_ATTRIBUTES_SIZE)
-    write_crc(made)
-    return made
+    repacked[ATTRIBUTES_OFFSET : ATTRIBUTES_OFFSET + _ATTRIBUTES_SIZE] = attributes.to_bytes(_ATTRIBUTES_SIZE)
+    write_crc(repacked)
+    return repacked
 
 
 def _dated(batch: memoryview, max_timestamp: int) -> memoryview:
     """The same batch with another largest timestamp in its header."""
-    made = bytearray(batch)
-    _LONG.pack_into(made, MAX_TIMESTAMP_OFFSET, max_timestamp)
-    write_crc(made)
-    return memoryview(made)
+    dated = bytearray(batch)
+    _LONG.pack_into(dated, MAX_TIMESTAMP_OFFSET, max_timestamp)
+    write_crc(dated)
+    return memoryview(dated)
 
 
 def _check_fields(name: TopicPartition, fields: list[RecordFields], config: LogConfig, now_ms: int) -> None:
@@ -198,6 +198,6 @@ def _check_fields(name: TopicPartition, fields: list[RecordFields], config: LogC
 
 
 def _refuse_if_any(code: ErrorCode, faults: Iterator[RecordFault]) -> None:
-    named = list(islice(faults, MAX_FAULTS))
-    if named:
-        raise RecordsRefused(code, named)
+    first_faults = list(islice(faults, MAX_FAULTS))
+    if first_faults:
+        raise RecordsRefused(code, first_faults)

@@ -127,8 +127,8 @@ class SegmentFile:
             return False
         self._map = None
         self._count_kept()
-        held = [mapping() for mapping in self._mappings]
-        return any(mapping is not None and len(mapping) > self.size for mapping in held)
+        mappings = [mapping() for mapping in self._mappings]
+        return any(mapping is not None and len(mapping) > self.size for mapping in mappings)
 
     def mapping(self, end: int) -> mmap.mmap:
         """A mapping of at least the first `end` bytes, `end` being above 0 and at most a published `size`.

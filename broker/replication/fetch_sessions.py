@@ -114,9 +114,9 @@ class PartitionListeners:
         """Does nothing if the partition was never added."""
         name = part.item.partition
         with self._lock:
-            left = tuple(other for other in self._by_partition.get(name, ()) if other is not part)
-            if left:
-                self._by_partition[name] = left
+            remaining = tuple(other for other in self._by_partition.get(name, ()) if other is not part)
+            if remaining:
+                self._by_partition[name] = remaining
             else:
                 self._by_partition.pop(name, None)
 

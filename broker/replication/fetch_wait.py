@@ -225,9 +225,9 @@ class FetchReader:
         outcomes = list(result.outcomes)
         cold = [index for index, outcome in enumerate(outcomes) if outcome.read and outcome.read.is_cold]
         begin = turn % len(cold) if cold else 0
-        bytes_read, is_urgent, left = result.bytes_read, result.is_urgent, _MAX_COLD_BYTES
+        bytes_read, is_urgent, allowed_bytes = result.bytes_read, result.is_urgent, _MAX_COLD_BYTES
         for index in cold[begin:] + cold[:begin]:
-            if left <= 0:
+            if allowed_bytes <= 0:
                 break
             outcome = self._read_one(params, outcomes[index].item, bytes_read, may_wait=True)
             outcomes[index] = outcome
@@ -235,7 +235,7 @@ class FetchReader:
                 is_urgent = True
                 continue
             bytes_read += len(outcome.read.records)
-            left -= len(outcome.read.records)
+            allowed_bytes -= len(outcome.read.records)
             is_urgent = is_urgent or outcome.read.diverging is not None
         return FetchResult(outcomes, bytes_read, is_urgent)
 

@@ -346,11 +346,11 @@ class RoleChanges:
         with self._lock:
             for topic in topics if topics is not None else (None,):
                 self._logs.update_config(topic)
-            named = [name for name in self.partitions if topics is None or name.topic in topics]
-            for name in named:
+            names = [name for name in self.partitions if topics is None or name.topic in topics]
+            for name in names:
                 settings = self._topic_settings.of(name.topic)
                 self.partitions[name].min_insync_replicas = settings.min_insync_replicas
-        for name in named:
+        for name in names:
             self._role_changed(name)
 
     # StopReplica.

@@ -232,7 +232,7 @@ class Demo:
         audit = GroupAudit(self._ledger)
         group = GroupRun(bootstrap, TOPIC, GROUP, range(PARTITIONS), audit, self.screen.note)
         with self.screen.progress("seen", self._ledger.acknowledged) as progress:
-            left = await group.run(self._ledger.acknowledged, progress)
+            remaining = await group.run(self._ledger.acknowledged, progress)
         async with Admin(bootstrap_servers=bootstrap) as admin:
             offsets = await admin.group_offsets(GROUP)
         committed = {tp.partition: offset.offset for tp, offset in offsets.items() if offset is not None}
@@ -245,7 +245,7 @@ class Demo:
             f"committed, {of_others:,} others"
         )
         covered = audit.covered_unseen(committed)
-        self.check(not any(left), f"the other members left without an error: exit codes {left}")
+        self.check(not any(remaining), f"the other members left without an error: exit codes {remaining}")
         for finding, what in (
             (audit.unseen(), "acknowledged records that no member saw"),
             (audit.changed, "records whose bytes differ from the acknowledged ones"),

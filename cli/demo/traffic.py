@@ -215,19 +215,19 @@ async def consume_all(
     started = time.monotonic()
     async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none") as consumer:
         consumer.assign(assigned)
-        left = {tp: int(offset) for tp, offset in (await consumer.end_offsets(assigned)).items() if offset}
+        ends = {tp: int(offset) for tp, offset in (await consumer.end_offsets(assigned)).items() if offset}
         consumer.seek_to_beginning()
         last_seen = time.monotonic()
-        while left:
+        while ends:
             for record in await consumer.poll(max_records=_POLL_RECORDS):
                 audit.take(record.partition, record.offset, record.key, record.value)
                 size_bytes += len(record.key or b"") + len(record.value or b"")
                 last_seen = time.monotonic()
                 tp = TopicPartition(topic, record.partition)
-                if record.offset + 1 >= left.get(tp, 0):
-                    left.pop(tp, None)
+                if record.offset + 1 >= ends.get(tp, 0):
+                    ends.pop(tp, None)
             show_progress(audit.consumed)
             if time.monotonic() - last_seen > _STALL_S:
-                stalled = ", ".join(f"{tp} (up to {offset})" for tp, offset in left.items())
+                stalled = ", ".join(f"{tp} (up to {offset})" for tp, offset in ends.items())
                 raise CommandError(f"no records came for {_STALL_S:.0f} s from {stalled}")
     return Traffic(audit.consumed, size_bytes, time.monotonic() - started)

@@ -192,8 +192,8 @@ class Admin(Client):
         }
         factor = len(replicas[0])
         if new_topic.replica_assignment is not None:
-            given = {index: tuple(brokers) for index, brokers in new_topic.replica_assignment.items()}
-            is_same = given == replicas
+            assignment = {index: tuple(brokers) for index, brokers in new_topic.replica_assignment.items()}
+            is_same = assignment == replicas
         else:
             is_same = new_topic.num_partitions in (USE_DEFAULT, len(replicas)) and (
                 new_topic.replication_factor in (USE_DEFAULT, factor)
@@ -306,8 +306,10 @@ class Admin(Client):
             documentation=include_documentation,
             timeout_ms=self._timeout(timeout_ms),
         )
-        named = {str(resource): entries for resource, entries in configs.items()}
-        _raise_errors({str(resource): error for resource, error in errors.items()}, named, len(chosen))
+        entries_by_name = {str(resource): entries for resource, entries in configs.items()}
+        _raise_errors(
+            {str(resource): error for resource, error in errors.items()}, entries_by_name, len(chosen)
+        )
         return configs
 
     async def alter_configs(

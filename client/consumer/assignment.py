@@ -208,12 +208,12 @@ class Assignment:
 
         The list is empty if the partition's position has changed meanwhile, for example by a truncation.
         """
-        left, state = list(self.current), self.current_state
+        remaining, state = list(self.current), self.current_state
         self.current, self.current_state = iter(()), None
         if state is None or state.generation != self.current_generation:
             return []
         state.position = state.taken_offset
-        return left
+        return remaining
 
     def _leave_current(self, state: PartitionState) -> None:
         if self.current_state is state:

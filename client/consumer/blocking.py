@@ -153,8 +153,8 @@ class Consumer(BlockingClient[_Consumer]):
     def lag(self, partition: Partition) -> int | None:
         """As `barnabas.client.Consumer.lag`."""
         lag = self._thread.call_plain(lambda: self._client.lag(partition))
-        left = sum(record[:2] == tuple(partition) for record in self._left)
-        return None if lag is None else lag + left
+        buffered = sum(record[:2] == tuple(partition) for record in self._left)
+        return None if lag is None else lag + buffered
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `barnabas.client.Consumer.poll`."""

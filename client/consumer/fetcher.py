@@ -382,9 +382,9 @@ class Fetcher:
     def _follow_advice(self, item: FetchItem, leader: Leader, partition: FetchPartitionResponse) -> None:
         """Follow the leader's choice of a replica."""
         present, lease_s = time.monotonic(), self._config.metadata_max_age_ms / 1000
-        named = advised_replica(partition.preferred_read_replica, leader, present, lease_s)
-        item.state.read_replica = named
-        if named is not None and named.node_id not in self._cluster.nodes:
+        replica = advised_replica(partition.preferred_read_replica, leader, present, lease_s)
+        item.state.read_replica = replica
+        if replica is not None and replica.node_id not in self._cluster.nodes:
             # The leader would name it again at once, and send no records.
             self._leave_replica(item.state, LocalError("it is not among the live brokers"))
 

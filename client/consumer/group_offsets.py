@@ -90,16 +90,16 @@ class CommittedOffsets:
         Raises CommitFailed, REBALANCE_IN_PROGRESS (commit again after the next poll), FENCED_INSTANCE_ID,
         RequestTimedOutLocally, and the coordinator's error for a partition.
         """
-        left = dict(offsets)
+        uncommitted = dict(offsets)
         attempts = self._calls.make_retries(timeout_ms / 1000)
         sent_as = self._member.identity
-        while left:
+        while uncommitted:
             self._check_may_commit(sent_as)
             try:
                 limit_ms = attempts.left_ms(self._request_timeout_ms)
-                error, done = await self._commit_once(left, sent_as, limit_ms)
+                error, done = await self._commit_once(uncommitted, sent_as, limit_ms)
                 for tp in done:
-                    del left[tp]
+                    del uncommitted[tp]
                 if error is None:
                     return
             except BarnabasError as failure:

@@ -119,15 +119,15 @@ class ReadReplica(NamedTuple):
     until: float
 
 
-def advised_replica(named: int, leader: Leader, now: float, lease_s: float) -> ReadReplica | None:
+def advised_replica(node_id: int, leader: Leader, now: float, lease_s: float) -> ReadReplica | None:
     """The replica named by a leader's answer; None means the leader itself.
 
     A leader that places readers by rack answers each fetch from another rack with no records and the name of
     a replica nearby, so a consumer with a rack must fetch from that replica.
     """
-    if named in (_NO_REPLICA, leader.node_id):
+    if node_id in (_NO_REPLICA, leader.node_id):
         return None
-    return ReadReplica(BrokerId(named), leader, now + lease_s)
+    return ReadReplica(BrokerId(node_id), leader, now + lease_s)
 
 
 def broker_to_read(

@@ -257,9 +257,9 @@ class Producer(Client):
 
 def explain_type_error(error: TypeError, key: object, value: object, headers: object) -> TypeError:
     """A TypeError that names the invalid argument, or the error itself if all are valid."""
-    for name, given in (("key", key), ("value", value)):
-        if given is not None and not isinstance(given, bytes):
-            return TypeError(f"{name} is {type(given).__name__}; expected bytes or None")
+    for name, content in (("key", key), ("value", value)):
+        if content is not None and not isinstance(content, bytes):
+            return TypeError(f"{name} is {type(content).__name__}; expected bytes or None")
     if headers:
         return TypeError(f"headers {headers!r}: expected pairs of a str and bytes or None ({error})")
     return error
