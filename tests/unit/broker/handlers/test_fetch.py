@@ -80,14 +80,6 @@ def test_a_follower_must_use_the_native_protocol_and_the_brokers_listener(
     assert leading.managed.manager.partition(TP).high_watermark == 0
 
 
-def test_a_long_poll_is_answered_by_the_append(leading: Serving) -> None:
-    connection = follow(leading, 0, max_wait_ms=1_000, log_start_offset=0)
-    assert not connection.is_answered
-    produce(leading, batch(b"a"))
-    leading.managed.manager.wake_followers()
-    assert len(fetched(connection).records) == len(batch(b"a"))
-
-
 @pytest.mark.parametrize("replica", [-1, TWO])
 def test_a_long_poll_ends_after_ten_minutes(leading: Serving, replica: int) -> None:
     connection = follow(leading, 0, replica, max_wait_ms=2**31 - 1, log_start_offset=0)
@@ -114,20 +106,6 @@ def test_a_follower_below_the_log_learns_where_the_log_begins(leading: Serving) 
     leading.managed.manager.partition(TP).log.increment_log_start_offset(2)
     answer = fetched(follow(leading, 0))
     assert (answer.error_code, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
-
-
-@pytest.mark.parametrize(
-    ("offset", "fields", "code"),
-    [
-        (9, {}, ErrorCode.OFFSET_OUT_OF_RANGE),
-        (0, {"current_leader_epoch": 4}, ErrorCode.UNKNOWN_LEADER_EPOCH),
-        (0, {"partition": 5}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    ],
-)
-def test_an_error_is_answered_at_once(
-    leading: Serving, offset: int, fields: dict[str, int], code: ErrorCode
-) -> None:
-    assert fetched(fetch(leading, offset, max_wait_ms=10_000, **fields)).error_code == code
 
 
 # Topic ids and versions

@@ -126,11 +126,6 @@ def test_only_brokers_write_internal_topics(leading: Serving, topic: str, versio
     assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_replica_that_does_not_lead_refuses(leading: Serving) -> None:
-    leading.managed.tell(state(leader=2, epoch=1))
-    assert produced(produce(leading, batch(b"a"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
 # Acks
 
 

@@ -52,13 +52,6 @@ def test_logs_are_found_again_after_a_clean_stop(managers: Managers, manager: Lo
     assert again.get(OTHER) is None
 
 
-def test_logs_are_recovered_after_a_crash(managers: Managers, manager: LogManager) -> None:
-    append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch(5))
-    managers.crash(manager)
-    found = online(managers.open(), KEY)
-    assert (found.log_end_offset, found.recovery_point) == (5, 0)
-
-
 def test_new_logs_are_spread_over_the_dirs(managers: Managers, manager: LogManager) -> None:
     for partition in range(4):
         manager.get_or_create(TopicPartition("t", partition), TOPIC_ID, 0)

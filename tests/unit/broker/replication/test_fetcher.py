@@ -253,16 +253,6 @@ def test_another_history_is_cut(leader: Leader, follower: Follower) -> None:
     assert alone.log.epoch_cache.entries == leader.log().epoch_cache.entries
 
 
-def test_a_follower_left_behind_begins_at_the_leaders_start(leader: Leader, follower: Follower) -> None:
-    for number in range(5):
-        leader.append(b"%d" % number)
-    leader.log().increment_log_start_offset(3)
-    follower.follow(leader, TP)
-    wait_for(lambda: follower.has_all_of(leader), "what is left")
-    assert follower.partitions[TP].log.log_start_offset == 3
-    assert whole(follower.partitions[TP].log) == whole(leader.log())
-
-
 def test_a_leader_whose_port_refuses_is_suspected_until_it_answers(
     leader: Leader, follower: Follower
 ) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation
@@ -48,14 +47,6 @@ def test_its_high_watermark_does_not_go_back(partition: Partition) -> None:
     follow(partition, 0, 3, mark=3)
     assert not follow(partition, 3, 0, mark=1)
     assert partition.high_watermark == 3
-
-
-def test_records_that_do_not_continue_the_log_are_refused(partition: Partition) -> None:
-    follow(partition, 0, 3)
-    before = partition.view()
-    with pytest.raises(UnexpectedAppendOffset):
-        follow(partition, 5, 1)
-    assert partition.view() == before
 
 
 def test_the_log_start_follows_the_leaders_up_to_the_high_watermark(partition: Partition) -> None:
