@@ -22,8 +22,8 @@ from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
 from tests.support.retries import mark_retried, show_flaky
 
-# How long an example takes says nothing where other tests and their clusters run beside it; and a run that
-# fails must fail again, so the examples follow from the test. `--hypothesis-profile=search` looks for others.
+# The duration of an example is random while other tests and their clusters run. A run that fails must fail
+# again, so the examples follow from the test. `--hypothesis-profile=search` looks for others.
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("barnabas", settings.get_profile("search"), derandomize=True)
 settings.load_profile("barnabas")

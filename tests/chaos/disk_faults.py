@@ -37,7 +37,7 @@ def flip_a_bit(folder: Path, chance: random.Random) -> Flip | None:
 
     That is the last segment, or the one within which the recovery point lies, there below that point. A
     segment that ends at the recovery point is not read. Above that point the leader epoch of a batch, which
-    no CRC covers, is spared: nobody can tell whether it is right.
+    no CRC covers, is spared: no reader can tell whether it is right.
     """
     topic, _, partition = folder.name.rpartition("-")
     recovery_point = _recovery_points(folder.parent).get((topic, int(partition)), 0)

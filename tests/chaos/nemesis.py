@@ -73,7 +73,7 @@ class Nemesis:
             self._say(name)
             act()
             self._pause.wait(self._chance.choice((0.0, 0.1, 0.5, 1.0, 3.0)))
-            self._check_nobody_died()
+            self._check_no_broker_died()
         self._say("heal for good")
         self.heal()
 
@@ -85,7 +85,7 @@ class Nemesis:
             victim = self._chance.choice(self._cluster.broker_ids)
             self._say(f"{act.__name__.strip('_')} at broker {victim}")
             act(victim)
-            self._check_nobody_died()
+            self._check_no_broker_died()
 
     def heal(self) -> None:
         """Start or resume ZooKeeper and every broker; return when the cluster is healthy."""
@@ -98,7 +98,7 @@ class Nemesis:
                 self._cluster.resume(broker.id)
             elif broker.state == "gone":
                 self._start(broker.id)
-        self._check_nobody_died()
+        self._check_no_broker_died()
         self._settle()
 
     def _choices(self) -> list[tuple[str, Callable[[], object]]]:
@@ -139,7 +139,7 @@ class Nemesis:
         return found
 
     def _strand(self, broker_id: int) -> None:
-        """Let a broker write what nobody copies, kill it, and let the others go on without that."""
+        """Let a broker write records that no other copies, kill it, and let the others continue."""
         others = [other for other in self._cluster.broker_ids if other != broker_id]
         for other in others:
             self._cluster.pause(other)
@@ -237,7 +237,7 @@ class Nemesis:
 
         wait_for(is_repaired, lambda: f"not repaired: {said[-1]}")
 
-    def _check_nobody_died(self) -> None:
+    def _check_no_broker_died(self) -> None:
         for broker in self._cluster.brokers:
             process = broker.process
             # Those ended here ended by a signal, or with 0 after SIGTERM.

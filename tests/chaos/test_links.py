@@ -161,7 +161,7 @@ def test_a_leader_and_one_follower_that_cannot_reach_each_other_continue_with_th
 
 
 def _isolated(cut: Callable[[Links, int, int], None]) -> Callable[[LinkedCluster, Load], None]:
-    """One broker is parted from both others, and what the others lead goes on."""
+    """One broker is cut off from both others, whose partitions continue."""
 
     def act(linked: LinkedCluster, load: Load) -> None:
         alone = linked.view.leader("t")

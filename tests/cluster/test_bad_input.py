@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -33,7 +32,7 @@ from barnabas.protocol.schema import APIS, ApiKey
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, batch_of, encoded, frame, produce_request
-from .tools import ClusterView
+from .tools import ClusterView, resident_bytes
 
 TOPIC = "t"
 
@@ -337,12 +336,6 @@ def test_a_client_that_never_reads_is_held_up_alone(shared_cluster: LocalCluster
 def send_often(client: RawClient, data: bytes, times: int) -> None:
     for _ in range(times):
         client.send(data)
-
-
-def resident_bytes(pid: int) -> int:
-    """The anonymous memory of a process: mappings of log files do not count."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
 def test_invalid_topics_are_refused_one_by_one(shared_cluster: LocalCluster) -> None:

@@ -25,7 +25,7 @@ class Ended(NamedTuple):
 
 
 def run_broker(directory: Path, settings: Mapping[str, str], **overrides: str) -> Ended:
-    """Run a broker until it ends by itself; a test of a broker that goes on running fails."""
+    """Run a broker until it ends by itself; the test fails if it keeps running."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "server.properties"
     named = {name.replace("_", "."): value for name, value in overrides.items()}

@@ -155,13 +155,13 @@ def test_a_broker_waits_for_the_session_of_its_dead_predecessor(open_store: Open
     old = predecessor.register_broker(registration(ONE))
     asked = threading.Event()
 
-    def nobody_answers(endpoint: Endpoint) -> bool:
+    def is_not_answered(endpoint: Endpoint) -> bool:
         asked.set()
         return False
 
     threading.Thread(target=lambda: (asked.wait(10), predecessor.session.close()), daemon=True).start()
     successor = registration(ONE, Endpoint("127.0.0.1", 2), "another directory")
-    assert register_broker(open_store().session, successor, probe=nobody_answers) > old
+    assert register_broker(open_store().session, successor, probe=is_not_answered) > old
     assert asked.is_set()
 
 

@@ -150,7 +150,7 @@ def test_a_broker_whose_only_disk_is_still_full_does_not_start_and_with_room_has
     soon = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 3_000}
     with Load(cluster.bootstrap, "t", 2, value_bytes=_VALUE_BYTES, read=False, **soon) as load:
         small_disk.fill(cluster)
-        wait_for(lambda: len(load.problems) > 0, "the disk is full, and nobody is told")
+        wait_for(lambda: len(load.problems) > 0, "the disk is full, and the client gets no error")
     getattr(cluster, stop)(VICTIM)
     with pytest.raises(DeployError, match="No space left on device"):
         cluster.start_broker(VICTIM)

@@ -1,4 +1,4 @@
-"""Idempotent producers against real brokers: ids that nobody has twice, and batches that are there once."""
+"""Idempotent producers against real brokers: unique ids, and batches that are written once."""
 
 from __future__ import annotations
 

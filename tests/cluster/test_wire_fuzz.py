@@ -9,7 +9,6 @@ import asyncio
 import os
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -18,19 +17,13 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 
 from . import wire_fuzz
-from .tools import ClusterView
+from .tools import ClusterView, resident_bytes
 
 FRAMES = int(os.environ.get("WIRE_FUZZ_FRAMES", "4000"))
 CONNECTIONS = 8
 PATIENCE_S = 0.2
 MORE_MEMORY_BYTES = 200_000_000
 BYSTANDER = "bystander"
-
-
-def resident_bytes(pid: int) -> int:
-    """The anonymous memory of a process: mappings of log files do not count."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +93,7 @@ def writes_and_reads(cluster: LocalCluster) -> bool:
         return consumer.getone().value == b"still here"
 
 
-async def test_odd_and_broken_frames_of_every_api_harm_nobody(cluster: LocalCluster) -> None:
+async def test_odd_and_broken_frames_of_every_api_do_no_harm(cluster: LocalCluster) -> None:
     seed = random.randrange(1 << 32)
     pids = [broker.running_process.pid for broker in cluster.brokers]
     before = [resident_bytes(pid) for pid in pids]

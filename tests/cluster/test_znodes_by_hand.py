@@ -195,7 +195,7 @@ def test_garbage_in_a_znode_costs_no_broker_and_deletes_nothing(
                 # The next controller has to read all of it.
                 depose(zookeeper)
         if complaint is not None:
-            wait_for(lambda said=complaint: said in log_of(cluster), f"nobody says {complaint}")
+            wait_for(lambda said=complaint: said in log_of(cluster), f"no log has {complaint}")
         if before is not None and not path.startswith(COME_AND_GO):
             with ClusterView(cluster).zookeeper() as zookeeper:
                 zookeeper.set(path, before)

@@ -78,7 +78,7 @@ def test_without_zookeeper_acks_all_continues_and_all_else_waits(
         wait_for(lambda: all(is_fenced(cluster, broker) for broker in cluster.broker_ids), "still not fenced")
         # The followers fetch in the present epochs: there was no election.
         load.wait_progress("with acks=all, without ZooKeeper")
-        # What was committed is still served, and everybody can still ask who there is.
+        # Committed records are still served, and so is metadata.
         assert ClusterView(cluster).live_brokers() == {1, 2, 3}
         assert reads_from_a_leader(cluster)
         zookeeper.resume()

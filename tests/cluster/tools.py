@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from kazoo.client import KazooClient
@@ -66,6 +67,12 @@ def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
     finally:
         cluster.kill_all()
         cluster.close()
+
+
+def resident_bytes(pid: int) -> int:
+    """The anonymous memory of a process: mappings of log files do not count."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
 _PASSING: Final = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.REQUEST_TIMED_OUT)

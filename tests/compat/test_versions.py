@@ -243,7 +243,7 @@ def test_the_versions_that_a_client_chooses(relayed: Relay, name: str, tmp_path:
             java_tour(java_tools(), relayed.address, tmp_path)
             version = name.split()[1]
         else:
-            # A process of its own, for what a client leaves running would be noted as the next one's.
+            # A process of its own: a client may leave threads whose requests count as the next client's.
             with CLIENTS[name].start() as driver:
                 tour(relayed, driver)
                 version = driver.ask("hello")["version"]

@@ -345,7 +345,7 @@ def _good_requests(topic: str) -> list[bytes]:
 
 
 def test_random_damage_never_harms_a_broker(ground: Ground) -> None:
-    """Flipped, cut and repeated bytes: each connection is answered or closed, and nobody else notices."""
+    """Flipped, cut and repeated bytes: each connection is answered or closed, and no other client notices."""
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     good = _good_requests(ground.topic)

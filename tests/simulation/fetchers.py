@@ -80,7 +80,7 @@ class SimFetcher:
         self._is_nudging = False
 
     def step(self) -> bool:
-        """Send the next fetch, unless one is in flight or none is due; returns whether it sent one."""
+        """Send the next fetch, unless one is in flight or it is not due; returns whether it sent one."""
         now_ms = self._broker.now_ms()
         if self.is_waiting or now_ms < self._paused_until_ms:
             return False

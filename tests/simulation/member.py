@@ -138,7 +138,7 @@ class SimMember:
         return self.controller.step(0)
 
     def work_off(self) -> bool:
-        """Take one ready step; False if there is none."""
+        """Take one ready step; False without one."""
         if self.watch() or self.session_event():
             return True
         return len(self.controller._queue) > 0 and self.control()

@@ -25,7 +25,7 @@ _GARBLED: Final = b'{"version": 3, "partit'
 
 
 class Topics:
-    """See the module. A world has one at most, which sees the changes of ZooKeeper from its creation on."""
+    """A world has one at most, which sees the changes of ZooKeeper from its creation on."""
 
     def __init__(self, world: World) -> None:
         self.hidden: dict[str, dict[str, Node]] = {}

@@ -329,7 +329,7 @@ class World:
             self.zookeeper.delete_all(paths.CONTROLLER)
 
     def control(self) -> bool:
-        """Take one step of each process that has one ready; False if none has."""
+        """Take one ready step of each process; False without any."""
         done = False
         for host in self.hosts.values():
             if host.can_act:

@@ -134,7 +134,7 @@ class FakePartition:
         return None
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above this one and where it ends; -1, -1 when there is none."""
+        """The largest epoch not above this one and where it ends; -1, -1 without such an epoch."""
         headers = [parse_header(batch) for batch in self.batches]
         known = [
             header.partition_leader_epoch for header in headers if header.partition_leader_epoch <= epoch
@@ -397,7 +397,7 @@ class FakeBroker:
                 if header.next_offset <= asked.fetch_offset or header.next_offset > partition.visible_end:
                     continue
                 if records and len(records) + len(batch) > asked.partition_max_bytes:
-                    # As a real broker: what fits, with the last batch cut short.
+                    # As a real broker: the records that fit, with the last batch cut short.
                     records += batch[: asked.partition_max_bytes - len(records)]
                     break
                 records += batch

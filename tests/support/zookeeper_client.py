@@ -148,7 +148,7 @@ class SimKazooClient:
         return bool(self._callbacks)
 
     def run_callback(self) -> bool:
-        """Call the oldest triggered watch; False if there is none."""
+        """Call the oldest triggered watch; False without one."""
         if not self._callbacks:
             return False
         watch, event = self._callbacks.popleft()

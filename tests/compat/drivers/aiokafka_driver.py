@@ -201,7 +201,7 @@ async def set_group_offsets(bootstrap: str, group: str, topic: str, offsets: dic
         await consumer.stop()
 
 
-# -- a load that goes on until it is stopped ---------------------------------------------------------------
+# -- a load until it is stopped ----------------------------------------------------------------------------
 
 
 class TaskLoad(Load):

@@ -272,7 +272,7 @@ def set_group_offsets(bootstrap: str, group: str, topic: str, offsets: dict[str,
     raise_first_error(found.topic_partitions)
 
 
-# -- a load that goes on until it is stopped ---------------------------------------------------------------
+# -- a load until it is stopped ----------------------------------------------------------------------------
 
 
 class Load(ThreadedLoad):

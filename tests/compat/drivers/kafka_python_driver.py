@@ -220,7 +220,7 @@ def delete_group_offsets(bootstrap: str, group: str, topic: str, partitions: lis
         raise_any(admin.delete_group_offsets(group, asked).values())
 
 
-# -- a load that goes on until it is stopped ---------------------------------------------------------------
+# -- a load until it is stopped ----------------------------------------------------------------------------
 
 
 class Load(ThreadedLoad):

@@ -196,7 +196,7 @@ def describe_cluster(bootstrap: str) -> dict[str, Any]:
     return cluster_as_json(found["controllerid"], ids)
 
 
-# -- a load that goes on until it is stopped ---------------------------------------------------------------
+# -- a load until it is stopped ----------------------------------------------------------------------------
 
 
 class Load(ThreadedLoad):

@@ -103,7 +103,7 @@ class ThreadedLoad(Load):
 
     @abstractmethod
     def finish(self, timeout_s: float) -> None:
-        """Wait for the outcomes of all records; none is sent after this call."""
+        """Wait for the outcomes of all records; no record is sent after this call."""
 
     def wait(self, seconds: float) -> None:
         """Let the rest of an interval pass; some clients must be called meanwhile."""
