@@ -17,7 +17,6 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final
 
-from barnabas.broker.config.load import config_from
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators import group as group_module
 from barnabas.broker.coordinators.group import Group
@@ -41,6 +40,7 @@ from barnabas.protocol.messages.offsets import OffsetCommitRequest
 from tests.simulation.disk import Entry
 from tests.simulation.requests import LISTENER, SimRequest
 from tests.simulation.world import Message, SimBroker, World
+from tests.support.defaults import make_config
 
 GROUP_ID: Final = "g"
 EPOCH_MS: Final = 1_700_000_000_000
@@ -64,19 +64,14 @@ _HANDLERS: Final[dict[type, Any]] = {
 
 @lru_cache
 def _config(max_size: int, initial_delay_ms: int) -> BrokerConfig:
-    return config_from(
-        {
-            "broker.id": "1",
-            "zookeeper.connect": "simulated:2181",
-            "log.dirs": "/nowhere",
-            "listeners": f"{LISTENER}://127.0.0.1:0",
-            "listener.security.protocol.map": f"{LISTENER}:PLAINTEXT",
-            "inter.broker.listener.name": LISTENER,
-            "offsets.topic.num.partitions": "1",
-            "offsets.commit.timeout.ms": str(_APPEND_TIMEOUT_MS),
-            "group.max.size": str(max_size),
-            "group.initial.rebalance.delay.ms": str(initial_delay_ms),
-        }
+    return make_config(
+        listeners=f"{LISTENER}://127.0.0.1:0",
+        listener_security_protocol_map=f"{LISTENER}:PLAINTEXT",
+        inter_broker_listener_name=LISTENER,
+        offsets_topic_num_partitions=1,
+        offsets_commit_timeout_ms=_APPEND_TIMEOUT_MS,
+        group_max_size=max_size,
+        group_initial_rebalance_delay_ms=initial_delay_ms,
     )
 
 

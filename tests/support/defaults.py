@@ -6,13 +6,22 @@ from dataclasses import replace
 from typing import Any
 
 from barnabas.broker.config.load import config_from
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.coordinators.group_coordinator import group_limits_of
 from barnabas.broker.coordinators.group_effects import GroupLimits
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.controller.term import ControllerSettings
 
-CONFIG = config_from({"broker.id": "1", "zookeeper.connect": "localhost:2181", "log.dirs": "/unused"})
+REQUIRED = {"broker.id": "1", "zookeeper.connect": "localhost:2181", "log.dirs": "/data"}
+
+
+def make_config(**settings: object) -> BrokerConfig:
+    """Settings by Kafka's names, with underscores: ``num_io_threads=2``."""
+    return config_from(REQUIRED | {name.replace("_", "."): str(value) for name, value in settings.items()})
+
+
+CONFIG = make_config()
 
 _LOG_CONFIG = TopicSettingsTable(CONFIG).log_config("topic")
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.broker.auto_topics import AutoTopicCreation
-from barnabas.broker.config.load import config_from
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
@@ -47,7 +46,7 @@ from barnabas.protocol.messages.topics import (
 )
 from barnabas.zookeeper.configs import Entity
 from tests.support.building import ME, Managed, fatal
-from tests.support.defaults import log_config
+from tests.support.defaults import log_config, make_config
 
 INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
 CORRELATION_ID = 77
@@ -217,16 +216,12 @@ class Serving:
             now_ms=lambda: 0,
             is_enabled=True,
         )
-        config = config_from(
-            {
-                "broker.id": "1",
-                "zookeeper.connect": "localhost:2181",
-                "log.dirs": str(folder),
-                "listeners": f"{INTERNAL}://127.0.0.1:0,{EXTERNAL}://127.0.0.1:0",
-                "listener.security.protocol.map": f"{INTERNAL}:PLAINTEXT,{EXTERNAL}:PLAINTEXT",
-                "inter.broker.listener.name": INTERNAL,
-                "fetch.max.bytes": "2048",
-            }
+        config = make_config(
+            log_dirs=folder,
+            listeners=f"{INTERNAL}://127.0.0.1:0,{EXTERNAL}://127.0.0.1:0",
+            listener_security_protocol_map=f"{INTERNAL}:PLAINTEXT,{EXTERNAL}:PLAINTEXT",
+            inter_broker_listener_name=INTERNAL,
+            fetch_max_bytes=2048,
         )
         manager = self.managed.manager
         self.wall_ms = 1_700_000_000_000

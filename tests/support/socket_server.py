@@ -8,14 +8,13 @@ import socket
 import struct
 from collections.abc import Callable
 
-from barnabas.broker.config.load import config_from
 from barnabas.broker.network.pipeline import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import SocketServer
+from tests.support.defaults import make_config
 from tests.support.waiting import DEADLINE_S
 
 LENGTH = struct.Struct(">I")
-CONFIG = {"broker.id": "1", "log.dirs": "/data", "zookeeper.connect": "z:1"}
 
 
 def start_server(
@@ -30,14 +29,11 @@ def start_server(
     **settings: int,
 ) -> SocketServer:
     """Settings by Kafka's names, with underscores: ``num_io_threads=2``."""
-    config = config_from(
-        CONFIG
-        | {
-            "listeners": f"{listener}://127.0.0.1:{port}",
-            "listener.security.protocol.map": f"{listener}:PLAINTEXT",
-            "inter.broker.listener.name": listener,
-        }
-        | {name.replace("_", "."): str(value) for name, value in settings.items()}
+    config = make_config(
+        listeners=f"{listener}://127.0.0.1:{port}",
+        listener_security_protocol_map=f"{listener}:PLAINTEXT",
+        inter_broker_listener_name=listener,
+        **settings,
     )
     server = SocketServer(config, on_fatal=on_fatal, limits=limits)
     server.bind()

@@ -12,7 +12,6 @@ import pytest
 
 from barnabas.broker import slow_work
 from barnabas.broker.background import BackgroundWork, Scheduler
-from barnabas.broker.config.load import config_from
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
@@ -20,7 +19,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation, invariant
-from tests.support.defaults import log_config
+from tests.support.defaults import log_config, make_config
 from tests.support.logs import append_batches
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S, wait_for
@@ -250,9 +249,7 @@ def logs(tmp_path: Path, disk: SlowDisk) -> Iterator[LogManager]:
 
 
 @pytest.mark.parametrize("work", ["flush", "recovery points", "removal"])
-def test_a_slow_disk_does_not_delay_the_isr_check(
-    tmp_path: Path, logs: LogManager, disk: SlowDisk, work: str
-) -> None:
+def test_a_slow_disk_does_not_delay_the_isr_check(logs: LogManager, disk: SlowDisk, work: str) -> None:
     key = TopicPartition("topic", 0)
     log = logs.get_or_create(key, TopicId(uuid.UUID(int=7)), 0)
     append_batches(log, build_batch([(None, b"v")]))
@@ -264,17 +261,12 @@ def test_a_slow_disk_does_not_delay_the_isr_check(
     replicas = Replicas()
     faults: list[BaseException] = []
     background = BackgroundWork(
-        config_from(
-            {
-                "broker.id": "1",
-                "zookeeper.connect": "localhost:2181",
-                "log.dirs": str(tmp_path),
-                "background.threads": "1",
-                "replica.lag.time.max.ms": "2",
-                "replica.fetch.wait.max.ms": "1",
-                "log.flush.scheduler.interval.ms": "1" if work == "flush" else "3600000",
-                "log.flush.offset.checkpoint.interval.ms": "1" if work == "recovery points" else "3600000",
-            }
+        make_config(
+            background_threads=1,
+            replica_lag_time_max_ms=2,
+            replica_fetch_wait_max_ms=1,
+            log_flush_scheduler_interval_ms=1 if work == "flush" else 3_600_000,
+            log_flush_offset_checkpoint_interval_ms=1 if work == "recovery points" else 3_600_000,
         ),
         logs,
         cast(ReplicaManager, replicas),

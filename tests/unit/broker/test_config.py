@@ -17,17 +17,12 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.settings import Integer
-
-NEEDED = {"broker.id": "1", "zookeeper.connect": "localhost:2181", "log.dirs": "/data"}
-
-
-def config(**extra: str) -> BrokerConfig:
-    return config_from(NEEDED | {name.replace("_", "."): value for name, value in extra.items()})
+from tests.support.defaults import REQUIRED, make_config
 
 
 def refusal(settings: dict[str, str]) -> str:
     with pytest.raises(InvalidConfiguration) as caught:
-        config_from(NEEDED | settings)
+        config_from(REQUIRED | settings)
     return str(caught.value)
 
 
@@ -54,7 +49,7 @@ def test_more_than_one_fetcher_per_leader_is_refused_with_the_reason() -> None:
 
 
 def test_the_defaults_are_kafkas() -> None:
-    made = config()
+    made = make_config()
     # Except this one, because of the interpreter lock.
     assert made.num_network_threads == 1
     assert made.num_io_threads == 8
@@ -78,7 +73,7 @@ def test_every_default_is_valid_and_every_row_has_an_attribute_named_after_it() 
 
 
 def test_a_config_cannot_be_changed() -> None:
-    made = config()
+    made = make_config()
     with pytest.raises(FrozenInstanceError):
         made.num_io_threads = 2
 
@@ -86,7 +81,7 @@ def test_a_config_cannot_be_changed() -> None:
 def test_a_missing_required_setting_is_named() -> None:
     with pytest.raises(InvalidConfiguration) as caught:
         config_from({})
-    for name in NEEDED:
+    for name in REQUIRED:
         assert f"{name} is not set: expected " in str(caught.value)
 
 
@@ -106,32 +101,32 @@ def test_a_text_that_is_no_number_in_range_is_refused(value: str) -> None:
 
 
 def test_the_finer_unit_wins() -> None:
-    assert config(log_retention_hours="2").log_retention_ms == 7_200_000
-    assert config(log_retention_hours="2", log_retention_minutes="3").log_retention_ms == 180_000
-    assert config(log_retention_hours="2", log_retention_ms="5").log_retention_ms == 5
-    assert config(log_retention_hours="-1").log_retention_ms == -1
-    assert config(log_roll_hours="1").log_roll_ms == 3_600_000
+    assert make_config(log_retention_hours="2").log_retention_ms == 7_200_000
+    assert make_config(log_retention_hours="2", log_retention_minutes="3").log_retention_ms == 180_000
+    assert make_config(log_retention_hours="2", log_retention_ms="5").log_retention_ms == 5
+    assert make_config(log_retention_hours="-1").log_retention_ms == -1
+    assert make_config(log_roll_hours="1").log_roll_ms == 3_600_000
     assert "log.roll.hours='-1': expected" in refusal({"log.roll.hours": "-1"})
 
 
 def test_log_dir_names_a_single_folder() -> None:
     made = config_from({"broker.id": "1", "zookeeper.connect": "z:1", "log.dir": "/one"})
     assert made.log_dirs == ("/one",)
-    assert config(log_dir="/one").log_dirs == ("/data",)
-    assert config(log_dirs="/a, /b").log_dirs == ("/a", "/b")
+    assert make_config(log_dir="/one").log_dirs == ("/data",)
+    assert make_config(log_dirs="/a, /b").log_dirs == ("/a", "/b")
     assert "log.dirs='/a,,/b': expected" in refusal({"log.dirs": "/a,,/b"})
     assert "log.dirs='/a,/a': expected" in refusal({"log.dirs": "/a,/a"})
 
 
 def test_zookeeper_connect_may_end_in_a_chroot() -> None:
     connect = "a:1,b:2/brokers//x/"
-    assert config(zookeeper_connect=connect).zookeeper_connect == connect
+    assert make_config(zookeeper_connect=connect).zookeeper_connect == connect
     assert "zookeeper.connect='nowhere'" in refusal({"zookeeper.connect": "nowhere"})
 
 
 def test_listeners_are_named_and_advertised() -> None:
     made = config_from(
-        NEEDED
+        REQUIRED
         | {
             "listeners": "plaintext://0.0.0.0:9092,INTERNAL://[::1]:0",
             "advertised.listeners": "PLAINTEXT://public:19092,INTERNAL://inside:0",
@@ -147,7 +142,7 @@ def test_listeners_are_named_and_advertised() -> None:
 
 
 def test_an_only_listener_is_the_inter_broker_one() -> None:
-    made = config_from(NEEDED | {"listeners": "IN://h:1", "listener.security.protocol.map": "IN:PLAINTEXT"})
+    made = config_from(REQUIRED | {"listeners": "IN://h:1", "listener.security.protocol.map": "IN:PLAINTEXT"})
     assert made.inter_broker_listener_name == "IN"
 
 
@@ -188,7 +183,7 @@ def test_problems_of_all_sources_come_in_one_refusal(tmp_path: Path) -> None:
             file=tmp_path / "absent.properties",
             environment={"BARNABAS_LOG_SEGMENT_BYTE": "1", "BARNABAS_ZOOKEEPER": "z:1"},
             overrides=["half", "=1"],
-            defaults=NEEDED,
+            defaults=REQUIRED,
         )
     text = str(caught.value)
     assert "absent.properties cannot be read" in text
@@ -204,7 +199,7 @@ def test_every_known_name_can_come_from_the_environment() -> None:
 
 
 def test_topic_defaults_are_the_brokers_settings() -> None:
-    defaults = config(log_retention_hours="1", message_max_bytes="77").topic_defaults()
+    defaults = make_config(log_retention_hours="1", message_max_bytes="77").topic_defaults()
     assert defaults["retention.ms"] == 3_600_000
     assert defaults["max.message.bytes"] == 77
     assert defaults["message.timestamp.type"] == "CreateTime"
@@ -226,9 +221,9 @@ def test_wrong_topic_overrides_are_refused_by_name() -> None:
 
 
 def test_metrics_are_off_and_local_by_default() -> None:
-    made = config()
+    made = make_config()
     assert (made.metrics_port, made.metrics_host, made.metrics_max_series) == (-1, "127.0.0.1", 10_000)
-    assert config(metrics_port="0").metrics_port == 0
+    assert make_config(metrics_port="0").metrics_port == 0
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from barnabas.broker.config.describe import (
     trimmed,
 )
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
-from barnabas.broker.config.load import config_from, validate_topic_config
+from barnabas.broker.config.load import validate_topic_config
 from barnabas.broker.config.settings import SETTINGS, STORED_TOPIC_SETTINGS, TOPIC_SETTINGS
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.configs import (
@@ -28,6 +28,7 @@ from barnabas.protocol.messages.configs import (
     DescribeConfigsResourceResult,
 )
 from barnabas.protocol.settings import NoDefault
+from tests.support.defaults import make_config
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
@@ -37,10 +38,7 @@ APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 def layers(
     broker: Mapping[str, str] | None = None, all_brokers: Mapping[str, str] | None = None, **given: str
 ) -> ConfigLayers:
-    static = config_from(
-        {"broker.id": "1", "zookeeper.connect": "z:1", "log.dirs": "/a,/b"}
-        | {name.replace("_", "."): value for name, value in given.items()}
-    )
+    static = make_config(**{"log_dirs": "/a,/b", **given})
     made, problems = ConfigLayers.of(static, broker or {}, all_brokers or {})
     assert problems == []
     return made

@@ -7,11 +7,11 @@ from collections.abc import Collection
 import pytest
 
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
-from barnabas.broker.config.load import config_from
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity
 from barnabas.zookeeper.znodes import StoredConfig
+from tests.support.defaults import make_config
 
 OWN = Entity.broker(BrokerId(1))
 
@@ -22,7 +22,7 @@ def topics(**configs: StoredConfig) -> dict[Entity, StoredConfig]:
 
 class Desk:
     def __init__(self) -> None:
-        config = config_from({"broker.id": "1", "zookeeper.connect": "z:1", "log.dirs": "/d"})
+        config = make_config()
         self.table = TopicSettingsTable(config)
         self.changed: list[Collection[str] | None] = []
         self.written: list[list[str]] = []

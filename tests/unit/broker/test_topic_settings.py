@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.config.load import config_from
 from barnabas.broker.config.topic_settings import TopicSettingsTable
+from tests.support.defaults import make_config
 
 
 @pytest.fixture
 def table() -> TopicSettingsTable:
-    return TopicSettingsTable(
-        config_from(
-            {
-                "broker.id": "1",
-                "zookeeper.connect": "localhost:2181",
-                "log.dirs": "/data",
-                "min.insync.replicas": "2",
-                "log.segment.bytes": "1048576",
-            }
-        )
-    )
+    return TopicSettingsTable(make_config(min_insync_replicas=2, log_segment_bytes=1 << 20))
 
 
 def test_an_unknown_topic_has_the_brokers_defaults(table: TopicSettingsTable) -> None:
@@ -74,9 +64,7 @@ def test_overrides_with_a_lower_zxid_are_ignored(table: TopicSettingsTable) -> N
 def test_new_defaults_apply_to_every_topic_without_an_override(table: TopicSettingsTable) -> None:
     table.update("own", {"min.insync.replicas": "3"}, zxid=1)
     table.update("plain", {"retention.ms": "7"}, zxid=2)
-    defaults = config_from(
-        {"broker.id": "1", "zookeeper.connect": "z:1", "log.dirs": "/d", "min.insync.replicas": "5"}
-    ).topic_defaults()
+    defaults = make_config(min_insync_replicas=5).topic_defaults()
     assert table.set_defaults(defaults)
     assert not table.set_defaults(defaults)
     found = {name: table.of(name).min_insync_replicas for name in ("own", "plain", "unknown")}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.config.load import config_from
 from barnabas.broker.coordinators.internal_topic import java_hash, new_offsets_topic, partition_of
+from tests.support.defaults import make_config
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,7 @@ def test_a_negative_hash_gives_a_partition_too() -> None:
 
 
 def test_the_topic_never_has_fewer_replicas_than_configured() -> None:
-    config = config_from(
-        {
-            "broker.id": "1",
-            "zookeeper.connect": "localhost:2181",
-            "log.dirs": "/data",
-            "offsets.topic.num.partitions": "7",
-            "offsets.topic.segment.bytes": "12345",
-        }
-    )
+    config = make_config(offsets_topic_num_partitions=7, offsets_topic_segment_bytes=12345)
     topic = new_offsets_topic(config)
     assert (topic.name, topic.num_partitions, topic.replication_factor) == ("__consumer_offsets", 7, 3)
     assert {one.name: one.value for one in topic.configs} == {

@@ -10,7 +10,7 @@ import pytest
 from barnabas.broker.config.load import config_from
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, connections_within
 from barnabas.broker.network.server import protected_listener
-from tests.support.socket_server import CONFIG
+from tests.support.defaults import REQUIRED
 
 
 def test_connections_of_brokers_count_and_are_not_refused() -> None:
@@ -58,10 +58,10 @@ def test_connections_get_most_open_files_of_the_process() -> None:
 
 
 def test_a_single_listener_is_not_protected() -> None:
-    alone = config_from(CONFIG | {"listeners": "PLAINTEXT://localhost:0"})
+    alone = config_from(REQUIRED | {"listeners": "PLAINTEXT://localhost:0"})
     assert protected_listener(alone) is None
     beside = config_from(
-        CONFIG
+        REQUIRED
         | {
             "listeners": "PLAINTEXT://localhost:0,IN://localhost:0",
             "listener.security.protocol.map": "IN:PLAINTEXT",

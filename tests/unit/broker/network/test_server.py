@@ -21,7 +21,8 @@ from barnabas.broker.network.pipeline import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import CannotBind, SocketServer
 from barnabas.protocol.invariants import InvariantViolation
-from tests.support.socket_server import CONFIG, LENGTH, Client, Served, echo, frame, start_server
+from tests.support.defaults import REQUIRED
+from tests.support.socket_server import LENGTH, Client, Served, echo, frame, start_server
 from tests.support.waiting import DEADLINE_S, wait_for
 
 LARGE = 1 << 20
@@ -599,7 +600,7 @@ def test_a_taken_port_is_refused_by_name_and_leaves_nothing_bound() -> None:
         port = taken.getsockname()[1]
         listeners = f"PLAINTEXT://127.0.0.1:0,SECOND://127.0.0.1:{port}"
         config = config_from(
-            CONFIG | {"listeners": listeners, "listener.security.protocol.map": "SECOND:PLAINTEXT"}
+            REQUIRED | {"listeners": listeners, "listener.security.protocol.map": "SECOND:PLAINTEXT"}
         )
         server = SocketServer(config, on_fatal=lambda error: None)
         with pytest.raises(CannotBind, match=f"listener SECOND cannot bind 127.0.0.1:{port}"):
