@@ -138,7 +138,7 @@ async def _describe(options: argparse.Namespace, bootstrap: str, resource: Confi
         by_name = (await admin.describe_configs(resource, include_documentation=options.explain))[resource]
     entries = [entry for _, entry in sorted(by_name.items())]
     if options.names:
-        entries = [_named(name, by_name, resource) for name in options.names]
+        entries = [_entry_named(name, by_name, resource) for name in options.names]
     if options.changed:
         entries = [entry for entry in entries if not entry.is_default]
     if options.json:
@@ -150,7 +150,7 @@ async def _describe(options: argparse.Namespace, bootstrap: str, resource: Confi
         print_table(columns, [_row(entry, explain=options.explain) for entry in entries])
 
 
-def _named(name: str, entries: Mapping[str, ConfigEntry], resource: ConfigResource) -> ConfigEntry:
+def _entry_named(name: str, entries: Mapping[str, ConfigEntry], resource: ConfigResource) -> ConfigEntry:
     if name in entries:
         return entries[name]
     raise CommandError(

@@ -440,7 +440,7 @@ def offsets_in(path: Path) -> dict[TopicPartition, int]:
         raise CommandError(f"{path}: {error.strerror}", code) from None
     except UnicodeDecodeError:
         raise CommandError(
-            f"{path}: expected text of topic,partition,offset; it is no UTF-8", USAGE
+            f"{path}: expected text of topic,partition,offset; it is not valid UTF-8", USAGE
         ) from None
     try:
         for number, row in enumerate(csv.reader(content.splitlines()), 1):

@@ -76,7 +76,7 @@ class Cluster:
         self._node_hedge = HedgeDelay(_LEAST_NODE_HEDGE_S)
         self._last_failed: BrokerId | None = None
         """The broker that `ask_any_node` asks last."""
-        self._asked: Counter[str] = Counter()
+        self._requested_topics: Counter[str] = Counter()
         """Topics that calls request now, with the number of calls."""
         self._pool = BufferPool()
         self._channels: dict[tuple[BrokerId, str], Channel] = {}
@@ -137,7 +137,7 @@ class Cluster:
     def unwatch_topics(self, *topics: str) -> None:
         """Leave these topics out of refreshes from now on."""
         self._topics.difference_update(topics)
-        for name in set(topics) - self._asked.keys():
+        for name in set(topics) - self._requested_topics.keys():
             self.cache.forget(name)
 
     def watch_only(self, *topics: str) -> None:
@@ -149,12 +149,12 @@ class Cluster:
     def asking_about(self, names: Iterable[str]) -> Iterator[None]:
         """Include these topics in every refresh within the block; forget them after it unless watched."""
         uses = Counter(names)
-        self._asked += uses
+        self._requested_topics += uses
         try:
             yield
         finally:
-            self._asked -= uses
-            for name in uses.keys() - self._asked.keys() - self._topics:
+            self._requested_topics -= uses
+            for name in uses.keys() - self._requested_topics.keys() - self._topics:
                 self.cache.forget(name)
 
     async def topic(self, name: str, timeout_ms: int, *, watches: bool = False) -> TopicInfo:
@@ -375,10 +375,10 @@ class Cluster:
             except TimeoutError:
                 pass
         self._last_refresh = time.monotonic()
-        names = {name for name in self._topics if self._is_in_use(name)} | self._asked.keys()
+        names = {name for name in self._topics if self._is_in_use(name)} | self._requested_topics.keys()
         response = await self._ask_about(names, creates=False)
         # Drop topics that are no longer used; otherwise they would stay in the cache, or even be created.
-        in_use = self._topics | self._asked.keys()
+        in_use = self._topics | self._requested_topics.keys()
         topics = [topic for topic in response.topics if topic.name in in_use]
         missing = {
             topic.name

@@ -99,14 +99,14 @@ class ReplicaStateMachine:
             return state.with_leader(leader, isr, self._leadership.epoch, epochs)
 
         for tp, state in self._leadership.update(list(former), leave).items():
-            self._log_left(tp, former[tp], state, leaving[tp])
+            self._log_isr_change(tp, former[tp], state, leaving[tp])
             receivers = self._context.live_or_shutting_down - leaving[tp]
             self._batch.add_leader_and_isr(
                 [broker for broker in self._context.replicas_of(tp) if broker in receivers], tp
             )
         self._batch.add_metadata_for_all(leaving)
 
-    def _log_left(
+    def _log_isr_change(
         self, tp: TopicPartition, former: LeadershipState, state: LeadershipState, gone: set[BrokerId]
     ) -> None:
         state_change_log.info(

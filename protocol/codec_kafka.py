@@ -256,7 +256,9 @@ class VersionedCodec(Generic[M]):
     def _compile(self, version: int) -> tuple[Encoder, Decoder]:
         if version not in self._versions:
             versions = f"{self._versions[0]} to {self._versions[-1]}"
-            raise MalformedFrame(f"{self._cls.__name__} has no version {version}; known are {versions}")
+            raise MalformedFrame(
+                f"{self._cls.__name__} has no version {version}; the versions are {versions}"
+            )
         form = (self._cls, version, self._flexible_since is not None and version >= self._flexible_since)
         self._compiled[version] = compile_encoder(*form), compile_decoder(*form)
         return self._compiled[version]

@@ -70,7 +70,7 @@ def decode_fields(
     try:
         fields, position = _decode(data, header)
     except UnicodeDecodeError as error:
-        raise api_error(ErrorCode.INVALID_RECORD, f"a header's name is no UTF-8: {error}") from None
+        raise api_error(ErrorCode.INVALID_RECORD, f"a header's name is not valid UTF-8: {error}") from None
     if position != len(data):
         raise api_error(
             ErrorCode.INVALID_RECORD,

@@ -127,15 +127,15 @@ class ControllerElection:
             if not isinstance(outcome.error, NoNodeError):
                 data, stat = outcome.get()
                 epoch = self._read_epoch(data)
-                return self._highest_known() if epoch is None else epoch, stat.version
-            first = self._highest_known()
+                return self._highest_epoch() if epoch is None else epoch, stat.version
+            first = self._highest_epoch()
             if first > 0:
                 log.error("%s was missing: recreated with epoch %d", paths.CONTROLLER_EPOCH, first)
             data = znodes.encode_epoch(first)
             self._session.attempt(partial(_create_epoch, data=data))
         raise ZooKeeperUnavailable(f"{paths.CONTROLLER_EPOCH} is deleted again and again")
 
-    def _highest_known(self) -> ControllerEpoch:
+    def _highest_epoch(self) -> ControllerEpoch:
         """The epoch must not fall, because brokers refuse controllers with a lower epoch."""
         return max(self._highest_seen, self._highest_written())
 

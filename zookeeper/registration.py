@@ -112,15 +112,15 @@ def register_broker(
         left_s = deadline - session.threads.now_s()
         if left_s <= 0:
             raise BrokerIdTaken(
-                f"broker id {registration.broker_id} is still registered by {_named(other)} after "
-                f"{session.session_timeout_ms + grace_ms} ms; this broker is {_named(registration)}. "
+                f"broker id {registration.broker_id} is still registered by {_describe(other)} after "
+                f"{session.session_timeout_ms + grace_ms} ms; this broker is {_describe(registration)}. "
                 "Is another broker with this id running, hanging or unreachable from here?"
             )
         log.warning(
             "broker id %s is registered by %s; this broker, %s, waits for the end of that session",
             registration.broker_id,
-            _named(other),
-            _named(registration),
+            _describe(other),
+            _describe(registration),
         )
         session.threads.wait(changed, left_s)
 
@@ -158,7 +158,7 @@ def _refuse_if_alive(other: BrokerRegistration, ours: BrokerRegistration, probe:
             raise BrokerIdTaken(f"broker id {ours.broker_id} is already taken by {listener.endpoint}")
 
 
-def _named(registration: BrokerRegistration) -> str:
+def _describe(registration: BrokerRegistration) -> str:
     addresses = ", ".join(str(listener.endpoint) for listener in registration.listeners)
     directories = ", ".join(registration.directories) or "an unknown directory"
     return f"{addresses} (directory.id {directories})"

@@ -353,7 +353,7 @@ def decode_producer_id_block(path: str, data: bytes) -> range:
     with _reading(path, data):
         block = range(int(body["block_start"]), int(body["block_end"]) + 1)
         if block.start < 0 or not len(block):
-            raise ValueError(f"{block} is no block of producer ids")
+            raise ValueError(f"{block} is not a block of producer ids")
         return block
 
 
@@ -385,7 +385,7 @@ def decode_uuid(text: str) -> uuid.UUID:
     try:
         return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
     except (binascii.Error, TypeError) as error:
-        raise ValueError(f"{text!r} is no id: {error}") from None
+        raise ValueError(f"{text!r} is not an id: {error}") from None
 
 
 class _reading:
@@ -438,7 +438,7 @@ def _int32(value: Any, lowest: int = 0) -> int:
 
 def _int32s(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list):
-        raise TypeError(f"{values!r} is no list")
+        raise TypeError(f"{values!r} is not a list")
     return tuple(_int32(value) for value in values)
 
 

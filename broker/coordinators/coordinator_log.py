@@ -117,17 +117,17 @@ class _Removal:
     """Counts the appends of one removal; reports the first error, or NONE, when the last is settled."""
 
     def __init__(self, appends: int, removed: Removed) -> None:
-        self._left = appends
+        self._pending = appends
         self._removed = removed
         self._error = ErrorCode.NONE
         self._lock = threading.Lock()
 
     def settled(self, error: ErrorCode, offset: int) -> None:
         with self._lock:
-            self._left -= 1
+            self._pending -= 1
             if self._error == ErrorCode.NONE:
                 self._error = error
-            is_last = not self._left
+            is_last = not self._pending
         if is_last:
             self._removed(self._error)
 

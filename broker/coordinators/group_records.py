@@ -173,7 +173,7 @@ def from_bytes(key: bytes, value: bytes | None) -> Record:
     if version == _GROUP_KEY_VERSION:
         group_key: GroupMetadataKey = _GROUP_KEY.decode(key)
         return GroupRecord(group_key.group, None if value is None else _read_group(value))
-    raise MalformedFrame(f"a key of version {version}; known are 0 and 1 (offsets) and 2 (groups)")
+    raise MalformedFrame(f"a key of version {version}; supported are 0 and 1 (offsets) and 2 (groups)")
 
 
 def is_offset_key(key: bytes) -> bool:

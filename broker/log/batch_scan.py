@@ -93,7 +93,7 @@ class _Blocks:
     def __init__(self, size: int, most: int) -> None:
         self._lock = threading.Lock()
         self._size = size
-        self._left = most
+        self._unallocated = most
         free = self._free = deque[mmap.mmap]()
 
         def give_back(lease: Any) -> None:
@@ -109,9 +109,9 @@ class _Blocks:
             block = self._free.pop()
         except IndexError:
             with self._lock:
-                if not self._left:
+                if not self._unallocated:
                     return None
-                self._left -= 1
+                self._unallocated -= 1
             block = mmap.mmap(-1, self._size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         lease = self._lease.from_buffer(block)
         lease.block = block
@@ -119,7 +119,7 @@ class _Blocks:
 
     @property
     def free(self) -> int:
-        return self._left + len(self._free)
+        return self._unallocated + len(self._free)
 
 
 class ReadBuffers:

@@ -142,14 +142,14 @@ class SegmentFile:
             return mapped
         # Two readers may map at once: either mapping is good, the last one stays.
         for _ in range(_MAP_ATTEMPTS):
-            self._check_there()
+            self._check_exists()
             try:
                 mapped = self._open_files.opened(self._new_mapping)
             except ValueError:
                 # The file was cut to its size between the two calls; its new length will do.
                 continue
             except OSError as error:
-                self._check_there()
+                self._check_exists()
                 raise storage_error(self.path, error, Operation.READ) from error
             if len(mapped) < end:
                 break
@@ -180,7 +180,7 @@ class SegmentFile:
                 if not count:
                     raise self._too_short(position + len(buffer))
         except OSError as error:
-            self._check_there()
+            self._check_exists()
             raise storage_error(self.path, error, Operation.READ) from error
         if not done:
             raise self._too_short(position + 1)
@@ -312,7 +312,7 @@ class SegmentFile:
         finally:
             self.close()
 
-    def _check_there(self) -> None:
+    def _check_exists(self) -> None:
         if self._gone is Gone.LOG:
             raise LogGone(self.path)
         if self._gone is Gone.SEGMENT:
@@ -320,7 +320,7 @@ class SegmentFile:
 
     def _too_short(self, end: int) -> ApiError:
         """The error for a file that somebody shortened, or that a truncation made shorter during the read."""
-        self._check_there()
+        self._check_exists()
         if end > self.size:
             return api_error(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.path.name} was truncated during the read"
@@ -339,7 +339,7 @@ class SegmentFile:
             self._mappings = (*used, *map(weakref.ref, fresh))
 
     def _open_to_read(self) -> Descriptor:
-        self._check_there()
+        self._check_exists()
         opened = self._open_files.opened(lambda: Descriptor(os.open(self.path, os.O_RDONLY)))
         self._descriptor = opened
         self._count_kept()

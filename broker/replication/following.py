@@ -74,7 +74,7 @@ _QUIET_ERRORS: Final = frozenset(
 )
 
 Fail = Callable[[Partition, LeaderEpoch, Exception], None]
-NamedFields = tuple[LeaderEpoch, Offset, LeaderEpoch, Offset, TopicId]
+FetchFields = tuple[LeaderEpoch, Offset, LeaderEpoch, Offset, TopicId]
 """The fields of a partition in a fetch: the leader's epoch; the log's end, last epoch, start and topic id."""
 
 
@@ -84,13 +84,13 @@ NamedFields = tuple[LeaderEpoch, Offset, LeaderEpoch, Offset, TopicId]
 class FollowedPartition:
     """One partition and the leader epoch in which it is followed."""
 
-    __slots__ = ("leader_epoch", "named", "named_at", "partition", "retry_at", "retry_ms")
+    __slots__ = ("leader_epoch", "partition", "retry_at", "retry_ms", "sent_at", "sent_fields")
 
     def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
-        self.named: NamedFields | None = None
-        self.named_at = 0.0
+        self.sent_fields: FetchFields | None = None
+        self.sent_at = 0.0
         self.retry_at = 0.0
         self.retry_ms = _FIRST_RETRY_MS
 
@@ -100,18 +100,18 @@ class NextFetch(NamedTuple):
 
     session_id: int
     epoch: int
-    named: dict[TopicPartition, NamedFields]
+    included: dict[TopicPartition, FetchFields]
     forgotten: list[TopicPartition]
     next_retry: float
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to fetch; a session always has partitions."""
-        return self.session_id == NO_SESSION and not self.named
+        return self.session_id == NO_SESSION and not self.included
 
     def topics(self, partition_max_bytes: int) -> list[FetchTopic]:
         topics: dict[tuple[str, TopicId], list[FetchPartition]] = {}
-        for name, fields in self.named.items():
+        for name, fields in self.included.items():
             leader_epoch, log_end_offset, last_epoch, log_start_offset, topic_id = fields
             topics.setdefault((name.topic, topic_id), []).append(
                 FetchPartition(
@@ -145,8 +145,8 @@ class FollowedPartitions:
         self._followed: dict[TopicPartition, FollowedPartition] = {}
         self._session_id = NO_SESSION
         self._epoch = INITIAL_EPOCH
-        # The partitions of the leader's session after the last fetch. The one named longest ago comes first.
-        self._held: dict[TopicPartition, FollowedPartition] = {}
+        # The partitions of the session after the last fetch, in the order in which they were last included.
+        self._in_session: dict[TopicPartition, FollowedPartition] = {}
         self._changed: dict[TopicPartition, None] = {}
         # The leader's session must forget these, even if the same fetch names them again.
         self._dropped: list[TopicPartition] = []
@@ -186,44 +186,44 @@ class FollowedPartitions:
             self._changed[name] = None
         next_retry = min((pausing.retry_at for pausing in self._pausing.values()), default=0.0)
         if self._session_id == NO_SESSION:
-            self._held, self._dropped = {}, []
+            self._in_session, self._dropped = {}, []
             candidates: Iterable[TopicPartition] = self._followed
         else:
             candidates = self._changed | dict.fromkeys(self._stale(now))
         self._changed = {}
-        named: dict[TopicPartition, NamedFields] = {}
+        included: dict[TopicPartition, FetchFields] = {}
         for name in candidates:
             followed = self._followed.get(name)
-            if self._held.get(name) is not followed:
+            if self._in_session.get(name) is not followed:
                 # Also for a partition that was added again: earlier answers about it were not applied.
                 self._drop(name)
             if followed is not None and name not in self._pausing:
-                self._name(name, followed, now, named)
+                self._include(name, followed, now, included)
         forgotten, self._dropped = self._dropped, []
-        if not self._held:
+        if not self._in_session:
             # The leader drops its session at the next fetch.
             self.reset()
             return NextFetch(NO_SESSION, INITIAL_EPOCH, {}, [], next_retry)
-        fetch = NextFetch(self._session_id, self._epoch, named, forgotten, next_retry)
+        fetch = NextFetch(self._session_id, self._epoch, included, forgotten, next_retry)
         if self._session_id != NO_SESSION:
             self._epoch = next_epoch(self._epoch)
         return fetch
 
     def _stale(self, now: float) -> list[TopicPartition]:
-        """The partitions of the session that were not named for ``refresh_ms``; they come first."""
+        """The partitions of the session that were not included for ``refresh_ms``; they come first."""
         stale = []
-        for name, followed in self._held.items():
-            if now - followed.named_at < self._refresh_s:
+        for name, followed in self._in_session.items():
+            if now - followed.sent_at < self._refresh_s:
                 break
             stale.append(name)
         return stale
 
-    def _name(
+    def _include(
         self,
         name: TopicPartition,
         followed: FollowedPartition,
         now: float,
-        named: dict[TopicPartition, NamedFields],
+        included: dict[TopicPartition, FetchFields],
     ) -> None:
         try:
             position = followed.partition.follower_position(followed.leader_epoch)
@@ -238,13 +238,13 @@ class FollowedPartitions:
             position.log_start_offset,
             followed.partition.log.topic_id or NO_TOPIC_ID,
         )
-        is_held = self._held.get(name) is followed
-        if is_held and fields == followed.named and now - followed.named_at < self._refresh_s:
+        is_in_session = self._in_session.get(name) is followed
+        if is_in_session and fields == followed.sent_fields and now - followed.sent_at < self._refresh_s:
             return
-        self._held.pop(name, None)
-        self._held[name] = followed
-        followed.named, followed.named_at = fields, now
-        named[name] = fields
+        self._in_session.pop(name, None)
+        self._in_session[name] = followed
+        followed.sent_fields, followed.sent_at = fields, now
+        included[name] = fields
 
     def opened(self, session_id: int) -> None:
         """The leader has answered, in this session."""
@@ -253,7 +253,7 @@ class FollowedPartitions:
 
     def fetched(self, name: TopicPartition) -> FollowedPartition | None:
         """The partition that an answer concerns; None if it was removed or added again since the request."""
-        followed = self._held.get(name)
+        followed = self._in_session.get(name)
         return followed if followed is not None and self._followed.get(name) is followed else None
 
     def applied(self, name: TopicPartition, followed: FollowedPartition) -> None:
@@ -272,7 +272,7 @@ class FollowedPartitions:
 
     def _drop(self, name: TopicPartition) -> None:
         """Have the leader forget what it sent for a partition, because it was not applied."""
-        if self._held.pop(name, None) is not None:
+        if self._in_session.pop(name, None) is not None:
             self._dropped.append(name)
 
 

@@ -236,7 +236,7 @@ class Demo:
         async with Admin(bootstrap_servers=bootstrap) as admin:
             offsets = await admin.group_offsets(GROUP)
         committed = {tp.partition: offset.offset for tp, offset in offsets.items() if offset is not None}
-        of_the_dead, of_others = audit.again.pop(group.victim, 0), sum(audit.again.values())
+        of_the_dead, of_others = audit.redelivered.pop(group.victim, 0), sum(audit.redelivered.values())
         self.report["group_rebalance_ms"] = round(group.rebalance_ms)
         self.report["group_s"] = round(group.seconds, 2)
         self.report["group_delivered_again"] = of_the_dead + of_others

@@ -164,7 +164,7 @@ class GroupAudit:
         self._acknowledged = ledger.checksums_by_place()
         self._seen_by: dict[tuple[int, int], int] = {}
         self.changed = Finding()
-        self.again: dict[int, int] = {}
+        self.redelivered: dict[int, int] = {}
         """The number of redelivered records, by the member that had read them first."""
 
     def take(self, member: int, partition: int, offset: int, checksum: int) -> None:
@@ -174,7 +174,7 @@ class GroupAudit:
             self.changed.add(f"{partition}, offset {offset}: other bytes than were acknowledged there")
         if place in self._seen_by:
             first = self._seen_by[place]
-            self.again[first] = self.again.get(first, 0) + 1
+            self.redelivered[first] = self.redelivered.get(first, 0) + 1
         else:
             self._seen_by[place] = member
 

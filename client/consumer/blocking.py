@@ -42,7 +42,7 @@ class Consumer(BlockingClient[_Consumer]):
     def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
         super().__init__(_Consumer(config, **settings))
         self.config = self._client.config
-        self._left: deque[ConsumerRecord] = deque()
+        self._polled: deque[ConsumerRecord] = deque()
         """Records that were polled but not handed out."""
         self._callbacks: deque[_Call] = deque()
         """Calls of `on_commit`, which the consumer's thread adds for the user's thread."""
@@ -77,7 +77,7 @@ class Consumer(BlockingClient[_Consumer]):
             self._serve(lambda: self._client.close(commits=commits, timeout_ms=timeout_ms))
         finally:
             self._thread.stop("the consumer is closed")
-            self._left.clear()
+            self._polled.clear()
         self._call_back()
 
     subscription = hop_plain(_Consumer.subscription)
@@ -98,7 +98,7 @@ class Consumer(BlockingClient[_Consumer]):
         """As `barnabas.client.Consumer.assign`."""
         chosen = [TopicPartition(*tp) for tp in partitions]
         self._thread.call_plain(lambda: self._client.assign(chosen))
-        self._left = deque(record for record in self._left if record[:2] in chosen)
+        self._polled = deque(record for record in self._polled if record[:2] in chosen)
 
     def subscribe(
         self,
@@ -138,14 +138,14 @@ class Consumer(BlockingClient[_Consumer]):
     def pause(self, *partitions: Partition) -> None:
         """As `barnabas.client.Consumer.pause`; records that were polled but not handed out are refetched."""
         for tp in partitions:
-            first = self._first_left(tp)
+            first = self._first_polled(tp)
             if first is not None:
                 self.seek(tp, first.offset)
         self._thread.call_plain(lambda: self._client.pause(*partitions))
 
     def position(self, partition: Partition, *, timeout_ms: int | None = None) -> Offset:
         """As `barnabas.client.Consumer.position`."""
-        first = self._first_left(partition)
+        first = self._first_polled(partition)
         if first is not None:
             return first.offset
         return self._thread.call(lambda: self._client.position(partition, timeout_ms=timeout_ms))
@@ -153,18 +153,18 @@ class Consumer(BlockingClient[_Consumer]):
     def lag(self, partition: Partition) -> int | None:
         """As `barnabas.client.Consumer.lag`."""
         lag = self._thread.call_plain(lambda: self._client.lag(partition))
-        buffered = sum(record[:2] == tuple(partition) for record in self._left)
+        buffered = sum(record[:2] == tuple(partition) for record in self._polled)
         return None if lag is None else lag + buffered
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `barnabas.client.Consumer.poll`."""
         self._raised = None
         self._call_back()
-        if self._left and self._client._rebalance_is_due():
+        if self._polled and self._client._rebalance_is_due():
             self._give_back()
-        if self._left:
+        if self._polled:
             limit = self.config.max_poll_records if max_records is None else max_records
-            return [self._left.popleft() for _ in range(min(limit, len(self._left)))]
+            return [self._polled.popleft() for _ in range(min(limit, len(self._polled)))]
         polled: Handover[list[ConsumerRecord]] = Handover([])
 
         async def poll() -> None:
@@ -177,7 +177,7 @@ class Consumer(BlockingClient[_Consumer]):
             return polled.outcome
         except BaseException as error:
             # Interrupted: the next poll gets the records that have arrived; later ones are refetched.
-            self._left.extend(polled.give_up())
+            self._polled.extend(polled.give_up())
             self._raised = error
             raise
 
@@ -187,11 +187,11 @@ class Consumer(BlockingClient[_Consumer]):
     def __next__(self) -> ConsumerRecord:
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
         self._call_back()
-        if self._left and self._client._rebalance_is_due():
+        if self._polled and self._client._rebalance_is_due():
             self._give_back()
-        while not self._left:
-            self._left.extend(self.poll(_ITERATION_POLL_MS))
-        return self._left.popleft()
+        while not self._polled:
+            self._polled.extend(self.poll(_ITERATION_POLL_MS))
+        return self._polled.popleft()
 
     def getone(self) -> ConsumerRecord:
         """The same as ``next(consumer)``."""
@@ -236,7 +236,7 @@ class Consumer(BlockingClient[_Consumer]):
         positions: dict[TopicPartition, OffsetToCommit] = {
             **self._thread.call_plain(self._client._assignment.consumed)
         }
-        return {**positions, **_first_offsets(self._left)}
+        return {**positions, **_first_offsets(self._polled)}
 
     def _serve(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the consumer's thread; its listener calls are made on this thread."""
@@ -255,18 +255,18 @@ class Consumer(BlockingClient[_Consumer]):
 
     def _give_back(self) -> None:
         """Rewind to the first record that was polled but not handed out."""
-        firsts = _first_offsets(self._left)
-        self._left.clear()
+        firsts = _first_offsets(self._polled)
+        self._polled.clear()
         if firsts:
             self._thread.call_plain(lambda: self._client._rewind(firsts))
 
-    def _first_left(self, partition: Partition) -> ConsumerRecord | None:
+    def _first_polled(self, partition: Partition) -> ConsumerRecord | None:
         key = tuple(partition)
-        return next((record for record in self._left if record[:2] == key), None)
+        return next((record for record in self._polled if record[:2] == key), None)
 
     def _forget(self, *partitions: Partition) -> None:
         gone = {tuple(tp) for tp in partitions}
-        self._left = deque(record for record in self._left if record[:2] not in gone)
+        self._polled = deque(record for record in self._polled if record[:2] not in gone)
 
 
 def _first_offsets(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, int]:

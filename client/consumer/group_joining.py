@@ -204,7 +204,7 @@ class GroupJoin:
         if assignor is None:
             raise api_error(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"the coordinator chose {self._member.protocol!r}; known are {', '.join(ASSIGNORS)}",
+                f"the coordinator chose {self._member.protocol!r}; supported are {', '.join(ASSIGNORS)}",
             )
         return assignor
 

@@ -52,7 +52,7 @@ class Producer(Client):
         self._topics: dict[str, TopicQueues] = {}
 
     def _make_cluster(self) -> Cluster:
-        return Cluster(self.config, is_in_use=self._is_in_use, may_create=self._is_wanted)
+        return Cluster(self.config, is_in_use=self._is_in_use, may_create=self._has_records_for)
 
     def _started(self, cluster: Cluster) -> None:
         self._accumulator = Accumulator(
@@ -197,7 +197,7 @@ class Producer(Client):
         with accumulator.lock:
             return accumulator.add_topic(info)
 
-    def _is_wanted(self, topic: str) -> bool:
+    def _has_records_for(self, topic: str) -> bool:
         """Whether records wait for a topic, or a call is about to send the first ones."""
         queues, accumulator = self._topics.get(topic), self._accumulator
         return queues is None or accumulator is None or accumulator.has_unfinished(queues)
@@ -205,7 +205,7 @@ class Producer(Client):
     def _is_in_use(self, topic: str) -> bool:
         queues = self._topics.get(topic)
         idle_s = self.config.metadata_max_idle_ms / 1000
-        return queues is None or now() - queues.used_at < idle_s or self._is_wanted(topic)
+        return queues is None or now() - queues.used_at < idle_s or self._has_records_for(topic)
 
     async def _append_slowly(
         self,

@@ -96,7 +96,7 @@ class IdentitySource:
         if self.current is None and self._asking is None:
             self.failure = None
             self._asking = asyncio.get_running_loop().create_task(self._ask())
-            self._asking.add_done_callback(self._asked)
+            self._asking.add_done_callback(self._ask_done)
         return self.current
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class IdentitySource:
                     self.last_error = error
                 await retries.wait_after(error)
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
+    def _ask_done(self, task: asyncio.Task[None]) -> None:
         self._asking = None
         if task.cancelled():
             return

@@ -277,10 +277,10 @@ def _check_names(names: BinaryColumn) -> None:
     try:
         names.data.tobytes().decode()
     except UnicodeDecodeError as error:
-        raise api_error(ErrorCode.CORRUPT_MESSAGE, f"a header's name is no UTF-8: {error}") from None
+        raise api_error(ErrorCode.CORRUPT_MESSAGE, f"a header's name is not valid UTF-8: {error}") from None
     starts = names.offsets[:-1]
     first_bytes = names.data[starts[starts < len(names.data)]]
     if np.any((first_bytes & 0xC0) == 0x80):
         raise api_error(
-            ErrorCode.CORRUPT_MESSAGE, "a header's name is no UTF-8: it begins inside a character"
+            ErrorCode.CORRUPT_MESSAGE, "a header's name is not valid UTF-8: it begins inside a character"
         )

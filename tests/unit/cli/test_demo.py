@@ -106,7 +106,7 @@ def group_audit_of(count: int, seen: list[tuple[int, int]]) -> GroupAudit:
 
 def test_redelivered_records_of_a_dead_member_are_counted_and_no_fault() -> None:
     audit = group_audit_of(3, [(1, 0), (1, 1), (2, 1), (2, 2)])
-    assert (audit.seen, audit.again) == (3, {1: 1})
+    assert (audit.seen, audit.redelivered) == (3, {1: 1})
     assert (audit.unseen().count, audit.changed.count, audit.covered_unseen({0: 3}).count) == (0, 0, 0)
 
 

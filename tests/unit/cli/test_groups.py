@@ -79,7 +79,7 @@ def test_a_malformed_file_is_refused(tmp_path: Path, text: str, said: str) -> No
 def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "offsets.csv"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(CommandError, match="no UTF-8") as refused:
+    with pytest.raises(CommandError, match="not valid UTF-8") as refused:
         offsets_in(path)
     assert refused.value.exit_code == USAGE
 

@@ -172,7 +172,7 @@ def test_a_key_of_an_unknown_kind_is_refused(data: bytes) -> None:
 
 
 def test_a_value_of_an_unknown_version_is_refused() -> None:
-    with pytest.raises(MalformedFrame, match="OffsetCommitValue has no version 5; known are 0 to 4"):
+    with pytest.raises(MalformedFrame, match="OffsetCommitValue has no version 5; the versions are 0 to 4"):
         from_bytes(OFFSET_KEY, b"\x00\x05" + bytes(40))
     with pytest.raises(MalformedFrame, match="GroupMetadataValue has no version 9"):
         from_bytes(GROUP_KEY, b"\x00\x09" + bytes(40))

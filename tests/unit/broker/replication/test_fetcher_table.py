@@ -63,7 +63,7 @@ def test_a_new_epoch_of_all_its_partitions_keeps_a_leaders_connection(table: Tab
     assert table.made == [fetcher]
     assert not fetcher.is_closed
     # The session begins again with both, in their new epoch.
-    named = fetcher.fetches.followed.next_fetch(0.0).named
+    named = fetcher.fetches.followed.next_fetch(0.0).included
     assert table.fetched == {TWO: {TP, SECOND}}
     assert {name: says[0] for name, says in named.items()} == {TP: 1, SECOND: 1}
 
@@ -96,7 +96,7 @@ def test_partitions_that_are_followed_already_continue(table: Table) -> None:
     followed.opened(7)
     table.follow(TWO, 1, TP)
     assert table.made == [fetcher]
-    assert not followed.next_fetch(0.0).named
+    assert not followed.next_fetch(0.0).included
 
 
 def test_all_partitions_of_a_leader_move_to_its_new_address(table: Table) -> None:

@@ -248,7 +248,7 @@ class Schedule:
         # Where nothing happens, nothing is said.
         for follower in self.leader.followers:
             asked = follower.followed.next_fetch(self.leader.now_s)
-            assert (asked.named, asked.forgotten) == ({}, [])
+            assert (asked.included, asked.forgotten) == ({}, [])
             follower.followed.reset()
 
 

@@ -42,7 +42,7 @@ def in_session() -> tuple[FollowedPartitions, dict[TopicPartition, FollowedParti
     for name, one in followed.items():
         partitions.add(name, one)
     first = partitions.next_fetch(0.0)
-    assert (first.session_id, first.epoch, list(first.named)) == (NO_SESSION, 0, [TP, OTHER])
+    assert (first.session_id, first.epoch, list(first.included)) == (NO_SESSION, 0, [TP, OTHER])
     partitions.opened(SESSION)
     return partitions, followed
 
@@ -57,21 +57,21 @@ def test_what_has_changed_is_named_and_nothing_else() -> None:
     partitions.applied(OTHER, followed[OTHER])
     second = partitions.next_fetch(0.1)
     assert (second.session_id, second.epoch, second.forgotten) == (SESSION, 1, [])
-    assert second.named == {OTHER: (0, 3, 0, 0, NO_TOPIC_ID)}
+    assert second.included == {OTHER: (0, 3, 0, 0, NO_TOPIC_ID)}
     # An answer that changed nothing here, such as a high watermark, gives no reason to name it.
     partitions.applied(OTHER, followed[OTHER])
     third = partitions.next_fetch(0.2)
-    assert (third.epoch, third.named, third.is_empty) == (2, {}, False)
+    assert (third.epoch, third.included, third.is_empty) == (2, {}, False)
 
 
 def test_each_is_named_now_and_then() -> None:
     partitions, followed = in_session()
     follow(followed[TP].partition, 0, 1)
     partitions.applied(TP, followed[TP])
-    assert list(partitions.next_fetch(0.6).named) == [TP]
-    assert list(partitions.next_fetch(1.0).named) == [OTHER]
-    assert list(partitions.next_fetch(1.1).named) == []
-    assert list(partitions.next_fetch(1.6).named) == [TP]
+    assert list(partitions.next_fetch(0.6).included) == [TP]
+    assert list(partitions.next_fetch(1.0).included) == [OTHER]
+    assert list(partitions.next_fetch(1.1).included) == []
+    assert list(partitions.next_fetch(1.6).included) == [TP]
 
 
 def test_one_that_failed_rests_outside_of_the_session_twice_as_long_each_time() -> None:
@@ -80,11 +80,11 @@ def test_one_that_failed_rests_outside_of_the_session_twice_as_long_each_time() 
     for rests_ms in (10.0, 20.0, 40.0, 40.0):
         assert partitions.failed(TP, followed[TP], now) == rests_ms
         resting = partitions.next_fetch(now)
-        assert (resting.named, resting.forgotten, resting.next_retry) == ({}, [TP], now + rests_ms / 1000)
+        assert (resting.included, resting.forgotten, resting.next_retry) == ({}, [TP], now + rests_ms / 1000)
         assert partitions.fetched(TP) is None
         now += rests_ms / 1000
         again = partitions.next_fetch(now)
-        assert (list(again.named), again.forgotten, again.next_retry) == ([TP], [], 0.0)
+        assert (list(again.included), again.forgotten, again.next_retry) == ([TP], [], 0.0)
     partitions.applied(TP, followed[TP])
     assert partitions.failed(TP, followed[TP], now) == 10.0
 
@@ -93,7 +93,7 @@ def test_after_a_short_pause_the_leader_still_forgets_the_partition() -> None:
     partitions, followed = in_session()
     partitions.failed(TP, followed[TP], 0.0)
     again = partitions.next_fetch(0.5)
-    assert (list(again.named), again.forgotten) == ([TP], [TP])
+    assert (list(again.included), again.forgotten) == ([TP], [TP])
 
 
 def test_what_is_followed_no_more_is_forgotten_and_the_last_ends_the_session() -> None:
@@ -114,23 +114,23 @@ def test_an_answer_does_not_concern_a_partition_added_again_since() -> None:
     partitions.add(TP, anew)
     assert partitions.fetched(TP) is None
     second = partitions.next_fetch(0.1)
-    assert (list(second.named), second.forgotten) == ([TP], [TP])
+    assert (list(second.included), second.forgotten) == ([TP], [TP])
     assert partitions.fetched(TP) is anew
 
 
 def test_after_a_lost_session_everything_is_named() -> None:
     partitions, _ = in_session()
-    assert partitions.next_fetch(0.1).named == {}
+    assert partitions.next_fetch(0.1).included == {}
     partitions.reset()
     first = partitions.next_fetch(0.2)
-    assert (first.session_id, first.epoch, list(first.named)) == (NO_SESSION, 0, [TP, OTHER])
+    assert (first.session_id, first.epoch, list(first.included)) == (NO_SESSION, 0, [TP, OTHER])
 
 
 def test_without_a_session_every_fetch_names_everything() -> None:
     partitions, _ = in_session()
     partitions.reset()
     for _ in range(2):
-        assert list(partitions.next_fetch(0.1).named) == [TP, OTHER]
+        assert list(partitions.next_fetch(0.1).included) == [TP, OTHER]
         partitions.opened(NO_SESSION)
 
 
@@ -138,10 +138,10 @@ def test_one_with_another_role_is_left_out_until_it_is_clear() -> None:
     partitions, followed = in_session()
     followed[TP].leader_epoch = LeaderEpoch(9)
     partitions.applied(TP, followed[TP])
-    assert partitions.next_fetch(0.1).named == {}
+    assert partitions.next_fetch(0.1).included == {}
     followed[TP].leader_epoch = LeaderEpoch(0)
     follow(followed[TP].partition, 0, 1)
-    assert list(partitions.next_fetch(0.2).named) == [TP]
+    assert list(partitions.next_fetch(0.2).included) == [TP]
 
 
 # Requests and answers
