@@ -83,7 +83,7 @@ def old_epochs_outlive_a_power_cut(setattr_: SetAttr) -> None:
         return kept, []
 
     setattr_(recovery, "_recover_segments", forgetful)
-    setattr_(recovery, "_lack_the_start", lambda *_: False)
+    setattr_(recovery, "_miss_first_epochs", lambda *_: False)
 
 
 def truncation_leaves_the_epochs(setattr_: SetAttr) -> None:

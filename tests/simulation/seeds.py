@@ -1,4 +1,4 @@
-"""The seeds that run, and the note on a seed whose history breaks a promise.
+"""The seeds that run, the search for a planted mistake, and the note on a seed that breaks a promise.
 
 ``BARNABAS_SIMULATION_SEEDS=20000`` runs that many (a soak); ``BARNABAS_SIMULATION_SEED=4711`` runs that one.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import pytest
 
 from barnabas.protocol.invariants import InvariantViolation
 
@@ -26,9 +28,19 @@ def seeds_of(chunk: int, chunks: int, seeds: int) -> range:
     return range(chunk, seeds, chunks)
 
 
+def assert_found(run: Callable[[int], object], first: int, seeds: int, *errors: type[Exception]) -> None:
+    """Fail unless a history from the first seed on notices a planted mistake, also by one of these errors."""
+    for seed in range(first, first + seeds):
+        try:
+            run(seed)
+        except (AssertionError, InvariantViolation, *errors):
+            return
+    pytest.fail(f"{seeds} histories did not notice the mistake")
+
+
 @contextmanager
-def told_with_seed(seed: int, trace: list[str], describe: Callable[[], str]) -> Iterator[None]:
-    """Add to a broken promise how to repeat it, the steps before it and the state of the world."""
+def noting_the_seed(seed: int, trace: list[str], describe: Callable[[], str]) -> Iterator[None]:
+    """Add the seed, the last steps and the state of the world to the error of a broken promise."""
     try:
         yield
     except (AssertionError, InvariantViolation) as error:

@@ -9,11 +9,10 @@ import pytest
 
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation.group_chaos import Chaos
 from tests.simulation.group_mutations import MUTATIONS
 from tests.simulation.mutations import Mutation
-from tests.simulation.seeds import seeds_of, seeds_to_run, told_with_seed
+from tests.simulation.seeds import assert_found, noting_the_seed, seeds_of, seeds_to_run
 
 SEEDS = seeds_to_run(2_000) // 16
 CHUNKS = 8
@@ -22,7 +21,7 @@ SEEDS_TO_FIND_A_MISTAKE = 300
 
 def run(seed: int) -> Chaos:
     chaos = Chaos(seed)
-    with chaos.world, told_with_seed(seed, chaos.world.trace, chaos.world.describe):
+    with chaos.world, noting_the_seed(seed, chaos.world.trace, chaos.world.describe):
         chaos.run()
     return chaos
 
@@ -63,10 +62,4 @@ def test_a_seed_always_gives_the_same_schedule() -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_known_mistake_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation(monkeypatch.setattr)
-    first = MUTATIONS[mutation]
-    for seed in range(first, first + SEEDS_TO_FIND_A_MISTAKE):
-        try:
-            run(seed)
-        except (AssertionError, InvariantViolation, KeyError):
-            return
-    pytest.fail(f"{SEEDS_TO_FIND_A_MISTAKE} schedules did not notice the mistake")
+    assert_found(run, MUTATIONS[mutation], SEEDS_TO_FIND_A_MISTAKE, KeyError)

@@ -10,7 +10,6 @@ from collections import Counter
 import pytest
 
 from barnabas.protocol.errors import ApiError
-from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation import controller_mutations, mutations
 from tests.simulation.chaos import Chaos
 from tests.simulation.controller_mutations import FOUND_IN_CONTROLLERS
@@ -27,7 +26,7 @@ from tests.simulation.profiles import (
     USUAL,
     Profile,
 )
-from tests.simulation.seeds import ONE_SEED, seeds_of, seeds_to_run, told_with_seed
+from tests.simulation.seeds import ONE_SEED, assert_found, noting_the_seed, seeds_of, seeds_to_run
 from tests.simulation.topic_mutations import FOUND_IN_TOPICS
 
 SEEDS = seeds_to_run(2_000)
@@ -54,7 +53,7 @@ MISTAKES: dict[Mutation, tuple[Profile, int]] = {
 
 def _run(seed: int, profile: Profile = USUAL) -> Chaos:
     chaos = Chaos(seed, profile)
-    with chaos.world, told_with_seed(seed, chaos.trace, chaos.world.describe):
+    with chaos.world, noting_the_seed(seed, chaos.trace, chaos.world.describe):
         chaos.run()
     return chaos
 
@@ -96,9 +95,4 @@ def test_a_seed_always_gives_the_same_history() -> None:
 def test_the_random_histories_find(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation(monkeypatch.setattr)
     profile, first = MISTAKES[mutation]
-    for seed in range(first, first + SEEDS_TO_FIND_A_MISTAKE):
-        try:
-            _run(seed, profile)
-        except (AssertionError, InvariantViolation, ApiError):
-            return
-    pytest.fail(f"{SEEDS_TO_FIND_A_MISTAKE} histories did not notice the mistake")
+    assert_found(lambda seed: _run(seed, profile), first, SEEDS_TO_FIND_A_MISTAKE, ApiError)
