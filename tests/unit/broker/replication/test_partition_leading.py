@@ -169,6 +169,13 @@ def test_a_consumer_reads_below_the_high_watermark_a_follower_to_the_end() -> No
     assert (found.high_watermark, found.log_start_offset, found.log_end_offset) == (3, 0, 5)
 
 
+def test_limits_cut_a_read_but_the_first_batch_comes_whole_where_asked() -> None:
+    partition = leader_of(1, records=5)
+    assert len(decode(read(partition, 0, max_bytes=45).records)) == 2
+    assert len(decode(read(partition, 0, max_bytes=1).records)) == 1
+    assert len(read(partition, 0, max_bytes=1, min_one_batch=False).records) == 0
+
+
 @pytest.mark.parametrize("offset", [-1, 1, 6])
 def test_offsets_outside_the_log_are_refused(offset: int) -> None:
     partition = leader_of(1, records=5)
