@@ -13,9 +13,10 @@ from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.client import blocking
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.errors import ApiError, ErrorCode
+from barnabas.client.errors import ErrorCode
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
+from tests.support.errors import refused
 from tests.support.waiting import wait_for
 
 DEADLINE_S = 30.0
@@ -52,12 +53,6 @@ async def member(cluster: LocalCluster, topic: str, **settings: str) -> AsyncIte
         yield consumer
 
 
-async def refused(code: ErrorCode, work: Callable[[], object]) -> None:
-    with pytest.raises(ApiError) as raised:
-        await work()
-    assert raised.value.code == code
-
-
 async def test_a_group_is_listed_and_described(
     shared_cluster: LocalCluster, admin: Admin, topic: str
 ) -> None:
@@ -72,13 +67,16 @@ async def test_a_group_is_listed_and_described(
         (only,) = found.members
         assert (only.group_instance_id, only.client_id, only.topics) == ("i", "tester", (topic,))
         assert only.assignment == tuple(TopicPartition(topic, number) for number in range(3))
-        await refused(ErrorCode.NON_EMPTY_GROUP, lambda: admin.delete_groups(group_id))
+        with refused(ErrorCode.NON_EMPTY_GROUP):
+            await admin.delete_groups(group_id)
     # A static member stays until it is removed.
     await admin.remove_members(group_id, ["i"])
     assert (await admin.describe_groups(group_id))[group_id].state == "Empty"
     await admin.delete_groups(group_id)
-    await refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda: admin.describe_groups(group_id))
-    await refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda: admin.delete_groups(group_id))
+    with refused(ErrorCode.GROUP_ID_NOT_FOUND):
+        await admin.describe_groups(group_id)
+    with refused(ErrorCode.GROUP_ID_NOT_FOUND):
+        await admin.delete_groups(group_id)
 
 
 async def test_offsets_are_listed_altered_and_deleted(
@@ -89,10 +87,10 @@ async def test_offsets_are_listed_altered_and_deleted(
     async with member(shared_cluster, topic):
         found = await admin.group_offsets(group_id)
         assert {tp: one.offset for tp, one in found.items() if one is not None} == {first: 5}
-        await refused(ErrorCode.NON_EMPTY_GROUP, lambda: admin.alter_group_offsets(group_id, {first: 1}))
-        await refused(
-            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, lambda: admin.delete_group_offsets(group_id, [first])
-        )
+        with refused(ErrorCode.NON_EMPTY_GROUP):
+            await admin.alter_group_offsets(group_id, {first: 1})
+        with refused(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
+            await admin.delete_group_offsets(group_id, [first])
     await admin.alter_group_offsets(group_id, {first: 1, second: 2})
     found = await admin.group_offsets(group_id, [first, second, TopicPartition(topic, 2)])
     assert [one and one.offset for one in found.values()] == [1, 2, None]
