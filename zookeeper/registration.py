@@ -10,7 +10,7 @@ If the node exists already, there are four cases:
 - It is from an earlier run of this broker whose session has not expired: it names a log dir whose lock this
   process holds. So that run is over, and the node is removed.
 - It belongs to another process: this broker waits until it vanishes, for at most a session timeout and two
-  seconds. Equal addresses prove nothing, because a NAT may stand between.
+  seconds. Equal addresses prove nothing, because of NAT.
 
 Blocks; any thread that runs no event loop.
 """

@@ -340,7 +340,7 @@ class ClusterStore:
     def claim_producer_ids(self, broker: BrokerId) -> range:
         """The next block of ids for this broker alone; if an answer is lost, its ids stay unused.
 
-        Source: `ProducerIdBlockZNode` of Apache Kafka 3.9, whose brokers use the same node. Raises
+        Source: `ProducerIdBlockZNode` of Apache Kafka 3.9; its brokers use the same node. Raises
         ZooKeeperUnavailable (also if others were faster a hundred times), SessionLost or MalformedZnode.
         """
         path = paths.PRODUCER_ID_BLOCK

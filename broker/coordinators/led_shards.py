@@ -149,7 +149,7 @@ class LedShards(Generic[S]):
         return shard is not None and shard.state is ShardState.LOADING
 
     def undoubted(self) -> list[S]:
-        """The shards, in any state, whose partitions this broker may write to."""
+        """The shards, in any state, of partitions that this broker may write to."""
         return [
             shard for shard in list(self._shards.values()) if self._replicas.doubt(shard.partition) is None
         ]

@@ -35,7 +35,7 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A proposed change of the ISR, whose outcome is not known yet."""
+    """A proposed change of the ISR; its outcome is not known yet."""
 
     committed: CommittedIsr
 
