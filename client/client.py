@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
@@ -10,7 +11,7 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.errors import ClientClosed
 
 
-class Client:
+class Client(ABC):
     """A client with a cluster of its own, for ``async with``. Belongs to the loop that it was started on."""
 
     _cluster: Cluster | None = None
@@ -27,10 +28,11 @@ class Client:
             raise
         self._started(cluster)
 
+    @abstractmethod
     def _make_cluster(self) -> Cluster:
-        raise NotImplementedError
+        """The cluster of this client's configuration, not started."""
 
-    def _started(self, cluster: Cluster) -> None:
+    def _started(self, cluster: Cluster) -> None:  # noqa: B027 - the admin client needs nothing here
         """Hook: the cluster can be used."""
 
     async def close(self) -> None:

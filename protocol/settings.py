@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,7 +27,7 @@ class Refused(ValueError):
     """An invalid value, with a closer description of the accepted ones than the kind's."""
 
 
-class Kind:
+class Kind(ABC):
     """Reads and checks the values of settings."""
 
     expected: str
@@ -36,9 +37,9 @@ class Kind:
         """The value of a text, as in a properties file. Raises ValueError."""
         return self.check(text.strip())
 
+    @abstractmethod
     def check(self, value: Any) -> Any:
         """The value that a Python program gave, in its canonical form. Raises ValueError."""
-        raise NotImplementedError
 
 
 class Integer(Kind):

@@ -37,7 +37,7 @@ PartitionOffsets = dict[TopicPartition, int]
 class _Servers(Kind):
     expected = "host:port[,host:port…]"
 
-    def parse(self, text: str) -> str:
+    def check(self, text: str) -> str:
         try:
             parse_endpoints(text)
         except ValueError as error:
@@ -48,7 +48,7 @@ class _Servers(Kind):
 class _Topics(Kind):
     expected = "topic[,topic…]"
 
-    def parse(self, text: str) -> tuple[str, ...]:
+    def check(self, text: str) -> tuple[str, ...]:
         topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
         if not topics:
             raise ValueError(text)
@@ -59,6 +59,10 @@ class _Pattern(Kind):
     expected = "a regular expression"
 
     def parse(self, text: str) -> str:
+        """Blanks at its ends are part of an expression."""
+        return self.check(text)
+
+    def check(self, text: str) -> str:
         try:
             re.compile(text)
         except re.error as error:
@@ -71,7 +75,7 @@ class _Pattern(Kind):
 class _Partitions(Kind):
     expected = 'JSON such as {"topic":[0,1]}'
 
-    def parse(self, text: str) -> tuple[TopicPartition, ...]:
+    def check(self, text: str) -> tuple[TopicPartition, ...]:
         partitions: dict[TopicPartition, None] = {}
         for topic, indexes in _json_object(text).items():
             if not isinstance(indexes, list):
@@ -93,7 +97,7 @@ class _Offsets(Kind):
         self._default = default
         self._refused = refused
 
-    def parse(self, text: str) -> PartitionOffsets | None:
+    def check(self, text: str) -> PartitionOffsets | None:
         text = text.strip()
         if text.lower() == self._default:
             return None

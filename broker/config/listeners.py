@@ -13,7 +13,7 @@ from barnabas.protocol.settings import Kind
 
 PLAINTEXT: Final = "PLAINTEXT"
 SECURITY_PROTOCOLS: Final = (PLAINTEXT,)
-"""The protocols of listeners; TLS and SASL are not implemented."""
+"""The protocols that a listener may speak."""
 
 
 class Listener(NamedTuple):
@@ -38,7 +38,7 @@ class ListenerList(Kind):
 
     expected = "a comma separated list of NAME://host:port with distinct names, as PLAINTEXT://localhost:9092"
 
-    def parse(self, text: str) -> tuple[Listener, ...]:
+    def check(self, text: str) -> tuple[Listener, ...]:
         listeners = tuple(_parse_listener(part.strip()) for part in text.split(","))
         if len({listener.name for listener in listeners}) != len(listeners):
             raise ValueError(text)
@@ -52,7 +52,7 @@ class ProtocolMap(Kind):
         SECURITY_PROTOCOLS
     )
 
-    def parse(self, text: str) -> Mapping[str, str]:
+    def check(self, text: str) -> Mapping[str, str]:
         protocols: dict[str, str] = {}
         for part in text.split(","):
             name, colon, protocol = (piece.strip() for piece in part.partition(":"))
