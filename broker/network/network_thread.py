@@ -255,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
             return self._pipeline.take()
 
     def request_done(self, request: Request | None) -> bool:
-        """What was taken has run. Returns whether the caller may take the next request.
+        """Note that the request has run. Returns whether the caller may take the next request.
 
         If not, the connection is in another lane's queue, or will be queued when its next request may run.
         """

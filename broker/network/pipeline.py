@@ -138,7 +138,7 @@ class Pipeline:
         return None if self.phase is Phase.CLOSED else request
 
     def finish(self, request: Request | None) -> Lane | None:
-        """What was taken has run, or continues in another lane.
+        """Note that the taken request has run, or continues in another lane.
 
         Returns the lane of the next request, or None: then the connection is no longer claimed.
         """

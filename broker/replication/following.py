@@ -470,7 +470,7 @@ class LeaderFetches:
         )
 
 
-# One partition's answer
+# The answer about one partition
 
 
 def apply_answer(

@@ -9,7 +9,7 @@ from pytest_barnabas import Cluster
 
 
 def write(servers: str, topic: str, values: list[bytes]) -> list[KafkaError]:
-    """Write the values; returns the errors of those that were not acknowledged."""
+    """Write the values. Returns an error for each value that was not acknowledged."""
     errors: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:

@@ -53,7 +53,7 @@ class Installation:
             if not name.startswith(("BARNABAS_", "PYTHON", "VIRTUAL_ENV"))
         } | {
             "HOME": str(folder / "home"),
-            # Those of the development set-up: here it is not the question where they come from.
+            # The jars of the development set-up; test_maven covers their download.
             "BARNABAS_ZOOKEEPER_JARS": str(find_jars()[0].parent),
         }
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)

@@ -252,7 +252,7 @@ def expire_session(client: KazooClient) -> None:
         raise AssertionError("the client is not connected")
 
     def has_another() -> bool:
-        # None while it is disconnected: it may still reconnect with the former session.
+        # A disconnected broker has no session id yet; it may reconnect with the former session.
         return client.client_id not in (None, identity)
 
     for _ in range(10):

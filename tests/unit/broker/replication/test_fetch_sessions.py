@@ -148,7 +148,7 @@ def rig(request: pytest.FixtureRequest) -> Rig:
     return made
 
 
-# One session, whoever fetches
+# The rules that both policies share
 
 
 def test_epochs_restart_at_one() -> None:
