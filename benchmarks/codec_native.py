@@ -15,7 +15,7 @@ from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrTopic,
 )
 from barnabas.protocol.schema import RequestOf
-from benchmarks.codec_kafka import FRAME_LENGTH_BYTES, best_us, fetch_response, produce_request
+from benchmarks.codec_kafka import FRAME_LENGTH_BYTES, codec_figures, fetch_response, produce_request
 from benchmarks.support import Figure, Options, run
 
 
@@ -76,13 +76,7 @@ def _figures(case: _Case, loops: int) -> list[Figure]:
         return codec_msgpack.open_response(payload).body(type(body))
 
     payload = memoryview(b"".join(encode()))[FRAME_LENGTH_BYTES:]
-    return [
-        Figure(name=f"{case.name}: {how}", measured=min(rounds), unit="µs", at_most=limit, rounds=rounds)
-        for how, limit, rounds in (
-            ("encode", case.encode_us, best_us(encode, loops)),
-            ("decode", case.decode_us, best_us(decode, loops)),
-        )
-    ]
+    return codec_figures(case.name, encode, decode, (case.encode_us, case.decode_us), loops)
 
 
 def measure(options: Options) -> list[Figure]:
