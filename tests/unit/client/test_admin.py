@@ -99,7 +99,7 @@ async def test_a_cluster_that_is_briefly_unreachable_is_waited_for(
         await until(lambda: "metadata could not be refreshed" in caplog.text)
         await broker.start()
         assert (await offsets)[TopicPartition("t", 0)].offset == 0
-        # The first attempt may have been carried out: gone is what was asked for.
+        # The first attempt may have succeeded: the topic is gone, as requested.
         await deletion
 
 

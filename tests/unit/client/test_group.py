@@ -88,7 +88,7 @@ def shares(*consumers: Consumer) -> list[int]:
 
 
 class Diary(RebalanceListener):
-    """Writes down what it is told."""
+    """Notes each call."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, set[int]]] = []

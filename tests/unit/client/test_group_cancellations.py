@@ -62,7 +62,7 @@ class WatchedCoordinator(FakeCoordinator):
 
 
 class Life(RebalanceListener):
-    """One member and its user, who changes his mind."""
+    """One member, and a user that cancels calls."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""The example of a poller with workers, whose member is thrown out while they work."""
+"""The example of a poller with workers, whose member is evicted while they work."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ def test_a_link_pauses_for_a_bounded_time_however_often_it_fails(rig: Rig) -> No
 
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is told because it takes too long."""
+    """A slow answer alone is not reported."""
     monkeypatch.setattr(channels, "_ANSWERS_TIMEOUT_S", 3_600.0)
 
 

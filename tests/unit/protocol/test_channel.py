@@ -39,7 +39,7 @@ from tests.support.waiting import DEADLINE_S, until
 
 
 class Peer:
-    """One accepted connection: what came, and the means to answer."""
+    """One accepted connection: the requests it received, and a way to answer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

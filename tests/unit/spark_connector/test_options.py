@@ -1,4 +1,4 @@
-"""Options of the source: what is accepted, and how what is wrong is named."""
+"""Options of the source: accepted values, and the errors that name a refused one."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class SessionMachine(RuleBasedStateMachine):
         self._nothing_is_withheld(given, max_bytes)
 
     def _nothing_is_withheld(self, given: dict[int, Any], max_bytes: int) -> None:
-        """What the client knows after an answer is what the broker has."""
+        """After an answer the client knows the state of the broker."""
         has_more = False
         # The broker's own limit is 2,048 bytes, and no batch here has 500.
         is_all = max_bytes > 2_048 and sum(len(data.records) for data in given.values()) < 1_500

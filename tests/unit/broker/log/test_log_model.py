@@ -1,4 +1,4 @@
-"""A log against a plain Python list: whatever is done to it, it holds what the list holds.
+"""A log against a plain Python list: after every operation both hold the same records.
 
 Each run appends (as leader and as follower), truncates, rolls, moves the log start, flushes, and stops,
 cleanly or by a crash that loses nothing written; after every step all that can be read is compared with the

@@ -38,7 +38,7 @@ def filled(open_log: OpenLog, sizes: list[int], config: LogConfig = CONFIG) -> L
 
 
 def cold(log: Log) -> None:
-    """Make the log look as after a restart: this process wrote none of it."""
+    """Make the log look as after a restart: this process wrote no part of it."""
     for segment in log.segments:
         segment.file._hot_from = segment.size
 

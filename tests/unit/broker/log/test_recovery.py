@@ -1,4 +1,4 @@
-"""What an unclean stop may leave behind, and what recovery makes of it."""
+"""Recovery of the files that an unclean stop may leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fetches of a follower, without a socket or a clock: what they name and when, answers and retries."""
+"""The fetches of a follower, without a socket or a clock: their partitions and times, answers and retries."""
 
 from __future__ import annotations
 

@@ -180,7 +180,9 @@ def test_a_change_of_an_older_epoch_is_not_committed(
 
 
 class Store:
-    """A state znode: what it is asked is noted, and answered as told; a None lets the write through."""
+    """A state znode that notes each request and gives the answers that the test set; a None lets the write
+    through.
+    """
 
     def __init__(self) -> None:
         self.asked: list[tuple[list[int], int]] = []

@@ -1,4 +1,4 @@
-"""A replica that follows: append, cut by epoch, begin anew; and a real log underneath."""
+"""A replica that follows, on a real log: append, truncate by epoch, restart."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_leader_appends_no_fetched_records() -> None:
 
 
 def test_a_new_follower_cuts_nothing_by_itself(partition: Partition) -> None:
-    """Its high watermark may be stale: what lies above may be committed (KIP-101)."""
+    """Its high watermark may be stale: records above it may be committed (KIP-101)."""
     follow(partition, 0, 5, mark=1)
     partition.make_follower(state(leader=3, epoch=1))
     assert (partition.high_watermark, partition.log_end_offset) == (1, 5)
