@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 import uvloop
 
 from barnabas.broker.network.lanes import Lanes, RequestQueue
-from barnabas.broker.network.pipeline import ENDED, ConnectionLimits, Phase, Pipeline
+from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, ConnectionLimits, Pipeline
 from barnabas.broker.network.request import Buffers, Lane, Peer, Request
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.frames import BufferPool, FrameReceiver
@@ -32,6 +32,7 @@ from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
+_NETWORK: Final = Lane.NETWORK
 _STOPPING: Final = "the broker is stopping"
 _TURNS_BEFORE_AFTER_RUN: Final = 4
 """How often the loop polls its sockets before it calls `after_run`.
@@ -88,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._last_active_ns = now_ns = time.monotonic_ns()
         pipeline = self._pipeline
-        if not frames or pipeline.phase is Phase.CLOSING:
+        if not frames or pipeline.phase is CLOSING:
             return
         peer, lane_of, answer = self._peer, self._lanes.lane_of, self.answer
         requests = [Request(frame, peer, lane_of(frame.view), now_ns, answer) for frame in frames]
@@ -99,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._queue_is_full = self._queue.add(None, len(requests), self._thread.wake_for_room)
             else:
                 lane = pipeline.claim()
-                if lane is Lane.NETWORK:
+                if lane is _NETWORK:
                     first = pipeline.take()
                 elif lane is not None:
                     self._queue_is_full = self._queue_up(lane)
@@ -120,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
                 with self._lock:
                     lane = self._pipeline.finish(request)
                     request = None
-                    if lane is Lane.NETWORK:
+                    if lane is _NETWORK:
                         request = self._pipeline.take()
                     elif lane is not None:
                         self._queue_is_full = self._queue_up(lane)
@@ -164,13 +165,13 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Send the answers whose turn has come, then continue to read and run what had to stop."""
         transport, pipeline = self._transport, self._pipeline
-        if transport is None or pipeline.phase is Phase.CLOSING:
+        if transport is None or pipeline.phase is CLOSING:
             return
         with self._lock:
             out = pipeline.take_sendable()
             if pipeline.pending:
                 self._queue_up_if_possible()
-            reason = "" if pipeline.phase is Phase.OPEN else pipeline.due_close()
+            reason = "" if pipeline.phase is OPEN else pipeline.due_close()
         if out:
             self._last_active_ns = time.monotonic_ns()
             if len(out) == 1:
@@ -269,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
                 return True
             else:
                 self._queue_up(lane)
-            has_ended = lane is None and pipeline.phase is Phase.HALF_CLOSED
+            has_ended = lane is None and pipeline.phase is HALF_CLOSED
         if has_ended:
             self._thread.wake_for(self)
         if counted and queue is not None:
@@ -293,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _queue_of_next(self, lane: Lane) -> RequestQueue[Connection]:
         """The queue of the next request, which is in that lane and will run on a worker."""
-        if lane is Lane.NETWORK:
+        if lane is _NETWORK:
             lane = self._pipeline.pending[0].lane = Lane.GENERAL
         return self._lanes.queues[lane]
 

@@ -81,7 +81,12 @@ _TRANSITIONS: Final = {
     _P.CLOSING: _after(_P.CLOSING, _P.CLOSING, _P.CLOSING, _P.CLOSING, _P.CLOSED),
     _P.CLOSED: _after(None, None, _P.CLOSED, None, None),
 }
-_RUNNING: Final = (Phase.OPEN, Phase.DRAINING, Phase.HALF_CLOSED)
+# Python 3.11 takes as long to read a member from its Enum as to make two calls: each request reads these.
+OPEN: Final = Phase.OPEN
+HALF_CLOSED: Final = Phase.HALF_CLOSED
+CLOSING: Final = Phase.CLOSING
+CLOSED: Final = Phase.CLOSED
+_RUNNING: Final = (OPEN, Phase.DRAINING, HALF_CLOSED)
 """The phases in which requests run."""
 
 
@@ -108,7 +113,7 @@ class Pipeline:
     def may_read(self) -> bool:
         limits = self._limits
         return (
-            self.phase is Phase.OPEN
+            self.phase is OPEN
             and not self._peer_is_slow
             and len(self._unsent) < limits.max_in_flight
             and self._in_flight_bytes < limits.max_in_flight_bytes
@@ -127,15 +132,12 @@ class Pipeline:
 
         The connection is claimed until `finish` returns None.
         """
-        if self.is_claimed or not self.pending or not self._may_run():
-            return None
-        self.is_claimed = True
-        return self.pending[0].lane
+        return None if self.is_claimed else self._claim_next()
 
     def take(self) -> Request | None:
         """The next request of a claimed connection; None if it was dropped: the connection is closed."""
         request = self.pending.popleft()
-        return None if self.phase is Phase.CLOSED else request
+        return None if self.phase is CLOSED else request
 
     def finish(self, request: Request | None) -> Lane | None:
         """Note that the taken request has run, or continues in another lane.
@@ -144,22 +146,22 @@ class Pipeline:
         """
         if request is not None and request.rest is not None:
             self.pending.appendleft(request)
-        if self.pending and self._may_run():
-            return self.pending[0].lane
-        self.is_claimed = False
-        return None
+        return self._claim_next()
 
-    def _may_run(self) -> bool:
-        """Whether the next pending request may run."""
-        if self.phase is Phase.CLOSED:
-            # It only has to be dropped.
-            return True
-        return (
-            self.phase in _RUNNING
-            and not self._peer_is_slow
-            and self._unsent_bytes <= self._limits.max_unwritten_bytes
-            and len(self._unsent) - len(self.pending) < self._limits.max_in_flight
-        )
+    def _claim_next(self) -> Lane | None:
+        pending = self.pending
+        if not pending:
+            self.is_claimed = False
+        elif self.phase in _RUNNING:
+            self.is_claimed = (
+                not self._peer_is_slow
+                and self._unsent_bytes <= self._limits.max_unwritten_bytes
+                and len(self._unsent) - len(pending) < self._limits.max_in_flight
+            )
+        else:
+            # Requests of a closed connection only have to be dropped.
+            self.is_claimed = self.phase is CLOSED
+        return pending[0].lane if self.is_claimed else None
 
     # Answering
 
@@ -172,7 +174,7 @@ class Pipeline:
         if close_reason:
             request.close_reason = close_reason
             self._move(Event.REFUSE)
-        if self.phase is Phase.CLOSED:
+        if self.phase is CLOSED:
             return False
         request.buffers = buffers
         for buffer in buffers:
@@ -209,11 +211,11 @@ class Pipeline:
     def due_close(self) -> str:
         """Why the connection must be closed now; empty if it must not. Called when nothing is sendable."""
         phase = self.phase
-        if phase is Phase.OPEN:
+        if phase is OPEN:
             return ""
         if phase is Phase.DRAINING:
             return "" if self._unsent else self._close_reason
-        if phase is Phase.HALF_CLOSED:
+        if phase is HALF_CLOSED:
             return "" if self.is_claimed else ENDED
         if phase in (Phase.REFUSING, Phase.ABANDONED):
             reason = self._unsent[0].close_reason
@@ -229,13 +231,13 @@ class Pipeline:
 
     def close(self, reason: str) -> None:
         """The socket is being closed; the first reason is kept."""
-        if self.phase is not Phase.CLOSING:
+        if self.phase is not CLOSING:
             self._move(Event.CLOSE)
             self._close_reason = reason
 
     def lose(self, reason: str) -> str:
         """The socket is gone; returns why: the reason of `close`, or this one."""
-        if self.phase is Phase.CLOSING:
+        if self.phase is CLOSING:
             reason = self._close_reason
         self._move(Event.LOSE)
         self._unsent.clear()
