@@ -135,6 +135,25 @@ class FetchResult(NamedTuple):
     is_urgent: bool
     is_cold: bool = False
 
+    def is_enough(self, params: FetchParams) -> bool:
+        """Whether the fetch is answered without waiting for more records.
+
+        As in Kafka, a partition with more records than the answer may hold counts with its limit: waiting
+        would add nothing from it. (Kafka fills the limit with a part of a batch.) So does a partition whose
+        read ended with a segment.
+        """
+        if self.is_urgent or self.is_cold or self.bytes_read >= params.min_bytes:
+            return True
+        if not self.bytes_read:
+            return False
+        bytes_readable, bytes_left = 0, params.max_bytes
+        for item, _, read, _ in self.outcomes:
+            if read is not None:
+                size = len(read.records)
+                bytes_readable += max(size, min(item.max_bytes, bytes_left)) if read.has_more else size
+                bytes_left -= size
+        return bytes_readable >= params.min_bytes
+
 
 class FetchReader:
     """Reads the partitions of fetches. Before `start`, cold records are read on the caller's thread.
@@ -378,8 +397,7 @@ class DelayedFetch(DelayedOperation):
                 has_more = True
         if not has_more:
             return False
-        result = self._reader.read_all(params, items)
-        return result.is_urgent or result.is_cold or result.bytes_read >= params.min_bytes
+        return self._reader.read_all(params, items).is_enough(params)
 
     def on_complete(self) -> None:
         params = self._params

@@ -304,19 +304,22 @@ class Partition:
                     )
         if not start <= fetch_offset <= end:
             raise self._out_of_range(fetch_offset, start, end)
-        records, is_cold = _EMPTY, False
-        if fetch_offset < bound and (max_bytes > 0 or min_one_batch):
+        records, is_cold, has_more = _EMPTY, False, fetch_offset < bound
+        if has_more and (max_bytes > 0 or min_one_batch):
             try:
-                records = self.log.read(
+                result = self.log.read(
                     fetch_offset,
                     max_bytes,
                     upper_bound_offset=bound,
                     min_one_batch=min_one_batch,
                     may_wait=may_wait,
-                ).records
+                )
+                records, has_more = result.records, result.next_offset < bound
             except NotCached:
                 is_cold = True
-        return PartitionRead(records, high_watermark, last_stable_offset, start, end, bound, None, is_cold)
+        return PartitionRead(
+            records, high_watermark, last_stable_offset, start, end, bound, None, is_cold, has_more
+        )
 
     def _end_for(self, isolation: Isolation, log_end_offset: Offset) -> Offset:
         if isolation is _FOLLOWER:

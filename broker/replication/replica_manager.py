@@ -400,11 +400,8 @@ class ReplicaManager:
         answer: Callable[[FetchResult], None],
     ) -> None:
         watched = source.watched
-        if result.is_cold or result.is_urgent or not watched or params.max_wait_ms <= 0:
+        if not watched or params.max_wait_ms <= 0 or result.is_enough(params):
             self._reader.finish(params, result, answer)
-            return
-        if result.bytes_read >= params.min_bytes:
-            answer(result)
             return
         delayed = DelayedFetch(self._now_ms() + params.max_wait_ms, params, source, self._reader, answer)
         purgatory = self.consumer_purgatory

@@ -43,8 +43,8 @@ class Isolation(Enum):
 class PartitionRead(NamedTuple):
     """The result of reading one partition. ``diverging`` is set instead of records (KIP-595).
 
-    ``end_offset`` is where the reader's isolation ends. ``is_cold``: there are records that could not be read
-    without waiting for the disk.
+    ``end_offset`` is where the reader's isolation ends. ``has_more``: not all records below it were read.
+    ``is_cold``: there are records that could not be read without waiting for the disk.
     """
 
     records: memoryview
@@ -55,6 +55,7 @@ class PartitionRead(NamedTuple):
     end_offset: Offset
     diverging: EpochEnd | None = None
     is_cold: bool = False
+    has_more: bool = False
 
 
 class FollowerProgress(NamedTuple):

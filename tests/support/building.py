@@ -65,9 +65,10 @@ def state(
     isr: Sequence[int] = (1, 2, 3),
     replicas: Sequence[int] = (1, 2, 3),
     partition_epoch: int = 0,
+    index: int = TP.partition,
 ) -> LeaderAndIsrPartition:
     return LeaderAndIsrPartition(
-        partition_index=TP.partition,
+        partition_index=index,
         controller_epoch=1,
         leader=leader,
         leader_epoch=epoch,
@@ -336,15 +337,20 @@ class Managed:
         epoch: int = -1,
         broker_epoch: int = 5,
         max_bytes: int = 1 << 20,
-        partition: TopicPartition = TP,
+        partition_max_bytes: int = 1 << 20,
+        partitions: Sequence[TopicPartition] = (TP,),
     ) -> list[FetchResult]:
-        """A fetch; its answer will be in the list."""
+        """Send a fetch; its answer will be in the list."""
         answers: list[FetchResult] = []
-        item = fetch_item(partition, offset, epoch=epoch, max_bytes=max_bytes)
+        items = [fetch_item(name, offset, epoch=epoch, max_bytes=partition_max_bytes) for name in partitions]
         params = fetch_params(
-            replica, max_wait_ms=max_wait_ms, min_bytes=min_bytes, broker_epoch=broker_epoch
+            replica,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            broker_epoch=broker_epoch,
         )
-        self.manager.fetch(params, FixedItems([item]), answers.append)
+        self.manager.fetch(params, FixedItems(items), answers.append)
         return answers
 
     def pass_time(self, ms: float) -> None:

@@ -51,6 +51,7 @@ def idempotent(producer_id: int, sequence: int) -> int:
 
 class MemoryRead(NamedTuple):
     records: memoryview
+    next_offset: int
 
 
 class MemoryEpochs(EpochCache):
@@ -197,7 +198,7 @@ class MemoryLog:
         end = min(upper_bound_offset, start_offset + count)
         found = self.between(start_offset, end)
         packed = [RECORD.pack(offset, *entry) for offset, entry in enumerate(found, start_offset)]
-        return MemoryRead(memoryview(b"".join(packed)))
+        return MemoryRead(memoryview(b"".join(packed)), start_offset + len(found))
 
     def truncate_to(self, offset: int) -> bool:
         if offset >= self.log_end_offset:

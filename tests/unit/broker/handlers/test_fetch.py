@@ -63,11 +63,22 @@ def test_the_brokers_limit_bounds_a_consumer_but_not_to_nothing(leading: Serving
     catch_up(leading)
     assert batches_of(fetch(leading, 0)) == 1
     assert batches_of(follow(leading, 0)) == 3
+    # A second batch does not fit, so the fetch does not wait for it.
+    assert batches_of(fetch(leading, 0, min_bytes=1 << 20, max_wait_ms=1_000)) == 1
     produce(leading, batch(b"x" * 9_000))
     catch_up(leading)
     # A fetch does not wait for more bytes than the limit.
     connection = fetch(leading, 3, min_bytes=1 << 20, max_wait_ms=1_000)
     assert len(fetched(connection).records) > 9_000
+
+
+def test_a_fetch_that_reads_to_the_end_of_a_segment_does_not_wait(leading: Serving) -> None:
+    produce(leading, batch(b"a"))
+    leading.managed.manager.partition(TP).log.roll(0)
+    produce(leading, batch(b"b"))
+    catch_up(leading)
+    assert batches_of(fetch(leading, 0, min_bytes=1_000, max_wait_ms=1_000)) == 1
+    assert not fetch(leading, 1, min_bytes=1_000, max_wait_ms=1_000).is_answered
 
 
 @pytest.mark.parametrize(("version", "listener"), [(None, EXTERNAL), (11, "INTERNAL")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from barnabas.broker.replication.fetch_wait import FixedItems
@@ -51,9 +53,7 @@ def test_acks_1_and_0_do_not_wait(led: Managed) -> None:
 
 def test_at_the_deadline_the_unsettled_partitions_time_out(led: Managed) -> None:
     other = TopicPartition("topic", 1)
-    alone = state(isr=(1,))
-    alone.partition_index = 1
-    led.tell(alone)
+    led.tell(state(isr=(1,), index=1))
     answers: list[list[object]] = []
     led.manager.append(-1, 500, [(TP, encode(1)), (other, encode(1))], answers.append)
     led.pass_time(499)
@@ -184,6 +184,49 @@ def test_a_fetch_waits_for_the_bytes_it_asks_for(led: Managed) -> None:
     assert [found.bytes_read for found in answers] == [2 * RECORD.size]
 
 
+@pytest.mark.parametrize("replica", [-1, TWO])
+@pytest.mark.parametrize(
+    ("records", "limits", "min_records", "answered"),
+    [
+        pytest.param([5], {"max_bytes": 2.5}, 2.5, [2], id="the request's limit is reached"),
+        pytest.param([1, 4], {"max_bytes": 2.5}, 2.5, [1, 1], id="two partitions reach it"),
+        pytest.param([3, 4], {"max_bytes": 3.5}, 3.5, [3, 0], id="nothing fits for the second partition"),
+        pytest.param([5], {"partition_max_bytes": 2.5}, 2.5, [2], id="the partition's limit is reached"),
+        pytest.param([5], {"max_bytes": 0.5}, 0.5, [1], id="the first batch exceeds the limit"),
+        pytest.param([5, 0], {"partition_max_bytes": 2.5}, 3, None, id="the other partition may fill it"),
+        pytest.param([5, 1], {"partition_max_bytes": 2.5}, 3.5, [2, 1], id="both partitions fill it"),
+        pytest.param([2], {"max_bytes": 2.5}, 2.5, None, id="everything is read"),
+        pytest.param([0], {"max_bytes": 2.5}, 0.5, None, id="there are no records"),
+    ],
+)
+def test_a_fetch_does_not_wait_for_more_than_its_answer_may_hold(
+    led: Managed,
+    replica: int,
+    records: list[int],
+    limits: dict[str, float],
+    min_records: float,
+    answered: list[int] | None,
+) -> None:
+    """As in Kafka. Sizes are in records; an answer holds whole batches of one record."""
+    names = [TopicPartition("topic", index) for index in range(len(records))]
+    for name in names:
+        led.tell(state(isr=(1,), epoch=1, index=name.partition))
+    request: dict[str, Any] = {limit: int(size * RECORD.size) for limit, size in limits.items()}
+    request |= {"min_bytes": int(min_records * RECORD.size), "partitions": names, "replica": replica}
+    parked = led.fetch(0, max_wait_ms=1_000, **request)
+    assert parked == []
+    for name, count in zip(names, records, strict=True):
+        for _ in range(count):
+            led.manager.append(1, 0, [(name, encode(1))], lambda outcomes: None)
+            led.manager.wake_followers()
+    assert len(parked) == (answered is not None)
+    begun = led.fetch(0, max_wait_ms=1_000, **request)
+    if answered is None:
+        assert begun == []
+    else:
+        assert [len(outcome.read.records) // RECORD.size for outcome in begun[0].outcomes] == answered
+
+
 def test_the_deadline_answers_with_the_records_so_far(led: Managed) -> None:
     answers = led.fetch(0, max_wait_ms=300, min_bytes=1_000)
     led.produce(acks=1)
@@ -201,7 +244,7 @@ def test_enough_is_answered_at_once_and_so_is_an_error(led: Managed) -> None:
     (found,) = led.fetch(7, max_wait_ms=1_000)
     assert found.outcomes[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
     assert found.outcomes[0].log_start_offset == 0
-    (found,) = led.fetch(0, max_wait_ms=1_000, partition=TopicPartition("nowhere", 0))
+    (found,) = led.fetch(0, max_wait_ms=1_000, partitions=[TopicPartition("nowhere", 0)])
     assert found.outcomes[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     (found,) = led.fetch(0, max_wait_ms=1_000, epoch=4)
     assert found.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -264,16 +307,14 @@ def test_a_fetch_with_a_used_up_limit_does_not_count_as_waiting(led: Managed) ->
     led.produce(count=2)
     commit(led, 2)
     led.manager.roles.registration_lost("the session has expired")
-    ((outcome,),) = [found.outcomes for found in led.fetch(1, max_bytes=0, max_wait_ms=500)]
+    ((outcome,),) = [found.outcomes for found in led.fetch(1, partition_max_bytes=0, max_wait_ms=500)]
     assert outcome.error is ErrorCode.NONE
 
 
 def test_a_request_limit_is_shared_by_its_partitions_but_the_first_batch_comes_whole(led: Managed) -> None:
     names = [TP, TopicPartition("topic", 1), TopicPartition("topic", 2)]
     for index, name in enumerate(names):
-        alone = state(isr=(1,), epoch=1)
-        alone.partition_index = index
-        led.tell(alone)
+        led.tell(state(isr=(1,), epoch=1, index=index))
         led.manager.append(1, 0, [(name, encode(1, 2, 3))], lambda outcomes: None)
     answers: list[object] = []
     items = FixedItems([fetch_item(name) for name in names])

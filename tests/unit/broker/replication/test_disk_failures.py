@@ -108,7 +108,7 @@ class Broker(Managed):
 
     def read(self, name: TopicPartition, *, follower: int = -1) -> list[FetchResult]:
         """A fetch that may wait."""
-        return self.fetch(0, replica=follower, max_wait_ms=30_000, broker_epoch=-1, partition=name)
+        return self.fetch(0, replica=follower, max_wait_ms=30_000, broker_epoch=-1, partitions=[name])
 
     def error_of(self, name: TopicPartition) -> ErrorCode | None:
         try:
