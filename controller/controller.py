@@ -90,7 +90,7 @@ class Controller:
             on_fatal=on_fatal,
             threads=self._threads,
         )
-        self._thread = make_thread("controller-events", self._run, on_fatal)
+        self._thread = make_thread("controller-events", self._run, on_fatal, log)
 
     @property
     def is_active(self) -> bool:

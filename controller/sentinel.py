@@ -59,7 +59,7 @@ class ControllerSentinel:
         self._gone: ControllerNode | None = None
         self._socket: socket.socket | None = None
         self._is_stopping = False
-        self._thread = make_thread("controller-sentinel", self._run, on_fatal)
+        self._thread = make_thread("controller-sentinel", self._run, on_fatal, log)
 
     def start(self) -> None:
         self._threads.start(self._thread)

@@ -22,7 +22,10 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def make_thread(
-    name: str, run: Callable[[], object], on_fatal: Callable[[BaseException], None]
+    name: str,
+    run: Callable[[], object],
+    on_fatal: Callable[[BaseException], None],
+    log: logging.Logger = logger,
 ) -> threading.Thread:
     """A daemon thread. An exception that ends ``run`` is a bug: it is logged and passed to ``on_fatal``."""
 
@@ -30,7 +33,7 @@ def make_thread(
         try:
             run()
         except BaseException as error:
-            logger.critical("the thread %s died", name, exc_info=True)
+            log.critical("the thread %s died", name, exc_info=True)
             on_fatal(error)
 
     return threading.Thread(target=run_guarded, name=name, daemon=True)
@@ -48,12 +51,14 @@ class LoopThread:
         *,
         on_fatal: Callable[[BaseException], None],
         on_stop: Callable[[], None] = lambda: None,
+        log: logging.Logger = logger,
     ) -> None:
         """``on_stop`` is called on the thread when the loop has ended, before all tasks are cancelled."""
         self.loop = new_event_loop()
         self._on_fatal = on_fatal
         self._on_stop = on_stop
-        self._thread = make_thread(name, self._run, on_fatal)
+        self._logger = log
+        self._thread = make_thread(name, self._run, on_fatal, log)
 
     def start(self) -> None:
         self._thread.start()
@@ -72,7 +77,7 @@ class LoopThread:
             try:
                 function(*arguments)
             except Exception as error:
-                logger.critical("a call on the thread %s failed", self._thread.name, exc_info=True)
+                self._logger.critical("a call on the thread %s failed", self._thread.name, exc_info=True)
                 self._on_fatal(error)
 
         try:
@@ -90,7 +95,7 @@ class LoopThread:
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            logger.critical("a task of the thread %s died", self._thread.name, exc_info=error)
+            self._logger.critical("a task of the thread %s died", self._thread.name, exc_info=error)
             self._on_fatal(error)
 
     def _run(self) -> None:

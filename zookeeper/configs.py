@@ -202,7 +202,7 @@ class ConfigChanges:
         self._must_reload = False
         self._stopping = False
         self._pause_s = 0.0
-        self._thread = make_thread("config-changes", self._run, on_fatal)
+        self._thread = make_thread("config-changes", self._run, on_fatal, log)
         # Here, so that the loss of a session between `load` and `start` is noticed.
         store.session.add_listener(self._session_changed)
 

@@ -143,7 +143,7 @@ class ZooKeeperSession:
             self._make_chroot(hosts, f"/{chroot.strip('/')}")
         self._client.add_listener(self._state_changed)
         self._start_client(self._client)
-        self._thread = make_thread("zookeeper-session", self._deliver, self._on_fatal)
+        self._thread = make_thread("zookeeper-session", self._deliver, self._on_fatal, log)
         self.threads.start(self._thread)
 
     def close(self) -> None:
