@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
@@ -34,7 +33,7 @@ from barnabas.protocol.errors import (
 )
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
 from barnabas.protocol.schema import RequestOf
-from barnabas.protocol.threads import new_event_loop
+from barnabas.protocol.threads import LoopThread
 
 log = logging.getLogger("barnabas.controller")
 
@@ -85,11 +84,13 @@ class ControllerChannels:
         self._links: dict[BrokerId, _BrokerLink] = {}
         self.sequences = itertools.count()
         """Shared by all links, so that a new link to a broker continues the numbers of the former one."""
-        self._loop = new_event_loop()
-        self._ending: asyncio.Task[None] | None = None
-        self._waiting: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run, name=f"controller-channels-{epoch}", daemon=True)
-        self._thread.start()
+        self.thread = LoopThread(
+            f"controller-channels-{epoch}",
+            on_fatal=lambda error: report(ChannelsFailed(epoch, error)),
+            on_stop=self._close_links,
+            log=log,
+        )
+        self.thread.start()
 
     def add_broker(
         self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, *, is_suspected: bool
@@ -98,54 +99,27 @@ class ControllerChannels:
 
         The caller decides whether it is suspect: if term and link disagreed, it would get no requests.
         """
-        self._on_loop(self._add, broker, broker_epoch, endpoint, is_suspected)
+        self.thread.call(self._add, broker, broker_epoch, endpoint, is_suspected)
 
     def remove_broker(self, broker: BrokerId) -> None:
-        self._on_loop(self._remove, broker)
+        self.thread.call(self._remove, broker)
 
     def send(self, broker: BrokerId, batch: BrokerBatch) -> None:
         """Send in the order of the calls; dropped if the broker is not connected."""
-        self._on_loop(self._send, broker, batch)
+        self.thread.call(self._send, broker, batch)
 
     def when_answered(self, done: Callable[[], None]) -> None:
         """Call ``done`` once every reachable broker has answered all batches that were sent so far.
 
         At the latest after `_ANSWERS_TIMEOUT_S`, or when the channels are stopped; on any thread.
         """
-        try:
-            self._loop.call_soon_threadsafe(self._when_answered, done)
-        except RuntimeError:
-            # Closed by a `stop` on another thread.
+        if not self.thread.call(self._when_answered, done):
             done()
 
     def stop(self) -> None:
         """Close all connections and end the thread. Idempotent."""
-        if self._thread.is_alive():
-            self._on_loop(self._shut_down)
-            self._thread.join(_STOP_TIMEOUT_S)
-            if self._thread.is_alive():
-                log.error("the channels' thread did not end within %.0f s", _STOP_TIMEOUT_S)
-
-    def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
-        def run() -> None:
-            try:
-                call(*arguments)
-            except Exception as error:  # noqa: BLE001 - any error ends the term, loudly
-                # The loop would only log it, and a broker would miss a request that it needs.
-                self._report(ChannelsFailed(self._epoch, error))
-
-        try:
-            self._loop.call_soon_threadsafe(run)
-        except RuntimeError:
-            # Closed by a `stop` on another thread.
-            log.debug("channels of epoch %d are stopped", self._epoch)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
+        if not self.thread.stop(_STOP_TIMEOUT_S):
+            log.error("the channels' thread did not end within %.0f s", _STOP_TIMEOUT_S)
 
     def _add(
         self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, is_suspected: bool
@@ -166,12 +140,10 @@ class ControllerChannels:
             link.send(batch)
 
     def _when_answered(self, done: Callable[[], None]) -> None:
-        task = self._loop.create_task(self._wait_for_answers(done))
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
-        task.add_done_callback(self.task_ended)
+        # A callback, because a task that is cancelled before its first step runs no `finally`.
+        self.thread.spawn(self._wait_for_answers()).add_done_callback(lambda _: done())
 
-    async def _wait_for_answers(self, done: Callable[[], None]) -> None:
+    async def _wait_for_answers(self) -> None:
         links = list(self._links.values())
         try:
             async with asyncio.timeout(_ANSWERS_TIMEOUT_S):
@@ -180,25 +152,10 @@ class ControllerChannels:
         except TimeoutError:
             late = ", ".join(str(link) for link in links if not link.idle.is_set())
             log.warning("no answers within %.0f s: %s", _ANSWERS_TIMEOUT_S, late)
-        finally:
-            done()
 
-    def _shut_down(self) -> None:
+    def _close_links(self) -> None:
         for broker in list(self._links):
             self._remove(broker)
-        self._ending = self._loop.create_task(self._end())
-
-    async def _end(self) -> None:
-        current = asyncio.current_task()
-        unfinished = [task for task in asyncio.all_tasks() if task is not current]
-        await asyncio.gather(*unfinished, return_exceptions=True)
-        self._loop.stop()
-
-    def task_ended(self, task: asyncio.Task[None]) -> None:
-        """A link's task ends only by cancellation. Any other end is a bug, and ends the term."""
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            self._report(ChannelsFailed(self._epoch, error))
 
 
 class _BrokerLink:
@@ -243,8 +200,7 @@ class _BrokerLink:
         return f"broker {self._broker} at {self._endpoint}"
 
     def start(self) -> None:
-        self._task = self._owner._loop.create_task(self._serve())
-        self._task.add_done_callback(self._owner.task_ended)
+        self._task = self._owner.thread.spawn(self._serve())
 
     def close(self) -> None:
         if self._task is not None:
@@ -304,7 +260,7 @@ class _BrokerLink:
         if self._resend is None:
             pause_s = self._next_pause_s()
             log.error("everything is sent to %s again in %.1f s: it failed to apply metadata", self, pause_s)
-            self._resend = self._owner._loop.call_later(pause_s, self._report_failed, event)
+            self._resend = self._owner.thread.loop.call_later(pause_s, self._report_failed, event)
 
     def _report_failed(self, event: LinkFailed) -> None:
         self._resend = None

@@ -156,7 +156,7 @@ class LinkFailed(FromChannel, LookAgain):
 class ChannelsFailed(FromChannel):
     """The channels had an unforeseen error outside a single link; end the term."""
 
-    error: Exception
+    error: BaseException
 
 
 @dataclass(frozen=True, slots=True)

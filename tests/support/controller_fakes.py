@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from barnabas.controller.events import Event
+from barnabas.controller.failure_detector import ConnectResult, FailureDetector
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.term import ControllerTerm
 from barnabas.protocol.ids import (
@@ -22,6 +23,7 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
@@ -409,3 +411,35 @@ def state(
         controller_epoch=ControllerEpoch(controller_epoch),
         partition_epoch=version,
     )
+
+
+def leader_and_isr(partition: int, *, epoch: int = 0, is_new: bool = False) -> LeaderAndIsrPartition:
+    """A partition that broker 1 leads, as its only replica."""
+    return LeaderAndIsrPartition(
+        partition_index=partition,
+        controller_epoch=1,
+        leader=1,
+        leader_epoch=epoch,
+        isr=[1],
+        partition_epoch=epoch,
+        replicas=[1],
+        is_new=is_new,
+    )
+
+
+def batch_of(partition: int, **arguments: Any) -> BrokerBatch:
+    """A LeaderAndIsr for a partition of topic t, and an UpdateMetadata."""
+    tp = TopicPartition("t", partition)
+    return BrokerBatch(leader_and_isr={tp: leader_and_isr(partition)}, has_metadata=True, **arguments)
+
+
+class CountingDetector(FailureDetector):
+    """Counts the attempts to connect."""
+
+    attempts = 0
+
+    def attempted(
+        self, broker: BrokerId, broker_epoch: BrokerEpoch, result: ConnectResult, began_s: float | None = None
+    ) -> bool:
+        self.attempts += 1
+        return super().attempted(broker, broker_epoch, result, began_s)

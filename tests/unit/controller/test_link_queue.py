@@ -10,7 +10,6 @@ from barnabas.controller.request_batch import BrokerBatch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
-    LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     StopReplicaPartition,
@@ -19,6 +18,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from tests.support.controller_fakes import batch_of
 
 REGISTRATION = (ControllerEpoch(5), BrokerId(1), BrokerEpoch(77))
 
@@ -34,24 +34,11 @@ def make_queue(*, is_suspected: bool = False) -> LinkQueue:
     return LinkQueue(BrokerId(0), epoch, broker, broker_epoch, sequences, is_suspected=is_suspected)
 
 
-def batch_of(partition: int, *, stops: bool = False) -> BrokerBatch:
-    state = LeaderAndIsrPartition(
-        partition_index=partition,
-        controller_epoch=5,
-        leader=1,
-        leader_epoch=0,
-        isr=[1],
-        partition_epoch=0,
-        replicas=[1],
-    )
-    batch = BrokerBatch(leader_and_isr={TopicPartition("t", partition): state}, has_metadata=True)
-    if stops:
-        batch.stop_replicas[TopicPartition("u", 0)] = StopReplicaPartition(partition_index=0, leader_epoch=1)
-    return batch
+STOP = {TopicPartition("u", 0): StopReplicaPartition(partition_index=0, leader_epoch=1)}
 
 
 def test_requests_go_out_in_order_each_once_the_one_before_is_answered(queue: LinkQueue) -> None:
-    queue.add(batch_of(0, stops=True))
+    queue.add(batch_of(0, stop_replicas=STOP))
     first = queue.first()
     assert isinstance(first, LeaderAndIsrRequest)
     answer = LeaderAndIsrResponse(error_code=0)
@@ -84,8 +71,8 @@ def test_only_waiting_batches_are_merged(queue: LinkQueue) -> None:
     queue.answered(UpdateMetadataResponse(error_code=0))
     merged = queue.first()
     assert isinstance(merged, LeaderAndIsrRequest)
-    told = [state.partition_index for topic in merged.topic_states for state in topic.partition_states]
-    assert told == [1, 2]
+    partitions = [state.partition_index for topic in merged.topic_states for state in topic.partition_states]
+    assert partitions == [1, 2]
 
 
 def test_a_suspected_broker_gets_no_requests_until_it_returns(queue: LinkQueue) -> None:
@@ -117,7 +104,7 @@ def test_after_a_failure_nothing_is_left_to_send(queue: LinkQueue) -> None:
 
 def test_metadata_that_was_not_applied_is_sent_again_with_all_else(queue: LinkQueue) -> None:
     """The rest of the batch still goes out: the broker may have a bug for good."""
-    queue.add(batch_of(0, stops=True))
+    queue.add(batch_of(0, stop_replicas=STOP))
     queue.first()
     queue.answered(LeaderAndIsrResponse(error_code=0))
     queue.first()

@@ -4,32 +4,21 @@ from barnabas.controller.context import Replica
 from barnabas.controller.request_batch import BrokerBatch, RequestBatch
 from barnabas.protocol.ids import BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
-    LeaderAndIsrPartition,
     StopReplicaPartition,
     UpdateMetadataBroker,
     UpdateMetadataPartition,
 )
-from tests.support.controller_fakes import Cluster, state
+from tests.support.controller_fakes import Cluster, leader_and_isr, state
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def leadership(tp: TopicPartition, epoch: int, *, is_new: bool = False) -> BrokerBatch:
-    told = LeaderAndIsrPartition(
-        partition_index=tp.partition,
-        controller_epoch=1,
-        leader=1,
-        leader_epoch=epoch,
-        isr=[1],
-        partition_epoch=epoch,
-        replicas=[1],
-        is_new=is_new,
-    )
-    return BrokerBatch(leader_and_isr={tp: told})
+    return BrokerBatch(leader_and_isr={tp: leader_and_isr(tp.partition, epoch=epoch, is_new=is_new)})
 
 
 def metadata(tp: TopicPartition, epoch: int, *, is_full: bool = False) -> BrokerBatch:
-    told = UpdateMetadataPartition(
+    update = UpdateMetadataPartition(
         partition_index=tp.partition,
         controller_epoch=1,
         leader=1,
@@ -40,7 +29,7 @@ def metadata(tp: TopicPartition, epoch: int, *, is_full: bool = False) -> Broker
     )
     broker = UpdateMetadataBroker(broker_id=epoch, endpoints=[])
     return BrokerBatch(
-        update_metadata={tp: told}, has_metadata=True, is_full_metadata=is_full, metadata_brokers=[broker]
+        update_metadata={tp: update}, has_metadata=True, is_full_metadata=is_full, metadata_brokers=[broker]
     )
 
 
@@ -56,7 +45,7 @@ def test_only_the_last_state_of_a_partition_is_kept() -> None:
     batch = leadership(T0, 1)
     assert batch.merge(leadership(T1, 1))
     assert batch.merge(leadership(T0, 2))
-    assert {tp: told.leader_epoch for tp, told in batch.leader_and_isr.items()} == {T0: 2, T1: 1}
+    assert {tp: state.leader_epoch for tp, state in batch.leader_and_isr.items()} == {T0: 2, T1: 1}
 
 
 def test_a_new_partition_stays_new_when_batches_are_merged() -> None:
@@ -132,7 +121,7 @@ def test_leadership_goes_to_the_named_brokers_and_metadata_to_all() -> None:
     assert set(taken) == {1, 2, 3}
     assert set(taken[BrokerId(1)].leader_and_isr) == {T0}
     assert taken[BrokerId(3)].leader_and_isr == {}
-    assert all(set(one.update_metadata) == {T0} for one in taken.values())
+    assert all(set(other.update_metadata) == {T0} for other in taken.values())
     assert [(b.broker_id, b.port) for b in taken[BrokerId(1)].live_brokers] == [
         (1, 9001),
         (2, 9002),
@@ -145,8 +134,8 @@ def test_metadata_has_the_state_at_the_end_of_the_event() -> None:
     cluster, batch = gathering()
     batch.add_metadata_for_all([T0])
     cluster.term.context.leadership[T0] = state(2, (2,), epoch=9)
-    told = batch.take()[BrokerId(3)].update_metadata[T0]
-    assert (told.leader, told.leader_epoch) == (2, 9)
+    update = batch.take()[BrokerId(3)].update_metadata[T0]
+    assert (update.leader, update.leader_epoch) == (2, 9)
 
 
 def test_a_suspected_or_unknown_broker_gets_no_batch() -> None:
