@@ -26,6 +26,7 @@ from barnabas.broker.coordinators.group_records import OffsetAndMetadata, Offset
 from barnabas.broker.coordinators.group_shard import groups_of
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.cli.demo.group import SESSION_TIMEOUT_MS
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.cluster import Cluster
@@ -256,7 +257,7 @@ async def _commits(cluster: Cluster, name: str, seconds: float, offsets_each: in
 def _loading(folder: Path, records: int) -> float:
     """The seconds from a log with so many committed offsets to the groups that have them."""
     name = TopicPartition("__consumer_offsets", 0)
-    log = Log.open(name, folder / "offsets", log_config(), now_ms=0)
+    log = Log.open(name, LogLoader(folder / "offsets", log_config(), now_ms=0))
     try:
         for first in range(0, records, _RECORDS_PER_BATCH):
             made = (

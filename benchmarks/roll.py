@@ -13,6 +13,7 @@ from typing import Final
 
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import TopicPartition
 from benchmarks.support import Figure, Options, run, tell, temporary_folder
@@ -38,7 +39,7 @@ def _append(log: Log, first: int, end: int, sequence: int) -> None:
 
 def _rolls_ms(folder: Path, producers: int, batches: int) -> list[float]:
     """The milliseconds of each roll. Nothing else asks for the log's lock, so that is how long it is held."""
-    log = Log.open(TopicPartition("topic", 0), folder, log_config(), now_ms=0)
+    log = Log.open(TopicPartition("topic", 0), LogLoader(folder, log_config(), now_ms=0))
     try:
         for sequence in range(batches):
             _append(log, 0, producers, sequence)

@@ -17,7 +17,7 @@ from barnabas.broker.log.batch_scan import Window
 from barnabas.broker.log.file_system import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
+from barnabas.broker.log.storage_errors import StorageError
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
 from barnabas.cli.output import count, field, iso_time, print_json, text
 from barnabas.protocol.errors import ApiError
@@ -78,7 +78,7 @@ def read_batches(path: Path) -> Iterator[DumpedBatch | Damage]:
     while position < size:
         try:
             header = _check_batch(window, position)
-        except (LogDirFailure, StorageCallFailed) as error:
+        except StorageError as error:
             raise error.cause from None
         except ApiError as error:
             at = window.cover(position, HEADER_BYTES)

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.broker.log.storage_errors import StorageError
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.record_batch import (
     HEADER,
     HEADER_BYTES,
@@ -207,6 +208,46 @@ class Window:
     def forget(self) -> None:
         """Read the file again at the next `cover`."""
         self.data = memoryview(b"")
+
+
+class BatchWalk:
+    """Reads a segment from its start, and checks each batch: its CRC, and that it continues the one before.
+
+    The walk ends before the first batch with a fault. A caller that finds another fault in a batch sets it.
+    """
+
+    def __init__(
+        self, file: SegmentFile, base_offset: int, epochs: list[tuple[int, int]] | None = None
+    ) -> None:
+        self.position = 0
+        self.next_offset = base_offset
+        self.fault: ApiError | None = None
+        self.epochs = [] if epochs is None else epochs
+        """Each leader epoch with its first offset; continues the epochs of the segments before."""
+        self._window = Window(file, file.size)
+        self._size = file.size
+
+    def __iter__(self) -> Iterator[BatchHeader]:
+        """The header of each batch, while the batch begins at `position`. Raises StorageError."""
+        while self.position < self._size:
+            try:
+                header = self._window.check_batch(self.position)
+            except StorageError:
+                raise
+            except ApiError as error:
+                self.fault = error
+                return
+            if header.base_offset != self.next_offset:
+                text = f"a batch has offset {header.base_offset}, expected {self.next_offset}"
+                self.fault = api_error(ErrorCode.CORRUPT_MESSAGE, text)
+                return
+            yield header
+            if self.fault is not None:
+                return
+            if not self.epochs or header.partition_leader_epoch > self.epochs[-1][0]:
+                self.epochs.append((header.partition_leader_epoch, header.base_offset))
+            self.next_offset = header.next_offset
+            self.position += header.size_bytes
 
 
 def iter_headers(file: SegmentFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.appending import (
@@ -28,10 +27,8 @@ from barnabas.broker.log.appending import (
     written_before,
 )
 from barnabas.broker.log.checkpoints import LogBounds, write_partition_metadata
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.producer_state import ProducerStates
-from barnabas.broker.log.recovery import OpenedLog, load_producers, open_log_folder
+from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import LogSegments, Segment
 from barnabas.broker.log.segment_reader import ReadResult, TimestampAndOffset
@@ -48,71 +45,34 @@ _FLUSH_ATTEMPTS: Final = 3
 class Log:
     """The log of one partition in one folder; made by `Log.open`."""
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        folder: Path,
-        config: LogConfig,
-        opened: OpenedLog,
-        *,
-        now_ms: int,
-        files: FileSystem,
-    ) -> None:
+    def __init__(self, topic_partition: TopicPartition, loader: LogLoader, loaded: LoadedLog) -> None:
         self.topic_partition = topic_partition
-        self.folder = folder
-        self.config = config
-        self.epoch_cache = opened.epochs
-        self.producers = opened.producers
+        self.folder = loader.folder
+        self.config = loader.config
+        self.epoch_cache = loaded.epochs
+        self.producers = loaded.producers
         """Read and changed under the lock."""
         self.lock = threading.RLock()
         self.on_bounds_lowered: Callable[[Log], None] | None = None
         """Called under the lock, before a truncation, with recovery point or log start already lowered."""
-        self._files = files
-        self.topic_id = opened.topic_id
-        self._snapshots = opened.snapshots
-        self._segments = opened.segments
+        self._files = loader.files
+        self.topic_id = loaded.topic_id
+        self._snapshots = loaded.snapshots
+        self._segments = loaded.segments
         self.bounds = LogBounds(
-            opened.log_start_offset, opened.recovery_point, opened.segments.active.next_offset
+            loaded.log_start_offset, loaded.recovery_point, loaded.segments.active.next_offset
         )
+        self.bounds.promised(recovery_point=loader.recovery_point, start=loader.log_start_offset)
         """The checkpoint writer announces here the offsets that it is about to write."""
-        self._last_flush_ms = now_ms
+        self._last_flush_ms = loader.now_ms
         self._is_folder_durable = False
         """Whether the folder's own name has been forced to disk."""
         self.is_closed = False
 
     @classmethod
-    def open(
-        cls,
-        topic_partition: TopicPartition,
-        folder: Path,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        topic_id: TopicId | None = None,
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
-        is_clean: bool = False,
-        files: FileSystem = FILE_SYSTEM,
-    ) -> Log:
-        """Open a folder's log with recovery, or create log and folder.
-
-        `recovery_point` and `log_start_offset` come from the checkpoints. `is_clean`: the last stop was
-        clean. Raises CorruptLog, LogDirFailure, CheckpointDamaged, or INCONSISTENT_TOPIC_ID if the folder
-        belongs to another topic of the same name.
-        """
-        opened = open_log_folder(
-            folder,
-            config,
-            now_ms=now_ms,
-            topic_id=topic_id,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            is_clean=is_clean,
-            files=files,
-        )
-        log = cls(topic_partition, folder, config, opened, now_ms=now_ms, files=files)
-        log.bounds.promised(recovery_point=recovery_point, start=log_start_offset)
-        return log
+    def open(cls, topic_partition: TopicPartition, loader: LogLoader) -> Log:
+        """Open or create the log. Raises as `LogLoader.load`."""
+        return cls(topic_partition, loader, loader.load())
 
     def __repr__(self) -> str:
         return f"<Log {self.topic_partition} {self.bounds.start}..{self.bounds.end}>"

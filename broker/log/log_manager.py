@@ -18,6 +18,7 @@ from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, deleted_nam
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog, close_all, for_each
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
     CorruptLog,
@@ -25,6 +26,7 @@ from barnabas.broker.log.storage_errors import (
     LogGone,
     Operation,
     StorageCallFailed,
+    StorageError,
     Verdict,
     storage_error,
     verdict,
@@ -165,8 +167,7 @@ class LogManager:
                 folder = log_dir.path / str(topic_partition)
                 log_start_offset = self.strays.start_of(topic_partition, folder)
                 log_dir.forget(topic_partition)
-                log = Log.open(
-                    topic_partition,
+                loader = LogLoader(
                     folder,
                     self._config_of(topic_partition.topic),
                     now_ms=now_ms,
@@ -175,6 +176,7 @@ class LogManager:
                     is_clean=True,
                     files=self._files,
                 )
+                log = Log.open(topic_partition, loader)
             except LogDirFailure as failure:
                 # The dir may hold files of it, so it must not be created in another dir.
                 self.offline_partitions[topic_partition] = failure
@@ -192,7 +194,7 @@ class LogManager:
     def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> Path | None:
         """Set a partition's log aside, see `stray_logs`; returns its folder, or None if there is no log.
 
-        Raises LogDirFailure or StorageCallFailed; the partition is offline then.
+        Raises StorageError; the partition is offline then.
         """
         with self._lock:
             log = self._logs.pop(topic_partition, None)
@@ -201,7 +203,7 @@ class LogManager:
             self._dirs[log.folder.parent].log_count -= 1
         try:
             return self.strays.add(log, now_ms)
-        except (LogDirFailure, StorageCallFailed) as failure:
+        except StorageError as failure:
             with self._lock:
                 self.offline_partitions[topic_partition] = failure
             raise
@@ -401,8 +403,7 @@ class LogManager:
     def _load_log(self, now_ms: int, scanned: ScannedLog) -> None:
         key, folder = scanned.key, scanned.folder
         try:
-            log = Log.open(
-                key,
+            loader = LogLoader(
                 folder,
                 self._config_of(key.topic),
                 now_ms=now_ms,
@@ -411,6 +412,7 @@ class LogManager:
                 is_clean=scanned.is_clean,
                 files=self._files,
             )
+            log = Log.open(key, loader)
             with self._lock:
                 other = self._folder_of(key)
                 if other not in (None, folder):
@@ -433,7 +435,7 @@ class LogManager:
                     self._unopened.pop(key, None)
 
     def _retry_opening(self, key: TopicPartition, now_ms: int) -> Log | None:
-        """Open a log that could not be opened at start. Raises StorageCallFailed or LogDirFailure."""
+        """Open a log that could not be opened at start. Raises StorageError."""
         scanned = self._unopened.get(key)
         if scanned is None or scanned.folder.parent in self.offline_dirs:
             return None

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from barnabas.broker.log.batch_scan import Window, iter_headers
+from barnabas.broker.log.batch_scan import BatchWalk, iter_headers
 from barnabas.broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.file_system import (
+    FILE_SYSTEM,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -36,86 +38,145 @@ from barnabas.broker.log.segment import LogSegments, Segment
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
     CorruptLog,
-    LogDirFailure,
     Operation,
-    StorageCallFailed,
+    StorageError,
     disk_work,
 )
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, TopicId
-from barnabas.protocol.record_batch import BatchHeader
 
 logger = logging.getLogger(__name__)
 
 
-class Recovered(NamedTuple):
-    """The segments of a log, oldest first (empty for a new log), its epochs, and its snapshots on disk."""
+class LoadedLog(NamedTuple):
+    """The parts of a log, consistent with each other."""
 
-    segments: list[Segment]
+    segments: LogSegments
+    """At least one."""
     epochs: EpochCache
     snapshots: ProducerSnapshots
+    producers: ProducerStates
+    topic_id: TopicId | None
+    log_start_offset: int
+    recovery_point: int
 
 
-class _Walk(NamedTuple):
-    """The sound part of a segment: bytes, next offset, and the fault that ends it, if any."""
+@dataclass(frozen=True, slots=True)
+class LogLoader:
+    """Opens the log in a folder, or creates it; the two offsets are from the checkpoints."""
 
-    size: int
-    next_offset: int
-    fault: ApiError | None
-    epochs: list[tuple[int, int]]
+    folder: Path
+    config: LogConfig
+    _: KW_ONLY
+    now_ms: int
+    topic_id: TopicId | None = None
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    is_clean: bool = False
+    """Whether the last stop was clean."""
+    files: FileSystem = FILE_SYSTEM
 
+    def load(self) -> LoadedLog:
+        """Raises CorruptLog (damage below the recovery point), LogDirFailure, CheckpointDamaged, or
+        INCONSISTENT_TOPIC_ID if the folder belongs to another topic of the same name.
+        """
+        folder, files, log_start_offset = self.folder, self.files, self.log_start_offset
+        with disk_work(folder):
+            files.mkdir(folder)
+        stored_id = read_partition_metadata(folder)
+        if self.topic_id is not None and stored_id not in (None, self.topic_id):
+            raise api_error(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"{folder} belongs to topic id {stored_id}, not {self.topic_id}",
+            )
+        kept, epochs, snapshots = self._recover()
+        if kept and kept[-1].next_offset < log_start_offset:
+            self._remove_deleted(kept, epochs, snapshots)
+            kept = []
+        if not kept:
+            kept = [Segment.create(folder, log_start_offset, self.now_ms, self.config, files)]
+            if log_start_offset:
+                # A recovery point at that offset must never be on disk without the segment.
+                with disk_work(folder):
+                    files.fsync(folder)
+        if self.topic_id is not None and stored_id is None:
+            # Forces the folder to disk, which also covers the name of a first segment.
+            write_partition_metadata(folder, self.topic_id, files)
+        segments = LogSegments.of(kept)
+        start, end = max(log_start_offset, segments.bases[0]), segments.active.next_offset
+        epochs.truncate_from_start(start)
+        producers = ProducerStates()
+        # A clean stop leaves a snapshot; a version without snapshots wrote a log without one.
+        if snapshots.offsets or not self.is_clean:
+            producers = load_producers(snapshots, segments, self.now_ms)
+        recovery_point = end if self.is_clean else min(self.recovery_point, end)
+        return LoadedLog(
+            segments, epochs, snapshots, producers, stored_id or self.topic_id, start, recovery_point
+        )
 
-def recover_log(
-    folder: Path,
-    config: LogConfig,
-    *,
-    recovery_point: int,
-    log_start_offset: int,
-    is_clean: bool,
-    now_ms: int,
-    files: FileSystem,
-) -> Recovered:
-    """Open the segments of a partition's folder; after an unclean stop, remove segments below the log start.
+    def _recover(self) -> tuple[list[Segment], EpochCache, ProducerSnapshots]:
+        """The segments, oldest first (empty for a new log), the epochs, and the snapshots on disk.
 
-    The recovery point counts only above the log start, because records below it were deleted. Raises
-    CorruptLog (damage below the recovery point) or LogDirFailure.
-    """
-    if recovery_point <= log_start_offset:
-        recovery_point = 0
-    with disk_work(folder, Operation.READ):
-        listed, snapshots = _list_files(folder, files)
-    bases = [base for base, _ in listed]
-    segments: list[Segment] = []
-    for index, (base, size) in enumerate(listed):
-        next_offset = bases[index + 1] if index + 1 < len(bases) else base
-        segments.append(Segment(folder, base, size, next_offset, now_ms, config, files))
-    while not is_clean and len(segments) > 1 and segments[1].base_offset <= log_start_offset:
-        # The stop may have interrupted a removal of segments.
-        segments.pop(0).remove()
-    epochs = _load_epochs(folder, files)
-    kept, scanned = _recover_segments(segments, recovery_point, is_clean, epochs)
-    end = kept[-1].next_offset if kept else 0
-    if end < recovery_point:
-        raise CorruptLog(folder, 0, end, recovery_point, "the log ends before it; segment files are missing")
-    if epochs is None or (
-        kept and (not is_clean or not epochs.entries) and _miss_first_epochs(epochs, kept, log_start_offset)
-    ):
-        logger.info("%s: the leader epochs are read from all batches", folder)
-        epochs = epochs or EpochCache(folder, files)
-        # Read the epochs from the headers of all batches; recovery may have skipped some segments.
-        scanned = [start for segment in kept for start in _epoch_starts(segment)]
-    epochs.correct(scanned, end if kept else None)
-    if is_clean:
-        epochs.sync_state.note_synced()
-        snapshots.note_synced()
-    snapshots.remove_above(end)
-    if snapshots.has_removed or len(kept) < len(segments):
-        with disk_work(folder, Operation.SYNC):
-            # As in `_cut`: otherwise a power cut might bring these files back.
-            files.fsync(folder)
-        snapshots.has_removed = False
-    snapshots.remove_strays(segment.base_offset for segment in kept)
-    return Recovered(kept, epochs, snapshots)
+        After an unclean stop, segments below the log start are removed.
+        """
+        folder, files = self.folder, self.files
+        # Records below the log start were deleted.
+        recovery_point = self.recovery_point if self.recovery_point > self.log_start_offset else 0
+        with disk_work(folder, Operation.READ):
+            listed, snapshots = _list_files(folder, files)
+        bases = [base for base, _ in listed]
+        segments: list[Segment] = []
+        for index, (base, size) in enumerate(listed):
+            next_offset = bases[index + 1] if index + 1 < len(bases) else base
+            segments.append(Segment(folder, base, size, next_offset, self.now_ms, self.config, files))
+        while not self.is_clean and len(segments) > 1 and segments[1].base_offset <= self.log_start_offset:
+            # The stop may have interrupted a removal of segments.
+            segments.pop(0).remove()
+        epochs = _load_epochs(folder, files)
+        kept, scanned = _recover_segments(segments, recovery_point, self.is_clean, epochs)
+        end = kept[-1].next_offset if kept else 0
+        if end < recovery_point:
+            reason = "the log ends before it; segment files are missing"
+            raise CorruptLog(folder, 0, end, recovery_point, reason)
+        if epochs is None or (
+            kept
+            and (not self.is_clean or not epochs.entries)
+            and _miss_first_epochs(epochs, kept, self.log_start_offset)
+        ):
+            logger.info("%s: the leader epochs are read from all batches", folder)
+            epochs = epochs or EpochCache(folder, files)
+            # Read the epochs from the headers of all batches; recovery may have skipped some segments.
+            scanned = [start for segment in kept for start in _epoch_starts(segment)]
+        epochs.correct(scanned, end if kept else None)
+        if self.is_clean:
+            epochs.sync_state.note_synced()
+            snapshots.note_synced()
+        snapshots.remove_above(end)
+        if snapshots.has_removed or len(kept) < len(segments):
+            with disk_work(folder, Operation.SYNC):
+                # As in `_cut`: otherwise a power cut might bring these files back.
+                files.fsync(folder)
+            snapshots.has_removed = False
+        snapshots.remove_strays(segment.base_offset for segment in kept)
+        return kept, epochs, snapshots
+
+    def _remove_deleted(
+        self, segments: Sequence[Segment], epochs: EpochCache, snapshots: ProducerSnapshots
+    ) -> None:
+        """Remove all files of a log that ends before its start: its records were deleted on purpose.
+
+        Raises CheckpointDamaged after a clean stop: that leaves the start within the log, so a file is
+        damaged.
+        """
+        if self.is_clean:
+            raise CheckpointDamaged(
+                f"{self.folder}: the log ends at offset {segments[-1].next_offset}, "
+                f"its checkpoint has the start {self.log_start_offset}"
+            )
+        for segment in segments:
+            segment.remove()
+        epochs.clear()
+        snapshots.remove_above(-1)
 
 
 def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: int) -> ProducerStates:
@@ -156,7 +217,7 @@ def _recover_segments(
         fault = _fault_of(segment, walk, following)
         if fault is not None and (is_clean or walk.next_offset < recovery_point):
             safe = None if is_clean else recovery_point
-            raise CorruptLog(segment.file.path, walk.size, walk.next_offset, safe, str(fault)) from fault
+            raise CorruptLog(segment.file.path, walk.position, walk.next_offset, safe, str(fault)) from fault
         _cut(segment, walk, segments[index + 1 :], fault)
         kept.append(segment)
         scanned += walk.epochs
@@ -167,13 +228,13 @@ def _recover_segments(
     return kept, scanned
 
 
-def _fault_of(segment: Segment, walk: _Walk, following: int | None) -> ApiError | None:
+def _fault_of(segment: Segment, walk: BatchWalk, following: int | None) -> ApiError | None:
     """The fault at the end of a walk, or the gap before the next segment."""
     if following is None:
         return walk.fault
     if walk.next_offset == following:
         # The file was cut to its size when the segment was sealed, but the cut did not survive a power cut.
-        is_whole = walk.fault is None or segment.file.is_unused_from(walk.size)
+        is_whole = walk.fault is None or segment.file.is_unused_from(walk.position)
         return None if is_whole else walk.fault
     return walk.fault or api_error(
         ErrorCode.CORRUPT_MESSAGE,
@@ -203,7 +264,7 @@ def _open_clean(segment: Segment, *, is_last: bool) -> bool:
             return False
         try:
             segment.load_tail(segment.base_offset)
-        except (LogDirFailure, StorageCallFailed):
+        except StorageError:
             raise
         except ApiError as error:
             logger.warning("%s: the tail is not sound: %s", segment.file.path, error)
@@ -212,58 +273,30 @@ def _open_clean(segment: Segment, *, is_last: bool) -> bool:
     return True
 
 
-def _walk(segment: Segment, recovery_point: int, known_epochs: EpochCache | None) -> _Walk:
-    """Read a segment batch by batch, check every batch, and rebuild its indexes in memory."""
-    segment.start_rebuild()
-    size = segment.size
-    window = Window(segment.file, size)
-    position = 0
-    next_offset = segment.base_offset
-    epochs: list[tuple[int, int]] = []
-    while position < size:
-        try:
-            header = window.check_batch(position)
-        except (LogDirFailure, StorageCallFailed):
-            raise
-        except ApiError as error:
-            return _Walk(position, next_offset, error, epochs)
-        is_safe = next_offset < recovery_point
-        fault = _misfit(header, next_offset, known_epochs if is_safe else None)
-        if fault is not None:
-            return _Walk(position, next_offset, fault, epochs)
-        segment.note(header, position)
-        if not epochs or header.partition_leader_epoch > epochs[-1][0]:
-            epochs.append((header.partition_leader_epoch, header.base_offset))
-        next_offset = header.next_offset
-        position += header.size_bytes
-    return _Walk(position, next_offset, None, epochs)
+def _walk(segment: Segment, recovery_point: int, epochs: EpochCache | None) -> BatchWalk:
+    """Read a segment batch by batch, check every batch, and rebuild its indexes in memory.
 
-
-def _misfit(header: BatchHeader, next_offset: int, known_epochs: EpochCache | None) -> ApiError | None:
-    """The reason why a whole batch does not belong at an offset, if any.
-
-    The epochs are passed only below the recovery point. Their checkpoint is written before the recovery
+    The epochs are compared only below the recovery point. Their checkpoint is written before the recovery
     point, so above that point it may be older than the batches.
     """
-    if header.base_offset != next_offset:
-        return api_error(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"a batch has offset {header.base_offset}, expected {next_offset}",
-        )
-    expected = NO_LEADER_EPOCH if known_epochs is None else known_epochs.epoch_at(next_offset)
-    if expected not in (header.partition_leader_epoch, NO_LEADER_EPOCH):
-        return api_error(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"a batch of leader epoch {header.partition_leader_epoch}, where the checkpoint has {expected}",
-        )
-    return None
+    segment.start_rebuild()
+    walk = BatchWalk(segment.file, segment.base_offset)
+    for header in walk:
+        if epochs is not None and walk.next_offset < recovery_point:
+            expected, epoch = epochs.epoch_at(walk.next_offset), header.partition_leader_epoch
+            if expected not in (epoch, NO_LEADER_EPOCH):
+                text = f"a batch of leader epoch {epoch}, where the checkpoint has {expected}"
+                walk.fault = api_error(ErrorCode.CORRUPT_MESSAGE, text)
+                continue
+        segment.note(header, walk.position)
+    return walk
 
 
-def _cut(segment: Segment, walk: _Walk, later: Sequence[Segment], fault: ApiError | None) -> None:
+def _cut(segment: Segment, walk: BatchWalk, later: Sequence[Segment], fault: ApiError | None) -> None:
     """Truncate the log where the walk ended; after a fault, drop all later segments."""
     path, size = segment.file.path, segment.size
-    is_unused = not later and segment.file.is_unused_from(walk.size)
-    segment.finish_rebuild(walk.size, walk.next_offset)
+    is_unused = not later and segment.file.is_unused_from(walk.position)
+    segment.finish_rebuild(walk.position, walk.next_offset)
     if fault is None:
         return
     if is_unused:
@@ -272,15 +305,15 @@ def _cut(segment: Segment, walk: _Walk, later: Sequence[Segment], fault: ApiErro
             "%s: whole up to its last record, offset %d; truncated %d unused bytes after it",
             path,
             walk.next_offset - 1,
-            size - walk.size,
+            size - walk.position,
         )
         return
     logger.warning(
         "%s: cut at byte %d, offset %d (%d bytes and %d later segments dropped): %s",
         path,
-        walk.size,
+        walk.position,
         walk.next_offset,
-        size - walk.size,
+        size - walk.position,
         len(later),
         fault,
     )
@@ -338,99 +371,3 @@ def _list_files(folder: Path, files: FileSystem) -> tuple[list[tuple[int, int]],
         if is_orphan or path.suffix == TEMPORARY_SUFFIX:
             files.unlink(path)
     return sorted(bases.items()), ProducerSnapshots(folder, snapshots, files)
-
-
-class OpenedLog(NamedTuple):
-    """The parts of a log, consistent with each other."""
-
-    segments: LogSegments
-    """At least one."""
-    epochs: EpochCache
-    snapshots: ProducerSnapshots
-    producers: ProducerStates
-    topic_id: TopicId | None
-    log_start_offset: int
-    recovery_point: int
-
-
-def open_log_folder(
-    folder: Path,
-    config: LogConfig,
-    *,
-    now_ms: int,
-    topic_id: TopicId | None,
-    recovery_point: int,
-    log_start_offset: int,
-    is_clean: bool,
-    files: FileSystem,
-) -> OpenedLog:
-    """Open a folder's log with recovery, or create log and folder; see `Log.open`."""
-    with disk_work(folder):
-        files.mkdir(folder)
-    stored_id = read_partition_metadata(folder)
-    if topic_id is not None and stored_id not in (None, topic_id):
-        raise api_error(
-            ErrorCode.INCONSISTENT_TOPIC_ID, f"{folder} belongs to topic id {stored_id}, not {topic_id}"
-        )
-    kept, epochs, snapshots = recover_log(
-        folder,
-        config,
-        recovery_point=recovery_point,
-        log_start_offset=log_start_offset,
-        is_clean=is_clean,
-        now_ms=now_ms,
-        files=files,
-    )
-    if kept and kept[-1].next_offset < log_start_offset:
-        _remove_deleted(kept, epochs, snapshots, folder, log_start_offset, is_clean=is_clean)
-        kept = []
-    if not kept:
-        kept = [Segment.create(folder, log_start_offset, now_ms, config, files)]
-        if log_start_offset:
-            # A recovery point at that offset must never be on disk without the segment.
-            with disk_work(folder):
-                files.fsync(folder)
-    if topic_id is not None and stored_id is None:
-        # Forces the folder to disk, which also covers the name of a first segment.
-        write_partition_metadata(folder, topic_id, files)
-    segments = LogSegments.of(kept)
-    start = max(log_start_offset, segments.bases[0])
-    epochs.truncate_from_start(start)
-    end = segments.active.next_offset
-    producers = ProducerStates()
-    # A clean stop leaves a snapshot; a version without snapshots wrote a log without one.
-    if snapshots.offsets or not is_clean:
-        producers = load_producers(snapshots, segments, now_ms)
-    return OpenedLog(
-        segments,
-        epochs,
-        snapshots,
-        producers,
-        stored_id or topic_id,
-        start,
-        end if is_clean else min(recovery_point, end),
-    )
-
-
-def _remove_deleted(
-    segments: Sequence[Segment],
-    epochs: EpochCache,
-    snapshots: ProducerSnapshots,
-    folder: Path,
-    log_start_offset: int,
-    *,
-    is_clean: bool,
-) -> None:
-    """Remove all files of a log that ends before its start: its records were deleted on purpose.
-
-    Raises CheckpointDamaged after a clean stop: that leaves the start within the log, so a file is damaged.
-    """
-    if is_clean:
-        raise CheckpointDamaged(
-            f"{folder}: the log ends at offset {segments[-1].next_offset}, "
-            f"its checkpoint has the start {log_start_offset}"
-        )
-    for segment in segments:
-        segment.remove()
-    epochs.clear()
-    snapshots.remove_above(-1)

@@ -71,31 +71,30 @@ def verdict(error_number: int | None, operation: Operation, *, is_log_there: boo
     return Verdict.DISK_BROKEN
 
 
-class LogDirFailure(ApiError):
+class StorageError(ApiError):
+    """An operation on a file failed; it says nothing about the content of the log."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.KAFKA_STORAGE_ERROR
+    retriable = True
+    _note: ClassVar = ""
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        super().__init__(f"{path}: {cause.strerror or cause}{self._note}")
+        self.path = path
+        self.cause = cause
+
+
+class LogDirFailure(StorageError):
     """The disk of a log dir failed (full, read-only, I/O error).
 
     Acknowledged records are not affected; the caller takes the log dir offline.
     """
 
-    code: ClassVar[ErrorCode] = ErrorCode.KAFKA_STORAGE_ERROR
-    retriable = True
 
-    def __init__(self, path: Path, cause: OSError) -> None:
-        super().__init__(f"{path}: {cause.strerror or cause}")
-        self.path = path
-        self.cause = cause
-
-
-class StorageCallFailed(ApiError):
+class StorageCallFailed(StorageError):
     """A call failed for lack of descriptors or memory; disk and log are sound, and a retry may succeed."""
 
-    code: ClassVar[ErrorCode] = ErrorCode.KAFKA_STORAGE_ERROR
-    retriable = True
-
-    def __init__(self, path: Path, cause: OSError) -> None:
-        super().__init__(f"{path}: {cause.strerror or cause}; the disk is intact")
-        self.path = path
-        self.cause = cause
+    _note = "; the disk is intact"
 
 
 class LogGone(ApiError):

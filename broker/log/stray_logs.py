@@ -77,7 +77,7 @@ class StrayLogs:
         return True
 
     def add(self, log: Log, now_ms: int) -> Path:
-        """Close a log and rename its folder; returns the new one. Raises LogDirFailure, StorageCallFailed."""
+        """Close a log and rename its folder; returns the new one. Raises StorageError."""
         log.close(now_ms)
         # A reader that still holds it must not mistake the folder of a new log of that name for its own.
         log.abandon()
@@ -94,7 +94,7 @@ class StrayLogs:
     def take_up(self, partition: TopicPartition, topic_id: TopicId | None) -> None:
         """Rename the stray of that very topic, if there is one, back to the folder of its partition.
 
-        `start_of` returns its log start. Raises LogDirFailure or StorageCallFailed; the caller may retry.
+        `start_of` returns its log start. Raises StorageError; the caller may retry.
         """
         with self._lock:
             stray = self._find(partition, topic_id)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.broker.log.batch_scan import Window
+from barnabas.broker.log.batch_scan import BatchWalk
 from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.file_system import (
@@ -30,10 +30,9 @@ from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log_dir import LogDir, ScannedLog
 from barnabas.broker.log.producer_snapshot import decode_snapshot
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure, StorageCallFailed
-from barnabas.protocol.errors import ApiError
+from barnabas.broker.log.storage_errors import CheckpointDamaged
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import BatchHeader
 
 _NO_EPOCH: Final = -1
 
@@ -100,17 +99,16 @@ def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
         if base != end and is_followed and not _is_before_start(base, end, log):
             reason = f"it begins at offset {base}, the segment before ends at {end}"
             findings.append(_finding(log, segments[base], reason, 0, end))
-        walk = _Walk(segments[base], base, epochs)
-        walk.run(progress)
-        if walk.fault is not None:
-            is_tail = base == bases[-1] and walk.is_zero_tail
-            if not is_tail:
-                findings.append(_finding(log, segments[base], walk.fault, walk.position, walk.next_offset))
-            elif log.is_clean or walk.next_offset < log.recovery_point:
-                reason = "zeros follow the last batch"
-                findings.append(_finding(log, segments[base], reason, walk.position, walk.next_offset))
-        else:
-            findings += walk.check_indexes()
+        check = _SegmentCheck(segments[base], base, epochs)
+        check.run(progress)
+        walk = check.walk
+        if walk.fault is None:
+            findings += check.check_indexes()
+        elif not (base == bases[-1] and check.is_zero_tail):
+            findings.append(_finding(log, segments[base], str(walk.fault), walk.position, walk.next_offset))
+        elif log.is_clean or walk.next_offset < log.recovery_point:
+            reason = "zeros follow the last batch"
+            findings.append(_finding(log, segments[base], reason, walk.position, walk.next_offset))
         end, is_followed = walk.next_offset, walk.fault is None
     if end < log.recovery_point and not any(finding.is_damage for finding in findings):
         reason = f"the log ends at offset {end}, its recovery point is {log.recovery_point}"
@@ -156,17 +154,14 @@ def _segments(folder: Path) -> dict[int, Path]:
     return {base: path for base, path in paths.items() if base is not None}
 
 
-class _Walk:
+class _SegmentCheck:
     """Reads all batches of a segment, and compares the index entries with them."""
 
     def __init__(self, path: Path, base_offset: int, epochs: list[tuple[int, int]]) -> None:
-        self.position = 0
-        self.next_offset = base_offset
-        self.fault: str | None = None
+        self._file = SegmentFile(path, path.stat().st_size)
+        self.walk = BatchWalk(self._file, base_offset, epochs)
         self.is_zero_tail = False
-        self._path = path
         self._base_offset = base_offset
-        self._epochs = epochs
         self._max_timestamp = -1
         self._index = _entries(path, base_offset, OFFSET_INDEX_SUFFIX, OffsetIndex.entry)
         self._times = _entries(path, base_offset, TIME_INDEX_SUFFIX, TimeIndex.entry)
@@ -174,62 +169,33 @@ class _Walk:
 
     def run(self, progress: Progress) -> None:
         """Read until the end or the first fault."""
-        size = self._path.stat().st_size
-        window = Window(SegmentFile(self._path, size), size)
+        walk = self.walk
         try:
-            while self.position < size and self.fault is None:
-                self._step(window, size, progress)
-        except (ApiError, OSError) as error:
-            self.fault = str(error)
-        progress(size - self.position)
-
-    def _step(self, window: Window, size: int, progress: Progress) -> None:
-        try:
-            header = window.check_batch(self.position)
-        except (LogDirFailure, StorageCallFailed):
-            raise
+            for header in walk:
+                newest = walk.epochs[-1][0] if walk.epochs else _NO_EPOCH
+                if header.partition_leader_epoch < newest:
+                    text = f"a batch of leader epoch {header.partition_leader_epoch} after one of {newest}"
+                    walk.fault = api_error(ErrorCode.CORRUPT_MESSAGE, text)
+                    continue
+                if self._unseen.get(walk.position) == header.last_offset - self._base_offset:
+                    del self._unseen[walk.position]
+                self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
+                progress(header.size_bytes)
+            self.is_zero_tail = walk.fault is not None and self._file.is_unused_from(walk.position)
         except ApiError as error:
-            self.fault = str(error)
-            self.is_zero_tail = self._only_zeros(window, size)
-            return
-        if header.base_offset != self.next_offset:
-            self.fault = f"a batch has offset {header.base_offset}, expected {self.next_offset}"
-            return
-        newest = self._epochs[-1][0] if self._epochs else _NO_EPOCH
-        if header.partition_leader_epoch < newest:
-            self.fault = f"a batch of leader epoch {header.partition_leader_epoch} after one of {newest}"
-            return
-        self._take(header, newest)
-        progress(header.size_bytes)
-
-    def _take(self, header: BatchHeader, newest: int) -> None:
-        if header.partition_leader_epoch > newest:
-            self._epochs.append((header.partition_leader_epoch, header.base_offset))
-        if self._unseen.get(self.position) == header.last_offset - self._base_offset:
-            del self._unseen[self.position]
-        self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
-        self.next_offset = header.next_offset
-        self.position += header.size_bytes
-
-    def _only_zeros(self, window: Window, size: int) -> bool:
-        position = self.position
-        while position < size:
-            at = window.cover(position, 1)
-            if any(window.data[at:]):
-                return False
-            position += len(window.data) - at
-        return True
+            walk.fault = error
+        progress(self._file.size - walk.position)
 
     def check_indexes(self) -> Iterator[Finding]:
         """Entries that name no batch, or are out of order. Only a segment without a fault can be checked."""
-        index = self._path.with_suffix(OFFSET_INDEX_SUFFIX)
+        index = self._file.path.with_suffix(OFFSET_INDEX_SUFFIX)
         if self._index is None:
             yield Finding(index, "its length is not a multiple of 8", is_damage=False)
         for position, offset in self._unseen.items():
             offset += self._base_offset
             yield Finding(index, f"an entry names a missing batch: offset {offset} at {position}")
             break
-        times = self._path.with_suffix(TIME_INDEX_SUFFIX)
+        times = self._file.path.with_suffix(TIME_INDEX_SUFFIX)
         if self._times is None:
             yield Finding(times, "its length is not a multiple of 12", is_damage=False)
         for before, after in pairwise(self._times or ()):
@@ -237,7 +203,7 @@ class _Walk:
                 yield Finding(times, f"the entry {after} does not rise above {before}")
                 break
         for timestamp, offset in self._times or ():
-            if timestamp > self._max_timestamp or offset + self._base_offset >= self.next_offset:
+            if timestamp > self._max_timestamp or offset + self._base_offset >= self.walk.next_offset:
                 offset += self._base_offset
                 yield Finding(times, f"an entry names no batch: time {timestamp}, offset {offset}")
                 break

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import find_java
 from barnabas.protocol.ids import TopicPartition
@@ -38,7 +39,7 @@ def dump(tool: list[str], *files: Path) -> str:
 @pytest.mark.timeout(300)
 def test_kafka_reads_segments_indexes_and_snapshots(dump_tool: list[str], tmp_path: Path) -> None:
     config = log_config(segment_bytes=2_000, index_interval_bytes=100)
-    log = Log.open(TopicPartition("t", 0), tmp_path / "t-0", config, now_ms=0)
+    log = Log.open(TopicPartition("t", 0), LogLoader(tmp_path / "t-0", config, now_ms=0))
     for sequence in range(0, 60, 2):
         append_batches(log, produced(sequence, 2, producer_id=4711, epoch=3, timestamp_ms=1_000), 5)
     log.close(0)

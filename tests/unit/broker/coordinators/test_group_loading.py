@@ -21,6 +21,7 @@ from barnabas.broker.coordinators.group_records import (
 from barnabas.broker.coordinators.group_shard import MAX_REPORTED, LoadedGroup, groups_of
 from barnabas.broker.coordinators.offsets import LoadedOffset
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -35,7 +36,7 @@ STORED = GroupMetadataValue(protocol_type="consumer", generation=3, current_stat
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     """A log of small segments."""
-    log = Log.open(PARTITION, tmp_path / "offsets-0", log_config(segment_bytes=2_000), now_ms=0)
+    log = Log.open(PARTITION, LogLoader(tmp_path / "offsets-0", log_config(segment_bytes=2_000), now_ms=0))
     yield log
     log.abandon()
 

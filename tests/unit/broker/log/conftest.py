@@ -11,6 +11,7 @@ import pytest
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from tests.support.defaults import log_config
 from tests.support.logs import OpenLog
@@ -23,7 +24,8 @@ def open_log(tmp_path: Path) -> Iterator[OpenLog]:
 
     def open_it(config: LogConfig | None = None, **options: Any) -> Log:
         log = Log.open(
-            TopicPartition("topic", 0), tmp_path / "topic-0", config or log_config(), now_ms=0, **options
+            TopicPartition("topic", 0),
+            LogLoader(tmp_path / "topic-0", config or log_config(), now_ms=0, **options),
         )
         opened.append(log)
         return log

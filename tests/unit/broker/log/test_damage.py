@@ -6,13 +6,11 @@ import itertools
 import json
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from barnabas.broker.log import recovery
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.log.recovery import Recovered, recover_log
+from barnabas.broker.log.recovery import LoadedLog, LogLoader
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.errors import ErrorCode
@@ -152,12 +150,14 @@ def test_an_unforeseen_error_of_one_log_keeps_only_that_log_offline(
     manager, _ = fill(managers)
     managers.crash(manager)
 
-    def fail_one(folder: Path, *arguments: Any, **options: Any) -> Recovered:
-        if folder.name == str(KEY):
-            raise ValueError("a bug")
-        return recover_log(folder, *arguments, **options)
+    load = LogLoader.load
 
-    monkeypatch.setattr(recovery, "recover_log", fail_one)
+    def fail_one(loader: LogLoader) -> LoadedLog:
+        if loader.folder.name == str(KEY):
+            raise ValueError("a bug")
+        return load(loader)
+
+    monkeypatch.setattr(LogLoader, "load", fail_one)
     manager = managers.open()
     assert list(manager.offline_partitions) == [KEY]
     assert [log.topic_partition for log in manager.all_logs()] == [OTHER]

@@ -12,6 +12,7 @@ import pytest
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure, UnexpectedAppendOffset
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Compression
@@ -498,7 +499,7 @@ def test_the_producer_of_the_batch_around_the_start_is_known(open_log: OpenLog) 
     append_batches(leader, produced(3, 4))
     data = bytes(leader.read(3, 1 << 20).records)
     folder = leader.folder.with_name("topic-1")
-    follower = Log.open(TopicPartition("topic", 1), folder, leader.config, now_ms=0)
+    follower = Log.open(TopicPartition("topic", 1), LogLoader(folder, leader.config, now_ms=0))
     follower.truncate_fully_and_start_at(5)
     follower.append_as_follower(data, 0)
     state = follower.producers.get(PRODUCER_ID)

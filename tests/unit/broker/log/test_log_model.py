@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches, stamp
@@ -51,12 +52,14 @@ class LogAgainstList(RuleBasedStateMachine):
     def reopen(self, *, is_clean: bool) -> Log:
         return Log.open(
             TopicPartition("t", 0),
-            self.folder / "t-0",
-            self.config,
-            now_ms=0,
-            is_clean=is_clean,
-            recovery_point=0 if not hasattr(self, "log") else self.log.recovery_point,
-            log_start_offset=self.log_start,
+            LogLoader(
+                self.folder / "t-0",
+                self.config,
+                now_ms=0,
+                is_clean=is_clean,
+                recovery_point=0 if not hasattr(self, "log") else self.log.recovery_point,
+                log_start_offset=self.log_start,
+            ),
         )
 
     def batches(self, counts: list[int], timestamp: int) -> bytearray:

@@ -14,6 +14,7 @@ from barnabas.broker.log import producer_snapshot, recovery
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
 from tests.support.defaults import log_config
@@ -346,7 +347,7 @@ def test_after_a_restart_only_producers_outside_the_active_segment_expire_by_tim
         log.close(0)
     else:
         log.abandon()
-    again = Log.open(log.topic_partition, log.folder, SMALL, now_ms=1_000_000, is_clean=is_clean)
+    again = Log.open(log.topic_partition, LogLoader(log.folder, SMALL, now_ms=1_000_000, is_clean=is_clean))
     assert again.expire_producers(1_000_500, 1_000) == 1
     assert append(again, 3, producer_id=2) == 4
     again.abandon()

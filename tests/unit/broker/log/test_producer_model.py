@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import stamp
@@ -52,12 +53,14 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
     def reopen(self, *, is_clean: bool) -> Log:
         return Log.open(
             TopicPartition("t", 0),
-            self.folder / "t-0",
-            self.config,
-            now_ms=0,
-            is_clean=is_clean,
-            recovery_point=self.log.recovery_point if hasattr(self, "log") else 0,
-            log_start_offset=self.log_start,
+            LogLoader(
+                self.folder / "t-0",
+                self.config,
+                now_ms=0,
+                is_clean=is_clean,
+                recovery_point=self.log.recovery_point if hasattr(self, "log") else 0,
+                log_start_offset=self.log_start,
+            ),
         )
 
     def last_five(self, producer_id: int) -> list[Row]:

@@ -264,6 +264,7 @@ import os, sys
 from pathlib import Path
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
@@ -271,7 +272,7 @@ from tests.support.defaults import log_config
 
 folder = Path(sys.argv[1]) / "t-0"
 config = log_config(segment_bytes=300_000)
-log = Log.open(TopicPartition("t", 0), folder, config, now_ms=0)
+log = Log.open(TopicPartition("t", 0), LogLoader(folder, config, now_ms=0))
 for _ in range(50):
     log.append_as_leader(parse_produced(build_batch([(None, b"v" * 20_000)])), 0, 0)
 assert len(log.segments) > 3

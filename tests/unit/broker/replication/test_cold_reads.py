@@ -11,6 +11,7 @@ import pytest
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.open_files import NotCached
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication import fetch_wait
 from barnabas.broker.replication.fetch_wait import FetchParams, FetchReader, FetchResult
@@ -68,7 +69,7 @@ class Rig:
         self.answered: list[FetchResult] = []
         self.news = threading.Condition()
         for name in NAMES:
-            log = Log.open(name, folder / str(name), log_config(), now_ms=0)
+            log = Log.open(name, LogLoader(folder / str(name), log_config(), now_ms=0))
             for _ in range(10):
                 append_batches(log, build_batch([(None, b"v" * 1_000)]))
             self.readers[name] = Reader(log)
@@ -235,7 +236,7 @@ def test_an_answer_holds_only_so_much_and_each_partition_comes_first_at_times(
 
 
 def test_a_log_says_that_it_is_cold_rather_than_wait(tmp_path: Path) -> None:
-    log = Log.open(NAMES[0], tmp_path / "t-0", log_config(), now_ms=0)
+    log = Log.open(NAMES[0], LogLoader(tmp_path / "t-0", log_config(), now_ms=0))
     append_batches(log, build_batch([(None, b"v" * 200_000)]))
     assert len(log.read(0, 1 << 20, may_wait=False).records) > 200_000, "what was just written is hot"
     log.segments[0].file._hot_from = log.segments[0].size

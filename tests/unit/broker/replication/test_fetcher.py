@@ -18,6 +18,7 @@ from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication import following
@@ -114,7 +115,7 @@ class Follower:
         self.metadata = MetadataCache()
         self.partitions: dict[TopicPartition, Partition] = {}
         for name in (TP, SECOND):
-            log = Log.open(name, folder / str(name), config or log_config(), now_ms=0, files=files)
+            log = Log.open(name, LogLoader(folder / str(name), config or log_config(), now_ms=0, files=files))
             self.partitions[name] = partition_of(log, broker=TWO)
         self.fetchers = FetcherManager(
             TWO,

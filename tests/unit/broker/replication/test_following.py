@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication import following
 from barnabas.broker.replication.following import (
@@ -179,7 +180,7 @@ def answer(error: ErrorCode = ErrorCode.NONE, *, session_id: int = SESSION) -> F
 
 @pytest.fixture
 def follower(tmp_path: Path) -> Follower:
-    return Follower(Log.open(TP, tmp_path / str(TP), log_config(), now_ms=0))
+    return Follower(Log.open(TP, LogLoader(tmp_path / str(TP), log_config(), now_ms=0)))
 
 
 def test_without_a_partition_nothing_is_asked(follower: Follower) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation
@@ -226,7 +227,9 @@ def batch(*values: bytes) -> ProducedBatches:
 
 
 def test_leader_and_follower_over_real_logs_end_up_byte_for_byte_equal(tmp_path: Path) -> None:
-    logs = [Log.open(TP, tmp_path / name, log_config(), now_ms=0) for name in ("leader", "follower")]
+    logs = [
+        Log.open(TP, LogLoader(tmp_path / name, log_config(), now_ms=0)) for name in ("leader", "follower")
+    ]
     leader, follower = (partition_of(log) for log in logs)
     leader.make_leader(state(isr=(1,)), 0.0)
     follower.make_follower(state(leader=1))
@@ -280,7 +283,7 @@ def append_real(partition: object) -> None:
 
 def test_an_append_in_memory_looks_like_a_real_one(tmp_path: Path) -> None:
     """The log in memory must not promise what the real one does not keep."""
-    real = partition_of(Log.open(TP, tmp_path / "real", log_config(), now_ms=0))
+    real = partition_of(Log.open(TP, LogLoader(tmp_path / "real", log_config(), now_ms=0)))
     real.make_leader(state(isr=(1,)), 0.0)
     for _ in range(3):
         real.append_as_leader(batch(b"v"), require_all=True, now_ms=0.0, wall_clock_ms=0)

@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.isr import CommittedIsr
 from barnabas.broker.replication.partition import Partition
@@ -322,7 +323,7 @@ def test_the_stored_high_watermark_is_bounded_by_the_log() -> None:
 def test_retention_goes_by_the_records_and_not_by_what_their_batch_claims(
     tmp_path: Path, claim_ms: int
 ) -> None:
-    log = Log.open(TP, tmp_path / "log", log_config(retention_ms=1_000), now_ms=NOW_MS)
+    log = Log.open(TP, LogLoader(tmp_path / "log", log_config(retention_ms=1_000), now_ms=NOW_MS))
     partition = partition_of(log)
     partition.make_leader(state(isr=(1,)), 0.0)
     batch = build_batch([(None, b"v")] * 3, timestamp_ms=NOW_MS)
@@ -352,7 +353,7 @@ def test_only_fetches_of_the_present_epoch_count_as_witness() -> None:
 
 def test_the_isr_check_goes_on_while_an_append_is_forced_to_a_slow_disk(tmp_path: Path) -> None:
     disk = SlowDisk()
-    log = Log.open(TP, tmp_path / str(TP), log_config(flush_messages=1), now_ms=0, files=disk)
+    log = Log.open(TP, LogLoader(tmp_path / str(TP), log_config(flush_messages=1), now_ms=0, files=disk))
     partition = partition_of(log)
     partition.make_leader(state(isr=(ME, TWO), replicas=(ME, TWO)), 0.0)
     disk.is_slow = True
