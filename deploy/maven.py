@@ -4,6 +4,9 @@ Guarantees. `fetch` returns a folder that holds the pinned archives, every one v
 the folder appears as a whole or not at all, also if several programs fetch at once. It asks one repository:
 ``MAVEN_REPOSITORY_URL``, else the mirror of Maven Central in Maven's settings, else Maven Central.
 
+``python -m barnabas.deploy.maven LIST NAME`` fetches the archives of a list into folder NAME of the cache.
+The Dockerfile runs it with only this module and `protocol/errors.py`.
+
 Any thread; calls block for at most `_TIMEOUT_S` per download.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -20,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from barnabas.deploy.process import DeployError
+from barnabas.protocol.errors import LocalError
 
 CACHE_VARIABLE: Final = "BARNABAS_CACHE"
 """Names the folder that keeps fetched archives; without it ``$XDG_CACHE_HOME/barnabas``."""
@@ -32,6 +36,10 @@ _CENTRAL: Final = "https://repo1.maven.org/maven2"
 _TIMEOUT_S: Final = 60.0
 _DOWNLOADS_AT_ONCE: Final = 8
 _LARGEST_BYTES: Final = 64_000_000
+
+
+class FetchFailed(LocalError):
+    """An archive could not be fetched, or is not the pinned one; the text names it and a remedy."""
 
 
 class Archive(NamedTuple):
@@ -67,7 +75,7 @@ def cache_folder() -> Path:
 def fetch(name: str, archives: Sequence[Archive]) -> Path:
     """The folder called `name` in the cache, filled with these archives if it is not there yet.
 
-    Raises DeployError if an archive cannot be fetched, or is not the pinned one.
+    Raises FetchFailed if an archive cannot be fetched, or is not the pinned one.
     """
     folder = cache_folder() / name
     if _has_all(folder, archives):
@@ -82,7 +90,7 @@ def fetch(name: str, archives: Sequence[Archive]) -> Path:
         except OSError as error:
             # Another program may have put the same files there; anything else is not ours to remove.
             if not _has_all(folder, archives):
-                raise DeployError(f"{folder} is in the way: remove it and try again ({error})") from error
+                raise FetchFailed(f"{folder} is in the way: remove it and try again ({error})") from error
     return folder
 
 
@@ -124,15 +132,25 @@ def _download(repository: str, folder: Path, archives: Sequence[Archive]) -> Non
         except OSError as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
-            raise DeployError(
+            raise FetchFailed(
                 f"{url} could not be fetched: {error}; set {REPOSITORY_VARIABLE} to a Maven repository that "
                 "can be reached"
             ) from error
         digest = hashlib.sha256(content).hexdigest()
         if digest != archive.sha256:
-            raise DeployError(f"{url} has SHA-256 {digest}, expected {archive.sha256}")
+            raise FetchFailed(f"{url} has SHA-256 {digest}, expected {archive.sha256}")
         (folder / archive.name).write_bytes(content)
 
     with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
         for download_done in [pool.submit(download, archive) for archive in archives]:
             download_done.result()
+
+
+def main() -> None:
+    """Fetch the archives of a list; the arguments are the list's file and the folder's name."""
+    pinned, name = sys.argv[1:]
+    fetch(name, read_pinned(Path(pinned).read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    main()

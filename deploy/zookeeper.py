@@ -123,12 +123,12 @@ def find_jars(names: tuple[str, ...] = _JARS) -> list[Path]:
 
 def _fetch_jars() -> Path:
     # Imported here: most machines have the jars, and need neither an HTTP client nor an XML parser.
-    from barnabas.deploy.maven import fetch, read_pinned
+    from barnabas.deploy.maven import FetchFailed, fetch, read_pinned
 
     archives = read_pinned(_PINNED.read_text(encoding="utf-8"))
     try:
         return fetch(archives[0].name.removesuffix(".jar"), archives)
-    except DeployError as error:
+    except FetchFailed as error:
         raise DeployError(
             f"ZooKeeper's jars could not be fetched: {error}; or set {JARS_VARIABLE} to a folder with them, "
             f"or {ENVIRONMENT_VARIABLE}=host:port to use a ZooKeeper that is already running"

@@ -36,7 +36,7 @@ from typing import Final, NamedTuple, NoReturn, Self
 from kazoo.client import KazooClient
 
 from barnabas.deploy.local_broker import to_properties
-from barnabas.deploy.maven import fetch, read_pinned
+from barnabas.deploy.maven import FetchFailed, fetch, read_pinned
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.process import DeployError, ManagedProcess, tail, wait_until
 from barnabas.deploy.zookeeper import find_java, is_serving
@@ -345,7 +345,7 @@ def archives() -> Path:
     """The folder of Kafka's Java archives, fetched when it is not there yet; raises PeerError."""
     try:
         return fetch(f"apache-kafka-{VERSION}", read_pinned(_PINNED.read_text(encoding="utf-8")))
-    except DeployError as error:
+    except FetchFailed as error:
         raise PeerError(f"Apache Kafka {VERSION} cannot be had: {error}") from error
 
 

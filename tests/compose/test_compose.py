@@ -13,9 +13,10 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
+import yaml
 
 from barnabas.broker.config.load import load_config
 from barnabas.client.admin.admin import Admin, NewTopic
@@ -27,39 +28,35 @@ from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "deploy" / "docker-compose.yml"
 _UP_TIMEOUT_S = 900
-_BOOTSTRAP = "localhost:19092,localhost:29092,localhost:39092"
+_EXTERNAL = ["localhost:19092", "localhost:29092", "localhost:39092"]
 
 
-def _answers(*command: str) -> bool:
+def _failure(*command: str) -> str | None:
+    """The reason why a command fails, or None."""
     if shutil.which(command[0]) is None:
-        return False
+        return f"{command[0]} is not installed"
     try:
-        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
-        return False
-
-
-def _compose_commands() -> list[list[str]]:
-    found = []
-    if _answers("docker", "compose", "version"):
-        found.append(["docker", "compose"])
-    if _answers("docker-compose", "version"):
-        found.append(["docker-compose"])
-    return found
+        return f"`{' '.join(command)}` does not answer within 60 s"
+    if done.returncode == 0:
+        return None
+    return f"`{' '.join(command)}` fails: {(done.stderr or done.stdout).strip()[-200:]}"
 
 
 @pytest.fixture(scope="module")
 def compose_commands() -> list[list[str]]:
-    found = _compose_commands()
-    if not found:
-        pytest.skip("neither `docker compose` nor docker-compose is installed here")
-    return found
+    commands = [["docker", "compose"], ["docker-compose"]]
+    failures = [_failure(*command, "version") for command in commands]
+    if all(failures):
+        pytest.skip(f"no Docker Compose: {'; '.join(filter(None, failures))}")
+    return [command for command, failure in zip(commands, failures, strict=True) if failure is None]
 
 
 @pytest.fixture(scope="module")
 def engine() -> None:
-    if not _answers("docker", "info"):
-        pytest.skip("no container engine answers here (`docker info` fails)")
+    if failure := _failure("docker", "info"):
+        pytest.skip(f"no container engine: {failure}")
 
 
 def _run(command: list[str], timeout_s: int = 120, **environment: str) -> str:
@@ -75,31 +72,16 @@ def _run(command: list[str], timeout_s: int = 120, **environment: str) -> str:
     return done.stdout
 
 
-def test_every_compose_reads_the_file(compose_commands: list[list[str]]) -> None:
-    for command in compose_commands:
-        said = _run([*command, "-f", str(COMPOSE_FILE), "config"])
-        assert all(name in said for name in ("zookeeper", "broker-1", "broker-2", "broker-3"))
-
-
-def _environments(compose_commands: list[list[str]]) -> dict[str, dict[str, str]]:
-    for command in compose_commands:
-        if command == ["docker", "compose"]:
-            text = _run([*command, "-f", str(COMPOSE_FILE), "config", "--format", "json"])
-            services: dict[str, dict[str, Any]] = json.loads(text)["services"]
-            return {
-                name: service["environment"] for name, service in services.items() if "environment" in service
-            }
-    pytest.skip("only the v2 plugin prints the file as JSON")
-
-
 def test_a_broker_accepts_the_settings_of_each_service(compose_commands: list[list[str]]) -> None:
-    environments = _environments(compose_commands)
-    assert len(environments) == 3
-    configs = [load_config(environment=environment) for environment in environments.values()]
-    assert sorted(config.broker_id for config in configs) == [1, 2, 3]
-    external = [config.advertised_listeners[1] for config in configs]
-    assert sorted(f"{listener.host}:{listener.port}" for listener in external) == _BOOTSTRAP.split(",")
-    assert {config.inter_broker_listener_name for config in configs} == {"INTERNAL"}
+    for command in compose_commands:
+        services = yaml.safe_load(_run([*command, "-f", str(COMPOSE_FILE), "config"]))["services"]
+        assert sorted(services) == ["broker-1", "broker-2", "broker-3", "zookeeper"]
+        brokers = [service for service in services.values() if "environment" in service]
+        configs = [load_config(environment=broker["environment"]) for broker in brokers]
+        assert sorted(config.broker_id for config in configs) == [1, 2, 3]
+        external = [config.advertised_listeners[1] for config in configs]
+        assert sorted(f"{listener.host}:{listener.port}" for listener in external) == _EXTERNAL
+        assert {config.inter_broker_listener_name for config in configs} == {"INTERNAL"}
 
 
 class Running(NamedTuple):
@@ -148,11 +130,11 @@ async def test_a_cluster_from_the_compose_file_takes_records_from_the_host_and_b
             for partition in range(3):
                 await producer.send_and_wait("compose", b"value", partition=partition)
         offsets = await admin.list_offsets({TopicPartition("compose", p): "latest" for p in range(3)})
-    assert [found.offset for found in offsets.values()] == [1, 1, 1]
+    assert [listed.offset for listed in offsets.values()] == [1, 1, 1]
 
     # From inside the network the advertised names are the internal ones; all three must be reachable.
-    status_of_one = ["barnabas", "status", "--json", "--bootstrap", "broker-1:9092"]
-    said = _run([*running.command, "exec", "-T", "broker-2", *status_of_one], **running.settings)
+    command = ["barnabas", "status", "--json", "--bootstrap", "broker-1:9092"]
+    said = _run([*running.command, "exec", "-T", "broker-2", *command], **running.settings)
     status = json.loads(said)
     assert [broker["host"] for broker in status["brokers"]] == ["broker-1", "broker-2", "broker-3"]
     assert status["problems"] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.deploy import maven, zookeeper
-from barnabas.deploy.maven import Archive, fetch, mirror_of_settings, read_pinned, repository_url
+from barnabas.deploy.maven import Archive, FetchFailed, fetch, mirror_of_settings, read_pinned, repository_url
 from barnabas.deploy.process import DeployError
 from benchmarks.peers import apache_kafka
 
@@ -64,13 +64,13 @@ def test_an_archive_is_fetched_once_and_kept(repository: Path) -> None:
 
 def test_an_archive_that_is_not_the_pinned_one_is_refused_and_not_kept(repository: Path) -> None:
     (repository / ARCHIVE.path).write_bytes(b"something else")
-    with pytest.raises(DeployError, match=r"tool-1\.2\.jar has SHA-256"):
+    with pytest.raises(FetchFailed, match=r"tool-1\.2\.jar has SHA-256"):
         fetch("tool", [ARCHIVE])
     assert list((repository.parent / "cache").iterdir()) == []
 
 
 def test_an_archive_that_the_repository_does_not_have_is_named(repository: Path) -> None:
-    with pytest.raises(DeployError, match=r"tool-1\.2\.jar could not be fetched: HTTP Error 404"):
+    with pytest.raises(FetchFailed, match=r"tool-1\.2\.jar could not be fetched: HTTP Error 404"):
         fetch("tool", [ARCHIVE])
 
 
