@@ -216,22 +216,10 @@ RecordsToSend = Buffer | list[Buffer] | list[memoryview] | tuple[Buffer, ...] | 
 
 @dataclass_transform(
     kw_only_default=True,
-    field_specifiers=(
-        boolean,
-        int8,
-        int16,
-        int32,
-        int64,
-        string,
-        opaque,
-        topic_uuid,
-        records,
-        struct,
-        array,
-    ),
+    field_specifiers=(boolean, int8, int16, int32, int64, string, opaque, topic_uuid, records, struct, array),
 )
 def message(cls: type[T]) -> type[T]:
-    """Declare a structure that is part of a request or response."""
+    """Declare a response, or a structure that is part of a request or response."""
     declared = {name: value for name, value in vars(cls).items() if isinstance(value, _Declared)}
     struct = msgspec.defstruct(
         cls.__name__,
@@ -286,6 +274,10 @@ APIS: Final[dict[int, Api]] = {}
 Q = TypeVar("Q", bound=RequestOf[Any])
 
 
+@dataclass_transform(
+    kw_only_default=True,
+    field_specifiers=(boolean, int8, int16, int32, int64, string, opaque, topic_uuid, records, struct, array),
+)
 def request(
     key: ApiKey,
     response: type[Any],
@@ -294,18 +286,19 @@ def request(
     flexible_since: int | None = None,
     served_to: int | None = None,
 ) -> Callable[[type[Q]], type[Q]]:
-    """Make a declared `message` a request: name its response, and enter both into `APIS`."""
+    """Declare a request, with its response, and enter both into `APIS`."""
 
-    def enter(cls: type[Q]) -> type[Q]:
+    def declare(cls: type[Q]) -> type[Q]:
         if key in APIS:
             raise ValueError(f"{key.name} is declared twice: {APIS[key].request.__name__} and {cls.__name__}")
+        declared = message(cls)
         last = versions[1] if served_to is None else served_to
-        APIS[key] = Api(key, cls, response, versions, flexible_since, last)
-        cls.api_key = key
-        cls.response_type = response
-        return cls
+        APIS[key] = Api(key, declared, response, versions, flexible_since, last)
+        declared.api_key = key
+        declared.response_type = response
+        return declared
 
-    return enter
+    return declare
 
 
 def wire_fields(cls: type[Any]) -> Fields:

@@ -43,7 +43,6 @@ class ApiVersionsResponse:
 
 
 @s.request(s.ApiKey.API_VERSIONS, ApiVersionsResponse, versions=(0, 4), flexible_since=3)
-@s.message
 class ApiVersionsRequest(s.RequestOf[ApiVersionsResponse]):
     client_software_name: str = s.string(since=3, default="")
     client_software_version: str = s.string(since=3, default="")

@@ -105,7 +105,6 @@ class DescribeConfigsResource:
 
 
 @s.request(s.ApiKey.DESCRIBE_CONFIGS, DescribeConfigsResponse, versions=(1, 4), flexible_since=4)
-@s.message
 class DescribeConfigsRequest(s.RequestOf[DescribeConfigsResponse]):
     resources: list[DescribeConfigsResource] = s.array(DescribeConfigsResource)
     include_synonyms: bool = s.boolean(default=False)
@@ -144,7 +143,6 @@ class AlterConfigsResource:
 
 
 @s.request(s.ApiKey.ALTER_CONFIGS, AlterConfigsResponse, versions=(0, 2), flexible_since=2)
-@s.message
 class AlterConfigsRequest(s.RequestOf[AlterConfigsResponse]):
     resources: list[AlterConfigsResource] = s.array(AlterConfigsResource)
     validate_only: bool = s.boolean(default=False)
@@ -177,7 +175,6 @@ class IncrementalAlterConfigsResource:
 @s.request(
     s.ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsResponse, versions=(0, 1), flexible_since=1
 )
-@s.message
 class IncrementalAlterConfigsRequest(s.RequestOf[IncrementalAlterConfigsResponse]):
     resources: list[IncrementalAlterConfigsResource] = s.array(IncrementalAlterConfigsResource)
     validate_only: bool = s.boolean(default=False)

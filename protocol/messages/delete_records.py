@@ -44,7 +44,6 @@ class DeleteRecordsTopic:
 
 
 @s.request(s.ApiKey.DELETE_RECORDS, DeleteRecordsResponse, versions=(0, 2), flexible_since=2)
-@s.message
 class DeleteRecordsRequest(s.RequestOf[DeleteRecordsResponse]):
     """Sent to leaders. Answered when the followers have caught up, or after ``timeout_ms``."""
 

@@ -32,7 +32,6 @@ class DescribeClusterResponse:
 
 
 @s.request(s.ApiKey.DESCRIBE_CLUSTER, DescribeClusterResponse, versions=(0, 1), flexible_since=0)
-@s.message
 class DescribeClusterRequest(s.RequestOf[DescribeClusterResponse]):
     include_cluster_authorized_operations: bool = s.boolean(default=False)
     endpoint_type: int = s.int8(since=1, default=BROKER_ENDPOINTS, ignorable=False)

@@ -44,7 +44,6 @@ class DescribeReplicasResponse:
 
 
 @s.request(s.ApiKey.DESCRIBE_REPLICAS, DescribeReplicasResponse, versions=s.NATIVE_ONLY)
-@s.message
 class DescribeReplicasRequest(s.RequestOf[DescribeReplicasResponse]):
     """``topics`` None asks for all replicas of the broker."""
 

@@ -41,7 +41,6 @@ class FindCoordinatorResponse:
 
 
 @s.request(s.ApiKey.FIND_COORDINATOR, FindCoordinatorResponse, versions=(0, 4), flexible_since=3)
-@s.message
 class FindCoordinatorRequest(s.RequestOf[FindCoordinatorResponse]):
     """``key_type`` is a `CoordinatorType`. The native codec uses ``coordinator_keys`` alone, not ``key``."""
 

@@ -42,7 +42,6 @@ class DescribeGroupsResponse:
 
 
 @s.request(s.ApiKey.DESCRIBE_GROUPS, DescribeGroupsResponse, versions=(0, 5), flexible_since=5)
-@s.message
 class DescribeGroupsRequest(s.RequestOf[DescribeGroupsResponse]):
     groups: list[str] = s.array(s.WireType.STRING)
     include_authorized_operations: bool = s.boolean(since=3, default=False, ignorable=False)
@@ -66,7 +65,6 @@ class ListGroupsResponse:
 
 
 @s.request(s.ApiKey.LIST_GROUPS, ListGroupsResponse, versions=(0, 5), flexible_since=3)
-@s.message
 class ListGroupsRequest(s.RequestOf[ListGroupsResponse]):
     """An empty filter matches all; names of states and types are not case-sensitive."""
 
@@ -87,6 +85,5 @@ class DeleteGroupsResponse:
 
 
 @s.request(s.ApiKey.DELETE_GROUPS, DeleteGroupsResponse, versions=(0, 2), flexible_since=2)
-@s.message
 class DeleteGroupsRequest(s.RequestOf[DeleteGroupsResponse]):
     groups_names: list[str] = s.array(s.WireType.STRING)

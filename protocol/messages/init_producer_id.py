@@ -16,7 +16,6 @@ class InitProducerIdResponse:
 
 
 @s.request(s.ApiKey.INIT_PRODUCER_ID, InitProducerIdResponse, versions=(0, 4), flexible_since=2)
-@s.message
 class InitProducerIdRequest(s.RequestOf[InitProducerIdResponse]):
     """``transactional_id`` None requests idempotence only; the timeout is then ignored.
 

@@ -74,7 +74,6 @@ class LeaderAndIsrResponse:
 
 
 @s.request(s.ApiKey.LEADER_AND_ISR, LeaderAndIsrResponse, versions=s.NATIVE_ONLY)
-@s.message
 class LeaderAndIsrRequest(s.RequestOf[LeaderAndIsrResponse]):
     """The leaders and followers of partitions.
 
@@ -114,7 +113,6 @@ class StopReplicaResponse:
 
 
 @s.request(s.ApiKey.STOP_REPLICA, StopReplicaResponse, versions=s.NATIVE_ONLY)
-@s.message
 class StopReplicaRequest(s.RequestOf[StopReplicaResponse]):
     controller_id: int = s.int32()
     controller_epoch: int = s.int32()
@@ -166,7 +164,6 @@ class UpdateMetadataResponse:
 
 
 @s.request(s.ApiKey.UPDATE_METADATA, UpdateMetadataResponse, versions=s.NATIVE_ONLY)
-@s.message
 class UpdateMetadataRequest(s.RequestOf[UpdateMetadataResponse]):
     """The content of Metadata answers.
 
@@ -197,7 +194,6 @@ class ControlledShutdownResponse:
 
 
 @s.request(s.ApiKey.CONTROLLED_SHUTDOWN, ControlledShutdownResponse, versions=s.NATIVE_ONLY)
-@s.message
 class ControlledShutdownRequest(s.RequestOf[ControlledShutdownResponse]):
     broker_id: int = s.int32()
     broker_epoch: int = s.int64()

@@ -56,7 +56,6 @@ class JoinGroupRequestProtocol:
 
 
 @s.request(s.ApiKey.JOIN_GROUP, JoinGroupResponse, versions=(0, 9), flexible_since=6)
-@s.message
 class JoinGroupRequest(s.RequestOf[JoinGroupResponse]):
     """``protocols`` are in the order of the member's preference."""
 
@@ -88,7 +87,6 @@ class SyncGroupRequestAssignment:
 
 
 @s.request(s.ApiKey.SYNC_GROUP, SyncGroupResponse, versions=(0, 5), flexible_since=4)
-@s.message
 class SyncGroupRequest(s.RequestOf[SyncGroupResponse]):
     """``assignments`` is empty for all but the leader."""
 
@@ -108,7 +106,6 @@ class HeartbeatResponse:
 
 
 @s.request(s.ApiKey.HEARTBEAT, HeartbeatResponse, versions=(0, 4), flexible_since=4)
-@s.message
 class HeartbeatRequest(s.RequestOf[HeartbeatResponse]):
     group_id: str = s.string()
     generation_id: int = s.int32()
@@ -142,7 +139,6 @@ class MemberIdentity:
 
 
 @s.request(s.ApiKey.LEAVE_GROUP, LeaveGroupResponse, versions=(0, 5), flexible_since=4)
-@s.message
 class LeaveGroupRequest(s.RequestOf[LeaveGroupResponse]):
     """The native codec uses ``members`` alone; ``member_id`` is the older versions' form."""
 

@@ -43,7 +43,6 @@ class OffsetForLeaderTopic:
 
 
 @s.request(s.ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochResponse, versions=(2, 4), flexible_since=4)
-@s.message
 class OffsetForLeaderEpochRequest(s.RequestOf[OffsetForLeaderEpochResponse]):
     """``replica_id`` is -1 for a consumer, else the follower's broker id."""
 

@@ -49,7 +49,6 @@ class ListOffsetsTopic:
 
 
 @s.request(s.ApiKey.LIST_OFFSETS, ListOffsetsResponse, versions=(1, 8), flexible_since=6)
-@s.message
 class ListOffsetsRequest(s.RequestOf[ListOffsetsResponse]):
     """``isolation_level`` 0 ends at the high watermark, 1 at the last stable offset."""
 

@@ -50,7 +50,6 @@ class DescribableLogDirTopic:
 
 
 @s.request(s.ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsResponse, versions=(0, 4), flexible_since=2)
-@s.message
 class DescribeLogDirsRequest(s.RequestOf[DescribeLogDirsResponse]):
     """``topics`` None asks for all replicas of the broker."""
 

@@ -60,7 +60,6 @@ class MetadataRequestTopic:
 
 
 @s.request(s.ApiKey.METADATA, MetadataResponse, versions=(0, 12), flexible_since=9)
-@s.message
 class MetadataRequest(s.RequestOf[MetadataResponse]):
     """``topics`` None asks for all, an empty list for none."""
 

@@ -46,7 +46,6 @@ class OffsetCommitRequestTopic:
 
 
 @s.request(s.ApiKey.OFFSET_COMMIT, OffsetCommitResponse, versions=(2, 8), flexible_since=8)
-@s.message
 class OffsetCommitRequest(s.RequestOf[OffsetCommitResponse]):
     """Without a generation and a member id, a commit from outside the group's protocol.
 
@@ -112,7 +111,6 @@ class OffsetFetchRequestGroup:
 
 
 @s.request(s.ApiKey.OFFSET_FETCH, OffsetFetchResponse, versions=(1, 8), flexible_since=6)
-@s.message
 class OffsetFetchRequest(s.RequestOf[OffsetFetchResponse]):
     """The native codec uses ``groups`` alone; ``group_id`` and ``topics`` are the older versions' form.
 
@@ -160,7 +158,6 @@ class OffsetDeleteRequestTopic:
 
 
 @s.request(s.ApiKey.OFFSET_DELETE, OffsetDeleteResponse, versions=(0, 0))
-@s.message
 class OffsetDeleteRequest(s.RequestOf[OffsetDeleteResponse]):
     group_id: str = s.string()
     topics: list[OffsetDeleteRequestTopic] = s.array(OffsetDeleteRequestTopic)

@@ -37,7 +37,6 @@ class CreatePartitionsTopic:
 
 
 @s.request(s.ApiKey.CREATE_PARTITIONS, CreatePartitionsResponse, versions=(0, 3), flexible_since=2)
-@s.message
 class CreatePartitionsRequest(s.RequestOf[CreatePartitionsResponse]):
     """Answered when every new partition has a leader, or after ``timeout_ms``."""
 

@@ -52,7 +52,6 @@ class TopicProduceData:
 
 
 @s.request(s.ApiKey.PRODUCE, ProduceResponse, versions=(0, 9), flexible_since=9)
-@s.message
 class ProduceRequest(s.RequestOf[ProduceResponse]):
     """``acks`` is 0 (no answer at all), 1 (written by the leader) or -1 (by every in-sync replica)."""
 

@@ -64,7 +64,6 @@ class CreateTopicsResponse:
 
 
 @s.request(s.ApiKey.CREATE_TOPICS, CreateTopicsResponse, versions=(2, 7), flexible_since=5)
-@s.message
 class CreateTopicsRequest(s.RequestOf[CreateTopicsResponse]):
     """Answered when every partition has a leader, or after ``timeout_ms``."""
 
@@ -96,7 +95,6 @@ class DeleteTopicState:
 
 
 @s.request(s.ApiKey.DELETE_TOPICS, DeleteTopicsResponse, versions=(1, 6), flexible_since=4)
-@s.message
 class DeleteTopicsRequest(s.RequestOf[DeleteTopicsResponse]):
     """The native codec uses ``topics`` alone; ``topic_names`` is the older versions' form."""
 

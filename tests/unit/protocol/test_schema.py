@@ -111,7 +111,6 @@ def test_an_api_key_cannot_be_declared_twice() -> None:
     with pytest.raises(ValueError, match="FETCH is declared twice: FetchRequest and Second"):
 
         @request(ApiKey.FETCH, object, versions=NATIVE_ONLY)
-        @message
         class Second(RequestOf[object]):
             number: int = int32()
 
