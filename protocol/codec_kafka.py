@@ -16,6 +16,8 @@ Source: https://kafka.apache.org/protocol, KIP-35, KIP-482, KIP-511.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
@@ -90,26 +92,20 @@ class _ApiVersionCodec:
         self.is_flexible = flexible
         self.has_response_tags = flexible and api.key is not ApiKey.API_VERSIONS
 
-        def first_encode_request(body: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
-            self.encode_request = compile_encoder(api.request, version, flexible)
-            return self.encode_request(body, out, parts)
+        for name, compile_codec, cls in (
+            ("encode_request", compile_encoder, api.request),
+            ("encode_response", compile_encoder, api.response),
+            ("decode_request", compile_decoder, api.request),
+            ("decode_response", compile_decoder, api.response),
+        ):
+            self._compile_at_first_call(name, partial(compile_codec, cls, version, flexible))
 
-        def first_encode_response(body: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
-            self.encode_response = compile_encoder(api.response, version, flexible)
-            return self.encode_response(body, out, parts)
+    def _compile_at_first_call(self, name: str, make: Callable[[], Callable[..., Any]]) -> None:
+        def first(*arguments: Any) -> Any:
+            setattr(self, name, make())
+            return getattr(self, name)(*arguments)
 
-        def first_decode_request(view: memoryview, position: int) -> Any:
-            self.decode_request = compile_decoder(api.request, version, flexible)
-            return self.decode_request(view, position)
-
-        def first_decode_response(view: memoryview, position: int) -> Any:
-            self.decode_response = compile_decoder(api.response, version, flexible)
-            return self.decode_response(view, position)
-
-        self.encode_request = first_encode_request
-        self.encode_response = first_encode_response
-        self.decode_request = first_decode_request
-        self.decode_response = first_decode_response
+        setattr(self, name, first)
 
 
 _codecs: dict[tuple[int, int], _ApiVersionCodec] = {}
