@@ -27,11 +27,12 @@ from barnabas.broker.log.appending import (
     written_before,
 )
 from barnabas.broker.log.checkpoints import LogBounds, write_partition_metadata
+from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.producer_state import ProducerStates
+from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers
 from barnabas.broker.log.retention import count_expired
-from barnabas.broker.log.segment import LogSegments, Segment
-from barnabas.broker.log.segment_reader import ReadResult, TimestampAndOffset
+from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import Operation, disk_work, must_be_whole, storage_error
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -244,12 +245,10 @@ class Log:
         min_one_batch: bool = True,
         may_wait: bool = True,
     ) -> ReadResult:
-        """Whole batches of one segment, beginning with the batch that holds an offset.
+        """Read batches, see `ReadRequest`; the default of the upper bound is the log's end.
 
-        All their offsets are below `upper_bound_offset` (default: the log's end). A first batch larger than
-        `max_bytes` is returned alone, or, without `min_one_batch`, not at all. Raises OFFSET_OUT_OF_RANGE
-        with the range; NotCached if it would wait for the disk without `may_wait`; and the exceptions of
-        `storage_error` if the disk cannot be read.
+        Raises OFFSET_OUT_OF_RANGE with the range; NotCached if it would wait for the disk without `may_wait`;
+        and the exceptions of `storage_error` if the disk cannot be read.
         """
         log_end = self.bounds.end
         start = self.bounds.start
@@ -260,9 +259,11 @@ class Log:
             )
         upper = log_end if upper_bound_offset is None else min(upper_bound_offset, log_end)
         if start_offset < upper:
-            result = self._segments.read(start_offset, max_bytes, upper, min_one_batch, may_wait)
-            if result is not None:
-                return result
+            request = ReadRequest(start_offset, max_bytes, upper, min_one_batch, may_wait)
+            for segment in self._segments.since(start_offset):
+                result = segment.read(request)
+                if result is not None:
+                    return result
         return ReadResult(memoryview(b""), start_offset, start_offset, -1, -1)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:

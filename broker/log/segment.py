@@ -1,20 +1,32 @@
-"""One segment of a log: its file and its two indexes, and every change of them.
+"""One segment of a log: its file and its two indexes.
 
-Invariant: every index entry names a batch below `size`, or one that is just being appended and that no reader
-can request yet, because size and next offset are published last, as one tuple. Changed under the log's lock;
-read by any thread without a lock, see `SegmentReader`.
+Changed under the log's lock. Read by any thread without a lock: size and next offset are one tuple, which is
+published last. Invariant: every index entry names a batch below `size`, or one that is just being appended
+and that no reader can request yet.
+
+Bytes that this process wrote lately are served as views of the page cache. Others are read into memory of
+their own; NotCached is raised if that would wait for the disk and the caller may not.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+import struct
+import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from barnabas.broker.log.batch_scan import find_batch_in, iter_headers, iter_produced
+from barnabas.broker.log.batch_scan import (
+    READ_BUFFERS,
+    Bytes,
+    batches_end,
+    find_batch,
+    find_batch_in,
+    impossible,
+    iter_headers,
+)
 from barnabas.broker.log.file_system import (
     FILE_SYSTEM,
     OFFSET_INDEX_SUFFIX,
@@ -25,39 +37,60 @@ from barnabas.broker.log.file_system import (
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
+from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment_file import SegmentFile, create_segment_file
-from barnabas.broker.log.segment_reader import (
-    NO_HINT,
-    REBUILD_LOCK,
-    ReadResult,
-    SegmentReader,
-    TimestampAndOffset,
-)
 from barnabas.broker.log.storage_errors import Operation, disk_work
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import (
     HEADER_BYTES,
+    MIN_BATCH_LENGTH,
     NO_TIMESTAMP,
     BatchHeader,
     parse_header,
 )
+from barnabas.protocol.records import decode_records
 
 logger = logging.getLogger(__name__)
 
 _MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
+_JUMP_BYTES: Final = 32 * 1024
+"""A longer read finds its end in the index; for a shorter one a walk is as fast."""
+_WALKED_BATCHES: Final = 64
+"""A read of fewer batches of the first one's size also walks, because an index in a file costs several
+reads."""
+_NO_HINT: Final = (-1, -1)
+_BASE_OFFSET: Final = struct.Struct(">q")
+_BATCH_LENGTH: Final = struct.Struct(">8xi")
+_LEAST_READ_BYTES: Final = 16 * 1024
+"""A shorter read costs the same."""
+_REBUILD_LOCK: Final = threading.Lock()
+"""Keeps two readers that find the same damage from writing the same files. One lock, since it is rare."""
+_MOST_COPIED_BYTES: Final = 64 * 1024
+"""Bounds the copying of a caller that may not wait: 1 MB takes up to half a millisecond."""
 
 
-class Segment(SegmentReader):
+class Segment:
     """The batches from a base offset on."""
 
     __slots__ = (
+        "_append_hint",
         "_bytes_since_entry",
+        "_end",
         "_first_timestamp",
+        "_has_checked_indexes",
+        "_index_interval_bytes",
         "_is_age_checked",
         "_is_first_loading",
+        "_max_timestamp",
+        "_offset_of_max_timestamp",
+        "_read_hint",
+        "base_offset",
         "created_ms",
+        "file",
+        "offset_index",
+        "time_index",
     )
 
     def __init__(
@@ -76,19 +109,22 @@ class Segment(SegmentReader):
         offsets, times = (
             folder / segment_name(base_offset, suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         )
-        super().__init__(
-            SegmentFile(folder / segment_name(base_offset), size, files),
-            OffsetIndex(offsets, base_offset, is_new=is_new, files=files),
-            TimeIndex(times, base_offset, is_new=is_new, files=files),
-            next_offset=next_offset,
-            index_interval_bytes=config.index_interval_bytes,
-            is_new=is_new,
-        )
+        self.base_offset = base_offset
+        self.file = SegmentFile(folder / segment_name(base_offset), size, files)
+        self.offset_index = OffsetIndex(offsets, base_offset, is_new=is_new, files=files)
+        self.time_index = TimeIndex(times, base_offset, is_new=is_new, files=files)
         self.created_ms = created_ms
+        self._index_interval_bytes = config.index_interval_bytes
+        self._end = (size, next_offset)
+        self._has_checked_indexes = self._is_age_checked = is_new
+        self._max_timestamp: int | None = NO_TIMESTAMP if is_new else None
+        self._offset_of_max_timestamp = base_offset
+        # The start of the last append and the end of the last read: a follower at the log's end requests
+        # one of them.
+        self._append_hint = self._read_hint = _NO_HINT
         self._bytes_since_entry = 0
         self._first_timestamp: int | None = None
         self._is_first_loading = False
-        self._is_age_checked = is_new
 
     @classmethod
     def create(
@@ -102,6 +138,214 @@ class Segment(SegmentReader):
         """Create an empty segment on disk. Raises LogDirFailure."""
         create_segment_file(folder / segment_name(base_offset), files)
         return cls(folder, base_offset, 0, base_offset, created_ms, config, files, is_new=True)
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole batches."""
+        return self._end[0]
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record."""
+        return self._end[1]
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in ms, or -1. In a sealed segment it is the last entry of the time index."""
+        if self._max_timestamp is None:
+            self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last()
+        return self._max_timestamp
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """The last offset of the batch with the largest timestamp."""
+        return self._offset_of_max_timestamp if self.max_timestamp != NO_TIMESTAMP else self.base_offset
+
+    # Reading: any thread, no lock
+
+    def read(self, request: ReadRequest) -> ReadResult | None:
+        """None if all batches here are older than the offset.
+
+        Raises as `SegmentFile.mapping`, NotCached if it would wait for the disk and may not, and
+        CORRUPT_MESSAGE if the bytes are no batches.
+        """
+        size, next_offset = self._end
+        start_offset = request.start_offset
+        if start_offset >= next_offset or not size:
+            return None
+        file = self.file
+        for hinted_offset, hinted_position in (self._append_hint, self._read_hint):
+            # A truncation may have left a stale hint, so the batch at its position decides.
+            if hinted_offset == start_offset and hinted_position < size:
+                if not file.is_hot(hinted_position):
+                    result = self._read_file(hinted_position, request, is_hint=True)
+                    if result is not None:
+                        return result
+                    break
+                data = file.mapping(size)
+                if _BASE_OFFSET.unpack_from(data, hinted_position)[0] == start_offset:
+                    return self._read_mapped(data, hinted_position, start_offset, request)
+        position = self.position_before(start_offset, may_wait=request.may_wait)
+        if not file.is_hot(position):
+            return self._read_file(position, request)
+        data = file.mapping(size)
+        position, base_offset = find_batch(data, position, size, start_offset)
+        if base_offset >= 0:
+            return self._read_mapped(data, position, base_offset, request)
+        if position < size:
+            raise impossible(position, size - position, size)
+        return None
+
+    def _read_mapped(self, data: Bytes, position: int, base_offset: int, request: ReadRequest) -> ReadResult:
+        """Read from a batch in the hot tail."""
+        size, next_offset = self._end
+        upper_bound_offset = request.upper_bound_offset
+        limit = position + request.max_bytes
+        if limit >= size and upper_bound_offset >= next_offset:
+            end, following = size, next_offset
+        else:
+            end, following = self._read_end(data, 0, position, min(limit, size), request)
+            if following < 0 and request.min_one_batch:
+                length = parse_header(memoryview(data), position).size_bytes
+                end, following = batches_end(data, position, size, position + length, upper_bound_offset)
+            if following < 0:
+                following = base_offset
+        self._read_hint = (following, end)
+        return ReadResult(memoryview(data)[position:end], base_offset, following, self.base_offset, position)
+
+    def _read_file(self, position: int, request: ReadRequest, *, is_hint: bool = False) -> ReadResult | None:
+        """Read into memory of its own, from a position where a batch begins.
+
+        It may return less than requested, but at least the first batch. None if the hint's batch does not
+        hold the offset.
+        """
+        size, _ = self._end
+        start_offset, max_bytes, upper_bound_offset, min_one_batch, may_wait = request
+        while True:
+            if position + HEADER_BYTES > size:
+                if position < size:
+                    raise impossible(position, size - position, size)
+                return None
+            length = max(max_bytes + self._index_interval_bytes, _LEAST_READ_BYTES)
+            length = min(length, size - position)
+            if length > _MOST_COPIED_BYTES and not may_wait:
+                raise NotCached
+            data = READ_BUFFERS.lease(length)
+            count = self.file.read_into(data, position, may_wait=may_wait)
+            if is_hint and (count < HEADER_BYTES or _BASE_OFFSET.unpack_from(data)[0] != start_offset):
+                return None
+            first, base_offset = find_batch(data, 0, count, start_offset)
+            if base_offset >= 0:
+                break
+            if not first and count < HEADER_BYTES:
+                raise NotCached
+            position += first
+        limit = position + min(first + max_bytes, count)
+        end, following = self._read_end(data[:count], position, position + first, limit, request)
+        records = data[first : end - position]
+        position += first
+        if following < 0:
+            header = parse_header(data, first)
+            following, records = base_offset, data[:0]
+            if header.last_offset < upper_bound_offset and (min_one_batch or header.size_bytes <= max_bytes):
+                records = self._read_batch(position, header, may_wait=may_wait)
+                following = header.next_offset
+            end = position + len(records)
+        if may_wait:
+            # The next read finds it in the page cache.
+            self.file.will_need(end, min(max_bytes, size - end))
+        self._read_hint = (following, end)
+        return ReadResult(
+            records.toreadonly(), base_offset, following, self.base_offset, position, is_copied=True
+        )
+
+    def _read_batch(self, position: int, header: BatchHeader, *, may_wait: bool = True) -> memoryview:
+        """A whole batch, in memory of its own. Raises as `read`."""
+        size, length = self.size, header.batch_length
+        if length < MIN_BATCH_LENGTH or position + header.size_bytes > size:
+            raise impossible(position, length, size)
+        data = READ_BUFFERS.exactly(header.size_bytes)
+        if self.file.read_into(data, position, may_wait=may_wait) < len(data):
+            raise NotCached
+        return data
+
+    def _read_end(
+        self, data: Bytes, origin: int, position: int, limit: int, request: ReadRequest
+    ) -> tuple[int, int]:
+        """Find the `batches_end`, beginning the walk close to it, at a position from the index.
+
+        `data` are the bytes of the segment from `origin`, at least up to `limit`.
+        """
+        start = position
+        length = limit - position
+        upper_bound_offset, may_wait = request.upper_bound_offset, request.may_wait
+        if (
+            length > _JUMP_BYTES
+            and length > _WALKED_BATCHES * _BATCH_LENGTH.unpack_from(data, position - origin)[0]
+        ):
+            # All batches before an entry's are below its offset and end at its position at the latest.
+            start = self.offset_index.lookup_position(limit - 1, may_wait=may_wait).position
+            if upper_bound_offset < self.next_offset:
+                by_offset = self.offset_index.lookup(upper_bound_offset - 1, may_wait=may_wait)
+                start = min(start, by_offset.position)
+            start = max(position, start)
+            if start - origin + _BASE_OFFSET.size > len(data):
+                # The batch begins so close to the limit that its offset is beyond the bound.
+                start = position
+        end, following = batches_end(data, start - origin, limit - origin, limit - origin, upper_bound_offset)
+        if following < 0 and start > position:
+            return start, _BASE_OFFSET.unpack_from(data, start - origin)[0]
+        return end + origin, following
+
+    def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
+        """The first record not older than a time and not below an offset. Raises what `read` raises."""
+        size, _ = self._end
+        if not size or self.max_timestamp < timestamp_ms:
+            return None
+        older = self.time_index.lookup_below(timestamp_ms)
+        position = self.position_before(max(older.offset, start_offset))
+        for at, header in iter_headers(self.file, position, size):
+            if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
+                continue
+            for record in decode_records(self._read_batch(at, header)):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+                    return TimestampAndOffset(
+                        record.timestamp_ms, record.offset, header.partition_leader_epoch
+                    )
+        return None
+
+    def position_before(self, offset: int, *, may_wait: bool = True) -> int:
+        """Where a batch begins, at or before the batch that holds an offset, and at most a short walk away.
+
+        Raises NotCached unless it may wait for the disk.
+        """
+        if not self._has_checked_indexes:
+            self._check_indexes(may_wait)
+        return self.offset_index.lookup(max(offset, self.base_offset), may_wait=may_wait).position
+
+    def batch_start(self, offset: int) -> int:
+        """The base offset of the batch that holds an offset, or the offset itself if no batch does."""
+        size, next_offset = self._end
+        if offset >= next_offset or not size:
+            return offset
+        position, base_offset = find_batch_in(self.file, self.position_before(offset), size, offset)
+        return min(offset, base_offset) if position < size else offset
+
+    def _check_indexes(self, may_wait: bool) -> None:
+        """Check the indexes before the first lookup in a segment sealed before this start: a start opens
+        thousands of segments by their names and sizes alone.
+        """
+        if not self.offset_index.is_sane(self.size, may_wait=may_wait):
+            if not may_wait:
+                raise NotCached
+            with _REBUILD_LOCK:
+                if not self._has_checked_indexes:
+                    logger.warning("%s does not fit its segment and is rebuilt", self.offset_index.path)
+                    self._rebuild_indexes()
+                    self._has_checked_indexes = True
+        self._has_checked_indexes = True
+
+    # Changing: under the log's lock
 
     @property
     def needs_seal(self) -> bool:
@@ -143,7 +387,7 @@ class Segment(SegmentReader):
             self.max_timestamp, self.offset_of_max_timestamp
         ):
             logger.warning("%s does not fit its segment and is rebuilt", self.time_index.path)
-            with REBUILD_LOCK:
+            with _REBUILD_LOCK:
                 self._rebuild_indexes()
         self._is_age_checked = True
 
@@ -264,7 +508,7 @@ class Segment(SegmentReader):
         position, base_offset = find_batch_in(self.file, self.position_before(offset), size, offset)
         if position < size:
             offset = min(offset, base_offset)
-        self._read_hint = self._append_hint = NO_HINT
+        self._read_hint = self._append_hint = _NO_HINT
         self._end = (position, offset)
         self.file.truncate(position)
         self.offset_index.truncate(position)
@@ -348,55 +592,3 @@ class Segment(SegmentReader):
         with disk_work(self.file.path, Operation.CHANGE):
             self.offset_index.remove()
             self.time_index.remove()
-
-
-class LogSegments(NamedTuple):
-    """All segments of a log, oldest first, with their base offsets: one immutable value, without a lock."""
-
-    all: tuple[Segment, ...]
-    bases: tuple[int, ...]
-
-    @classmethod
-    def of(cls, segments: Sequence[Segment]) -> LogSegments:
-        return cls(tuple(segments), tuple(segment.base_offset for segment in segments))
-
-    @property
-    def active(self) -> Segment:
-        """The newest segment, which grows."""
-        return self.all[-1]
-
-    def read(
-        self,
-        start_offset: int,
-        max_bytes: int,
-        upper_bound_offset: int,
-        min_one_batch: bool,
-        may_wait: bool,
-    ) -> ReadResult | None:
-        """`Segment.read` from the segment that holds the offset, or from the next one with batches."""
-        for segment in self.all[max(0, bisect_right(self.bases, start_offset) - 1) :]:
-            result = segment.read(
-                start_offset, max_bytes, upper_bound_offset, min_one_batch, may_wait=may_wait
-            )
-            if result is not None:
-                return result
-        return None
-
-    def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
-        """The first record that is not older than a time and not before an offset."""
-        for segment in self.all:
-            record = segment.find_by_timestamp(timestamp_ms, start_offset)
-            if record is not None:
-                return record
-        return None
-
-    def max_timestamp(self) -> int:
-        """The largest timestamp in ms, or -1."""
-        return max((segment.max_timestamp for segment in self.all), default=NO_TIMESTAMP)
-
-    def produced_from(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers of all batches with a producer id that end at or after an offset."""
-        for segment in self.all[max(0, bisect_right(self.bases, offset) - 1) :]:
-            size = segment.size
-            if size:
-                yield from iter_produced(segment.file, segment.position_before(offset), size, offset)

@@ -12,6 +12,7 @@ import pytest
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.reading import ReadRequest
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure, UnexpectedAppendOffset
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
@@ -322,7 +323,7 @@ def test_a_read_of_a_deleted_segment_is_out_of_range(open_log: OpenLog) -> None:
     old = log.segments[0]
     log.delete_old_segments(10_000, 2)
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
-        old.read(0, 100, 1, True)
+        old.read(ReadRequest(0, 100, 1))
 
 
 class FullDisk:

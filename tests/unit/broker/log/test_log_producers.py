@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log import producer_snapshot, recovery
+from barnabas.broker.log import producer_snapshot
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_segments import LogSegments
+from barnabas.broker.log.reading import ReadRequest
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -198,7 +200,7 @@ def test_a_clean_start_reads_no_batch(open_log: OpenLog, monkeypatch: pytest.Mon
     def no_batch(*_: object) -> None:
         raise AssertionError("a batch was read")
 
-    monkeypatch.setattr(recovery.LogSegments, "produced_from", no_batch)
+    monkeypatch.setattr(LogSegments, "produced_from", no_batch)
     assert append(open_log(SMALL, is_clean=True), 39) == 39
 
 
@@ -206,14 +208,14 @@ def test_a_start_after_a_crash_reads_only_the_batches_after_the_newest_snapshot(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(open_log, 39).abandon()
-    read = recovery.LogSegments.produced_from
+    read = LogSegments.produced_from
     asked: list[int] = []
 
-    def noting(segments: recovery.LogSegments, offset: int) -> object:
+    def noting(segments: LogSegments, offset: int) -> object:
         asked.append(offset)
         return read(segments, offset)
 
-    monkeypatch.setattr(recovery.LogSegments, "produced_from", noting)
+    monkeypatch.setattr(LogSegments, "produced_from", noting)
     assert append(open_log(SMALL), 38) == 38
     assert asked == [36]
 
@@ -314,7 +316,8 @@ def test_a_log_start_beyond_the_end_drops_all_producers(open_log: OpenLog) -> No
 def test_a_follower_knows_what_its_leader_knows(open_log: OpenLog, tmp_path: Path) -> None:
     leader = filled(open_log, 9)
     data = b"".join(
-        bytes(segment.read(segment.base_offset, 1 << 20, 99, True).records) for segment in leader.segments
+        bytes(segment.read(ReadRequest(segment.base_offset, 1 << 20, 99)).records)
+        for segment in leader.segments
     )
     leader.abandon()
     shutil.rmtree(leader.folder)
