@@ -17,7 +17,7 @@ from barnabas.client.config import AdminConfig, BootstrapServers, ClientConfig
 from barnabas.client.consumer.blocking import Consumer
 from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
 from barnabas.client.consumer.range_reader import read_range as _read_range
-from barnabas.client.loop_thread import BlockingClient, LoopThread, hop
+from barnabas.client.loop_thread import BlockingClient, ClientThread, hop
 from barnabas.client.producer.blocking import Producer, RecordFuture
 from barnabas.protocol.ids import TopicPartition
 
@@ -32,7 +32,7 @@ class Admin(BlockingClient[_Admin]):
         super().__init__(_Admin(self.config))
 
     def __del__(self) -> None:
-        thread: LoopThread | None = getattr(self, "_thread", None)
+        thread: ClientThread | None = getattr(self, "_thread", None)
         if thread is not None:
             thread.end_unclosed(self, self._client.close)
 
@@ -68,7 +68,7 @@ def read_range(
 ) -> Iterator[memoryview]:
     """As `range_reader.read_range`, with a connection of its own, made at the first step."""
     config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **client_config})
-    thread = LoopThread("barnabas-range-reader")
+    thread = ClientThread("barnabas-range-reader")
     cluster: Cluster | None = None
     try:
         cluster = thread.call(lambda: _start_cluster(config))

@@ -21,7 +21,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from barnabas.client.client import Client
 from barnabas.client.errors import ClientClosed
-from barnabas.protocol.threads import new_event_loop
+from barnabas.protocol.threads import LoopThread
 
 C = TypeVar("C", bound=Client)
 P = ParamSpec("P")
@@ -30,25 +30,21 @@ T = TypeVar("T")
 _STOP_TIMEOUT_S: Final = 10.0
 
 
-class LoopThread:
-    """One daemon thread that runs an event loop, for one client."""
+class ClientThread:
+    """The thread of one client, and calls to it."""
 
     def __init__(self, name: str) -> None:
-        self.loop = new_event_loop()
         self.closed_reason: str | None = None
         self._ending: asyncio.Task[None] | None = None
         # Held while a call is handed over, so that no call comes after the end of the loop and never ends.
         self._handing_over = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._runner = LoopThread(name, on_fatal=self._died)
+        self.loop = self._runner.loop
+        self._runner.start()
         _threads.add(self)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
+    def _died(self, error: BaseException) -> None:
+        self.closed_reason = f"the client's thread died: {error!r}"
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the loop and wait for its outcome.
@@ -67,7 +63,7 @@ class LoopThread:
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         """Start a coroutine on the loop. Raises ClientClosed after `stop`."""
-        if threading.current_thread() is self._thread:
+        if self._runner.is_current:
             raise RuntimeError("a blocking call on the client's own thread, as from a callback, cannot end")
         with self._handing_over:
             if self.closed_reason is not None:
@@ -93,13 +89,7 @@ class LoopThread:
             if self.closed_reason is not None:
                 return
             self.closed_reason = reason
-        # Calls that were handed over before run before this one.
-        others = asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop)
-        try:
-            others.result()
-        finally:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(_STOP_TIMEOUT_S)
+        self._runner.stop(_STOP_TIMEOUT_S)
 
     def end_unclosed(self, owner: object, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """For the finalizer of a client: if it was not closed, warn, and close it without blocking."""
@@ -117,7 +107,6 @@ class LoopThread:
     async def _end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await close()
-            await _cancel_others()
         finally:
             self.loop.stop()
 
@@ -144,7 +133,7 @@ class Handover(Generic[T]):
             return self.outcome
 
 
-_threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+_threads: weakref.WeakSet[ClientThread] = weakref.WeakSet()
 
 
 def _disown_threads() -> None:
@@ -159,19 +148,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_threads)
 
 
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-
-
 class BlockingClient(Generic[C]):
     """A client for threads, which runs an asyncio client on a thread of its own. Connects when it is made."""
 
     def __init__(self, client: C) -> None:
         self._client = client
-        self._thread = LoopThread(f"barnabas-{type(client).__name__.lower()}")
+        self._thread = ClientThread(f"barnabas-{type(client).__name__.lower()}")
         try:
             self._thread.call(client.start)
         except BaseException:

@@ -60,6 +60,11 @@ class LoopThread:
         self._logger = log
         self._thread = make_thread(name, self._run, on_fatal, log)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on this thread."""
+        return threading.current_thread() is self._thread
+
     def start(self) -> None:
         self._thread.start()
 

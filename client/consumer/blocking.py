@@ -23,7 +23,7 @@ from barnabas.client.consumer.consumer import Consumer as _Consumer
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener, check_listener
-from barnabas.client.loop_thread import BlockingClient, Handover, LoopThread, hop, hop_plain
+from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, hop, hop_plain
 from barnabas.client.offsets import OffsetAndMetadata, OffsetToCommit
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import Offset, TopicPartition
@@ -52,7 +52,7 @@ class Consumer(BlockingClient[_Consumer]):
         """The error of the last poll on this thread; an interrupted poll ends later, on the loop's thread."""
 
     def __del__(self) -> None:
-        thread: LoopThread | None = getattr(self, "_thread", None)
+        thread: ClientThread | None = getattr(self, "_thread", None)
         if thread is not None:
             # Otherwise it would stay a member of its group until max_poll_interval_ms has passed.
             close = partial(self._client.close, commits=False, timeout_ms=_DROPPED_TIMEOUT_MS)

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import ClientClosed
-from barnabas.client.loop_thread import BlockingClient, Handover, LoopThread, hop
+from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, hop
 from barnabas.client.producer import batch as _batch
 from barnabas.client.producer import producer as _producer
 from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata, now
@@ -44,7 +44,7 @@ class RecordFuture:
 
     __slots__ = ("_future", "_thread")
 
-    def __init__(self, future: _batch.RecordFuture, thread: LoopThread) -> None:
+    def __init__(self, future: _batch.RecordFuture, thread: ClientThread) -> None:
         self._future = future
         self._thread = thread
 
@@ -209,7 +209,7 @@ class Producer(BlockingClient[_producer.Producer]):
 class _UnclosedProducer:
     """The parts that close a producer after the garbage collection of its facade, or at exit."""
 
-    def __init__(self, producer: _producer.Producer, thread: LoopThread) -> None:
+    def __init__(self, producer: _producer.Producer, thread: ClientThread) -> None:
         self._producer = producer
         self._thread = thread
         _unclosed_producers.add(self)

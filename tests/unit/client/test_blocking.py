@@ -17,7 +17,7 @@ from barnabas.client import blocking
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, NoBrokerReachable
-from barnabas.client.loop_thread import LoopThread
+from barnabas.client.loop_thread import ClientThread
 from barnabas.client.producer import blocking as blocking_producer
 from barnabas.client.producer.producer import Producer
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
@@ -32,7 +32,7 @@ class ThreadedCluster:
     """A fake cluster that runs on its own loop thread."""
 
     def __init__(self) -> None:
-        self.thread = LoopThread("fake-cluster")
+        self.thread = ClientThread("fake-cluster")
         self.fake: FakeCluster = self.do(lambda: FakeCluster(2))
         self.thread.call(self.fake.__aenter__)
         self.bootstrap = self.fake.bootstrap
@@ -314,7 +314,8 @@ def test_a_client_that_is_dropped_unclosed_warns_and_ends_its_thread(
     cluster: ThreadedCluster, kind: type[blocking.Admin] | type[blocking.Consumer]
 ) -> None:
     client = kind(bootstrap_servers=cluster.bootstrap)
-    thread = client._thread._thread
+    name = f"barnabas-{kind.__name__.lower()}"
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == name]
     with pytest.warns(ResourceWarning, match=f"unclosed barnabas.client.blocking.{kind.__name__}"):
         del client
     wait_for(lambda: not thread.is_alive(), "the end of the client's thread")

@@ -10,12 +10,12 @@ import threading
 import pytest
 
 from barnabas.client.errors import ClientClosed
-from barnabas.client.loop_thread import LoopThread
+from barnabas.client.loop_thread import ClientThread
 from tests.support.waiting import DEADLINE_S
 
 
 def test_a_call_that_stop_cancels_raises_client_closed() -> None:
-    thread = LoopThread("test")
+    thread = ClientThread("test")
     begun = threading.Event()
     outcome: list[BaseException] = []
 
@@ -40,7 +40,7 @@ def test_a_call_that_stop_cancels_raises_client_closed() -> None:
 
 
 def test_no_call_blocks_after_the_end() -> None:
-    thread = LoopThread("test")
+    thread = ClientThread("test")
     ended: list[str] = []
 
     async def nothing() -> None:
