@@ -33,8 +33,7 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
-from barnabas.broker.log.producer_snapshot import ProducerSnapshots
-from barnabas.broker.log.producer_state import ProducerStates
+from barnabas.broker.log.producer_state import ProducerSnapshots, ProducerStates
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,

@@ -28,7 +28,7 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log_dir import LogDir, ScannedLog
-from barnabas.broker.log.producer_snapshot import decode_snapshot
+from barnabas.broker.log.producer_state import decode_snapshot
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import CheckpointDamaged
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log import producer_snapshot
+from barnabas.broker.log import producer_state
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
@@ -390,7 +390,7 @@ def test_a_producer_without_an_id_leaves_no_state(open_log: OpenLog) -> None:
 def test_retention_waits_for_the_snapshot_of_the_producers_that_it_deletes(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_snapshot, "_MANY", 0)
+    monkeypatch.setattr(producer_state, "_MANY", 0)
     log = filled(open_log, 9, log_config(segment_bytes=4 * SIZE, retention_bytes=0))
     assert log.delete_old_segments(0, log.log_end_offset) == 3
     log.abandon()
@@ -403,7 +403,7 @@ def test_a_crash_before_a_large_snapshot_is_written_forgets_no_producer(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
     """A roll only copies the states, because it holds the log's lock."""
-    monkeypatch.setattr(producer_snapshot, "_MANY", 1)
+    monkeypatch.setattr(producer_state, "_MANY", 1)
     log = open_log(log_config())
     append(log, 0, producer_id=1)
     append(log, 0, producer_id=2)
