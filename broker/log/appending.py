@@ -41,7 +41,8 @@ class AppendResult(NamedTuple):
 
     `log_append_time_ms` is -1 unless the broker's time was stamped; `log_end_offset` is the next offset. If
     all batches are duplicates, offsets and time are from the first append; if only the leading batches are,
-    the base offset is. Size and count cover only the written batches.
+    the base offset is. Size and count cover only the written batches. `leader_epoch` is that of the appending
+    leader, -1 for a follower.
     """
 
     base_offset: Offset
@@ -179,7 +180,7 @@ def first_base_offset(view: memoryview, log_end_offset: int) -> int:
 
 
 def written_before(
-    duplicates: Sequence[RecentBatch], log_start_offset: int, log_end_offset: int, latest_epoch: LeaderEpoch
+    duplicates: Sequence[RecentBatch], log_start_offset: int, log_end_offset: int, leader_epoch: int
 ) -> AppendResult:
     """The result of an append that consists of duplicates only."""
     return AppendResult(
@@ -190,7 +191,7 @@ def written_before(
         duplicates[0].timestamp_ms,
         0,
         0,
-        latest_epoch,
+        LeaderEpoch(leader_epoch),
     )
 
 

@@ -35,7 +35,7 @@ from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import Operation, disk_work, must_be_whole, storage_error
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP, Buffer
 
@@ -133,13 +133,12 @@ class Log:
                 batches = batches[len(duplicates) :]
                 if not batches:
                     self._check_open()
-                    bounds = self.bounds.start, self.bounds.end, self.epoch_cache.latest_epoch
-                    return written_before(duplicates, *bounds)
+                    return written_before(duplicates, self.bounds.start, self.bounds.end, leader_epoch)
                 first = batches[0][0]
                 view, batches = view[first:], [(at - first, header) for at, header in batches]
             base_offset = self.bounds.end
             batches, append_time_ms = stamp_all(view, batches, base_offset, leader_epoch, config, now_ms)
-            result = self._append(view, [(0, len(view), batches)], now_ms, append_time_ms)
+            result = self._append(view, [(0, len(view), batches)], now_ms, append_time_ms, leader_epoch)
             return result._replace(base_offset=Offset(duplicates[0].base_offset)) if duplicates else result
 
     def append_as_follower(
@@ -171,6 +170,7 @@ class Log:
         pieces: Iterable[tuple[int, int, Sequence[Appendable]]],
         now_ms: int,
         append_time_ms: int,
+        leader_epoch: int = NO_LEADER_EPOCH,
     ) -> AppendResult:
         """Write each piece, (start, end, batches) of the view, into one segment."""
         self._check_open()
@@ -210,7 +210,7 @@ class Log:
             append_time_ms,
             len(view),
             record_count,
-            self.epoch_cache.latest_epoch,
+            LeaderEpoch(leader_epoch),
         )
 
     def roll(self, now_ms: int) -> Segment:

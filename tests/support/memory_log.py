@@ -19,7 +19,7 @@ from barnabas.broker.log.epoch_cache import EpochCache, EpochEntry
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import BatchHeader
 from tests.support.defaults import log_config
@@ -136,13 +136,13 @@ class MemoryLog:
         entries = [Entry(leader_epoch, entry.value) for _, entry in decode(produced.view)]
         duplicates = self.producers.check([(0, entry.header(0)) for entry in entries])
         if not duplicates:
-            return self._append(entries)
+            return self._append(entries, leader_epoch)
         base = Offset(duplicates[0].base_offset)
         last = Offset(duplicates[-1].last_offset)
         if len(duplicates) < len(entries):
-            return self._append(entries[len(duplicates) :])._replace(base_offset=base)
-        end, epoch = self.log_end_offset, self.epoch_cache.latest_epoch
-        return AppendResult(base, last, end, self.log_start_offset, -1, 0, 0, LeaderEpoch(epoch))
+            return self._append(entries[len(duplicates) :], leader_epoch)._replace(base_offset=base)
+        start, end = self.log_start_offset, self.log_end_offset
+        return AppendResult(base, last, end, start, -1, 0, 0, LeaderEpoch(leader_epoch))
 
     def append_as_follower(
         self, records: memoryview, now_ms: int, newest_epoch: LeaderEpoch | None = None
@@ -157,7 +157,7 @@ class MemoryLog:
                 raise UnexpectedAppendOffset(f"offset {offset}, expected {expected}")
         return self._append([entry for _, entry in found])
 
-    def _append(self, entries: list[Entry]) -> AppendResult:
+    def _append(self, entries: list[Entry], leader_epoch: int = NO_LEADER_EPOCH) -> AppendResult:
         base = self.log_end_offset
         for entry in entries:
             self.epoch_cache.assign(entry.epoch, self.log_end_offset)
@@ -172,7 +172,7 @@ class MemoryLog:
             -1,
             len(entries) * RECORD.size,
             len(entries),
-            LeaderEpoch(self.epoch_cache.latest_epoch),
+            LeaderEpoch(leader_epoch),
         )
 
     def _note(self, entry: Entry, offset: int) -> None:

@@ -114,6 +114,22 @@ def test_an_append_ends_with_its_leadership_even_if_that_comes_back() -> None:
     assert partition.acknowledgement(appended) is gone
 
 
+def test_an_append_ends_with_its_leadership_in_a_log_that_knows_a_newer_epoch(tmp_path: Path) -> None:
+    """ZooKeeper's data may be older than a broker's disk, for example after a restore."""
+    log = Log.open(TP, LogLoader(tmp_path / "log", log_config(), now_ms=0))
+    log.append_as_leader(parse_produced(build_batch([(None, b"v")])), 9, 0)
+    partition = partition_of(log)
+    partition.make_leader(state(isr=(1, 2)), 0.0)
+    appended = partition.append_as_leader(
+        parse_produced(build_batch([(None, b"v")])), require_all=True, now_ms=0.0, wall_clock_ms=0
+    )
+    partition.make_follower(state(leader=2, epoch=1))
+    partition.make_leader(state(epoch=2, isr=(1,)), 0.0)
+    assert partition.high_watermark > appended.last_offset
+    assert partition.acknowledgement(appended) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    log.abandon()
+
+
 def test_the_brokers_own_records_are_refused_when_others_have_led_meanwhile() -> None:
     partition = leader_of(1, 2)
     since = partition.leading_since
