@@ -24,12 +24,19 @@ from barnabas.deploy.state import answer_restart, forget_requests, restarts_aske
 
 _LOOK_INTERVAL_S: Final = 0.1
 _FIRST_PORT: Final = 9092
+_LAST_PORT: Final = 65535
 _ZOOKEEPER_PORT: Final = 2181
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_dir_argument(parser)
     parser.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (default: 3)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        metavar="PORT",
+        help="the port of the first broker; the others take the following ones (default: see below)",
+    )
     parser.add_argument(
         "--metrics",
         action="store_true",
@@ -44,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_set_argument(parser, "a setting for every broker, in Kafka's names (may be repeated)")
     parser.epilog = (
         "BARNABAS_ZOOKEEPER=host:port[/chroot] uses a ZooKeeper that is already running. Data is kept in the "
-        "directory: the next `up` there continues with it, on the same ports. A new cluster takes the ports "
-        "from 9092 on (ZooKeeper 2181) if they are free, else others."
+        "directory: the next `up` there continues with it, on the same ports. Without --port a new cluster "
+        "takes the ports from 9092 on (ZooKeeper 2181) if they are free, else others."
     )
 
 
@@ -53,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
     """Start, announce, and stay until a signal (or return, when detached)."""
     if options.brokers < 1:
         raise CommandError(f"--brokers {options.brokers}: expected at least 1", USAGE)
+    if options.port is not None and not 0 < options.port <= _LAST_PORT + 1 - options.brokers:
+        raise CommandError(f"--port {options.port}: expected 1 to {_LAST_PORT + 1 - options.brokers}", USAGE)
     settings = key_values(options.overrides)
     stopping = threading.Event()
     _stop_on_signal(stopping)
@@ -60,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
         chosen_dir(options),
         brokers=options.brokers,
         settings=settings,
-        ports=range(_FIRST_PORT, _FIRST_PORT + options.brokers),
+        first_port=options.port,
+        preferred_ports=range(_FIRST_PORT, _FIRST_PORT + options.brokers),
         zookeeper_port=_ZOOKEEPER_PORT,
         metrics=options.metrics,
         detach=options.detach,

@@ -19,6 +19,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -56,7 +57,8 @@ class LocalCluster(RunningCluster):
         settings: Mapping[str, str] | None = None,
         broker_settings: Mapping[int, Mapping[str, str]] | None = None,
         zookeeper: str | None = None,
-        ports: Sequence[int] = (),
+        first_port: int | None = None,
+        preferred_ports: Sequence[int] = (),
         zookeeper_port: int | None = None,
         metrics: bool = False,
         detach: bool = False,
@@ -70,11 +72,13 @@ class LocalCluster(RunningCluster):
         ``BARNABAS_ZOOKEEPER``, else a ZooKeeper of the cluster's own. With `metrics` each broker serves
         metrics on a port of its own (`LocalBroker.metrics_url`).
 
-        Ports of an earlier run in the directory are kept where they are free. A new cluster takes `ports`, if
-        all of them are free, and `zookeeper_port`, if it is free; else any free ports.
+        With `first_port` the brokers take that port and the following ones. Otherwise ports of an earlier run
+        in the directory are kept where they are free, and a new cluster takes `preferred_ports`, if all of
+        them are free, and `zookeeper_port`, if it is free; else any free ports.
 
-        Raises DeployError if another program runs a cluster in the directory, for a setting that the
-        cluster sets itself, and for a malformed `zookeeper`; ValueError if `brokers` is below 1.
+        Raises DeployError if another program runs a cluster in the directory, for a port from `first_port` on
+        that is not free, for a setting that the cluster sets itself, and for a malformed `zookeeper`;
+        ValueError if `brokers` is below 1.
         """
         _check_packages()
         if brokers < 1:
@@ -87,8 +91,7 @@ class LocalCluster(RunningCluster):
         self._lock = DirectoryLock(folder)
         try:
             earlier = _earlier_record(folder)
-            earlier_ports = {broker.id: broker.port for broker in earlier.brokers} if earlier else {}
-            reserved = _reserve_all(ports) if earlier is None else []
+            ports = _reserve_broker_ports(brokers, earlier, first_port, preferred_ports)
             metrics_ports = {broker.id: broker.metrics_port for broker in earlier.brokers} if earlier else {}
             super().__init__(
                 folder,
@@ -103,12 +106,12 @@ class LocalCluster(RunningCluster):
                         BrokerId(broker_id),
                         folder / f"broker-{broker_id}",
                         host=_HOST,
-                        port=reserved.pop(0) if reserved else _reserve(earlier_ports.get(broker_id)),
+                        port=port,
                         metrics_port=_reserve(metrics_ports.get(broker_id)) if metrics else None,
                         command=command,
                         die_with_parent=not detach,
                     )
-                    for broker_id in range(1, brokers + 1)
+                    for broker_id, port in enumerate(ports, 1)
                 ],
                 host=_HOST,
                 settings=settings or {},
@@ -210,8 +213,20 @@ def _reserve(preferred: int | None) -> ReservedPort:
     return port or ReservedPort.pick(_HOST)
 
 
+def _reserve_broker_ports(
+    brokers: int, earlier: ClusterRecord | None, first_port: int | None, preferred: Sequence[int]
+) -> list[ReservedPort]:
+    if first_port is not None:
+        return _reserve_all(range(first_port, first_port + brokers))
+    if earlier is None and preferred:
+        with suppress(DeployError):
+            return _reserve_all(preferred)
+    earlier_ports = {broker.id: broker.port for broker in earlier.brokers} if earlier else {}
+    return [_reserve(earlier_ports.get(broker_id)) for broker_id in range(1, brokers + 1)]
+
+
 def _reserve_all(ports: Sequence[int]) -> list[ReservedPort]:
-    """All of these ports, or an empty list if one of them is not free.
+    """All of these ports; raises DeployError, and reserves none, if one of them is not free.
 
     Some of them would not do: another cluster, some of whose brokers are down, may need the rest.
     """
@@ -221,7 +236,7 @@ def _reserve_all(ports: Sequence[int]) -> list[ReservedPort]:
         if port is None:
             for held in reserved:
                 held.close()
-            return []
+            raise DeployError(f"port {number} is in use or reserved by another cluster")
         reserved.append(port)
     return reserved
 

@@ -130,6 +130,7 @@ def test_an_unreachable_broker_is_named(arguments: list[str], capsys: pytest.Cap
     ("arguments", "said"),
     [
         (["up", "--brokers", "0"], "--brokers 0: expected at least 1"),
+        (["up", "--port", "65534"], "--port 65534: expected 1 to 65533"),
         (["up", "--set", "oops"], "--set 'oops': expected key=value"),
         (["produce", "t", "--partition", "-1", "--bootstrap", "h:1"], "--partition -1"),
         (["broker", "--set", "broker.id=x"], "broker.id='x': expected"),

@@ -18,7 +18,7 @@ from barnabas.broker.config.load import load_config
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
-from barnabas.deploy.ports import ReservedPort
+from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import read_record
@@ -214,12 +214,12 @@ def test_a_new_cluster_takes_the_preferred_ports_only_if_all_are_free(make: Make
     reserved = [ReservedPort.pick() for _ in range(3)]
     ports = [port.port for port in reserved]
     reserved.pop().close()
-    some = make(ports=ports)
+    some = make(preferred_ports=ports)
     assert not {broker.port for broker in some.brokers} & set(ports)
     some.close()
     for port in reserved:
         port.close()
-    every = make(ports=ports)
+    every = make(preferred_ports=ports)
     assert [broker.port for broker in every.brokers] == ports
 
 
@@ -231,7 +231,25 @@ def test_a_cluster_that_continues_keeps_its_ports_although_the_preferred_are_fre
     first.close()
     preferred = ReservedPort.pick()
     preferred.close()
-    assert make(ports=[preferred.port] * 3).bootstrap == bootstrap
+    assert make(preferred_ports=[preferred.port] * 3).bootstrap == bootstrap
+
+
+def test_with_a_first_port_the_brokers_take_it_and_the_following_ones_or_none(make: Make) -> None:
+    make(brokers=2).close()
+    first_port = _first_of_free_ports(2)
+    with socket.create_server(("127.0.0.1", first_port + 1)):
+        with pytest.raises(DeployError, match=f"port {first_port + 1} is in use"):
+            make(brokers=2, first_port=first_port)
+    cluster = make(brokers=2, first_port=first_port)
+    assert [broker.port for broker in cluster.brokers] == [first_port, first_port + 1]
+
+
+def _first_of_free_ports(count: int) -> int:
+    while True:
+        first_port = ReservedPort.pick()
+        first_port.close()
+        if all(is_free(first_port.port + index) for index in range(count)):
+            return first_port.port
 
 
 def test_brokers_with_metrics_have_a_port_each_for_them_and_keep_it(
