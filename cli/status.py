@@ -29,7 +29,7 @@ from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import STATE_FILE
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import Endpoint, TopicPartition
-from barnabas.protocol.messages.describe_replicas import ReplicaDescription
+from barnabas.protocol.messages.replicas import ReplicaDescription
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -18,11 +18,12 @@ from barnabas.controller.assignment import added_partitions, assign_replicas, ch
 from barnabas.protocol import schema
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
-from barnabas.protocol.messages.partitions import CreatePartitionsTopic, CreatePartitionsTopicResult
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
     CreatableTopic,
     CreatableTopicResult,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     DeletableTopicResult,
     DeleteTopicState,
 )

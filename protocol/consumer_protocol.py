@@ -19,7 +19,7 @@ from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder
 from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.join_group import NO_GENERATION
+from barnabas.protocol.messages.groups import NO_GENERATION
 from barnabas.protocol.schema import WireType, array, int32, message, opaque, string
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"

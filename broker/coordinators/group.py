@@ -47,12 +47,14 @@ from barnabas.broker.coordinators.rebalance import GroupState, Rebalance, join_r
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.groups import DescribedGroup, DescribedGroupMember, ListedGroup
-from barnabas.protocol.messages.join_group import (
+from barnabas.protocol.messages.groups import (
     NO_MEMBER,
+    DescribedGroup,
+    DescribedGroupMember,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupResponse,
+    ListedGroup,
     MemberIdentity,
     MemberResponse,
     SyncGroupRequest,

@@ -14,7 +14,7 @@ from barnabas.broker.coordinators.group_records import OffsetAndMetadata, Record
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.messages.join_group import (
+from barnabas.protocol.messages.groups import (
     NO_GENERATION,
     NO_MEMBER,
     JoinGroupResponse,

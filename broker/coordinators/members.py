@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.coordinators.group_effects import Client, Token
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.messages.join_group import JoinGroupResponseMember
+from barnabas.protocol.messages.groups import JoinGroupResponseMember
 
 MAX_PENDING_MEMBERS: Final = 10_000
 """The most member ids that are assigned and not used; one more drops the oldest."""

@@ -41,7 +41,7 @@ from barnabas.broker.coordinators.members import Member, MemberProtocol, Members
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation, invariant
-from barnabas.protocol.messages.join_group import (
+from barnabas.protocol.messages.groups import (
     NO_MEMBER,
     JoinGroupResponse,
     JoinGroupResponseMember,

@@ -7,7 +7,7 @@ from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS
 from barnabas.broker.handlers.metadata import live_brokers, named_controller
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages.describe_cluster import (
+from barnabas.protocol.messages.metadata import (
     BROKER_ENDPOINTS,
     CONTROLLER_ENDPOINTS,
     OPERATIONS_UNKNOWN,

@@ -9,7 +9,7 @@ from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition
-from barnabas.protocol.messages.describe_replicas import (
+from barnabas.protocol.messages.replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
     ReplicaDescription,

@@ -23,9 +23,10 @@ from barnabas.broker.replication.fetch_wait import (
 from barnabas.broker.replication.replica_views import Isolation
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.fetch_epochs import INITIAL_EPOCH, NO_SESSION
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import (
+    INITIAL_EPOCH,
+    NO_SESSION,
     EpochEndOffset,
     FetchPartitionResponse,
     FetchRequest,

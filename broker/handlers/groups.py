@@ -27,16 +27,14 @@ from barnabas.protocol.messages.groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
-from barnabas.protocol.messages.join_group import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
     MemberIdentity,
     SyncGroupRequest,
     SyncGroupResponse,

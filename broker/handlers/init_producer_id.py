@@ -11,7 +11,7 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import ProducerId
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 
 
 def handle(services: Services, request: ApiRequest) -> None:

@@ -10,7 +10,7 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.messages.log_dirs import (
+from barnabas.protocol.messages.replicas import (
     UNKNOWN_VOLUME_BYTES,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,

@@ -27,10 +27,11 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
-from barnabas.protocol.messages.partitions import CreatePartitionsTopic, CreatePartitionsTopicResult
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     DeletableTopicResult,
     DeleteTopicState,
 )

@@ -18,15 +18,13 @@ from barnabas.broker.handlers.services import Services
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, TopicId
-from barnabas.protocol.messages.partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopicResult,
-)
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigResult,
     CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,

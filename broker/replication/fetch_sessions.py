@@ -30,8 +30,8 @@ from typing import Final, NamedTuple
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.fetch_wait import FetchItem, FetchOutcome, FetchSource
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.messages.fetch import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 
 EVICTION_MS: Final = 120_000
 """A consumer's session that was unused for longer is stale; a younger one is not evicted for a larger one."""

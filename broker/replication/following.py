@@ -35,7 +35,6 @@ from barnabas.protocol.errors import (
     LocalError,
     raise_for,
 )
-from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from barnabas.protocol.ids import (
     NO_BROKER_EPOCH,
     NO_TOPIC_ID,
@@ -47,12 +46,16 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.protocol.messages.fetch import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     ForgottenTopic,
+    next_epoch,
 )
 
 logger = logging.getLogger(__name__)

@@ -61,18 +61,24 @@ from barnabas.client.offsets import (
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigSource
-from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, ReplicaDescription
-from barnabas.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
-from barnabas.protocol.messages.join_group import NO_MEMBER, LeaveGroupRequest, MemberIdentity
+from barnabas.protocol.messages.groups import (
+    NO_MEMBER,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+)
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from barnabas.protocol.messages.partitions import CreatePartitionsRequest
+from barnabas.protocol.messages.replicas import DescribeReplicasRequest, ReplicaDescription
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,

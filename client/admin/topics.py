@@ -23,12 +23,13 @@ from barnabas.protocol.errors import (
 )
 from barnabas.protocol.ids import TopicId
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataTopic
-from barnabas.protocol.messages.partitions import CreatePartitionsAssignment, CreatePartitionsTopic
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatePartitionsAssignment,
+    CreatePartitionsTopic,
 )
 from barnabas.protocol.schema import RequestOf
 

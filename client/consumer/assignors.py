@@ -26,7 +26,7 @@ from barnabas.protocol.consumer_protocol import (
     encode_sticky_user_data,
 )
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.join_group import NO_GENERATION
+from barnabas.protocol.messages.groups import NO_GENERATION
 
 _INT32: Final = struct.Struct(">i")
 

@@ -24,7 +24,7 @@ from barnabas.protocol.errors import (
 )
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
-from barnabas.protocol.messages.join_group import LeaveGroupRequest, MemberIdentity
+from barnabas.protocol.messages.groups import LeaveGroupRequest, MemberIdentity
 from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")

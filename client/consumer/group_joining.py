@@ -37,7 +37,7 @@ from barnabas.protocol.consumer_protocol import (
 )
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.join_group import (
+from barnabas.protocol.messages.groups import (
     NO_GENERATION,
     JoinGroupRequest,
     JoinGroupRequestProtocol,

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.messages.join_group import NO_GENERATION, NO_MEMBER
+from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
 
 
 class MemberState(Enum):

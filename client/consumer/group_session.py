@@ -37,7 +37,7 @@ from barnabas.client.consumer.subscription import TopicSelection
 from barnabas.client.errors import report_bug
 from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.join_group import NO_MEMBER, HeartbeatRequest
+from barnabas.protocol.messages.groups import NO_MEMBER, HeartbeatRequest
 from barnabas.protocol.messages.metadata import MetadataRequest
 
 T = TypeVar("T")

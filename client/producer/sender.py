@@ -27,8 +27,8 @@ from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.protocol.backoff import Retries, doubled, jittered
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
 from barnabas.protocol.messages.produce import (
+    InitProducerIdRequest,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

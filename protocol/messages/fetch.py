@@ -1,8 +1,9 @@
-"""Fetch: read record batches, for consumers and for followers."""
+"""Fetch: read record batches, for consumers and for followers; the epochs of fetch sessions (KIP-227)."""
 
 from __future__ import annotations
 
 import uuid
+from typing import Final
 
 from barnabas.protocol import schema as s
 from barnabas.protocol.ids import NO_TOPIC_ID
@@ -10,6 +11,19 @@ from barnabas.protocol.schema import RecordsToSend
 
 CONSUMER_REPLICA_ID = -1
 """The replica id of an ordinary consumer."""
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+"""A full fetch, which may open a session; its first incremental request has epoch 1, the next 2."""
+FINAL_EPOCH: Final = -1
+"""A full fetch that does not open a session."""
+_MAX_INT: Final = (1 << 31) - 1
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch that the next request must carry; it wraps around to 1, since 0 opens a new session."""
+    if epoch < 0:
+        return FINAL_EPOCH
+    return 1 if epoch == _MAX_INT else epoch + 1
 
 
 @s.message

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from barnabas.protocol import schema as s
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET
-from barnabas.protocol.messages.join_group import NO_GENERATION, NO_MEMBER
+from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
 
 
 @s.message

@@ -25,8 +25,12 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from barnabas.protocol.messages.partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from barnabas.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from barnabas.protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+)
 from barnabas.protocol.record_batch import write_crc
 from barnabas.protocol.schema import APIS, ApiKey
 from tests.support.waiting import wait_for

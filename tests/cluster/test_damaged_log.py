@@ -16,7 +16,7 @@ from barnabas.cli.main import main
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
+from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, batch_of

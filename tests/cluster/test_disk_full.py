@@ -14,7 +14,7 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
+from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from tests.support.waiting import wait_for
 
 from ..chaos.checker import check

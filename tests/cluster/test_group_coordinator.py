@@ -10,8 +10,7 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
-from barnabas.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
-from barnabas.protocol.messages.join_group import HeartbeatRequest
+from barnabas.protocol.messages.groups import DescribeGroupsRequest, HeartbeatRequest, ListGroupsRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.waiting import wait_for
 

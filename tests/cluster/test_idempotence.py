@@ -14,8 +14,11 @@ from barnabas.broker.producer_ids import RETRY
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from barnabas.protocol.messages.produce import PartitionProduceResponse
+from barnabas.protocol.messages.produce import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    PartitionProduceResponse,
+)
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.zookeeper import paths
 from barnabas.zookeeper.store import PRODUCER_ID_BLOCK_SIZE, ClusterStore

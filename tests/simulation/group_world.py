@@ -30,7 +30,7 @@ from barnabas.broker.handlers import groups as group_handlers
 from barnabas.broker.handlers import offsets as offset_handlers
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
-from barnabas.protocol.messages.join_group import (
+from barnabas.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,

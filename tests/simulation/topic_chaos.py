@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages.partitions import CreatePartitionsAssignment, CreatePartitionsTopic
 from barnabas.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
+    CreatePartitionsAssignment,
+    CreatePartitionsTopic,
     DeleteTopicState,
 )
 from tests.simulation.topics import Topics

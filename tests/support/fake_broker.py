@@ -40,7 +40,6 @@ from barnabas.protocol.messages.fetch import (
     FetchResponse,
     FetchTopicResponse,
 )
-from barnabas.protocol.messages.init_producer_id import InitProducerIdResponse
 from barnabas.protocol.messages.leader_epoch import (
     LeaderEpochEndOffset,
     OffsetForLeaderEpochResponse,
@@ -60,14 +59,16 @@ from barnabas.protocol.messages.metadata import (
     MetadataResponse,
     MetadataTopic,
 )
-from barnabas.protocol.messages.partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
 from barnabas.protocol.messages.produce import (
+    InitProducerIdResponse,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceResponse,
 )
 from barnabas.protocol.messages.topics import (
     CreatableTopicResult,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
     CreateTopicsResponse,
     DeletableTopicResult,
     DeleteTopicsResponse,

@@ -13,7 +13,7 @@ from typing import Any
 
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from barnabas.protocol.messages.join_group import (
+from barnabas.protocol.messages.groups import (
     HeartbeatResponse,
     JoinGroupResponse,
     JoinGroupResponseMember,

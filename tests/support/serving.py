@@ -37,10 +37,11 @@ from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.frames import LENGTH_BYTES, Frame
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
-from barnabas.protocol.messages.partitions import CreatePartitionsTopic, CreatePartitionsTopicResult
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     DeletableTopicResult,
     DeleteTopicState,
 )

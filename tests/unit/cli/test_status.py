@@ -7,7 +7,7 @@ import pytest
 from barnabas.cli.status import BrokerView, ClusterView, PartitionView
 from barnabas.client.metadata import PartitionInfo
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch
-from barnabas.protocol.messages.describe_replicas import ReplicaDescription
+from barnabas.protocol.messages.replicas import ReplicaDescription
 
 
 def _view(

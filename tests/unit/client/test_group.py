@@ -20,7 +20,7 @@ from barnabas.client.errors import (
     SubscriptionConflict,
 )
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.join_group import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
+from barnabas.protocol.messages.groups import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import OffsetCommitResponse
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster

@@ -18,7 +18,7 @@ import pytest
 from barnabas.client.consumer.consumer import Consumer, ConsumerRecord, RebalanceListener
 from barnabas.client.errors import BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.join_group import HeartbeatResponse
+from barnabas.protocol.messages.groups import HeartbeatResponse
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.fake_coordinator import FakeCoordinator

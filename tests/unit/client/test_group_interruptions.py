@@ -12,7 +12,7 @@ from barnabas.client.consumer.group_membership import MemberState
 from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.errors import ApiError, BarnabasError, ClientClosed, ErrorCode, LocalError
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.join_group import HeartbeatResponse, SyncGroupResponse
+from barnabas.protocol.messages.groups import HeartbeatResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,

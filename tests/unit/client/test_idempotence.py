@@ -16,7 +16,7 @@ from barnabas.client.producer.producer import Producer
 from barnabas.client.producer.sequences import MAX_EPOCH, Phase, Pipeline
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.init_producer_id import InitProducerIdResponse
+from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeBroker, FakeCluster

@@ -10,11 +10,12 @@ import pytest
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId
-from barnabas.protocol.messages.partitions import CreatePartitionsAssignment, CreatePartitionsTopic
 from barnabas.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatePartitionsAssignment,
+    CreatePartitionsTopic,
     DeleteTopicState,
 )
 from barnabas.protocol.topic_names import validate_topic_name

@@ -22,7 +22,6 @@ from barnabas.protocol.errors import (
 )
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
 from barnabas.protocol.messages.fetch import (
     FetchPartition,
     FetchPartitionResponse,
@@ -33,6 +32,7 @@ from barnabas.protocol.messages.fetch import (
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from barnabas.protocol.schema import ApiKey
 from tests.support.waiting import DEADLINE_S, until
 

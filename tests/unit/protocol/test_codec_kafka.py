@@ -37,7 +37,6 @@ from barnabas.protocol.messages.fetch import (
     LeaderIdAndEpoch,
 )
 from barnabas.protocol.messages.groups import ListGroupsRequest
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
 from barnabas.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -49,7 +48,12 @@ from barnabas.protocol.messages.metadata import (
     MetadataResponse,
     MetadataTopic,
 )
-from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.messages.produce import (
+    InitProducerIdRequest,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from barnabas.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.protocol.schema import APIS, MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, ApiKey, WireType, wire_fields
 from tests.support.kafka_messages import CASES, Case, messages

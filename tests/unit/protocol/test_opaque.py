@@ -8,7 +8,7 @@ from barnabas.protocol import codec_msgpack
 from barnabas.protocol.codec_kafka_decoder import compile_decoder
 from barnabas.protocol.codec_kafka_encoder import compile_encoder
 from barnabas.protocol.errors import MalformedFrame
-from barnabas.protocol.messages.join_group import (
+from barnabas.protocol.messages.groups import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     SyncGroupResponse,

@@ -12,7 +12,7 @@ from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.rebalance import NEXT_STATES, GroupState, IllegalTransition, moved
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
-from barnabas.protocol.messages.join_group import MemberIdentity
+from barnabas.protocol.messages.groups import MemberIdentity
 from tests.support.grouping import NEW_CLIENT, STATIC, GroupRig, subscription
 
 E = ErrorCode

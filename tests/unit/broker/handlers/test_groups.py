@@ -26,20 +26,21 @@ from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
 from barnabas.protocol.messages.find_coordinator import CoordinatorType, FindCoordinatorRequest
-from barnabas.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
-from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
-from barnabas.protocol.messages.join_group import (
+from barnabas.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
+    ListGroupsRequest,
     MemberIdentity,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
 from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -51,6 +52,7 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
 )
+from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
 from tests.support.building import led_by, metadata, state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import THREE, TP, TWO
 from tests.support.logs import produced as batch_of

@@ -8,7 +8,6 @@ from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol import schema
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
 from barnabas.protocol.messages.inter_broker import (
     ControlledShutdownRequest,
     LeaderAndIsrPartition,
@@ -19,6 +18,7 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     StopReplicaTopic,
 )
+from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from tests.support.building import TOPIC_ID, TP, led_by, metadata, state
 from tests.support.serving import INTERNAL, Serving
 

@@ -12,9 +12,9 @@ from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, T
 from barnabas.broker.metadata_cache import ClusterMetadata, MetadataAnswers, MetadataCache
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
-from barnabas.protocol.messages.describe_cluster import DescribeClusterRequest
 from barnabas.protocol.messages.metadata import (
     OPERATIONS_UNKNOWN,
+    DescribeClusterRequest,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

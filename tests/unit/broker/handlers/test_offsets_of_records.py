@@ -32,7 +32,7 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from barnabas.protocol.messages.log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from barnabas.protocol.messages.replicas import DescribableLogDirTopic, DescribeLogDirsRequest
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from tests.support.building import TP, state
 from tests.support.record_requests import catch_up, fetch, fetched, follow, produce, set_topic

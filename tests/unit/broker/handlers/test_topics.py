@@ -10,15 +10,13 @@ from barnabas.broker.clocks import monotonic_ms
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicId
 from barnabas.protocol.messages.configs import ConfigSource
-from barnabas.protocol.messages.partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    CreatePartitionsTopicResult,
-)
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     DeletableTopicResult,
     DeleteTopicsRequest,

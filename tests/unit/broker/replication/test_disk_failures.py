@@ -32,9 +32,9 @@ from barnabas.protocol.ids import (
     LeaderEpoch,
     TopicPartition,
 )
-from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.produce import PartitionProduceResponse
+from barnabas.protocol.messages.replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from barnabas.protocol.schema import replace
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import ME, TWO, Managed, NoStore, state

@@ -22,8 +22,8 @@ from barnabas.broker.replication.fetch_wait import FetchItem, FetchOutcome
 from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.fetch_epochs import NO_SESSION, next_epoch
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.messages.fetch import NO_SESSION, next_epoch
 from tests.support.building import FOUR, THREE, TWO, Clock
 from tests.support.errors import refused
 

@@ -25,9 +25,15 @@ from barnabas.protocol.errors import (
     ErrorCode,
     RequestTimedOutLocally,
 )
-from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, LeaderEpoch, TopicPartition
-from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
+from barnabas.protocol.messages.fetch import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchPartitionResponse,
+    FetchResponse,
+    FetchTopicResponse,
+)
 from tests.support.building import ME, TP, TWO, follow, follower_of, partition_of, state
 from tests.support.defaults import log_config
 
