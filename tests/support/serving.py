@@ -8,7 +8,7 @@
         catch_up(leading)
         assert produced(waiting).error_code == ErrorCode.NONE
 
-`send` returns the connection, whose `response` is the decoded answer, now or later; `call` returns an
+`send` returns the connection; its `response` is the decoded answer, now or later. `call` returns an
 immediate answer. With ``version=9`` both use that version of Kafka's protocol. `serving` (no partition) and
 `leading` (broker 1 leads "topic") are fixtures; tests/support/record_requests.py builds requests about
 records. The fakes around the handlers (`topics`, `configs`, `blocks`, `controller`, `slow`) answer what a
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.broker.auto_topics import AutoTopicCreation
+from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
@@ -267,6 +268,10 @@ class Serving:
 
     def close(self) -> None:
         self.logs.close(0)
+
+    def expire(self, *, after_ms: int) -> None:
+        """Run the reaper for a later time, for answers that wait by the real clock."""
+        self.managed.reaper.expire_due(monotonic_ms() + after_ms)
 
     def process(self, request: Request) -> None:
         """Called by a socket server."""

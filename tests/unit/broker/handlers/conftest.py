@@ -1,21 +1,11 @@
-"""A broker's handlers for each test."""
+"""Partitions for the handlers."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.building import state
 from tests.support.serving import Serving
-
-
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
-    serving = Serving(tmp_path / "data")
-    yield serving
-    serving.close()
 
 
 @pytest.fixture

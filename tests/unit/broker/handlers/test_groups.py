@@ -1,28 +1,17 @@
-"""Group requests through the handlers: the wire, the shards, and leadership that moves.
+"""Group requests through the handlers: their versions, their errors, and the answers that wait.
 
-The rules of a group are tested in `tests/unit/broker/coordinators`.
+The rules of groups and of their coordinator are tested in `tests/unit/broker/coordinators`.
 """
 
 from __future__ import annotations
 
-import threading
-import uuid
-from typing import Any
-
 import pytest
 
-from barnabas.broker.clocks import monotonic_ms
-from barnabas.broker.coordinators import group_coordinator
-from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_records import (
-    GroupRecord,
     OffsetAndMetadata,
     OffsetRecord,
-    Record,
-    from_bytes,
 )
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
-from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -31,208 +20,40 @@ from barnabas.protocol.messages.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
     ListGroupsRequest,
     MemberIdentity,
     SyncGroupRequest,
-    SyncGroupRequestAssignment,
 )
-from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
 from barnabas.protocol.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
 )
-from barnabas.protocol.messages.replicas import DescribeReplicasRequest
-from barnabas.protocol.record_batch import iter_batches
-from barnabas.protocol.records import decode_records
-from tests.support.building import led_by, metadata, state
-from tests.support.serving import EXTERNAL, INTERNAL, Connection, Serving
-from tests.support.waiting import wait_for
+from tests.support.building import led_by, metadata
+from tests.support.group_requests import (
+    LIVE,
+    NONE,
+    OFFSETS_ID,
+    PARTITION,
+    become_member,
+    code_of,
+    commit,
+    delete_offsets,
+    fetch,
+    fetched,
+    find,
+    join,
+    lead,
+    learn,
+    records,
+    work,
+)
+from tests.support.serving import EXTERNAL, INTERNAL, Serving
 
-OFFSETS_ID = uuid.UUID(int=50)
-PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
-LIVE = {1: 0, 2: 5, 3: 5}
-NONE = ErrorCode.NONE
-
-
-def learn(serving: Serving, leader: int = 1) -> None:
-    """The brokers and the topics "topic" (two partitions) and "other" become known."""
-    update = serving.managed.metadata.update
-    update(metadata(LIVE, led_by(1), led_by(1, index=1)))
-    update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=9)))
-    update(metadata(LIVE, led_by(leader), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
-
-
-def work(serving: Serving) -> None:
-    """Do all work of the coordinator's thread."""
-    while serving.groups.shards.run_once():
-        pass
-
-
-def expire(serving: Serving, *, after_ms: int) -> None:
-    """Run the reaper for a later time, for answers that wait by the real clock."""
-    serving.managed.reaper.expire_due(int(monotonic_ms()) + after_ms)
-
-
-def lead(serving: Serving, *, epoch: int = 0, leader: int = 1, isr: tuple[int, ...] = (1,)) -> None:
-    """Set the leader of the only partition of the offsets topic."""
-    partition_state = state(leader=leader, epoch=epoch, isr=isr)
-    assert serving.managed.tell(partition_state, topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID) == []
-
-
-@pytest.fixture
-def hosting(serving: Serving) -> Serving:
-    """Broker 1 coordinates all groups."""
-    serving.partitions_in_zookeeper = 1
-    learn(serving)
-    lead(serving)
-    serving.call(find("g"))
-    work(serving)
-    return serving
-
-
-def find(*groups: str, key_type: int = 0) -> FindCoordinatorRequest:
-    return FindCoordinatorRequest(coordinator_keys=list(groups), key_type=key_type)
-
-
-def join(
-    group: str = "g",
-    member: str = "",
-    *,
-    instance: str | None = None,
-    protocol_type: str = "consumer",
-    session_timeout_ms: int = 10_000,
-) -> JoinGroupRequest:
-    return JoinGroupRequest(
-        group_id=group,
-        session_timeout_ms=session_timeout_ms,
-        rebalance_timeout_ms=60_000,
-        member_id=member,
-        group_instance_id=instance,
-        protocol_type=protocol_type,
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"sub")],
-    )
-
-
-def sync(joined: JoinGroupResponse, **given: bytes) -> SyncGroupRequest:
-    assignments = [
-        SyncGroupRequestAssignment(member_id=name, assignment=data) for name, data in given.items()
-    ]
-    return SyncGroupRequest(
-        group_id="g",
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
-        assignments=assignments,
-    )
-
-
-def heartbeat(joined: JoinGroupResponse) -> HeartbeatRequest:
-    return HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
-
-
-def become_member(serving: Serving, group: str = "g") -> JoinGroupResponse:
-    """The only member of a stable group: initial delay, generation, assignment."""
-    first = serving.call(join(group))
-    assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    connection = serving.send(join(group, first.member_id))
-    serving.managed.pass_time(3_000)
-    joined: JoinGroupResponse = connection.response
-    assert (joined.error_code, joined.leader) == (NONE, joined.member_id)
-    request = sync(joined, **{joined.member_id: b"all"})
-    request.group_id = group
-    assert serving.call(request).assignment == b"all"
-    return joined
-
-
-def commit(
-    offset: int = 5,
-    *,
-    group: str = "g",
-    by: JoinGroupResponse | None = None,
-    topic: str = "topic",
-    index: int = 0,
-    metadata: str | None = "m",
-) -> OffsetCommitRequest:
-    partition = OffsetCommitRequestPartition(
-        partition_index=index, committed_offset=offset, committed_leader_epoch=2, committed_metadata=metadata
-    )
-    return OffsetCommitRequest(
-        group_id=group,
-        generation_id_or_member_epoch=-1 if by is None else by.generation_id,
-        member_id="" if by is None else by.member_id,
-        topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])],
-    )
-
-
-def code_of(connection: Connection) -> int:
-    """The error of a commit of one partition."""
-    code: int = connection.response.topics[0].partitions[0].error_code
-    return code
-
-
-def fetch(group: str = "g", *indexes: int, require_stable: bool = False) -> OffsetFetchRequest:
-    """Fetch some partitions of "topic", or all committed ones."""
-    topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=list(indexes))] if indexes else None
-    return OffsetFetchRequest(
-        groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=require_stable
-    )
-
-
-def fetched(serving: Serving, group: str = "g", *indexes: int) -> dict[tuple[str, int], int]:
-    (found,) = serving.call(fetch(group, *indexes)).groups
-    assert found.error_code == NONE
-    return {
-        (topic.name, one.partition_index): one.committed_offset
-        for topic in found.topics
-        for one in topic.partitions
-    }
-
-
-def records(serving: Serving) -> list[Record]:
-    """All records of the offsets topic."""
-    log = serving.managed.manager.partition(PARTITION).log
-    found: list[Record] = []
-    position = 0
-    while position < log.log_end_offset:
-        view = log.read(position, 1 << 20).records
-        for at, header in iter_batches(view):
-            position = header.next_offset
-            for record in decode_records(view[at : at + header.size_bytes]):
-                found.append(from_bytes(record.key or b"", record.value))
-    return found
-
-
-# ---- finding the coordinator
-
-
-def test_groups_that_cannot_be_loaded_fail_their_partition_until_leadership_changes(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serving.partitions_in_zookeeper = 1
-    learn(serving)
-    serving.call(find("g"))
-    with monkeypatch.context() as patch:
-        patch.setattr(group_coordinator, "groups_of", lambda *_: 1 / 0)
-        lead(serving)
-        work(serving)
-    assert serving.call(join()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    answer = serving.call(DescribeReplicasRequest(topics=[OFFSETS_TOPIC]))
-    assert "loading its groups: ZeroDivisionError" in answer.topics[0].replicas[0].failure
-    lead(serving, epoch=1, leader=2)
-    lead(serving, epoch=2)
-    work(serving)
-    assert serving.managed.manager.roles.failed.reasons() == {}
-    assert serving.groups.shards._shards[0].state is ShardState.SERVING
+# Finding the coordinator
 
 
 @pytest.mark.parametrize("version", [None, 0, 1, 2, 3, 4])
@@ -261,7 +82,7 @@ def test_the_first_request_for_a_coordinator_creates_the_topic(serving: Serving)
     assert serving.auto_created == [[OFFSETS_TOPIC]]
     assert serving.call(join()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert not connection.is_answered
-    expire(serving, after_ms=3_001)
+    serving.expire(after_ms=3_001)
     (one,) = connection.response.coordinators
     assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -288,7 +109,7 @@ def test_the_topic_waits_until_as_many_brokers_live_as_it_has_replicas(serving: 
     serving.managed.pass_time(60_000)
     connection = serving.send(find("g"))
     assert serving.auto_created == []
-    expire(serving, after_ms=3_001)
+    serving.expire(after_ms=3_001)
     (one,) = connection.response.coordinators
     assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert "offsets.topic.replication.factor is 3, alive are 2" in one.error_message
@@ -338,57 +159,7 @@ def test_a_broker_without_a_session_coordinates_nothing(hosting: Serving) -> Non
     assert (listed.error_code, listed.groups) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, [])
 
 
-# ---- members
-
-
-def test_no_session_expires_while_the_broker_is_fenced(hosting: Serving) -> None:
-    joined = become_member(hosting)
-    fence = hosting.managed.manager.fence
-    fence.silent("no ZooKeeper")
-    beat = heartbeat(joined)
-    for _ in range(100):
-        hosting.managed.pass_time(1_000)
-        assert hosting.call(beat).error_code == ErrorCode.NOT_COORDINATOR
-    fence.heard()
-    hosting.managed.pass_time(9_000)
-    assert hosting.call(beat).error_code == NONE
-    hosting.managed.pass_time(10_001)
-    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_an_empty_group_expires_members_after_its_timer_met_a_fenced_broker(hosting: Serving) -> None:
-    joined = become_member(hosting)
-    hosting.call(LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=joined.member_id)]))
-    fence = hosting.managed.manager.fence
-    fence.silent("no ZooKeeper")
-    hosting.managed.pass_time(60_000)
-    fence.heard()
-    second = become_member(hosting)
-    hosting.managed.pass_time(10_001)
-    assert hosting.call(heartbeat(second)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_a_rebalance_continues_when_the_broker_is_no_longer_fenced(hosting: Serving) -> None:
-    first = hosting.call(join())
-    waiting = hosting.send(join(member=first.member_id))
-    fence = hosting.managed.manager.fence
-    fence.silent("no ZooKeeper")
-    hosting.managed.pass_time(60_000)
-    assert not waiting.is_answered
-    fence.heard()
-    hosting.managed.pass_time(501)
-    assert waiting.response.error_code == NONE
-
-
-def test_a_group_of_one_becomes_stable_and_its_generation_is_in_the_log(hosting: Serving) -> None:
-    joined = become_member(hosting)
-    (stored,) = records(hosting)
-    assert isinstance(stored, GroupRecord)
-    assert stored.value is not None
-    assert (stored.group_id, stored.value.generation) == ("g", joined.generation_id)
-    (member,) = stored.value.members
-    assert (member.client_id, member.client_host, member.assignment) == ("test", "/127.0.0.1", b"all")
-    assert hosting.call(heartbeat(joined)).error_code == NONE
+# Members
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -468,29 +239,7 @@ def test_the_longest_instance_id_gives_a_member_id_that_fits(hosting: Serving) -
     assert joining.response.error_code == NONE
 
 
-def test_a_timer_that_could_not_be_cancelled_leaves_its_successor(hosting: Serving) -> None:
-    joined = become_member(hosting)
-    shard = hosting.groups.shard_of("g")
-    hosted = shard._groups["g"]
-    before = hosted.timer
-    assert before is not None
-    # It expires while a request holds the group's lock and replaces it.
-    hosted.lock.acquire()
-    expiring = threading.Thread(target=before.expire)
-    expiring.start()
-    try:
-        wait_for(lambda: before.is_completed)
-        hosted.group._members.extend_session(hosted.group._members[joined.member_id], 1.0)
-        shard._set_timer(hosted)
-        after = hosted.timer
-        assert after is not before
-    finally:
-        hosted.lock.release()
-        expiring.join()
-    assert hosted.timer is after
-
-
-# ---- offsets
+# Offsets
 
 
 @pytest.mark.parametrize("version", [None, *range(1, 9)])
@@ -542,42 +291,9 @@ def test_a_commit_is_answered_and_valid_when_it_is_replicated(hosting: Serving) 
     assert fetched(hosting, "g", 0) == {("topic", 0): -1}
     unstable = hosting.call(fetch("g", 0, require_stable=True)).groups[0].topics[0].partitions[0]
     assert unstable.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
-    hosting.managed.fetch(1, replica=2, partition=PARTITION)
+    hosting.managed.fetch(1, replica=2, partitions=[PARTITION])
     assert code_of(connection) == NONE
     assert fetched(hosting, "g", 0) == {("topic", 0): 7}
-
-
-@pytest.mark.parametrize("what", ["group", "offsets", "expiry"])
-def test_removals_with_too_few_replicas_in_sync_are_permanent(hosting: Serving, what: str) -> None:
-    hosting.send(commit(7))
-    hosting.managed.tell(
-        state(epoch=1, isr=(1,)), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, min_insync_replicas=2
-    )
-    # It is written, but not replicated yet, which is the answer.
-    if what == "group":
-        result = hosting.call(DeleteGroupsRequest(groups_names=["g"])).results[0]
-        assert result.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    elif what == "offsets":
-        found = hosting.call(delete_offsets("g", ("topic", 0)))
-        assert found.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    else:
-        hosting.wall_ms += 8 * 24 * 3_600_000
-        hosting.groups.expire_offsets()
-    assert fetched(hosting) == {}
-    lead(hosting, epoch=2, leader=2)
-    work(hosting)
-    lead(hosting, epoch=3)
-    work(hosting)
-    assert fetched(hosting) == {}
-
-
-def test_nothing_expires_while_nothing_can_be_written(hosting: Serving) -> None:
-    hosting.send(commit(7))
-    hosting.wall_ms += 8 * 24 * 3_600_000
-    hosting.managed.manager.fence.silent("no ZooKeeper")
-    hosting.groups.expire_offsets()
-    hosting.managed.manager.fence.heard()
-    assert fetched(hosting) == {("topic", 0): 7}
 
 
 def test_unknown_partitions_are_refused_individually(hosting: Serving) -> None:
@@ -590,11 +306,6 @@ def test_unknown_partitions_are_refused_individually(hosting: Serving) -> None:
     assert fetched(hosting) == {("topic", 0): 7}
 
 
-def test_metadata_that_is_too_long_is_refused(hosting: Serving) -> None:
-    assert code_of(hosting.send(commit(metadata="x" * 4_097))) == ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert code_of(hosting.send(commit(metadata=None))) == NONE
-
-
 def test_a_commit_of_an_unknown_generation_creates_no_group(hosting: Serving) -> None:
     stranger = JoinGroupResponse(error_code=NONE, generation_id=3, member_id="m")
     assert code_of(hosting.send(commit(7, by=stranger))) == ErrorCode.ILLEGAL_GENERATION
@@ -604,7 +315,7 @@ def test_a_commit_of_an_unknown_generation_creates_no_group(hosting: Serving) ->
 
 
 def test_the_retention_of_a_commit_is_obeyed(hosting: Serving) -> None:
-    request = commit(7)
+    request = commit(7, metadata=None)
     request.retention_time_ms = 60_000
     assert hosting.call(request, version=4).topics[0].partitions[0].error_code == NONE
     hosting.wall_ms += 59_999
@@ -616,147 +327,7 @@ def test_the_retention_of_a_commit_is_obeyed(hosting: Serving) -> None:
     assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("topic", 0), None)
 
 
-OTHER_ID = uuid.UUID(int=9)
-HIDDEN = metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True)
-"""Does not name the topic "other", whose znode may be unreadable."""
-DELETED = metadata(LIVE, led_by(-2), topic="other", topic_id=OTHER_ID)
-RECREATED = metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10))
-
-
-@pytest.mark.parametrize(
-    "updates",
-    [[DELETED], [HIDDEN, DELETED], [HIDDEN, RECREATED]],
-    ids=["deleted", "deleted while hidden", "deleted and recreated in one update"],
-)
-def test_offsets_of_a_deleted_topic_are_removed(
-    hosting: Serving, updates: list[UpdateMetadataRequest]
-) -> None:
-    hosting.send(commit(7))
-    hosting.send(commit(8, topic="other"))
-    for update in updates:
-        hosting.managed.metadata.update(update)
-    work(hosting)
-    assert fetched(hosting).get(("other", 0)) is None
-    assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("other", 0), None)
-    hosting.managed.metadata.update(metadata(LIVE, led_by(1), led_by(1, index=1)))
-    assert fetched(hosting) == {("topic", 0): 7}
-
-
-def test_offsets_of_a_hidden_topic_stay(hosting: Serving) -> None:
-    hosting.send(commit(7, topic="other"))
-    hosting.managed.metadata.update(HIDDEN)
-    work(hosting)
-    hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic="other", topic_id=OTHER_ID))
-    work(hosting)
-    assert fetched(hosting) == {("other", 0): 7}
-    assert len(records(hosting)) == 1, "there is no tombstone"
-
-
-@pytest.mark.parametrize("is_known_first", [True, False])
-def test_offsets_of_a_deleted_topic_do_not_survive_a_change_of_coordinator(
-    hosting: Serving, is_known_first: bool
-) -> None:
-    """It was deleted and recreated under another coordinator, or without one."""
-    hosting.send(commit(7, topic="other"))
-    hosting.send(commit(8))
-    lead(hosting, epoch=1, leader=2)
-    work(hosting)
-    if is_known_first:
-        hosting.managed.metadata.update(RECREATED)
-    else:
-        # A newly started process knows no topic yet.
-        hosting.managed.metadata.update(
-            metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True)
-        )
-    lead(hosting, epoch=2)
-    work(hosting)
-    if is_known_first:
-        # The controller sends this with a role.
-        hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
-        work(hosting)
-    else:
-        assert fetched(hosting) == {("topic", 0): 8, ("other", 0): 7}
-        hosting.managed.metadata.update(RECREATED)
-        work(hosting)
-    assert fetched(hosting) == {("topic", 0): 8}
-
-
-def test_offsets_of_a_topic_that_this_broker_does_not_know_yet_stay(hosting: Serving) -> None:
-    """It was recreated and committed for while this broker was paused; the role arrives before the
-    metadata."""
-    update, old = hosting.managed.metadata.update, uuid.UUID(int=9)
-    update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10)))
-    hosting.send(commit(7, topic="other"))
-    lead(hosting, epoch=1, leader=2)
-    update(metadata(LIVE, led_by(1), topic="other", topic_id=old))
-    lead(hosting, epoch=2)
-    work(hosting)
-    # Metadata sent before the role do not count either.
-    hosting.groups.topics_changed(["other"])
-    work(hosting)
-    assert fetched(hosting) == {("other", 0): 7}
-    update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10)))
-    work(hosting)
-    assert fetched(hosting) == {("other", 0): 7}
-    assert len(records(hosting)) == 1, "there is no tombstone"
-
-
-def test_the_coordinator_forgets_the_names_of_deleted_topics(hosting: Serving) -> None:
-    """A cluster may create and delete topics for years."""
-    update, kept = hosting.managed.metadata.update, len(hosting.groups._topic_ids)
-    for number in range(20):
-        topic_id = uuid.UUID(int=100 + number)
-        update(metadata(LIVE, led_by(1), topic=f"short-{number}", topic_id=topic_id))
-        update(metadata(LIVE, led_by(-2), topic=f"short-{number}", topic_id=topic_id))
-    work(hosting)
-    assert len(hosting.groups._topic_ids) == kept
-
-
-def recreate(serving: Serving, topic: str) -> None:
-    """Delete the topic and create it again, before the coordinator's thread handles either."""
-    update = serving.managed.metadata.update
-    update(metadata(LIVE, led_by(-2), topic=topic, topic_id=OTHER_ID))
-    update(metadata(LIVE, led_by(1), led_by(1, index=1), topic=topic, topic_id=uuid.UUID(int=10)))
-
-
-def test_offsets_committed_for_a_recreated_topic_stay(hosting: Serving) -> None:
-    hosting.send(commit(7, topic="other"))
-    hosting.send(commit(8, topic="other", index=1))
-    recreate(hosting, "other")
-    assert code_of(hosting.send(commit(9, topic="other"))) == NONE
-    work(hosting)
-    assert fetched(hosting) == {("other", 0): 9}
-    lead(hosting, epoch=1, leader=2)
-    work(hosting)
-    lead(hosting, epoch=2)
-    work(hosting)
-    assert fetched(hosting) == {("other", 0): 9}
-
-
-def test_a_commit_in_flight_for_a_recreated_topic_is_not_removed(hosting: Serving) -> None:
-    hosting.send(commit(7, topic="other"))
-    lead(hosting, epoch=1, isr=(1, 2))
-    recreate(hosting, "other")
-    in_flight = hosting.send(commit(9, topic="other"))
-    work(hosting)
-    hosting.managed.fetch(2, replica=2, partition=PARTITION)
-    assert code_of(in_flight) == NONE
-    assert fetched(hosting) == {("other", 0): 9}
-
-
-def test_a_commit_in_flight_for_a_deleted_topic_is_removed(hosting: Serving) -> None:
-    lead(hosting, epoch=1, isr=(1, 2))
-    in_flight = hosting.send(commit(7, topic="other"))
-    hosting.managed.metadata.update(DELETED)
-    work(hosting)
-    hosting.managed.fetch(1, replica=2, partition=PARTITION)
-    hosting.managed.fetch(2, replica=2, partition=PARTITION)
-    assert code_of(in_flight) == NONE
-    assert fetched(hosting) == {}
-    assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("other", 0), None)
-
-
-# ---- operators
+# Operators
 
 
 @pytest.mark.parametrize("version", [None, *range(6)])
@@ -831,26 +402,14 @@ def test_a_deletion_is_answered_when_its_tombstones_are_replicated(hosting: Serv
     lead(hosting, epoch=1, isr=(1, 2))
     connection = hosting.send(DeleteGroupsRequest(groups_names=["store"]))
     assert not connection.is_answered
-    hosting.managed.fetch(2, replica=2, partition=PARTITION)
+    hosting.managed.fetch(2, replica=2, partitions=[PARTITION])
     assert connection.response.results[0].error_code == NONE
-    hosting.managed.fetch(2, replica=2, partition=PARTITION)
+    hosting.managed.fetch(2, replica=2, partitions=[PARTITION])
     hosting.send(commit(group="store"))
-    hosting.managed.fetch(3, replica=2, partition=PARTITION)
+    hosting.managed.fetch(3, replica=2, partitions=[PARTITION])
     connection = hosting.send(DeleteGroupsRequest(groups_names=["store"]))
     hosting.managed.pass_time(5_001)
     assert connection.response.results[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-
-def delete_offsets(group: str, *partitions: tuple[str, int]) -> OffsetDeleteRequest:
-    return OffsetDeleteRequest(
-        group_id=group,
-        topics=[
-            OffsetDeleteRequestTopic(
-                name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=index)]
-            )
-            for topic, index in partitions
-        ],
-    )
 
 
 @pytest.mark.parametrize("version", [None, 0])
@@ -868,47 +427,6 @@ def test_offsets_are_deleted(hosting: Serving, version: int | None) -> None:
     assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-# ---- leadership that moves
-
-
-def test_groups_and_offsets_are_loaded_when_leadership_returns(hosting: Serving) -> None:
-    joined = become_member(hosting)
-    hosting.send(commit(7, by=joined))
-    hosting.send(commit(8, group="store"))
-    hosting.send(commit(9, group="gone"))
-    hosting.call(DeleteGroupsRequest(groups_names=["gone"]))
-    lead(hosting, epoch=1, leader=2)
-    work(hosting)
-    lead(hosting, epoch=2)
-    work(hosting)
-    assert fetched(hosting) == {("topic", 0): 7}
-    assert fetched(hosting, "store") == {("topic", 0): 8}
-    assert {one.group_id for one in hosting.call(ListGroupsRequest()).groups} == {"g", "store"}
-    assert hosting.call(heartbeat(joined)).error_code == NONE
-    # Its session restarted, and expires.
-    hosting.managed.pass_time(10_001)
-    assert hosting.call(heartbeat(joined)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_sessions_begin_when_all_groups_are_loaded(hosting: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    joined = become_member(hosting)
-    lead(hosting, epoch=1, leader=2)
-    lead(hosting, epoch=2)
-    load = Group.load
-
-    def slow_load(*arguments: Any) -> Any:
-        loaded = load(*arguments)
-        hosting.managed.clock.now_ms += 10_001
-        return loaded
-
-    monkeypatch.setattr(Group, "load", slow_load)
-    work(hosting)
-    hosting.managed.pass_time(9_999)
-    assert hosting.call(heartbeat(joined)).error_code == NONE
-    hosting.managed.pass_time(10_001)
-    assert hosting.call(heartbeat(joined)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
 def test_each_request_gets_its_error_while_groups_are_loaded(hosting: Serving) -> None:
     lead(hosting, epoch=1, leader=2)
     lead(hosting, epoch=2)
@@ -917,7 +435,7 @@ def test_each_request_gets_its_error_while_groups_are_loaded(hosting: Serving) -
     assert hosting.call(fetch()).groups[0].error_code == loading
     assert code_of(hosting.send(commit())) == loading
     described = hosting.send(DescribeGroupsRequest(groups=["g"]))
-    expire(hosting, after_ms=3_001)
+    hosting.expire(after_ms=3_001)
     assert described.response.groups[0].error_code == loading
     described = hosting.send(DescribeGroupsRequest(groups=["g"]))
     assert not described.is_answered
@@ -930,113 +448,3 @@ def test_each_request_gets_its_error_while_groups_are_loaded(hosting: Serving) -
     work(hosting)
     assert described.response.groups[0].error_code == NONE
     assert hosting.call(fetch()).groups[0].error_code == NONE
-
-
-def test_waiting_requests_get_not_coordinator_when_leadership_ends(hosting: Serving) -> None:
-    first = hosting.call(join())
-    waiting = hosting.send(join(member=first.member_id))
-    lead(hosting, epoch=1, leader=2)
-    assert not waiting.is_answered
-    work(hosting)
-    assert waiting.response.error_code == ErrorCode.NOT_COORDINATOR
-    # The timer of a closed group does nothing.
-    hosting.managed.pass_time(60_000)
-
-
-def test_a_commit_in_flight_is_refused_when_leadership_ends(hosting: Serving) -> None:
-    lead(hosting, epoch=1, isr=(1, 2))
-    in_flight, queued = hosting.send(commit(7)), hosting.send(commit(8))
-    lead(hosting, epoch=2, leader=2)
-    work(hosting)
-    lead(hosting, epoch=3)
-    work(hosting)
-    assert code_of(in_flight) == ErrorCode.NOT_COORDINATOR
-    assert code_of(queued) == ErrorCode.NOT_COORDINATOR
-    # The queued commit was not written in the next leadership.
-    assert len(records(hosting)) == 1
-
-
-def test_a_new_epoch_of_the_same_leader_changes_nothing(hosting: Serving) -> None:
-    first = hosting.call(join())
-    waiting = hosting.send(join(member=first.member_id))
-    lead(hosting, epoch=1)
-    assert not hosting.groups.shards.run_once()
-    hosting.managed.pass_time(3_000)
-    assert waiting.response.error_code == NONE
-
-
-def test_a_recreated_offsets_topic_has_no_groups(hosting: Serving) -> None:
-    # While the broker was away: it leads the new topic since epoch 0 too.
-    hosting.send(commit(7))
-    partition_state = state(leader=1, epoch=0, isr=(1,))
-    new_id = uuid.UUID(int=51)
-    assert hosting.managed.tell(partition_state, topic=OFFSETS_TOPIC, topic_id=new_id, is_full=True) == []
-    hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=new_id))
-    hosting.call(find("g"))
-    work(hosting)
-    assert fetched(hosting) == {}
-    hosting.send(commit(8, index=1))
-    assert fetched(hosting) == {("topic", 1): 8}
-
-
-def test_a_log_that_cannot_be_read_keeps_its_groups_loading(
-    hosting: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hosting.send(commit(7))
-    lead(hosting, epoch=1, leader=2)
-    lead(hosting, epoch=2)
-    log = hosting.managed.manager.partition(PARTITION).log
-    whole = log.read
-
-    def damaged(*arguments: Any, **options: Any) -> Any:
-        found = whole(*arguments, **options)
-        spoilt = bytearray(found.records)
-        spoilt[-1] ^= 1
-        return found._replace(records=memoryview(spoilt))
-
-    monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
-    monkeypatch.setattr(log, "read", damaged)
-    # Close the former shard, and load once.
-    assert hosting.groups.shards.run_once()
-    assert hosting.groups.shards.run_once()
-    assert hosting.call(fetch()).groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    monkeypatch.setattr(log, "read", whole)
-    work(hosting)
-    assert fetched(hosting) == {("topic", 0): 7}
-
-
-def spoil(monkeypatch: pytest.MonkeyPatch, name: str, group_id: str = "g") -> None:
-    """A bug in one group."""
-    sound = getattr(Group, name)
-
-    def buggy(self: Group, *arguments: Any) -> Any:
-        if self.group_id == group_id:
-            raise ZeroDivisionError("a bug")
-        return sound(self, *arguments)
-
-    monkeypatch.setattr(Group, name, buggy)
-
-
-def test_a_bug_in_closing_one_group_affects_no_other(
-    hosting: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for group in ("g", "h"):
-        first = hosting.call(join(group))
-        waiting = hosting.send(join(group, first.member_id))
-    assert not waiting.is_answered
-    spoil(monkeypatch, "unload")
-    lead(hosting, leader=2, epoch=9)
-    work(hosting)
-    assert waiting.response.error_code == ErrorCode.NOT_COORDINATOR
-
-
-def test_a_bug_in_expiring_one_groups_offsets_affects_no_other(
-    hosting: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for group in ("g", "h"):
-        assert code_of(hosting.send(commit(group=group))) == NONE
-    hosting.wall_ms += 365 * 24 * 3_600_000
-    spoil(monkeypatch, "expire_offsets")
-    hosting.groups.expire_offsets()
-    assert fetched(hosting, "g") == {("topic", 0): 5}
-    assert fetched(hosting, "h") == {}

@@ -6,7 +6,6 @@ import uuid
 
 import pytest
 
-from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers import metadata as handler
 from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from barnabas.broker.metadata_cache import ClusterMetadata, MetadataAnswers, MetadataCache
@@ -235,7 +234,7 @@ def test_no_request_waits_for_a_partition_that_the_controller_left_leaderless(ho
 def test_the_wait_for_a_leader_ends(hosting: Serving) -> None:
     hosting.managed.metadata.suspect(BrokerId(1))
     waiting = hosting.send(named("topic"), version=9)
-    hosting.managed.reaper.expire_due(monotonic_ms() + 60_000)
+    hosting.expire(after_ms=60_000)
     assert waiting.response.topics[0].partitions[0].leader_id == -1
 
 
@@ -246,14 +245,14 @@ def test_a_request_on_an_old_connection_waits_until_the_broker_may_notice_a_deat
     waiting = hosting.send(named("topic"), version=9)
     assert not waiting.is_answered
     hosting.managed.metadata.suspect(BrokerId(1))
-    hosting.managed.reaper.expire_due(monotonic_ms() + 20)
+    hosting.expire(after_ms=20)
     assert not waiting.is_answered
     hosting.managed.metadata.update(metadata({1: 10, 2: 20}, led_by(2, epoch=1)))
     assert waiting.response.topics[0].partitions[0].leader_id == 2
 
     waiting = hosting.send(named("topic"), version=9)
     assert not waiting.is_answered
-    hosting.managed.reaper.expire_due(monotonic_ms() + 20)
+    hosting.expire(after_ms=20)
     assert waiting.response.topics[0].partitions[0].leader_id == 2
     assert hosting.call(named("topic")).topics, "our own client asks again by itself"
 

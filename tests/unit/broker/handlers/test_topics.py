@@ -6,7 +6,6 @@ import uuid
 
 import pytest
 
-from barnabas.broker.clocks import monotonic_ms
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicId
 from barnabas.protocol.messages.configs import ConfigSource
@@ -58,11 +57,6 @@ def codes(connection: Connection) -> list[int]:
     return [topic.error_code for topic in found]
 
 
-def expire(serving: Serving, *, after_ms: int) -> None:
-    """Let the reaper do what is due that much later than now."""
-    serving.managed.reaper.expire_due(int(monotonic_ms()) + after_ms)
-
-
 # Creating
 
 
@@ -80,7 +74,7 @@ def test_a_creation_is_answered_when_every_partition_has_a_live_leader(serving: 
     serving.managed.metadata.update(metadata(LIVE, led_by(2, epoch=1, index=1)))
     (topic,) = connection.response.topics
     assert (topic.error_code, topic.topic_id, topic.num_partitions) == (ErrorCode.NONE, TOPIC_ID, 2)
-    expire(serving, after_ms=60_001)
+    serving.expire(after_ms=60_001)
     assert len(connection.answers) == 1
     assert serving.topic_purgatory.waiting == 0
 
@@ -97,9 +91,9 @@ def test_a_creation_waits_for_the_topic_with_its_id(serving: Serving) -> None:
 def test_at_the_deadline_a_creation_is_answered_without_leaders(serving: Serving) -> None:
     serving.topics.created = [made(), made("bad", ErrorCode.INVALID_TOPIC_EXCEPTION)]
     connection = create(serving)
-    expire(serving, after_ms=0)
+    serving.expire(after_ms=0)
     assert not connection.is_answered
-    expire(serving, after_ms=60_001)
+    serving.expire(after_ms=60_001)
     assert codes(connection) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_TOPIC_EXCEPTION]
     assert "not every partition has a leader" in connection.response.topics[0].error_message
 
@@ -163,7 +157,7 @@ def test_a_deletion_does_not_wait_for_a_recreated_topic(serving: Serving) -> Non
 
 def test_at_the_deadline_a_deletion_is_under_way(serving: Serving) -> None:
     connection = begin_deletion(serving)
-    expire(serving, after_ms=60_001)
+    serving.expire(after_ms=60_001)
     assert codes(connection) == [ErrorCode.REQUEST_TIMED_OUT]
     assert "under way" in connection.response.responses[0].error_message
 
@@ -249,7 +243,7 @@ def test_partitions_are_added_when_each_has_a_leader(serving: Serving) -> None:
 
 def test_partitions_without_a_leader_at_the_deadline_are_added_all_the_same(serving: Serving) -> None:
     connection = begin_growth(serving)
-    expire(serving, after_ms=60_001)
+    serving.expire(after_ms=60_001)
     [result] = connection.response.results
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
     assert "are added" in result.error_message

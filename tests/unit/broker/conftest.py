@@ -1,0 +1,29 @@
+"""A broker's handlers for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.group_requests import find, lead, learn, work
+from tests.support.serving import Serving
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    serving = Serving(tmp_path / "data")
+    yield serving
+    serving.close()
+
+
+@pytest.fixture
+def hosting(serving: Serving) -> Serving:
+    """Broker 1 coordinates all groups."""
+    serving.partitions_in_zookeeper = 1
+    learn(serving)
+    lead(serving)
+    serving.call(find("g"))
+    work(serving)
+    return serving

@@ -1,0 +1,449 @@
+"""The coordinator of groups: its shards, loading, expiry, and leadership that moves.
+
+The rules of one group are in test_group.py and its neighbours.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Any
+
+import pytest
+
+from barnabas.broker.coordinators import group_coordinator
+from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.group_records import (
+    OffsetRecord,
+)
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.led_shards import ShardState
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+)
+from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
+from barnabas.protocol.messages.replicas import DescribeReplicasRequest
+from tests.support.building import led_by, metadata, state
+from tests.support.group_requests import (
+    LIVE,
+    NONE,
+    OFFSETS_ID,
+    PARTITION,
+    become_member,
+    code_of,
+    commit,
+    delete_offsets,
+    fetch,
+    fetched,
+    find,
+    heartbeat,
+    join,
+    lead,
+    learn,
+    records,
+    work,
+)
+from tests.support.serving import Serving
+from tests.support.waiting import wait_for
+
+
+def test_groups_that_cannot_be_loaded_fail_their_partition_until_leadership_changes(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving.partitions_in_zookeeper = 1
+    learn(serving)
+    serving.call(find("g"))
+    with monkeypatch.context() as patch:
+        patch.setattr(group_coordinator, "groups_of", lambda *_: 1 / 0)
+        lead(serving)
+        work(serving)
+    assert serving.call(join()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    answer = serving.call(DescribeReplicasRequest(topics=[OFFSETS_TOPIC]))
+    assert "loading its groups: ZeroDivisionError" in answer.topics[0].replicas[0].failure
+    lead(serving, epoch=1, leader=2)
+    lead(serving, epoch=2)
+    work(serving)
+    assert serving.managed.manager.roles.failed.reasons() == {}
+    assert serving.groups.shards._shards[0].state is ShardState.SERVING
+
+
+def test_no_session_expires_while_the_broker_is_fenced(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    fence = hosting.managed.manager.fence
+    fence.silent("no ZooKeeper")
+    beat = heartbeat(joined)
+    for _ in range(100):
+        hosting.managed.pass_time(1_000)
+        assert hosting.call(beat).error_code == ErrorCode.NOT_COORDINATOR
+    fence.heard()
+    hosting.managed.pass_time(9_000)
+    assert hosting.call(beat).error_code == NONE
+    hosting.managed.pass_time(10_001)
+    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_empty_group_expires_members_after_its_timer_met_a_fenced_broker(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    hosting.call(LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=joined.member_id)]))
+    fence = hosting.managed.manager.fence
+    fence.silent("no ZooKeeper")
+    hosting.managed.pass_time(60_000)
+    fence.heard()
+    second = become_member(hosting)
+    hosting.managed.pass_time(10_001)
+    assert hosting.call(heartbeat(second)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_rebalance_continues_when_the_broker_is_no_longer_fenced(hosting: Serving) -> None:
+    first = hosting.call(join())
+    waiting = hosting.send(join(member=first.member_id))
+    fence = hosting.managed.manager.fence
+    fence.silent("no ZooKeeper")
+    hosting.managed.pass_time(60_000)
+    assert not waiting.is_answered
+    fence.heard()
+    hosting.managed.pass_time(501)
+    assert waiting.response.error_code == NONE
+
+
+def test_a_timer_that_could_not_be_cancelled_leaves_its_successor(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    shard = hosting.groups.shard_of("g")
+    hosted = shard._groups["g"]
+    before = hosted.timer
+    assert before is not None
+    # It expires while a request holds the group's lock and replaces it.
+    hosted.lock.acquire()
+    expiring = threading.Thread(target=before.expire)
+    expiring.start()
+    try:
+        wait_for(lambda: before.is_completed)
+        hosted.group._members.extend_session(hosted.group._members[joined.member_id], 1.0)
+        shard._set_timer(hosted)
+        after = hosted.timer
+        assert after is not before
+    finally:
+        hosted.lock.release()
+        expiring.join()
+    assert hosted.timer is after
+
+
+# Offsets that expire, and offsets of deleted topics
+
+
+@pytest.mark.parametrize("what", ["group", "offsets", "expiry"])
+def test_removals_with_too_few_replicas_in_sync_are_permanent(hosting: Serving, what: str) -> None:
+    hosting.send(commit(7))
+    hosting.managed.tell(
+        state(epoch=1, isr=(1,)), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, min_insync_replicas=2
+    )
+    # It is written, but not replicated yet, which is the answer.
+    if what == "group":
+        result = hosting.call(DeleteGroupsRequest(groups_names=["g"])).results[0]
+        assert result.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    elif what == "offsets":
+        found = hosting.call(delete_offsets("g", ("topic", 0)))
+        assert found.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    else:
+        hosting.wall_ms += 8 * 24 * 3_600_000
+        hosting.groups.expire_offsets()
+    assert fetched(hosting) == {}
+    lead(hosting, epoch=2, leader=2)
+    work(hosting)
+    lead(hosting, epoch=3)
+    work(hosting)
+    assert fetched(hosting) == {}
+
+
+def test_nothing_expires_while_nothing_can_be_written(hosting: Serving) -> None:
+    hosting.send(commit(7))
+    hosting.wall_ms += 8 * 24 * 3_600_000
+    hosting.managed.manager.fence.silent("no ZooKeeper")
+    hosting.groups.expire_offsets()
+    hosting.managed.manager.fence.heard()
+    assert fetched(hosting) == {("topic", 0): 7}
+
+
+OTHER_ID = uuid.UUID(int=9)
+HIDDEN = metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True)
+"""Does not name the topic "other", whose znode may be unreadable."""
+DELETED = metadata(LIVE, led_by(-2), topic="other", topic_id=OTHER_ID)
+RECREATED = metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10))
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [[DELETED], [HIDDEN, DELETED], [HIDDEN, RECREATED]],
+    ids=["deleted", "deleted while hidden", "deleted and recreated in one update"],
+)
+def test_offsets_of_a_deleted_topic_are_removed(
+    hosting: Serving, updates: list[UpdateMetadataRequest]
+) -> None:
+    hosting.send(commit(7))
+    hosting.send(commit(8, topic="other"))
+    for update in updates:
+        hosting.managed.metadata.update(update)
+    work(hosting)
+    assert fetched(hosting).get(("other", 0)) is None
+    assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("other", 0), None)
+    hosting.managed.metadata.update(metadata(LIVE, led_by(1), led_by(1, index=1)))
+    assert fetched(hosting) == {("topic", 0): 7}
+
+
+def test_offsets_of_a_hidden_topic_stay(hosting: Serving) -> None:
+    hosting.send(commit(7, topic="other"))
+    hosting.managed.metadata.update(HIDDEN)
+    work(hosting)
+    hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic="other", topic_id=OTHER_ID))
+    work(hosting)
+    assert fetched(hosting) == {("other", 0): 7}
+    assert len(records(hosting)) == 1, "there is no tombstone"
+
+
+@pytest.mark.parametrize("is_known_first", [True, False])
+def test_offsets_of_a_deleted_topic_do_not_survive_a_change_of_coordinator(
+    hosting: Serving, is_known_first: bool
+) -> None:
+    """It was deleted and recreated under another coordinator, or without one."""
+    hosting.send(commit(7, topic="other"))
+    hosting.send(commit(8))
+    lead(hosting, epoch=1, leader=2)
+    work(hosting)
+    if is_known_first:
+        hosting.managed.metadata.update(RECREATED)
+    else:
+        # A newly started process knows no topic yet.
+        hosting.managed.metadata.update(
+            metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True)
+        )
+    lead(hosting, epoch=2)
+    work(hosting)
+    if is_known_first:
+        # The controller sends this with a role.
+        hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
+        work(hosting)
+    else:
+        assert fetched(hosting) == {("topic", 0): 8, ("other", 0): 7}
+        hosting.managed.metadata.update(RECREATED)
+        work(hosting)
+    assert fetched(hosting) == {("topic", 0): 8}
+
+
+def test_offsets_of_a_topic_that_this_broker_does_not_know_yet_stay(hosting: Serving) -> None:
+    """It was recreated and committed for while this broker was paused; the role arrives before the
+    metadata."""
+    update, old = hosting.managed.metadata.update, uuid.UUID(int=9)
+    update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10)))
+    hosting.send(commit(7, topic="other"))
+    lead(hosting, epoch=1, leader=2)
+    update(metadata(LIVE, led_by(1), topic="other", topic_id=old))
+    lead(hosting, epoch=2)
+    work(hosting)
+    # Metadata sent before the role do not count either.
+    hosting.groups.topics_changed(["other"])
+    work(hosting)
+    assert fetched(hosting) == {("other", 0): 7}
+    update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10)))
+    work(hosting)
+    assert fetched(hosting) == {("other", 0): 7}
+    assert len(records(hosting)) == 1, "there is no tombstone"
+
+
+def test_the_coordinator_forgets_the_names_of_deleted_topics(hosting: Serving) -> None:
+    """A cluster may create and delete topics for years."""
+    update, kept = hosting.managed.metadata.update, len(hosting.groups._topic_ids)
+    for number in range(20):
+        topic_id = uuid.UUID(int=100 + number)
+        update(metadata(LIVE, led_by(1), topic=f"short-{number}", topic_id=topic_id))
+        update(metadata(LIVE, led_by(-2), topic=f"short-{number}", topic_id=topic_id))
+    work(hosting)
+    assert len(hosting.groups._topic_ids) == kept
+
+
+def recreate(serving: Serving, topic: str) -> None:
+    """Delete the topic and create it again, before the coordinator's thread handles either."""
+    update = serving.managed.metadata.update
+    update(metadata(LIVE, led_by(-2), topic=topic, topic_id=OTHER_ID))
+    update(metadata(LIVE, led_by(1), led_by(1, index=1), topic=topic, topic_id=uuid.UUID(int=10)))
+
+
+def test_offsets_committed_for_a_recreated_topic_stay(hosting: Serving) -> None:
+    hosting.send(commit(7, topic="other"))
+    hosting.send(commit(8, topic="other", index=1))
+    recreate(hosting, "other")
+    assert code_of(hosting.send(commit(9, topic="other"))) == NONE
+    work(hosting)
+    assert fetched(hosting) == {("other", 0): 9}
+    lead(hosting, epoch=1, leader=2)
+    work(hosting)
+    lead(hosting, epoch=2)
+    work(hosting)
+    assert fetched(hosting) == {("other", 0): 9}
+
+
+def test_a_commit_in_flight_for_a_recreated_topic_is_not_removed(hosting: Serving) -> None:
+    hosting.send(commit(7, topic="other"))
+    lead(hosting, epoch=1, isr=(1, 2))
+    recreate(hosting, "other")
+    in_flight = hosting.send(commit(9, topic="other"))
+    work(hosting)
+    hosting.managed.fetch(2, replica=2, partitions=[PARTITION])
+    assert code_of(in_flight) == NONE
+    assert fetched(hosting) == {("other", 0): 9}
+
+
+def test_a_commit_in_flight_for_a_deleted_topic_is_removed(hosting: Serving) -> None:
+    lead(hosting, epoch=1, isr=(1, 2))
+    in_flight = hosting.send(commit(7, topic="other"))
+    hosting.managed.metadata.update(DELETED)
+    work(hosting)
+    hosting.managed.fetch(1, replica=2, partitions=[PARTITION])
+    hosting.managed.fetch(2, replica=2, partitions=[PARTITION])
+    assert code_of(in_flight) == NONE
+    assert fetched(hosting) == {}
+    assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("other", 0), None)
+
+
+# Leadership that moves
+
+
+def test_groups_and_offsets_are_loaded_when_leadership_returns(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    hosting.send(commit(7, by=joined))
+    hosting.send(commit(8, group="store"))
+    hosting.send(commit(9, group="gone"))
+    hosting.call(DeleteGroupsRequest(groups_names=["gone"]))
+    lead(hosting, epoch=1, leader=2)
+    work(hosting)
+    lead(hosting, epoch=2)
+    work(hosting)
+    assert fetched(hosting) == {("topic", 0): 7}
+    assert fetched(hosting, "store") == {("topic", 0): 8}
+    assert {one.group_id for one in hosting.call(ListGroupsRequest()).groups} == {"g", "store"}
+    assert hosting.call(heartbeat(joined)).error_code == NONE
+    # Its session restarted, and expires.
+    hosting.managed.pass_time(10_001)
+    assert hosting.call(heartbeat(joined)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_sessions_begin_when_all_groups_are_loaded(hosting: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = become_member(hosting)
+    lead(hosting, epoch=1, leader=2)
+    lead(hosting, epoch=2)
+    load = Group.load
+
+    def slow_load(*arguments: Any) -> Any:
+        loaded = load(*arguments)
+        hosting.managed.clock.now_ms += 10_001
+        return loaded
+
+    monkeypatch.setattr(Group, "load", slow_load)
+    work(hosting)
+    hosting.managed.pass_time(9_999)
+    assert hosting.call(heartbeat(joined)).error_code == NONE
+    hosting.managed.pass_time(10_001)
+    assert hosting.call(heartbeat(joined)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_commit_in_flight_is_refused_when_leadership_ends(hosting: Serving) -> None:
+    lead(hosting, epoch=1, isr=(1, 2))
+    in_flight, queued = hosting.send(commit(7)), hosting.send(commit(8))
+    lead(hosting, epoch=2, leader=2)
+    work(hosting)
+    lead(hosting, epoch=3)
+    work(hosting)
+    assert code_of(in_flight) == ErrorCode.NOT_COORDINATOR
+    assert code_of(queued) == ErrorCode.NOT_COORDINATOR
+    # The queued commit was not written in the next leadership.
+    assert len(records(hosting)) == 1
+
+
+def test_a_new_epoch_of_the_same_leader_changes_nothing(hosting: Serving) -> None:
+    first = hosting.call(join())
+    waiting = hosting.send(join(member=first.member_id))
+    lead(hosting, epoch=1)
+    assert not hosting.groups.shards.run_once()
+    hosting.managed.pass_time(3_000)
+    assert waiting.response.error_code == NONE
+
+
+def test_a_recreated_offsets_topic_has_no_groups(hosting: Serving) -> None:
+    # While the broker was away: it leads the new topic since epoch 0 too.
+    hosting.send(commit(7))
+    partition_state = state(leader=1, epoch=0, isr=(1,))
+    new_id = uuid.UUID(int=51)
+    assert hosting.managed.tell(partition_state, topic=OFFSETS_TOPIC, topic_id=new_id, is_full=True) == []
+    hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=new_id))
+    hosting.call(find("g"))
+    work(hosting)
+    assert fetched(hosting) == {}
+    hosting.send(commit(8, index=1))
+    assert fetched(hosting) == {("topic", 1): 8}
+
+
+def test_a_log_that_cannot_be_read_keeps_its_groups_loading(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosting.send(commit(7))
+    lead(hosting, epoch=1, leader=2)
+    lead(hosting, epoch=2)
+    log = hosting.managed.manager.partition(PARTITION).log
+    whole = log.read
+
+    def damaged(*arguments: Any, **options: Any) -> Any:
+        found = whole(*arguments, **options)
+        spoilt = bytearray(found.records)
+        spoilt[-1] ^= 1
+        return found._replace(records=memoryview(spoilt))
+
+    monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
+    monkeypatch.setattr(log, "read", damaged)
+    # Close the former shard, and load once.
+    assert hosting.groups.shards.run_once()
+    assert hosting.groups.shards.run_once()
+    assert hosting.call(fetch()).groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    monkeypatch.setattr(log, "read", whole)
+    work(hosting)
+    assert fetched(hosting) == {("topic", 0): 7}
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, name: str, group_id: str = "g") -> None:
+    """A bug in one group."""
+    sound = getattr(Group, name)
+
+    def buggy(self: Group, *arguments: Any) -> Any:
+        if self.group_id == group_id:
+            raise ZeroDivisionError("a bug")
+        return sound(self, *arguments)
+
+    monkeypatch.setattr(Group, name, buggy)
+
+
+def test_a_bug_in_closing_one_group_affects_no_other(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group in ("g", "h"):
+        first = hosting.call(join(group))
+        waiting = hosting.send(join(group, first.member_id))
+    assert not waiting.is_answered
+    spoil(monkeypatch, "unload")
+    lead(hosting, leader=2, epoch=9)
+    work(hosting)
+    assert waiting.response.error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_bug_in_expiring_one_groups_offsets_affects_no_other(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group in ("g", "h"):
+        assert code_of(hosting.send(commit(group=group))) == NONE
+    hosting.wall_ms += 365 * 24 * 3_600_000
+    spoil(monkeypatch, "expire_offsets")
+    hosting.groups.expire_offsets()
+    assert fetched(hosting, "g") == {("topic", 0): 5}
+    assert fetched(hosting, "h") == {}
