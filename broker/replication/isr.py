@@ -12,7 +12,7 @@ pure rules in `rules` decide which replicas may join or must leave, and where th
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.broker.replication import rules
@@ -34,58 +34,32 @@ class CommittedIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
-    """A proposed change of the ISR; its outcome is not known yet."""
+class PendingIsr:
+    """A proposed change of the ISR; its outcome is not known yet.
+
+    ``joining`` may already be in the ISR, each with this broker epoch and no other. ``leaving`` may still be
+    in it.
+    """
 
     committed: CommittedIsr
+    joining: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
+    leaving: frozenset[BrokerId] = frozenset()
 
     @property
     def in_sync_replicas(self) -> frozenset[BrokerId]:
         return self.committed.in_sync_replicas
 
     @property
-    def partition_epoch(self) -> int:
-        return self.committed.partition_epoch
-
-
-@dataclass(frozen=True, slots=True)
-class PendingExpand(_Pending):
-    """``joining`` may already be in the ISR, each with this broker epoch and no other."""
-
-    joining: Mapping[BrokerId, BrokerEpoch]
-
-    @property
     def maximal(self) -> frozenset[BrokerId]:
-        return self.committed.in_sync_replicas | self.joining.keys()
+        return self.in_sync_replicas | self.joining.keys()
 
     @property
     def proposed(self) -> frozenset[BrokerId]:
         """The ISR to be written to ZooKeeper."""
-        return self.maximal
+        return (self.in_sync_replicas | self.joining.keys()) - self.leaving
 
 
-@dataclass(frozen=True, slots=True)
-class PendingShrink(_Pending):
-    """``leaving`` may still be in the ISR."""
-
-    leaving: frozenset[BrokerId]
-
-    @property
-    def joining(self) -> Mapping[BrokerId, BrokerEpoch]:
-        return {}
-
-    @property
-    def maximal(self) -> frozenset[BrokerId]:
-        return self.committed.in_sync_replicas
-
-    @property
-    def proposed(self) -> frozenset[BrokerId]:
-        """The ISR to be written to ZooKeeper."""
-        return self.committed.in_sync_replicas - self.leaving
-
-
-PendingIsr = PendingExpand | PendingShrink
-IsrState = CommittedIsr | PendingExpand | PendingShrink
+IsrState = CommittedIsr | PendingIsr
 
 _NO_ISR: Final = CommittedIsr(frozenset(), -1)
 
@@ -174,32 +148,26 @@ class FollowerStates:
             max_lag_ms=self._max_lag_ms,
         )
 
-    def may_join(
+    def propose_expand(
         self, follower: BrokerId, high_watermark: Offset, registered_broker_epoch: BrokerEpoch | None
-    ) -> bool:
-        """Whether the follower could be proposed for the ISR now."""
-        is_settled = isinstance(self.isr, CommittedIsr) and follower not in self.isr.in_sync_replicas
-        return is_settled and rules.may_join_isr(
+    ) -> PendingIsr | None:
+        """Propose that the follower joins, if it may and no other change is pending."""
+        isr = self.isr
+        if registered_broker_epoch is None or isinstance(isr, PendingIsr) or follower in isr.in_sync_replicas:
+            return None
+        if not rules.may_join_isr(
             self._states[follower],
             high_watermark=high_watermark,
             leader_epoch_start_offset=self.leader_epoch_start_offset,
             registered_broker_epoch=registered_broker_epoch,
-        )
-
-    def propose_expand(
-        self, follower: BrokerId, high_watermark: Offset, registered_broker_epoch: BrokerEpoch
-    ) -> PendingExpand | None:
-        """Propose that the follower joins, if it may and no other change is pending."""
-        if not isinstance(self.isr, CommittedIsr):
+        ):
             return None
-        if not self.may_join(follower, high_watermark, registered_broker_epoch):
-            return None
-        self.isr = PendingExpand(self.isr, {follower: registered_broker_epoch})
+        self.isr = PendingIsr(isr, joining={follower: registered_broker_epoch})
         return self.isr
 
-    def propose_shrink(self, log_end_offset: Offset, now_ms: float) -> PendingShrink | None:
+    def propose_shrink(self, log_end_offset: Offset, now_ms: float) -> PendingIsr | None:
         """Propose that the replicas that lag too long leave, if there are any and no change is pending."""
-        if not isinstance(self.isr, CommittedIsr):
+        if isinstance(self.isr, PendingIsr):
             return None
         leaving = rules.out_of_sync(
             self._states,
@@ -211,7 +179,7 @@ class FollowerStates:
         )
         if not leaving:
             return None
-        self.isr = PendingShrink(self.isr, leaving)
+        self.isr = PendingIsr(self.isr, leaving=leaving)
         return self.isr
 
     def next_high_watermark(self, high_watermark: Offset, log_end_offset: Offset, now_ms: float) -> Offset:

@@ -168,7 +168,7 @@ class IsrChanges:
                     leader_epoch=view.leader_epoch,
                     isr=tuple(replica for replica in view.replicas if replica in pending.proposed),
                     controller_epoch=partition.controller_epoch,
-                    partition_epoch=pending.partition_epoch,
+                    partition_epoch=pending.committed.partition_epoch,
                 ),
                 joining=pending.joining,
                 broker_epoch=broker_epoch,

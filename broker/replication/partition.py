@@ -28,9 +28,7 @@ from barnabas.broker.replication.isr import (
     CommittedIsr,
     FollowerStates,
     IsrState,
-    PendingExpand,
     PendingIsr,
-    PendingShrink,
 )
 from barnabas.broker.replication.replica_views import (
     EVER,
@@ -422,8 +420,9 @@ class Partition:
     ) -> FollowerProgress:
         """Take note of a follower's fetch that was answered from a log ending at ``leader_log_end_offset``.
 
-        The epoch is checked once more, because the leader may have changed since the read. Raises as `read`,
-        or UNKNOWN_LEADER_EPOCH from a broker that holds no replica.
+        If the follower may join the ISR, that is proposed. The epoch is checked once more, because the leader
+        may have changed since the read. Raises as `read`, or UNKNOWN_LEADER_EPOCH from a broker that holds no
+        replica.
         """
         with self._lock:
             self.check_leading(current_leader_epoch)
@@ -433,7 +432,7 @@ class Partition:
                     f"broker {follower} is not among the replicas {list(self._replicas)} of {self.partition}",
                 )
             if registered_broker_epoch is not None and -1 < broker_epoch < registered_broker_epoch:
-                return FollowerProgress(False, False)
+                return FollowerProgress(False, None)
             self._followers.note_fetch(
                 follower,
                 fetch_offset=fetch_offset,
@@ -445,26 +444,15 @@ class Partition:
             )
             # The high watermark may have waited for another follower that has lagged too long by now.
             moved = self._advance_high_watermark(now_ms)
-            may_join = self._followers.may_join(follower, self.high_watermark, registered_broker_epoch)
-            return FollowerProgress(moved, may_join)
+            pending = self._followers.propose_expand(follower, self.high_watermark, registered_broker_epoch)
+            return FollowerProgress(moved, pending)
 
     def is_witnessed(self, now_ms: float) -> bool:
         """Whether the fetches of the other replicas prove that this one leads; see `rules.are_witnesses`."""
         with self._lock:
             return self.role is _LEADER and self._followers.are_witnesses(now_ms)
 
-    def propose_expand(
-        self, follower: BrokerId, registered_broker_epoch: BrokerEpoch | None
-    ) -> PendingExpand | None:
-        """Propose that a follower joins the ISR, if it may and no other change is pending."""
-        with self._lock:
-            if self.role is not _LEADER or registered_broker_epoch is None:
-                return None
-            if follower not in self._followers:
-                return None
-            return self._followers.propose_expand(follower, self.high_watermark, registered_broker_epoch)
-
-    def propose_shrink(self, now_ms: float) -> PendingShrink | None:
+    def propose_shrink(self, now_ms: float) -> PendingIsr | None:
         """Propose that lagging replicas leave the ISR, if there are any and no change is pending."""
         with self._lock:
             if self.role is not _LEADER:

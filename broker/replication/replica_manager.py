@@ -446,10 +446,8 @@ class ReplicaManager:
             if progress.high_watermark_moved:
                 moved.append(item.partition)
             self.deletions.check(item.partition)
-            if progress.may_join_isr:
-                pending = partition.propose_expand(params.replica_id, registered)
-                if pending is not None:
-                    self.isr_changes.submit(partition, pending)
+            if progress.pending is not None:
+                self.isr_changes.submit(partition, progress.pending)
         for name in moved:
             self._acknowledge(name)
         return result._replace(outcomes=outcomes, is_urgent=is_urgent), moved

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from barnabas.broker.replication.isr import IsrState
+from barnabas.broker.replication.isr import IsrState, PendingIsr
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 
@@ -59,10 +59,10 @@ class PartitionRead(NamedTuple):
 
 
 class FollowerProgress(NamedTuple):
-    """The changes by a follower's fetch."""
+    """The changes by a follower's fetch; ``pending`` is to be submitted to `IsrChanges`."""
 
     high_watermark_moved: bool
-    may_join_isr: bool
+    pending: PendingIsr | None
 
 
 class FollowerPosition(NamedTuple):

@@ -147,17 +147,15 @@ def may_join_isr(
     *,
     high_watermark: Offset,
     leader_epoch_start_offset: Offset,
-    registered_broker_epoch: BrokerEpoch | None,
+    registered_broker_epoch: BrokerEpoch,
 ) -> bool:
     """Whether a follower outside the ISR holds enough to join it.
 
     It must have all committed records, and have reached the start of this leader's epoch: only then is its
     history known to agree with the leader's. ``registered_broker_epoch`` is the broker epoch of its present
-    registration, or None if it is not alive. A fetch with an earlier broker epoch does not count, because the
-    disk may have been lost since (KIP-903).
+    registration. A fetch with an earlier broker epoch does not count, because the disk may have been lost
+    since (KIP-903).
     """
-    if registered_broker_epoch is None:
-        return False
     if follower.broker_epoch != registered_broker_epoch:
         return False
     return follower.log_end_offset >= max(high_watermark, leader_epoch_start_offset)

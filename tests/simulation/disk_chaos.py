@@ -6,7 +6,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from barnabas.broker.replication.isr import PendingShrink
+from barnabas.broker.replication.isr import PendingIsr
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.disk import Fault
 from tests.simulation.truth import Truth
@@ -182,7 +182,7 @@ class DiskChaos:
             member
             for broker in self.world.brokers.values()
             if (partition := truth.partition(broker)) is not None
-            if isinstance(partition.isr, PendingShrink) and self._is_registered_as_known(truth, broker.id)
+            if isinstance(partition.isr, PendingIsr) and self._is_registered_as_known(truth, broker.id)
             for member in partition.isr.leaving
         }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from barnabas.broker.replication.isr import PendingShrink
 from barnabas.protocol.ids import BrokerId
 from tests.simulation import mutations
 from tests.simulation.mutations import Mutation
@@ -123,7 +122,7 @@ def a_leader_whose_session_has_ended_puts_a_member_out() -> None:
     world.advance(MAX_LAG_MS + 1)
     replicate(world, B)
     world.shrink(A)
-    assert isinstance(world.brokers[A].partition.isr, PendingShrink)
+    assert world.brokers[A].partition.isr.leaving
     world.expire(A)
     world.brokers[B].crash()
     world.brokers[B].wipe()

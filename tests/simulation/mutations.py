@@ -10,7 +10,7 @@ from typing import Any
 
 from barnabas.broker.replication import fetch_wait, rules
 from barnabas.broker.replication import partition as partition_module
-from barnabas.broker.replication.isr import FollowerStates, PendingExpand, PendingShrink
+from barnabas.broker.replication.isr import FollowerStates, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
@@ -45,13 +45,11 @@ def no_history_is_compared(setattr_: SetAttr) -> None:
 
 
 def a_joining_replica_is_not_waited_for(setattr_: SetAttr) -> None:
-    proposed = property(lambda self: self.committed.in_sync_replicas | self.joining.keys())
-    setattr_(PendingExpand, "proposed", proposed)
-    setattr_(PendingExpand, "maximal", PendingExpand.in_sync_replicas)
+    setattr_(PendingIsr, "maximal", PendingIsr.in_sync_replicas)
 
 
 def a_leaving_replica_is_not_waited_for(setattr_: SetAttr) -> None:
-    setattr_(PendingShrink, "maximal", PendingShrink.proposed)
+    setattr_(PendingIsr, "maximal", PendingIsr.proposed)
 
 
 def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from barnabas.broker.replication.isr import PendingExpand
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.world import MAX_LAG_MS, World
 
@@ -78,5 +77,5 @@ def world_with_a_pending_expansion() -> World:
     remove_from_isr(world, C)
     replicate(world, C)
     replicate(world, C)
-    assert isinstance(world.brokers[A].partition.isr, PendingExpand)
+    assert world.brokers[A].partition.isr.joining
     return world

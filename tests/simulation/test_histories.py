@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.broker.replication.isr import CommittedIsr, PendingExpand, PendingShrink
+from barnabas.broker.replication.isr import CommittedIsr
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import InvariantViolation
@@ -180,7 +180,7 @@ def a_leader_without_zookeeper() -> None:
     replicate(world, B)
     world.shrink(A)
     world.work_off(A)
-    assert isinstance(world.brokers[A].partition.isr, PendingShrink)
+    assert world.brokers[A].partition.isr.leaving
     replicate(world, B)
     world.check()
     # B dies, A loses its session, and C leads, which A meant to remove from the ISR.
@@ -207,7 +207,7 @@ def an_expansion_whose_answer_was_lost() -> None:
     replicate(world, B)
     world.work_off(A)
     assert set(world.state.isr) == {A, B}
-    assert isinstance(world.brokers[A].partition.isr, PendingExpand)
+    assert world.brokers[A].partition.isr.joining
     world.expire(A)
     run_controllers(world)
     assert world.state.leader == B

@@ -158,12 +158,12 @@ def test_one_that_is_leaving_is_waited_for_only_while_it_is_in_the_isr() -> None
 # Joining and leaving the ISR
 
 
-def may_join(state: FollowerState, registered: int | None = 5, mark: int = 4, start: int = 6) -> bool:
+def may_join(state: FollowerState, registered: int = 5, mark: int = 4, start: int = 6) -> bool:
     return rules.may_join_isr(
         state,
         high_watermark=Offset(mark),
         leader_epoch_start_offset=Offset(start),
-        registered_broker_epoch=None if registered is None else BrokerEpoch(registered),
+        registered_broker_epoch=BrokerEpoch(registered),
     )
 
 
@@ -183,14 +183,11 @@ def test_a_joining_replica_has_all_committed_records_and_the_start_of_the_epoch(
         (5, 5, True),
         (4, 5, False),
         (6, 5, False),
-        (5, None, False),
         (-1, 5, False),
         (LEAVING_BROKER_EPOCH, 5, False),
     ],
 )
-def test_only_the_registered_broker_epoch_joins(
-    broker_epoch: int, registered: int | None, joins: bool
-) -> None:
+def test_only_the_registered_broker_epoch_joins(broker_epoch: int, registered: int, joins: bool) -> None:
     assert may_join(follower(10, broker_epoch=broker_epoch), registered) is joins
 
 
