@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 from barnabas.protocol.errors import ConnectionClosed, ConnectionRefused, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
+from tests.simulation.broker import SimBroker
 from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
 from tests.simulation.profiles import USUAL, Profile
 from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS, TOPIC_WORK, TopicChaos
 from tests.simulation.topics import Topics
-from tests.simulation.world import SimBroker, World
+from tests.simulation.world import World
 from tests.support.zookeeper_client import Door
 
 WORK = {

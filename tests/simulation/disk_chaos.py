@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from barnabas.broker.replication.isr import PendingIsr
 from barnabas.protocol.ids import BrokerId
+from tests.simulation.broker import SimBroker
 from tests.simulation.disk import Fault
 from tests.simulation.truth import Truth
-from tests.simulation.world import SimBroker, World
+from tests.simulation.world import World
 from tests.support.zookeeper_client import Door
 
 DISK_FAULTS = {

@@ -20,7 +20,8 @@ from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
 from tests.simulation.requests import SimRequest
 
 if TYPE_CHECKING:
-    from tests.simulation.world import SimBroker, World
+    from tests.simulation.broker import SimBroker
+    from tests.simulation.world import World
 
 REFRESH_MS = 100
 _ONE_MEBIBYTE = 1 << 20

@@ -32,8 +32,8 @@ from barnabas.protocol.messages.offsets import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from tests.simulation.broker import SimBroker
 from tests.simulation.group_world import GROUP_ID, TOPICS, GroupWorld, Token
-from tests.simulation.world import SimBroker
 
 FAULTS_END_MS = 40_000
 CALM_MS = 150_000

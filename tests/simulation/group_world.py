@@ -37,9 +37,10 @@ from barnabas.protocol.messages.groups import (
     SyncGroupRequest,
 )
 from barnabas.protocol.messages.offsets import OffsetCommitRequest
+from tests.simulation.broker import SimBroker
 from tests.simulation.disk import Entry
 from tests.simulation.requests import LISTENER, SimRequest
-from tests.simulation.world import Message, SimBroker, World
+from tests.simulation.world import Message, World
 from tests.support.defaults import make_config
 
 GROUP_ID: Final = "g"

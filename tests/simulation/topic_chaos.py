@@ -20,8 +20,9 @@ from barnabas.protocol.messages.topics import (
     CreatePartitionsTopic,
     DeleteTopicState,
 )
+from tests.simulation.broker import SimBroker
 from tests.simulation.topics import Topics
-from tests.simulation.world import SimBroker, World
+from tests.simulation.world import World
 
 TOPIC_WORK: Final = {
     "create_topic": 6.0,

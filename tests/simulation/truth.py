@@ -16,7 +16,8 @@ from tests.simulation.disk import Entry, LogView
 if TYPE_CHECKING:
     from barnabas.broker.replication.partition import Partition
     from barnabas.zookeeper.znodes import LeadershipState
-    from tests.simulation.world import SimBroker, World
+    from tests.simulation.broker import SimBroker
+    from tests.simulation.world import World
 
 
 class Violation(AssertionError):

@@ -12,21 +12,11 @@ from __future__ import annotations
 import random
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
-from barnabas.broker.handlers.services import RequestOrder
-from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import Reaper
-from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.protocol.errors import ErrorCode
@@ -35,19 +25,17 @@ from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment, TopicAssignment
-from tests.simulation.channels import HANDLERS, SimChannels
+from tests.simulation.broker import SimBroker
+from tests.simulation.channels import SimChannels
 from tests.simulation.disk import (
     SMALL_INDEX_BYTES,
-    Disk,
-    LogView,
     decode,
     encode,
     encode_batch,
     new_folder,
 )
-from tests.simulation.fetchers import SimFetchers
-from tests.simulation.member import SESSION_TIMEOUT_MS, SimMember, raise_it
-from tests.simulation.requests import LISTENER, SimRequest
+from tests.simulation.member import SESSION_TIMEOUT_MS
+from tests.simulation.requests import SimRequest
 from tests.simulation.truth import Truth, Violation
 from tests.support.defaults import log_config
 from tests.support.zookeeper import SimZooKeeper
@@ -65,146 +53,6 @@ _ROUNDS = 400
 
 OPEN_WORLDS: list[World] = []
 """The worlds that must still be closed."""
-
-
-class SimTopicSettings:
-    """Every topic has the same settings."""
-
-    def __init__(self, min_insync_replicas: int) -> None:
-        self._settings = SimpleNamespace(min_insync_replicas=min_insync_replicas)
-
-    def update(self, topic: str, overrides: Mapping[str, str], zxid: int = -1) -> bool:
-        return False
-
-    def of(self, topic: str) -> SimpleNamespace:
-        return self._settings
-
-
-class SimBroker:
-    """One broker: its disk stays, its process may end and start again. `life` counts the processes."""
-
-    def __init__(self, world: World, broker_id: BrokerId) -> None:
-        self.id = broker_id
-        self.life = 0
-        self.is_up = False
-        self.is_paused = False
-        self.is_lost = False
-        """Down until all other brokers have returned."""
-        self.disk = Disk(broker_id, world.folder / str(broker_id), lambda topic: world.log_config)
-        self.disk.on_slow = world.pass_time
-        self._world = world
-        self._clock_factor = 1.0
-        self._clock_set_ms = (0.0, 0.0)
-        self.start()
-
-    @property
-    def can_act(self) -> bool:
-        return self.is_up and not self.is_paused
-
-    @property
-    def logs(self) -> LogManager:
-        return self.disk.logs
-
-    @property
-    def log(self) -> Log | None:
-        return self.logs.get(self._world.tp)
-
-    @property
-    def view(self) -> LogView | None:
-        """The records of its log, also while the process is down or the disk has failed."""
-        return self.disk.view(self._world.tp)
-
-    @property
-    def partition(self) -> Partition | None:
-        return self.partition_of(self._world.tp)
-
-    def partition_of(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition | None:
-        """Its replica while the process is up; with `topic_id`, only a replica of that topic."""
-        partition = self.replicas.roles.partitions.get(tp) if self.is_up else None
-        if partition is None or topic_id is None or partition.log.topic_id == topic_id:
-            return partition
-        return None
-
-    def now_ms(self) -> float:
-        """The time by the broker's own clock."""
-        here, world = self._clock_set_ms
-        return here + (self._world.now_ms - world) * self._clock_factor
-
-    def set_clock(self, factor: float) -> None:
-        """From now on its clock runs at this multiple of the world's rate."""
-        self._clock_set_ms = (self.now_ms(), self._world.now_ms)
-        self._clock_factor = factor
-
-    def start(self) -> None:
-        """Start a new process: register, run for controller."""
-        world = self._world
-        self.life += 1
-        # A starting process would wait for ZooKeeper without limit.
-        world.doors[self.id] = Door.OPEN
-        self.member = SimMember(world, self.id)
-        self.metadata = MetadataCache()
-        self.fetchers = SimFetchers(world, self)
-        self.reaper = Reaper(on_fatal=raise_it, clock_ms=self.now_ms)
-        self.replicas = ReplicaManager(
-            self.id,
-            self.logs,
-            self.metadata,
-            self.member.store,
-            self.reaper,
-            topic_settings=SimTopicSettings(world.min_insync_replicas),
-            make_fetchers=lambda manager: self.fetchers,
-            max_lag_ms=world.max_lag_ms,
-            max_fetch_sessions=10,
-            on_fatal=raise_it,
-            now_ms=self.now_ms,
-        )
-        self.services = SimpleNamespace(
-            replicas=self.replicas,
-            metadata=self.metadata,
-            request_order=RequestOrder(),
-            config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
-        )
-        self.is_up, self.is_paused = True, False
-        world.started(self)
-        self.member.start(self.replicas)
-
-    @contextmanager
-    def disk_errors(self) -> Iterator[None]:
-        """Report a failure of the disk inside the block to the replicas, as a broker's own threads do."""
-        try:
-            yield
-        except LogDirFailure as error:
-            self.replicas.disk_failures.note(error)
-
-    def crash(self, *, power_loss: random.Random | None = None) -> None:
-        """Kill the process; a power loss also takes all or some of the unflushed bytes."""
-        self.is_up = self.is_paused = False
-        self.member.vanish()
-        if power_loss is None:
-            self.disk.reopen()
-        else:
-            self._world.disk_has_lost(self.id)
-            self.disk.lose_power(power_loss)
-
-    def stop(self) -> None:
-        """Shut the process down cleanly."""
-        self.replicas.checkpoint_high_watermarks()
-        self.member.leave()
-        self.is_up = self.is_paused = False
-        self.disk.stop_cleanly()
-
-    def wipe(self) -> None:
-        """Replace the disk of a dead broker by an empty one."""
-        self._world.disk_has_lost(self.id)
-        self.disk.wipe()
-
-    def handle_control(self, request: Any, answer: Callable[[Any], None]) -> None:
-        """A request of a controller arrives."""
-        if self._world.topics is not None:
-            # Check first, so that the committed records are known before a log is set aside.
-            self._world.check()
-        sim_request: Any = SimRequest(request, answer)
-        HANDLERS[type(request)](self.services, sim_request)
 
 
 @dataclass(slots=True, eq=False)
