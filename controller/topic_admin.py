@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, TypeVar
 
 from barnabas.controller.assignment import added_partitions, assign_replicas, check_assignment
+from barnabas.controller.controller import Controller
 from barnabas.protocol import schema
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
@@ -34,6 +35,10 @@ from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import MalformedZnode, ReplicaAssignment, TopicAssignment, random_uuid
 
 log = logging.getLogger("barnabas.controller")
+
+T = TypeVar("T")
+N = TypeVar("N", CreatableTopic, CreatePartitionsTopic)
+R = TypeVar("R")
 
 _GROWTH_ROUNDS: Final = 10
 _KRAFT_TOPIC: Final = "__cluster_metadata"
@@ -57,23 +62,13 @@ class GrownTopic(NamedTuple):
     num_partitions: int = -1
 
 
-class ActiveController(Protocol):
-    """`Controller`, as far as it is needed. Both raise NOT_CONTROLLER on another broker."""
-
-    @property
-    def live_brokers(self) -> tuple[BrokerId, ...]: ...
-
-    @property
-    def writer(self) -> ControllerWriter: ...
-
-
 class TopicAdmin:
     """`validate_config` raises ValueError for overrides that are unknown or out of range."""
 
     def __init__(
         self,
         store: ClusterStore,
-        controller: ActiveController,
+        controller: Controller,
         *,
         settings: TopicSettings,
         validate_config: Callable[[Mapping[str, str | None]], object],
@@ -97,19 +92,14 @@ class TopicAdmin:
                 deleted = set(self._store.deletion_requests())
         except ApiError as error:
             return [_not_created(topic, error) for topic in topics]
-        counts = Counter(topic.name for topic in topics)
-        results = []
-        for topic in {topic.name: topic for topic in topics}.values():
-            try:
-                with as_api_errors():
-                    _check_named_once(topic.name, counts)
-                    _check_available(topic.name, existing, deleted)
-                    results.append(self._create(topic, None if validate_only else writer))
-            except ApiError as error:
-                results.append(_not_created(topic, error))
-            else:
-                existing.add(topic.name)
-        return results
+
+        def create(topic: CreatableTopic) -> CreatableTopicResult:
+            _check_available(topic.name, existing, deleted)
+            result = self._create(topic, None if validate_only else writer)
+            existing.add(topic.name)
+            return result
+
+        return _result_by_name(topics, create, _not_created)
 
     def create_partitions(
         self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
@@ -119,16 +109,9 @@ class TopicAdmin:
             writer = self._controller.writer
         except ApiError as error:
             return [_not_grown(topic, error) for topic in topics]
-        counts = Counter(topic.name for topic in topics)
-        results = []
-        for topic in {topic.name: topic for topic in topics}.values():
-            try:
-                with as_api_errors():
-                    _check_named_once(topic.name, counts)
-                    results.append(self._grow(topic, None if validate_only else writer))
-            except ApiError as error:
-                results.append(_not_grown(topic, error))
-        return results
+        return _result_by_name(
+            topics, lambda topic: self._grow(topic, None if validate_only else writer), _not_grown
+        )
 
     def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
         """Request deletions; one result per topic, named by name or by id."""
@@ -140,21 +123,17 @@ class TopicAdmin:
             return [_not_deleted(topic, error) for topic in topics]
         ids = {name: topic.topic_id for name, topic in existing.items() if isinstance(topic, TopicAssignment)}
         by_id = {topic_id: name for name, topic_id in ids.items() if topic_id != NO_TOPIC_ID}
-        results = []
-        for topic in topics:
-            try:
-                with as_api_errors():
-                    name = _name_of(topic, existing, by_id)
-                    if not self._settings.delete_topic_enable:
-                        raise api_error(ErrorCode.TOPIC_DELETION_DISABLED)
-                    writer.request_deletion(name)
-            except ApiError as error:
-                results.append(_not_deleted(topic, error))
-            else:
-                log.info("deletion of topic %s is requested", name)
-                topic_id = ids.get(name, NO_TOPIC_ID)
-                results.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE))
-        return results
+
+        def delete(topic: DeleteTopicState) -> DeletableTopicResult:
+            name = _name_of(topic, existing, by_id)
+            if not self._settings.delete_topic_enable:
+                raise api_error(ErrorCode.TOPIC_DELETION_DISABLED)
+            writer.request_deletion(name)
+            log.info("deletion of topic %s is requested", name)
+            topic_id = ids.get(name, NO_TOPIC_ID)
+            return DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE)
+
+        return _results(topics, delete, _not_deleted)
 
     def count_partitions(self, topic: str) -> int | None:
         """How many partitions a topic has in ZooKeeper, None for no such topic; raises ApiError."""
@@ -270,9 +249,30 @@ def _shown(partitions: Mapping[int, ReplicaAssignment]) -> dict[int, list[Broker
     return {index: list(assignment.replicas) for index, assignment in partitions.items()}
 
 
-def _check_named_once(name: str, counts: Mapping[str, int]) -> None:
-    if counts[name] > 1:
-        raise api_error(ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice in one request")
+def _results(topics: Iterable[T], act: Callable[[T], R], refuse: Callable[[T, ApiError], R]) -> list[R]:
+    """One result per topic, in order; an error concerns one topic alone."""
+    results = []
+    for topic in topics:
+        try:
+            with as_api_errors():
+                results.append(act(topic))
+        except ApiError as error:
+            results.append(refuse(topic, error))
+    return results
+
+
+def _result_by_name(
+    topics: Sequence[N], act: Callable[[N], R], refuse: Callable[[N, ApiError], R]
+) -> list[R]:
+    """`_results`, but one for each name; a name that occurs twice is refused."""
+    counts = Counter(topic.name for topic in topics)
+
+    def act_once(topic: N) -> R:
+        if counts[topic.name] > 1:
+            raise api_error(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in one request")
+        return act(topic)
+
+    return _results({topic.name: topic for topic in topics}.values(), act_once, refuse)
 
 
 def _check_available(name: str, existing: Collection[str], deleted: Collection[str]) -> None:
