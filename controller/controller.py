@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from kazoo.exceptions import KazooException
 
@@ -43,10 +43,8 @@ _FORGET_FAILURES_S: Final = 120.0
 """After this time without an unforeseen error, the next pause is the shortest again."""
 
 
-class ChannelsFactory(Protocol):
-    """Makes and starts the channels of a term."""
-
-    def __call__(self, epoch: ControllerEpoch, report: Callable[[Event], None]) -> BrokerChannels: ...
+MakeChannels = Callable[[ControllerEpoch, Callable[[Event], None]], BrokerChannels]
+"""Makes and starts the channels of a term; the second argument queues an event."""
 
 
 class Controller:
@@ -63,7 +61,7 @@ class Controller:
         *,
         settings: ControllerSettings,
         on_fatal: Callable[[BaseException], None],
-        make_channels: ChannelsFactory | None = None,
+        make_channels: MakeChannels | None = None,
         threads: Threads | None = None,
         was_reached: Callable[[BrokerId, BrokerEpoch], bool] = lambda broker, broker_epoch: False,
     ) -> None:
@@ -74,8 +72,10 @@ class Controller:
         self._queue = EventQueue()
         self._term: ControllerTerm | None = None
         self._writer: ControllerWriter | None = None
-        self._epoch = ControllerEpoch(0)
-        self._active_broker_id = NO_BROKER
+        self.epoch = ControllerEpoch(0)
+        """The epoch of this broker's present or last term; 0 before the first."""
+        self.active_broker_id = NO_BROKER
+        """The last known controller; -1 for no controller."""
         self._must_retry = False
         self._is_registered = True
         self._threads = threads or Threads()
@@ -96,16 +96,6 @@ class Controller:
     def is_active(self) -> bool:
         """Whether this broker is the controller and has taken over."""
         return self._term is not None
-
-    @property
-    def epoch(self) -> ControllerEpoch:
-        """The epoch of this broker's present or last term; 0 before the first."""
-        return self._epoch
-
-    @property
-    def active_broker_id(self) -> BrokerId:
-        """The last known controller; -1 for no controller."""
-        return self._active_broker_id
 
     @property
     def offline_partitions_count(self) -> int:
@@ -174,7 +164,7 @@ class Controller:
         if term is None or writer is None:
             raise api_error(
                 ErrorCode.NOT_CONTROLLER,
-                f"broker {self.broker_id} is not the controller, broker {self._active_broker_id} is",
+                f"broker {self.broker_id} is not the controller, broker {self.active_broker_id} is",
             )
         return term, writer
 
@@ -261,13 +251,13 @@ class Controller:
                 self._term.handle(event)
 
     def _is_of_this_term(self, event: Event) -> bool:
-        return not isinstance(event, FromChannel) or event.controller_epoch == self._epoch
+        return not isinstance(event, FromChannel) or event.controller_epoch == self.epoch
 
     def _check_controller(self) -> None:
         self._must_retry = False
         # The same watch object each time, so that watches do not accumulate while nothing happens.
         node = self._store.election.current(self._controller_changed)
-        self._active_broker_id = NO_BROKER if node is None else node.broker_id
+        self.active_broker_id = NO_BROKER if node is None else node.broker_id
         is_ours = node is not None and node.session_id == self._store.session.session_id
         if self._term is not None and not is_ours:
             self._resign(
@@ -321,8 +311,8 @@ class Controller:
         self._begin_term(writer)
 
     def _begin_term(self, writer: ControllerWriter) -> None:
-        self._epoch = writer.epoch
-        self._active_broker_id = self.broker_id
+        self.epoch = writer.epoch
+        self.active_broker_id = self.broker_id
         log.info("broker %d is elected controller with epoch %d", self.broker_id, writer.epoch)
         self._writer = writer
         channels = self._make_channels(writer.epoch, self._queue.put)
@@ -340,7 +330,7 @@ class Controller:
     def _resign(self, why: str, *, give_back: bool = False) -> None:
         writer = self._writer
         if self._end_term():
-            log.warning("broker %d resigns as controller of epoch %d: %s", self.broker_id, self._epoch, why)
+            log.warning("broker %d resigns as controller of epoch %d: %s", self.broker_id, self.epoch, why)
         if give_back and writer is not None and self._store.session.is_connected:
             try:
                 writer.resign()

@@ -42,6 +42,14 @@ class FromChannel:
     controller_epoch: ControllerEpoch
 
 
+@dataclass(frozen=True, slots=True)
+class FromLink(FromChannel):
+    """From the link to one registration of a broker; ignored after another registration."""
+
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+
+
 class Asked:
     """Its caller waits for an answer, which `refuse` gives if no controller handles the event."""
 
@@ -128,28 +136,19 @@ class ControlledShutdown(Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSuspected(FromChannel):
+class BrokerSuspected(FromLink):
     """The connection to a broker was lost and its port refuses: its process is dead."""
 
-    broker: BrokerId
-    broker_epoch: BrokerEpoch
-
 
 @dataclass(frozen=True, slots=True)
-class BrokerReturned(FromChannel):
+class BrokerReturned(FromLink):
     """A suspected broker answers again, with the same registration."""
 
-    broker: BrokerId
-    broker_epoch: BrokerEpoch
-
 
 @dataclass(frozen=True, slots=True)
-class LinkFailed(FromChannel, LookAgain):
-    """An unforeseen error dropped the requests for a broker, or the broker failed to apply an UpdateMetadata;
+class LinkFailed(FromLink, LookAgain):
+    """Requests for a broker were dropped after an unforeseen error, or it failed to apply an UpdateMetadata:
     resend everything."""
-
-    broker: BrokerId
-    broker_epoch: BrokerEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +159,12 @@ class ChannelsFailed(FromChannel):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrAnswered(FromChannel):
-    broker: BrokerId
-    broker_epoch: BrokerEpoch
+class LeaderAndIsrAnswered(FromLink):
     response: LeaderAndIsrResponse
 
 
 @dataclass(frozen=True, slots=True)
-class StopReplicaAnswered(FromChannel):
-    broker: BrokerId
-    broker_epoch: BrokerEpoch
+class StopReplicaAnswered(FromLink):
     request: StopReplicaRequest
     response: StopReplicaResponse
 

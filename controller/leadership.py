@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from barnabas.controller.context import ControllerContext
-from barnabas.protocol.ids import ControllerEpoch, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.store import ClusterStore
@@ -30,10 +30,7 @@ class Leadership:
         self._context = context
         self._store = store
         self._writer = writer
-
-    @property
-    def epoch(self) -> ControllerEpoch:
-        return self._writer.epoch
+        self.epoch = writer.epoch
 
     def read(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         """Read the states again; partitions without a readable state are omitted."""

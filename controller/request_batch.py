@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from barnabas.controller.context import ControllerContext, Replica
 from barnabas.protocol.ids import (
@@ -128,12 +128,11 @@ class BrokerBatch:
     ) -> list[ControllerRequest]:
         """The requests to send, in order."""
         requests: list[ControllerRequest] = []
+        head = {"controller_id": controller, "controller_epoch": epoch, "broker_epoch": broker_epoch}
         if self.leader_and_isr or self.is_full_leader_and_isr:
             requests.append(
                 LeaderAndIsrRequest(
-                    controller_id=controller,
-                    controller_epoch=epoch,
-                    broker_epoch=broker_epoch,
+                    **head,
                     is_full=self.is_full_leader_and_isr,
                     topic_states=self._leader_and_isr_topics(),
                     live_brokers=self.live_brokers,
@@ -142,9 +141,7 @@ class BrokerBatch:
         if self.has_metadata:
             requests.append(
                 UpdateMetadataRequest(
-                    controller_id=controller,
-                    controller_epoch=epoch,
-                    broker_epoch=broker_epoch,
+                    **head,
                     topic_states=[
                         UpdateMetadataTopic(
                             topic_name=topic, topic_id=self._topic_id(topic), partition_states=partitions
@@ -158,9 +155,7 @@ class BrokerBatch:
         if self.stop_replicas:
             requests.append(
                 StopReplicaRequest(
-                    controller_id=controller,
-                    controller_epoch=epoch,
-                    broker_epoch=broker_epoch,
+                    **head,
                     topic_states=[
                         StopReplicaTopic(
                             topic_name=topic, topic_id=self._topic_id(topic), partition_states=partitions
@@ -211,16 +206,7 @@ class RequestBatch:
     ) -> None:
         """Add a LeaderAndIsr for these brokers, and an UpdateMetadata for all live brokers."""
         state = self._context.leadership[tp]
-        partition = LeaderAndIsrPartition(
-            partition_index=tp.partition,
-            controller_epoch=state.controller_epoch,
-            leader=state.leader,
-            leader_epoch=state.leader_epoch,
-            isr=list(state.isr),
-            partition_epoch=state.partition_epoch,
-            replicas=list(self._context.replicas_of(tp)),
-            is_new=is_new,
-        )
+        partition = LeaderAndIsrPartition(**self._described(tp, state), is_new=is_new)
         for broker in brokers:
             batch = self._batch(broker)
             if batch is None:
@@ -307,18 +293,23 @@ class RequestBatch:
             state = _during_deletion(state)
         if state is None:
             return None
-        replicas = self._context.replicas_of(tp)
         usable = self._context.eligible(tp, self._context.live_or_shutting_down)
         return UpdateMetadataPartition(
-            partition_index=tp.partition,
-            controller_epoch=state.controller_epoch,
-            leader=state.leader,
-            leader_epoch=state.leader_epoch,
-            isr=list(state.isr),
-            partition_epoch=state.partition_epoch,
-            replicas=list(replicas),
-            offline_replicas=[replica for replica in replicas if replica not in usable],
+            **self._described(tp, state),
+            offline_replicas=[replica for replica in self._context.replicas_of(tp) if replica not in usable],
         )
+
+    def _described(self, tp: TopicPartition, state: LeadershipState) -> dict[str, Any]:
+        """The fields that LeaderAndIsr and UpdateMetadata have in common."""
+        return {
+            "partition_index": tp.partition,
+            "controller_epoch": state.controller_epoch,
+            "leader": state.leader,
+            "leader_epoch": state.leader_epoch,
+            "isr": list(state.isr),
+            "partition_epoch": state.partition_epoch,
+            "replicas": list(self._context.replicas_of(tp)),
+        }
 
     def _live_brokers(self) -> list[LiveBroker]:
         live = []

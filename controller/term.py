@@ -10,8 +10,9 @@ and never used again. Only the controller's event thread runs it; any thread may
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels
@@ -31,6 +32,12 @@ from barnabas.zookeeper.store import ClusterStore
 
 log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")
+
+
+_STALE_EPOCHS: Final[Mapping[int, Event]] = {
+    ErrorCode.STALE_CONTROLLER_EPOCH: events.ControllerChange(),
+    ErrorCode.STALE_BROKER_EPOCH: events.BrokerChange(),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,14 +169,20 @@ class ControllerTerm:
                 self._log_dirs_failed()
             case events.ControlledShutdown():
                 self._shut_down(event)
-            case events.BrokerSuspected():
-                self._suspected(event)
-            case events.BrokerReturned():
-                self._returned(event)
-            case events.LinkFailed():
-                self._link_failed(event)
             case events.ChannelsFailed():
                 raise event.error
+            case events.LeaderAndIsrAnswered() if event.response.error_code in _STALE_EPOCHS:
+                # The broker has another registration, or soon will, or another controller was elected. Read
+                # the znodes again in case a watch was missed.
+                self._put(_STALE_EPOCHS[event.response.error_code])
+            case events.FromLink() if self.context.broker_epoch(event.broker) != event.broker_epoch:
+                return
+            case events.BrokerSuspected():
+                self._suspected(event.broker)
+            case events.BrokerReturned():
+                self._returned(event.broker)
+            case events.LinkFailed():
+                self._link_failed(event.broker)
             case events.LeaderAndIsrAnswered():
                 self._leader_and_isr_answered(event)
             case events.StopReplicaAnswered():
@@ -214,9 +227,8 @@ class ControllerTerm:
         if started:
             self._brokers_started(started)
 
-    def _suspected(self, event: events.BrokerSuspected) -> None:
-        broker = event.broker
-        if self.context.broker_epoch(broker) != event.broker_epoch or broker in self.context.suspected:
+    def _suspected(self, broker: BrokerId) -> None:
+        if broker in self.context.suspected:
             return
         log.warning(
             "[controller epoch %d] broker %d lost its connection and its port refuses: "
@@ -227,9 +239,8 @@ class ControllerTerm:
         self.context.suspected.add(broker)
         self._brokers_failed({broker})
 
-    def _returned(self, event: events.BrokerReturned) -> None:
-        broker = event.broker
-        if self.context.broker_epoch(broker) != event.broker_epoch or broker not in self.context.suspected:
+    def _returned(self, broker: BrokerId) -> None:
+        if broker not in self.context.suspected:
             return
         log.warning(
             "[controller epoch %d] broker %d answers again: it was wrongly suspected", self.epoch, broker
@@ -237,9 +248,8 @@ class ControllerTerm:
         self.context.suspected.discard(broker)
         self._brokers_started({broker})
 
-    def _link_failed(self, event: events.LinkFailed) -> None:
-        broker = event.broker
-        if self.context.broker_epoch(broker) != event.broker_epoch or broker in self.context.suspected:
+    def _link_failed(self, broker: BrokerId) -> None:
+        if broker in self.context.suspected:
             return
         # Deletions may not have been sent either, so they are retried too.
         self._deletion.replicas_failed(self._deleted(self.context.replicas_on({broker})))
@@ -392,8 +402,6 @@ class ControllerTerm:
         self._deletion.resume()
 
     def _stop_replica_answered(self, event: events.StopReplicaAnswered) -> None:
-        if self.context.broker_epoch(event.broker) != event.broker_epoch:
-            return
         refused = {
             TopicPartition(error.topic_name, error.partition_index)
             for error in event.response.partition_errors
@@ -440,17 +448,6 @@ class ControllerTerm:
         self._writer.delete_isr_changes(changes)
 
     def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:
-        code = event.response.error_code
-        if code == ErrorCode.STALE_CONTROLLER_EPOCH:
-            self._put(events.ControllerChange())
-            return
-        if code == ErrorCode.STALE_BROKER_EPOCH:
-            # The broker has another registration, or soon will. Read the brokers again in case a watch was
-            # missed.
-            self._put(events.BrokerChange())
-            return
-        if self.context.broker_epoch(event.broker) != event.broker_epoch:
-            return
         failed = set()
         refused: set[tuple[BrokerId, BrokerEpoch, TopicId]] = set()
         for error in event.response.partition_errors:

@@ -26,7 +26,7 @@ from kazoo.exceptions import (
 from barnabas.protocol.ids import ControllerEpoch, TopicPartition
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
-from barnabas.zookeeper.requests import first_error, get, get_children, read, recreate
+from barnabas.zookeeper.requests import first_error, get, get_children, read_partition_states, recreate
 from barnabas.zookeeper.session import Start, ZooKeeperSession
 from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
 
@@ -73,7 +73,7 @@ class ControllerWriter:
         refused = [tp for tp, outcome in zip(existing, again, strict=True) if outcome.error is not None]
         written = {tp: replace(states[tp], partition_epoch=0) for tp in order if tp not in set(refused)}
         conflicts: dict[TopicPartition, LeadershipState] = {}
-        for tp, stored in self._read_states(refused).items():
+        for tp, stored in read_partition_states(self._session, refused).items():
             (written if stored == replace(states[tp], partition_epoch=0) else conflicts)[tp] = stored
         return StateUpdates(written, conflicts)
 
@@ -91,7 +91,7 @@ class ControllerWriter:
             else:
                 raise outcome.error
         conflicts: dict[TopicPartition, LeadershipState] = {}
-        for tp, stored in self._read_states(refused).items():
+        for tp, stored in read_partition_states(self._session, refused).items():
             ours = replace(states[tp], partition_epoch=states[tp].partition_epoch + 1)
             (written if stored == ours else conflicts)[tp] = stored
         return StateUpdates(written, conflicts)
@@ -204,14 +204,6 @@ class ControllerWriter:
             elif outcome.error is not None and not isinstance(outcome.error, NoNodeError):
                 raise outcome.error
         return remaining
-
-    def _read_states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
-        by_path = {paths.partition_state(tp): tp for tp in partitions}
-        return {
-            by_path[path]: state
-            for path, (data, stat) in read(self._session, list(by_path)).items()
-            if (state := znodes.readable_partition_state(path, data, stat.version)) is not None
-        }
 
     def _fenced(self, add: AddOperations) -> FencedOutcome:
         return self._fenced_all([add])[0]

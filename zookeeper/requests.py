@@ -14,8 +14,11 @@ from typing import Any, Final
 
 from kazoo.exceptions import KazooException, NoNodeError, RolledBackError, RuntimeInconsistency
 
+from barnabas.protocol.ids import TopicPartition
+from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from barnabas.zookeeper.session import Start, ZooKeeperSession
+from barnabas.zookeeper.znodes import LeadershipState
 
 log = logging.getLogger("barnabas.controller")
 
@@ -64,6 +67,18 @@ def read(
         path: outcome.get()
         for path, outcome in zip(paths, outcomes, strict=True)
         if not isinstance(outcome.error, NoNodeError)
+    }
+
+
+def read_partition_states(
+    session: ZooKeeperSession, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, LeadershipState]:
+    """The states of the partitions that have a readable state znode."""
+    by_path = {paths.partition_state(tp): tp for tp in partitions}
+    return {
+        by_path[path]: state
+        for path, (data, stat) in read(session, list(by_path)).items()
+        if (state := znodes.readable_partition_state(path, data, stat.version)) is not None
     }
 
 

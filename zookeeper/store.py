@@ -41,7 +41,17 @@ from barnabas.zookeeper.errors import (
     ZooKeeperUnavailable,
 )
 from barnabas.zookeeper.registration import register_broker
-from barnabas.zookeeper.requests import Watch, ensure, exists, first_error, get, list_children, read, recreate
+from barnabas.zookeeper.requests import (
+    Watch,
+    ensure,
+    exists,
+    first_error,
+    get,
+    list_children,
+    read,
+    read_partition_states,
+    recreate,
+)
 from barnabas.zookeeper.session import MakeClient, SessionEvent, Start, Threads, ZooKeeperSession
 from barnabas.zookeeper.znodes import (
     BrokerRegistration,
@@ -105,14 +115,14 @@ class ClusterStore:
     def cluster_id(self) -> str:
         """The cluster's id, created by the first caller."""
         new_id = znodes.encode_cluster_id(znodes.encode_uuid(znodes.random_uuid()))
-        node = self._read([paths.CLUSTER_ID])
+        node = read(self.session, [paths.CLUSTER_ID])
         if not node:
             created = self.session.attempt(
                 lambda zk: zk.create_async(paths.CLUSTER_ID, new_id, makepath=True)
             )
             if created.error is not None and not isinstance(created.error, NodeExistsError):
                 raise created.error
-            node = self._read([paths.CLUSTER_ID])
+            node = read(self.session, [paths.CLUSTER_ID])
         if not node:
             raise MalformedZnode(f"{paths.CLUSTER_ID} was deleted while it was being read")
         return znodes.decode_cluster_id(paths.CLUSTER_ID, node[paths.CLUSTER_ID][0])
@@ -137,7 +147,7 @@ class ClusterStore:
         ]
         by_path = {paths.broker_id(broker): broker for broker in ids}
         registrations = {}
-        for path, (data, stat) in self._read(list(by_path)).items():
+        for path, (data, stat) in read(self.session, list(by_path)).items():
             broker = by_path[path]
             try:
                 registrations[broker] = znodes.decode_broker(path, data, broker, stat.czxid)
@@ -167,7 +177,7 @@ class ClusterStore:
         names = {paths.topic(name): name for name in topics}
         watches = {} if watch is None else {path: _naming(watch, name) for path, name in names.items()}
         assignments: dict[str, TopicAssignment | MalformedZnode] = {}
-        for path, (data, stat) in self._read(list(names), watches).items():
+        for path, (data, stat) in read(self.session, list(names), watches).items():
             name = names[path]
             try:
                 assignments[name] = znodes.decode_topic(path, data, stat.version)
@@ -182,12 +192,7 @@ class ClusterStore:
 
     def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         """The states of the partitions that have a readable state znode."""
-        by_path = {paths.partition_state(tp): tp for tp in partitions}
-        return {
-            by_path[path]: state
-            for path, (data, stat) in self._read(list(by_path)).items()
-            if (state := znodes.readable_partition_state(path, data, stat.version)) is not None
-        }
+        return read_partition_states(self.session, partitions)
 
     def deletion_requests(self, watch: Watch | None = None) -> list[str]:
         return list_children(self.session, paths.DELETE_TOPICS, watch)
@@ -210,16 +215,13 @@ class ClusterStore:
         ZooKeeperUnavailable is safe.
 
         The ``joining`` replicas must be registered with these epochs at the moment of the write (KIP-903),
-        else ReplicaNotRegistered is raised. Then earlier attempts cannot succeed later either, because they
-        require the same registrations, and an ended registration does not come back.
+        else ReplicaNotRegistered. With `broker_epoch` the leader must be, too, else SessionLost: the request
+        may be sent again in the next session, when the controller counts the leader as dead and needs the
+        replicas that the leader would remove. A later attempt requires the same registrations, and an ended
+        registration does not come back, so after these errors no attempt can succeed.
 
-        With `broker_epoch` the leader itself must be registered with it, else SessionLost is raised. A
-        request may be sent again in the next session, and the controller may by then count the leader as dead
-        and need the replicas that the leader would remove from the ISR.
-
-        A state of another topic than `topic_id` is a conflict. The topic was removed by hand, a new one has
-        its name, and the versions of its nodes begin at 0 again. Raises MalformedZnode while the topic's node
-        cannot be read, because without its id the write could hit the state of another topic.
+        A state of another topic than `topic_id` is a conflict: versions begin at 0 again in a new topic of
+        that name. Raises MalformedZnode while the topic's node cannot be read.
         """
         # If this state changes before the write, the compare-and-set fails.
         before, present_id = self._state_and_topic_id(tp)
@@ -252,7 +254,7 @@ class ClusterStore:
     def _state_and_topic_id(self, tp: TopicPartition) -> tuple[LeadershipState | None, TopicId]:
         """Read both in one round trip. Raises MalformedZnode if the topic's node cannot be read."""
         state_path, topic_path = paths.partition_state(tp), paths.topic(tp.topic)
-        nodes = self._read([state_path, topic_path])
+        nodes = read(self.session, [state_path, topic_path])
         state, topic_id = None, NO_TOPIC_ID
         if state_path in nodes:
             data, stat = nodes[state_path]
@@ -282,7 +284,7 @@ class ClusterStore:
         if parent is None:
             # Deleted by hand, with all registrations.
             return None, set(expected)
-        nodes = self._read([paths.broker_id(broker) for broker in expected])
+        nodes = read(self.session, [paths.broker_id(broker) for broker in expected])
         missing = set()
         for broker, epoch in expected.items():
             node = nodes.get(paths.broker_id(broker))
@@ -299,7 +301,7 @@ class ClusterStore:
         """By notification; an unreadable one names no partition."""
         names = list_children(self.session, paths.ISR_CHANGES, watch)
         changes = {}
-        for path, (data, _) in self._read([paths.isr_change(name) for name in names]).items():
+        for path, (data, _) in read(self.session, [paths.isr_change(name) for name in names]).items():
             try:
                 partitions = znodes.decode_isr_change(path, data)
             except MalformedZnode as error:
@@ -319,7 +321,7 @@ class ClusterStore:
         """The brokers that have lost a log dir, by notification; None for an unreadable one."""
         names = list_children(self.session, paths.LOG_DIR_EVENTS, watch)
         failures: dict[str, BrokerId | None] = {}
-        for path, (data, _) in self._read([paths.log_dir_event(name) for name in names]).items():
+        for path, (data, _) in read(self.session, [paths.log_dir_event(name) for name in names]).items():
             name = path.rpartition("/")[2]
             try:
                 failures[name] = znodes.decode_log_dir_event(path, data)
@@ -375,11 +377,6 @@ class ClusterStore:
             for index in assignment.partitions
         )
         return max((state.controller_epoch for state in states.values()), default=ControllerEpoch(0))
-
-    def _read(
-        self, node_paths: Sequence[str], watches: Mapping[str, Watch] | None = None
-    ) -> dict[str, tuple[bytes, Any]]:
-        return read(self.session, node_paths, watches)
 
 
 def _naming(watch: Callable[[str], None], name: str) -> Watch:
