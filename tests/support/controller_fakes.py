@@ -54,7 +54,7 @@ def assigned(*replicas: int) -> ReplicaAssignment:
 
 
 class NoThreads(Threads):
-    """Starts no thread and never waits; the test sets the time."""
+    """Starts no thread and never waits: waiting for an event that is not set lets the time pass."""
 
     def __init__(self) -> None:
         self.time_s = 1_000.0
@@ -69,6 +69,8 @@ class NoThreads(Threads):
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         if self.client is not None:
             self.client.poll()
+        if not event.is_set():
+            self.time_s += timeout_s
         return event.is_set()
 
 

@@ -1,0 +1,3 @@
+"""The store over a real ZooKeeper."""
+
+from tests.support.store_contract import *  # noqa: F403 - its tests run here

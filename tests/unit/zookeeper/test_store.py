@@ -1,0 +1,51 @@
+"""The store over the simulated ZooKeeper; and its writes whose answers are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.zookeeper.configs import Entity
+from barnabas.zookeeper.store import ClusterStore
+from barnabas.zookeeper.znodes import StoredConfig
+from tests.support.controller_fakes import NoThreads, Znodes
+from tests.support.store_contract import *  # noqa: F403 - its tests run here
+from tests.support.store_contract import BROKER, ONE, TOPIC, TP, leadership, registration, topic_of
+
+WRITES: dict[str, Callable[..., object]] = {
+    "election": lambda store, writer: store.election.run(ONE).epoch - writer.epoch,
+    "registration": lambda store, writer: len([store.register_broker(registration(ONE))]),
+    "first settings": lambda store, writer: store.configs.replace(BROKER, {"a": "1"}, _read(store, BROKER)),
+    "settings": lambda store, writer: store.configs.replace(TOPIC, {"a": "1"}, _read(store, TOPIC)),
+    "topic": lambda store, writer: writer.create_topic("u", topic_of(1, ONE), {}),
+    "growth": lambda store, writer: writer.set_topic_assignment("t", store.topic_assignments(["t"])["t"]),
+    "deletion": lambda store, writer: writer.request_deletion("t"),
+    "state": lambda store, writer: list(
+        writer.update_partition_states({TP: leadership(ONE, (), epoch=1)}).written
+    ),
+    "isr": lambda store, writer: store.update_isr(TP, leadership(ONE, ())),
+}
+
+
+def _read(store: ClusterStore, entity: Entity) -> StoredConfig:
+    return store.configs.read([entity])[entity]
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("requests", range(10))
+def test_a_write_whose_answer_was_lost_has_the_same_result(
+    write: Callable[..., object], requests: int
+) -> None:
+    """The connection is lost after each of the first requests of the write."""
+    results = []
+    for is_broken in (False, True):
+        threads = NoThreads()
+        store = Znodes().open_store(threads)
+        writer = store.election.run(ONE)
+        writer.create_topic("t", topic_of(1, ONE), {})
+        writer.create_partition_states({TP: leadership(ONE, (ONE,))})
+        if is_broken:
+            threads.client.break_after(requests, is_last_done=True)
+        results.append(write(store, writer))
+    assert results[0] == results[1]
