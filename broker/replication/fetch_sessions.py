@@ -282,8 +282,12 @@ def not_found(session_id: int) -> Exception:
     return api_error(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {session_id}")
 
 
+def _random_id() -> int:
+    return random.randint(1, _MAX_ID)
+
+
 class FetchSessions(ABC):
-    """The sessions of one kind of fetcher. A subclass decides who has a session.
+    """The sessions of one kind of fetcher, by a key of their requests. A subclass decides who has a session.
 
     ``wake`` is called when a session has news.
     """
@@ -292,15 +296,17 @@ class FetchSessions(ABC):
         self,
         wake: Callable[[FetchSession], object],
         metadata: MetadataCache,
-        new_id: Callable[[], int] | None = None,
+        new_id: Callable[[], int] = _random_id,
     ) -> None:
         self.listeners = PartitionListeners(wake)
         self._metadata = metadata
-        self._new_id = new_id or (lambda: random.randint(1, _MAX_ID))
+        self._new_id = new_id
         self._lock = threading.Lock()
+        # The least recently used session comes first.
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self._sessions)
 
     def begin(self, request: SessionRequest) -> FetchSession | None:
         """The session of an incremental request, updated by it; None for a request without a session.
@@ -326,50 +332,41 @@ class FetchSessions(ABC):
         """Open a session for a full fetch with these outcomes; its id, or `NO_SESSION` if it gets none."""
 
     @abstractmethod
-    def _find(self, request: SessionRequest) -> FetchSession | None: ...
-
-    @abstractmethod
-    def _close(self, request: SessionRequest) -> None: ...
+    def _key(self, request: SessionRequest) -> int: ...
 
     def _used(self, session: FetchSession) -> None:
         """The session was used and may have another size."""
         return
 
-
-class FollowerSessions(FetchSessions):
-    """One session for each follower that is alive, since ids could be made up."""
-
-    def __init__(
-        self,
-        wake: Callable[[FetchSession], object],
-        metadata: MetadataCache,
-        new_id: Callable[[], int] | None = None,
-    ) -> None:
-        super().__init__(wake, metadata, new_id)
-        self._by_broker: dict[BrokerId, FetchSession] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_broker)
-
-    def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
-        """Replaces the follower's former session, and drops the sessions of brokers that are gone."""
-        follower, alive = request.replica_id, self._metadata.current.brokers
-        with self._lock:
-            for broker_id in [id_ for id_ in self._by_broker if id_ == follower or id_ not in alive]:
-                self._by_broker.pop(broker_id).close()
-            if follower not in alive:
-                return NO_SESSION
-            session = self._by_broker[follower] = FetchSession(self._new_id(), outcomes, self.listeners)
-            return session.id
-
     def _find(self, request: SessionRequest) -> FetchSession | None:
-        session = self._by_broker.get(request.replica_id)
+        session = self._sessions.get(self._key(request))
         return session if session is not None and session.id == request.session_id else None
 
     def _close(self, request: SessionRequest) -> None:
         with self._lock:
             if self._find(request) is not None:
-                self._by_broker.pop(request.replica_id).close()
+                self._drop(self._key(request))
+
+    def _drop(self, key: int) -> None:
+        self._sessions.pop(key).close()
+
+
+class FollowerSessions(FetchSessions):
+    """One session for each follower that is alive, since ids could be made up."""
+
+    def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
+        """Replaces the follower's former session, and drops the sessions of brokers that are gone."""
+        follower, alive = request.replica_id, self._metadata.current.brokers
+        with self._lock:
+            for broker_id in [id_ for id_ in self._sessions if id_ == follower or id_ not in alive]:
+                self._drop(broker_id)
+            if follower not in alive:
+                return NO_SESSION
+            session = self._sessions[follower] = FetchSession(self._new_id(), outcomes, self.listeners)
+            return session.id
+
+    def _key(self, request: SessionRequest) -> int:
+        return request.replica_id
 
 
 class ConsumerSessions(FetchSessions):
@@ -388,23 +385,18 @@ class ConsumerSessions(FetchSessions):
         *,
         now_ms: Callable[[], float],
         max_partitions: int = MAX_PARTITIONS,
-        new_id: Callable[[], int] | None = None,
+        new_id: Callable[[], int] = _random_id,
     ) -> None:
         super().__init__(wake, metadata, new_id)
         self._max_slots = max_slots
         self._max_partitions = max_partitions
         self._now_ms = now_ms
-        # The least recently used session comes first.
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         # (size, id) of the sessions that may give way to a larger one, sorted.
         self._evictable: list[tuple[int, int]] = []
         self._evictable_size: dict[int, int] = {}
         # The partitions of each session at its last use, and of all together.
         self._sizes: dict[int, int] = {}
         self._partitions = 0
-
-    def __len__(self) -> int:
-        return len(self._sessions)
 
     def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
         now_ms, size = self._now_ms(), len(outcomes)
@@ -424,13 +416,8 @@ class ConsumerSessions(FetchSessions):
             self._note_size(session)
             return session_id
 
-    def _find(self, request: SessionRequest) -> FetchSession | None:
-        with self._lock:
-            return self._sessions.get(request.session_id)
-
-    def _close(self, request: SessionRequest) -> None:
-        with self._lock:
-            self._drop(request.session_id)
+    def _key(self, request: SessionRequest) -> int:
+        return request.session_id
 
     def _used(self, session: FetchSession) -> None:
         with self._lock:
@@ -466,12 +453,10 @@ class ConsumerSessions(FetchSessions):
         self._drop(self._evictable[0][1])
         return True
 
-    def _drop(self, session_id: int) -> None:
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
-            self._forget_evictable(session_id)
-            self._partitions -= self._sizes.pop(session_id)
-            session.close()
+    def _drop(self, key: int) -> None:
+        super()._drop(key)
+        self._forget_evictable(key)
+        self._partitions -= self._sizes.pop(key)
 
     def _forget_evictable(self, session_id: int) -> None:
         size = self._evictable_size.pop(session_id, None)
