@@ -11,6 +11,7 @@ process should end (`barnabas.broker.process`).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -129,7 +130,7 @@ class Broker:
         self._start_part("purgatory", self._reaper.start, self._reaper.stop)
         replicas = self._replicas = self._make_replicas(logs)
         self._start_part("replicas", replicas.start, replicas.stop)
-        membership = self._membership = Membership(self._store, replicas)
+        membership = self._membership = Membership(self._store, replicas, on_fatal=self._on_fatal)
         self._start_part("slow work", self._slow_work.start, self._slow_work.stop)
         self._closers.append(("topic requests", self._topic_purgatory.shut_down))
         self._start_part("topic creation", self._topic_creation.start, self._topic_creation.stop)
@@ -168,13 +169,15 @@ class Broker:
             self._membership.stop()
         config, replicas = self._config, self._replicas
         if config.controlled_shutdown_enable and replicas is not None and replicas.fence.reason is None:
-            is_moved = request_controlled_shutdown(
-                config.broker_id,
-                replicas.roles.broker_epoch,
-                self._controller_endpoint,
-                max_retries=config.controlled_shutdown_max_retries,
-                retry_backoff_ms=min(config.controlled_shutdown_retry_backoff_ms, 1_000),
-                timeout_ms=config.controller_socket_timeout_ms,
+            is_moved = asyncio.run(
+                request_controlled_shutdown(
+                    config.broker_id,
+                    replicas.roles.broker_epoch,
+                    self._controller_endpoint,
+                    max_retries=config.controlled_shutdown_max_retries,
+                    retry_backoff_ms=min(config.controlled_shutdown_retry_backoff_ms, 1_000),
+                    timeout_ms=config.controller_socket_timeout_ms,
+                )
             )
             logger.info("controlled shutdown %s", "succeeded" if is_moved else "failed; stopping anyway")
         self._close_all()

@@ -29,6 +29,7 @@ from barnabas.protocol.ids import (
     Endpoint,
 )
 from barnabas.protocol.messages.inter_broker import ControlledShutdownRequest
+from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.paths import broker_id
 from barnabas.zookeeper.session import SessionEvent
@@ -41,7 +42,9 @@ _RETRY_S: Final = 1.0
 
 
 class Membership:
-    def __init__(self, store: ClusterStore, replicas: ReplicaManager) -> None:
+    def __init__(
+        self, store: ClusterStore, replicas: ReplicaManager, *, on_fatal: Callable[[BaseException], None]
+    ) -> None:
         self._store = store
         self._replicas = replicas
         self._registration: BrokerRegistration | None = None
@@ -53,7 +56,7 @@ class Membership:
         # The epoch of the present registration; written by `join`, then by the session thread only.
         self._epoch = NO_BROKER_EPOCH
         self._must_check = threading.Event()
-        self._thread = threading.Thread(target=self._check_registration, name="registration", daemon=True)
+        self._thread = make_thread("registration", self._check_registration, on_fatal)
 
     def join(self, registration: BrokerRegistration) -> None:
         """Register. Raises BrokerIdTaken, ZooKeeperUnavailable or SessionLost."""
@@ -161,7 +164,7 @@ class Membership:
             return NO_CONTROLLER_EPOCH
 
 
-def request_controlled_shutdown(
+async def request_controlled_shutdown(
     broker_id: BrokerId,
     broker_epoch: BrokerEpoch,
     controller: Callable[[], Endpoint | None],
@@ -172,21 +175,8 @@ def request_controlled_shutdown(
 ) -> bool:
     """Ask the controller to move this broker's leaderships away, with at most ``max_retries`` retries.
 
-    Returns whether no leadership remains here. ``controller`` returns the controller's address. Blocks.
+    Returns whether no leadership remains here. ``controller`` returns the controller's address.
     """
-    return asyncio.run(
-        _request_shutdown(broker_id, broker_epoch, controller, max_retries, retry_backoff_ms, timeout_ms)
-    )
-
-
-async def _request_shutdown(
-    broker_id: BrokerId,
-    broker_epoch: BrokerEpoch,
-    controller: Callable[[], Endpoint | None],
-    max_retries: int,
-    retry_backoff_ms: int,
-    timeout_ms: int,
-) -> bool:
     for attempt in range(max_retries + 1):
         if attempt:
             await asyncio.sleep(retry_backoff_ms / 1000)

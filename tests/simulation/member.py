@@ -79,7 +79,7 @@ class SimMember:
 
     def start(self, replicas: ReplicaManager) -> None:
         """Connect, register and run for controller, in the order of `barnabas.broker.app`."""
-        self.membership = Membership(self.store, replicas)
+        self.membership = Membership(self.store, replicas, on_fatal=raise_it)
         self.store.start()
         earlier = self.store.brokers().get(self.id)
         if earlier is not None:

@@ -14,6 +14,7 @@ from barnabas.broker.replication.roles import Fence
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, ControllerEpoch
 from barnabas.zookeeper.session import SessionEvent, Threads
 from barnabas.zookeeper.znodes import MalformedZnode
+from tests.support.building import fatal
 from tests.support.waiting import wait_for
 
 
@@ -71,7 +72,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[Joined]:
     store: Any = Store()
     replicas: Any = Replicas()
     registration: Any = SimpleNamespace(broker_id=1)
-    member = Membership(store, replicas)
+    member = Membership(store, replicas, on_fatal=fatal)
     member.join(registration)
     yield Joined(member, store, replicas)
     member.stop()
