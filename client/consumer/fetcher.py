@@ -32,6 +32,7 @@ from barnabas.client.consumer.partition_state import (
     advised_replica,
     broker_to_read,
     judge,
+    out_of_range,
     received_records,
     reset_of,
 )
@@ -412,18 +413,15 @@ class Fetcher:
         if code in LEADERSHIP_ERRORS:
             self._cluster.invalidate(state.tp)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            text = (
-                f"offset {item.fetch_offset} of {state.tp} is outside the log, which has "
-                f"{partition.log_start_offset} to {partition.high_watermark}"
-            )
+            error = out_of_range(state.tp, item.fetch_offset, partition)
             reset = reset_of(self._config)
             if state.has_data:
                 # The buffered records are handed out first; then the position is reset.
                 self._retry_later(state)
             elif reset is None:
-                self._fail(state, api_error(code, text))
+                self._fail(state, error)
             else:
-                log.warning("%s; continuing at the %s offset", text, self._config.auto_offset_reset)
+                log.warning("%s; continuing at the %s offset", error, self._config.auto_offset_reset)
                 state.seek(None, reset)
         elif is_retriable(code):
             log.debug("fetching %s: %s", state.tp, api_error(code))

@@ -17,10 +17,11 @@ from typing import Final, NamedTuple
 
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.metadata import Leader
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
 from barnabas.protocol.invariants import invariant
+from barnabas.protocol.messages.fetch import FetchPartitionResponse
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 from barnabas.protocol.record_batch import BatchHeader, TimestampType, iter_batches
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
@@ -53,6 +54,16 @@ def received_records(records: RecordsToSend) -> memoryview:
     if records is None:
         return memoryview(b"")
     return memoryview(b"".join(records) if isinstance(records, list | tuple) else records)
+
+
+def out_of_range(tp: TopicPartition, offset: int, answer: FetchPartitionResponse) -> ApiError:
+    """The error for an offset outside the log, with the bounds of the log as far as the broker names them."""
+    bounds = ""
+    if answer.log_start_offset >= 0:
+        bounds = f", which starts at {answer.log_start_offset}"
+        if answer.high_watermark >= 0:
+            bounds += f" and ends at {answer.high_watermark}"
+    return api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {tp} is outside the log{bounds}")
 
 
 class FetchedFrame:

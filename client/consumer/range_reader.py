@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
-from barnabas.client.consumer.partition_state import received_records
+from barnabas.client.consumer.partition_state import out_of_range, received_records
 from barnabas.protocol.errors import (
     BarnabasError,
     ErrorCode,
@@ -129,20 +129,12 @@ async def _next_piece(
             if piece is not None:
                 return piece
             continue
-        last_error = _refusal(tp, offset, response)
+        if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise out_of_range(tp, offset, response)
+        last_error = api_error(response.error_code, f"{tp} could not be read at offset {offset}")
         if not last_error.retriable:
             raise last_error
         cluster.invalidate(tp)
-
-
-def _refusal(tp: TopicPartition, offset: int, response: FetchPartitionResponse) -> BarnabasError:
-    if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        return api_error(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} of {tp} is outside the log; the broker has "
-            f"{response.log_start_offset} to {response.high_watermark}",
-        )
-    return api_error(response.error_code, f"{tp} could not be read at offset {offset}")
 
 
 def _whole_batches(
