@@ -228,13 +228,14 @@ def fatal(error: BaseException) -> None:
 
 
 class Managed:
-    """Broker 1's replica manager and its surroundings; no thread runs, and the test moves the clock."""
+    """A replica manager and its surroundings; no thread runs, and the test moves the clock."""
 
     def __init__(
         self,
         logs: MemoryLogs | None = None,
         store: Any = None,
         real_clock: Callable[[], float] | None = None,
+        broker_id: BrokerId = ME,
     ) -> None:
         self.clock = Clock()
         now_ms = self.now_ms = real_clock or self.clock
@@ -244,7 +245,7 @@ class Managed:
         self.settings = Settings()
         self.reaper = Reaper(on_fatal=fatal, clock_ms=now_ms)
         self.manager = ReplicaManager(
-            ME,
+            broker_id,
             self.logs,
             self.metadata,
             store or NoStore(),

@@ -1,195 +1,319 @@
-"""A small cluster in this process that speaks the native protocol, for the tests of the clients.
+"""A cluster in the test's own event loop, for the tests of clients: real handlers, replicas, logs and groups.
 
     async with FakeCluster(2) as cluster:                       # brokers 1 and 2
         cluster.add_topic("t", 2, leaders=[1, 2])
-        cluster.partition("t", 0).append(build_batch(…))        # then: await cluster.notify()
+        cluster.partition("t", 0).append(build_batch(…))
         cluster.move_leader("t", 0, 2)                          # in a new leader epoch
         gate = cluster.brokers[1].gate(ApiKey.FETCH)            # fetches block until gate.set()
         cluster.brokers[1].script(ApiKey.PRODUCE, answer)       # answers the next request, or aborts
+        cluster.intercept[ApiKey.FETCH] = answer_or_none        # sees every request of a kind
         cluster.brokers[1].drop_connections()                   # or: await cluster.brokers[1].stop()
         cluster.requests(ApiKey.FETCH)                          # all requests received so far
-        FakeCoordinator(cluster)                                # the cluster has groups
+        Coordinator(cluster).kick("g", member_id)               # looks at groups and disturbs them
 
-It keeps records in memory and follows the rules that a client can observe: leaders, epochs, offsets, high
-watermarks, sequence numbers. The answers of one connection leave in order.
+Each broker is a `Serving` behind a socket. Only the controller and replication are fake: all brokers share
+one set of logs, so a new leader has every record at once, and the test decides who leads. The answers of one
+connection leave in order. The brokers' clock stops while the loop is held up, because the clients that must
+send heartbeats run on the same loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import tempfile
+import time
 import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
+from barnabas.broker.handlers.dispatcher import lane_of
+from barnabas.broker.log.appending import ProducedBatches
+from barnabas.broker.network.request import Buffers, Peer, Request
+from barnabas.broker.replication.partition import Partition
 from barnabas.protocol import codec_msgpack
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.frames import BufferPool, FrameReceiver
-from barnabas.protocol.messages.configs import (
-    AlterConfigsResourceResponse,
-    ConfigResourceType,
-    ConfigSource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    IncrementalAlterConfigsResponse,
-)
-from barnabas.protocol.messages.fetch import (
-    FetchPartition,
-    FetchPartitionResponse,
-    FetchResponse,
-    FetchTopicResponse,
-)
-from barnabas.protocol.messages.leader_epoch import (
-    LeaderEpochEndOffset,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopicResult,
-)
-from barnabas.protocol.messages.list_offsets import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    ListOffsetsPartitionResponse,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
-from barnabas.protocol.messages.metadata import (
-    MetadataBroker,
-    MetadataPartition,
-    MetadataResponse,
-    MetadataTopic,
-)
-from barnabas.protocol.messages.produce import (
-    InitProducerIdResponse,
-    PartitionProduceResponse,
-    ProduceResponse,
-    TopicProduceResponse,
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
+from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
+from barnabas.protocol.messages.inter_broker import (
+    LEADER_DURING_DELETE,
+    BrokerListener,
+    UpdateMetadataBroker,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
 )
 from barnabas.protocol.messages.topics import (
+    CreatableTopic,
     CreatableTopicResult,
-    CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreatePartitionsTopicResult,
-    CreateTopicsResponse,
     DeletableTopicResult,
-    DeleteTopicsResponse,
+    DeleteTopicState,
 )
-from barnabas.protocol.record_batch import (
-    BatchHeader,
-    check_produced_batch,
-    iter_batches,
-    parse_header,
-    stamp,
-)
+from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
-from barnabas.protocol.schema import ApiKey
+from barnabas.protocol.schema import ApiKey, Buffer
+from barnabas.zookeeper.configs import Entity
+from tests.support.building import state
+from tests.support.serving import EXTERNAL, Serving, open_logs
 
 Answer = Callable[[Any], Any]
 
+_TICK_S = 0.005
+_LONGEST_STEP_MS = 20.0
+_EVERYTHING = 1 << 30
+_SETTINGS = {
+    "fetch_max_bytes": _EVERYTHING,
+    "group_min_session_timeout_ms": 1,
+    "group_initial_rebalance_delay_ms": 0,
+    "offsets_topic_num_partitions": 1,
+    "offsets_topic_replication_factor": 1,
+}
+_FAST_FOLDER = Path("/dev/shm")
+"""Memory, where there is such a folder: the tests make hundreds of small logs."""
 
-@dataclass
+
 class FakePartition:
-    """The log of a partition as a list of batches; ``high_watermark`` None is its end."""
+    """One partition: its log, which all brokers share, and the replica that leads."""
 
-    leader: int
-    leader_epoch: int = 0
-    log_start_offset: int = 0
-    batches: list[bytes] = field(default_factory=list)
-    log_end_offset: int = 0
-    high_watermark: int | None = None
+    def __init__(self, cluster: FakeCluster, tp: TopicPartition, leader: int) -> None:
+        self.tp = tp
+        self.leader = leader
+        self.leader_epoch = 0
+        self.isr = [leader]
+        self._cluster = cluster
 
     @property
-    def visible_end(self) -> int:
-        return self.log_end_offset if self.high_watermark is None else self.high_watermark
+    def replica(self) -> Partition:
+        return self._cluster.brokers[self.leader].replicas.partition(self.tp)
 
-    def append(self, records: memoryview) -> int:
-        """Append a batch and return its base offset, the first one for a batch that was sent before."""
-        data = bytearray(records)
-        header = check_produced_batch(data)
-        if header.producer_id >= 0 and (known := self._known(header)) is not None:
-            return known
-        base = self.log_end_offset
-        stamp(data, 0, base, self.leader_epoch)
-        self.batches.append(bytes(data))
-        self.log_end_offset = base + header.record_count
-        return base
+    @property
+    def log(self) -> Any:
+        return self._cluster.logs.get(self.tp)
 
-    def _known(self, header: BatchHeader) -> int | None:
-        """Kafka's rules for sequence numbers. Raises OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH."""
-        written = [parse_header(batch) for batch in self.batches]
-        mine = [found for found in written if found.producer_id == header.producer_id]
-        if not mine:
-            return None
-        last = mine[-1]
-        if header.producer_epoch < last.producer_epoch:
-            raise api_error(ErrorCode.INVALID_PRODUCER_EPOCH)
-        if header.producer_epoch > last.producer_epoch:
-            expected = 0
-        else:
-            for found in mine[-5:]:
-                same = (found.base_sequence, found.record_count, found.producer_epoch)
-                if same == (header.base_sequence, header.record_count, header.producer_epoch):
-                    return found.base_offset
-            expected = (last.base_sequence + last.record_count) % (1 << 31)
-        if header.base_sequence != expected:
-            raise api_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        return None
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
 
-    def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above this one and where it ends; -1, -1 without such an epoch."""
-        headers = [parse_header(batch) for batch in self.batches]
-        known = [
-            header.partition_leader_epoch for header in headers if header.partition_leader_epoch <= epoch
-        ]
-        if epoch == self.leader_epoch:
-            return epoch, self.log_end_offset
-        if not known:
-            return -1, -1
-        later = [header.base_offset for header in headers if header.partition_leader_epoch > epoch]
-        return max(known), min(later, default=self.log_end_offset)
-
-    def truncate(self, end_offset: int) -> None:
-        """Lose the batches from an offset on, as an unclean election does."""
-        self.batches = [batch for batch in self.batches if parse_header(batch).base_offset < end_offset]
-        self.log_end_offset = end_offset
+    @property
+    def batches(self) -> list[bytes]:
+        log = self.log
+        start, end = log.log_start_offset, log.log_end_offset
+        batches: list[bytes] = []
+        while start < end:
+            view = log.read(start, _EVERYTHING, upper_bound_offset=end, min_one_batch=True).records
+            for position, header in iter_batches(view):
+                batches.append(bytes(view[position : position + header.size_bytes]))
+                start = header.next_offset
+        return batches
 
     def values(self) -> list[bytes | None]:
         return [record.value for batch in self.batches for record in decode_records(batch)]
+
+    def append(self, records: Buffer) -> int:
+        """Append batches as they are, and return the first base offset."""
+        view = memoryview(bytearray(records))
+        appended = self.replica.append_as_leader(
+            ProducedBatches(view, list(iter_batches(view))),
+            require_all=False,
+            now_ms=0,
+            wall_clock_ms=0,
+            own_records=True,
+        )
+        self.wake_consumers()
+        return appended.base_offset
+
+    def wake_consumers(self) -> None:
+        replicas = self._cluster.brokers[self.leader].replicas
+        replicas._high_watermark_moved(self.tp)
+        replicas.wake_followers()
+
+    def follow(self, follower: int, offset: int) -> None:
+        """A follower in the ISR has the records before an offset; the high watermark may rise."""
+        self.replica.follower_fetched(
+            BrokerId(follower),
+            current_leader_epoch=-1,
+            broker_epoch=None,
+            registered_broker_epoch=None,
+            fetch_offset=Offset(offset),
+            log_start_offset=Offset(0),
+            leader_log_end_offset=Offset(self.log_end_offset),
+            now_ms=0,
+        )
+        self.wake_consumers()
+
+    def delete_records(self, before: int) -> None:
+        self.replica.delete_records(before)
+
+    def truncate(self, end_offset: int) -> None:
+        """Lose the records from an offset on, as an unclean election does; the leader must change next."""
+        self.log.truncate_to(end_offset)
+
+    def damage(self, batch: int) -> None:
+        """Change the last byte of a batch on disk."""
+        size_before = sum(map(len, self.batches[: batch + 1]))
+        with open(self.log.segments[-1].file.path, "r+b") as file:
+            file.seek(size_before - 1)
+            (last,) = file.read(1)
+            file.seek(size_before - 1)
+            file.write(bytes([last ^ 0xFF]))
 
 
 class FakeCluster:
     """Brokers, topics and faults; see the module."""
 
     def __init__(self, brokers: int = 1) -> None:
-        self.brokers = {node_id: FakeBroker(self, node_id) for node_id in range(1, brokers + 1)}
+        self._cleanup = ExitStack()
+        base = _FAST_FOLDER if _FAST_FOLDER.is_dir() else None
+        folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="barnabas-", dir=base)))
+        self.logs = open_logs(folder / "data")
+        self._cleanup.callback(self.logs.close, 0)
+        self.now_ms = time.monotonic() * 1000
         self.topics: dict[str, list[FakePartition]] = {}
         self.topic_ids: dict[str, uuid.UUID] = {}
-        self.configs: dict[str, dict[str, str]] = {}
+        self.configs: dict[Entity, Mapping[str, str]] = {}
         self.controller_id = 1
+        self.coordinator_id = 1
+        """The broker that will coordinate the groups; see `Coordinator.move`."""
         self.hidden_nodes: set[int] = set()
-        self.creates_topics = False
+        self.intercept: dict[int, Callable[[FakeBroker, Any], Any]] = {}
+        """May answer requests in place of the brokers, or see them and return None; plain or async."""
+        self.brokers: dict[int, FakeBroker] = {}
+        for node_id in range(1, brokers + 1):
+            self.brokers[node_id] = FakeBroker(self, node_id, folder)
+        self._ticking: asyncio.Task[None] | None = None
+
+    # Topics, as the controller manages them
+
+    @property
+    def creates_topics(self) -> bool:
         """Whether metadata requests create topics, as with `auto.create.topics.enable`."""
-        self.max_batch_bytes = 1 << 30
-        self.too_large = ErrorCode.MESSAGE_TOO_LARGE
-        self.metadata_override: Answer | None = None
-        self.changed = asyncio.Condition()
-        self.producer_ids = 0
-        self.first_epoch = 0
-        self.more_handlers: dict[int, Callable[[FakeBroker, Any], Awaitable[Any]]] = {}
-        """The handlers of other fakes, by api."""
+        return self.brokers[1].serving.auto_topics.is_enabled
+
+    @creates_topics.setter
+    def creates_topics(self, is_enabled: bool) -> None:
+        for broker in self.brokers.values():
+            broker.serving.auto_topics.is_enabled = is_enabled
 
     def add_topic(self, name: str, partitions: int = 1, leaders: list[int] | None = None) -> None:
-        ids = list(self.brokers)
-        leaders = leaders or [ids[index % len(ids)] for index in range(partitions)]
-        self.topics[name] = [FakePartition(leader) for leader in leaders]
+        """Create a topic, in place of an earlier one with its name."""
+        if name in self.topics:
+            self.delete_topic(name)
+        self.topics[name] = []
         self.topic_ids[name] = uuid.uuid4()
+        self.grow_topic(name, partitions if leaders is None else len(leaders), leaders)
+
+    def grow_topic(self, name: str, count: int, leaders: list[int] | None = None) -> None:
+        nodes = list(self.brokers)
+        for index in range(len(self.topics[name]), count):
+            leader = nodes[index % len(nodes)] if leaders is None else leaders[index]
+            partition = FakePartition(self, TopicPartition(name, index), leader)
+            self.topics[name].append(partition)
+            self._give_roles(partition)
+        self._publish(name)
+
+    def delete_topic(self, name: str) -> None:
+        gone = self.topics.pop(name)
+        topic_id = self.topic_ids[name]
+        for broker in self.brokers.values():
+            for partition in gone:
+                broker.serving.managed.stop_replica(
+                    partition.leader_epoch + 1, delete=True, name=partition.tp, topic_id=topic_id
+                )
+            self._update_metadata(
+                broker, name, [_metadata_of(partition, [], LEADER_DURING_DELETE) for partition in gone]
+            )
 
     def partition(self, topic: str, partition: int = 0) -> FakePartition:
         return self.topics[topic][partition]
 
     def move_leader(self, topic: str, partition: int, leader: int) -> None:
+        """Elect a leader, or none (-1), in a new leader epoch."""
         moved = self.topics[topic][partition]
-        moved.leader = leader
+        moved.leader, moved.isr = leader, [leader]
         moved.leader_epoch += 1
+        self._give_roles(moved)
+        self._publish(topic)
+
+    def set_isr(self, topic: str, partition: int, isr: list[int]) -> None:
+        changed = self.topics[topic][partition]
+        changed.isr = isr
+        changed.leader_epoch += 1
+        self._give_roles(changed)
+        self._publish(topic)
+
+    def configure_logs(self, topic: str, **changes: Any) -> None:
+        """Change settings of a topic's logs, such as ``max_message_bytes``."""
+        for partition in self.topics[topic]:
+            partition.log.config = replace(partition.log.config, **changes)
+
+    def hide(self, node_id: int) -> None:
+        """Have the metadata lack a broker, as after the end of its session."""
+        self.hidden_nodes.add(node_id)
+        self._publish()
+
+    def set_controller(self, node_id: int) -> None:
+        self.controller_id = node_id
+        self._publish()
+
+    def _give_roles(self, partition: FakePartition) -> None:
+        tp = partition.tp
+        role = state(partition.leader, partition.leader_epoch, partition.isr, list(self.brokers))
+        role.partition_index = tp.partition
+        for broker in self.brokers.values():
+            codes = broker.serving.managed.tell(
+                role, topic=tp.topic, topic_id=self.topic_ids[tp.topic], live=list(self.brokers)
+            )
+            assert not any(codes), codes
+            broker.settle()
+
+    def _publish(self, *names: str) -> None:
+        for broker in self.brokers.values():
+            for name in names:
+                states = [
+                    _metadata_of(partition, list(self.brokers), partition.leader)
+                    for partition in self.topics[name]
+                ]
+                self._update_metadata(broker, name, states)
+            if not names:
+                self._update_metadata(broker)
+
+    def _update_metadata(
+        self, broker: FakeBroker, name: str = "", states: Sequence[UpdateMetadataPartition] = ()
+    ) -> None:
+        topic_states = []
+        if states:
+            topic_states.append(
+                UpdateMetadataTopic(
+                    topic_name=name, topic_id=self.topic_ids[name], partition_states=list(states)
+                )
+            )
+        request = UpdateMetadataRequest(
+            controller_id=self.controller_id,
+            controller_epoch=1,
+            broker_epoch=0,
+            topic_states=topic_states,
+            live_brokers=[
+                UpdateMetadataBroker(
+                    broker_id=node_id,
+                    broker_epoch=1,
+                    endpoints=[BrokerListener(listener=EXTERNAL, host="127.0.0.1", port=node.port)],
+                )
+                for node_id, node in self.brokers.items()
+                if node_id not in self.hidden_nodes
+            ],
+            is_full=False,
+        )
+        broker.serving.controller.is_active = broker.node_id == self.controller_id
+        broker.serving.managed.metadata.update(request)
+        broker.settle()
+
+    # The cluster as a whole
 
     @property
     def bootstrap(self) -> str:
@@ -198,87 +322,146 @@ class FakeCluster:
     def requests(self, api: ApiKey) -> list[Any]:
         return [body for broker in self.brokers.values() for key, body in broker.received if key == api]
 
-    async def notify(self) -> None:
-        async with self.changed:
-            self.changed.notify_all()
-
     async def __aenter__(self) -> FakeCluster:
         for broker in self.brokers.values():
             await broker.start()
+        self._publish()
+        self._ticking = asyncio.create_task(self._tick())
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.wait((self._ticking,))
         for broker in self.brokers.values():
             await broker.stop()
+        self._cleanup.close()
 
-    def metadata(self, request: Any) -> MetadataResponse:
-        if self.metadata_override is not None:
-            return self.metadata_override(request)
-        names = list(self.topics) if request.topics is None else [topic.name for topic in request.topics]
-        if self.creates_topics and request.allow_auto_topic_creation:
-            for name in names:
-                if name not in self.topics:
-                    self.add_topic(name)
-        return MetadataResponse(
-            brokers=[
-                MetadataBroker(node_id=node_id, host="127.0.0.1", port=broker.port)
-                for node_id, broker in self.brokers.items()
-                if node_id not in self.hidden_nodes
-            ],
-            cluster_id="fake",
-            controller_id=self.controller_id,
-            topics=[self._metadata_topic(name) for name in names],
-        )
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        while True:
+            await asyncio.sleep(_TICK_S)
+            after = loop.time()
+            self.now_ms += min((after - before) * 1000, _LONGEST_STEP_MS)
+            before = after
+            for broker in self.brokers.values():
+                broker.serving.managed.reaper.expire_due(self.now_ms)
+                broker.settle()
 
-    def _metadata_topic(self, name: str) -> MetadataTopic:
-        if name not in self.topics:
-            return MetadataTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                name=name,
-                topic_id=uuid.UUID(int=0),
-                partitions=[],
+
+def _metadata_of(partition: FakePartition, replicas: list[int], leader: int) -> UpdateMetadataPartition:
+    return UpdateMetadataPartition(
+        partition_index=partition.tp.partition,
+        controller_epoch=1,
+        leader=leader,
+        leader_epoch=partition.leader_epoch,
+        isr=replicas,
+        partition_epoch=0,
+        replicas=replicas,
+    )
+
+
+class _FakeTopicAdmin:
+    """The controller's `TopicAdmin`, for topics of a fake cluster."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+
+    def create_topics(
+        self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
+    ) -> list[CreatableTopicResult]:
+        cluster = self._cluster
+        results = []
+        for topic in topics:
+            result = CreatableTopicResult(name=topic.name, error_code=0)
+            if topic.name in cluster.topics:
+                result.error_code = ErrorCode.TOPIC_ALREADY_EXISTS
+                result.error_message = f"topic {topic.name!r} exists"
+            else:
+                result.num_partitions = max(1, topic.num_partitions)
+                result.replication_factor = topic.replication_factor
+                if not validate_only:
+                    cluster.add_topic(topic.name, result.num_partitions)
+                    result.topic_id = cluster.topic_ids[topic.name]
+            results.append(result)
+        return results
+
+    def create_partitions(
+        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
+    ) -> list[tuple[CreatePartitionsTopicResult, TopicId, int]]:
+        cluster = self._cluster
+        results = []
+        for topic in topics:
+            result = CreatePartitionsTopicResult(name=topic.name, error_code=0)
+            present = len(cluster.topics.get(topic.name, ()))
+            if not present:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif present >= topic.count:
+                result.error_code = ErrorCode.INVALID_PARTITIONS
+                result.error_message = f"topic {topic.name!r} has {present} partitions already"
+            elif not validate_only:
+                cluster.grow_topic(topic.name, topic.count)
+            results.append(
+                (result, TopicId(cluster.topic_ids.get(topic.name, uuid.UUID(int=0))), topic.count)
             )
-        return MetadataTopic(
-            error_code=0,
-            name=name,
-            topic_id=self.topic_ids[name],
-            partitions=[
-                MetadataPartition(
-                    error_code=0 if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
-                    partition_index=index,
-                    leader_id=partition.leader,
-                    leader_epoch=partition.leader_epoch,
-                    replica_nodes=list(self.brokers),
-                    isr_nodes=list(self.brokers),
-                )
-                for index, partition in enumerate(self.topics[name])
-            ],
-        )
+        return results
+
+    def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
+        results = []
+        for topic in topics:
+            name = topic.name or ""
+            result = DeletableTopicResult(name=name, error_code=0)
+            if name in self._cluster.topics:
+                result.topic_id = self._cluster.topic_ids[name]
+                self._cluster.delete_topic(name)
+            else:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results.append(result)
+        return results
 
 
 class FakeBroker:
-    """One broker. ``scripted[api]`` holds answers for the next requests of that kind, before the usual ones.
+    """One broker. ``scripted[api]`` holds answers for the next requests of that kind, before the real ones.
 
     A scripted answer is a function of the request that returns a response, or raises ConnectionResetError to
     have the connection aborted. ``gates[api]`` is an event that must be set before such requests are handled.
     """
 
-    def __init__(self, cluster: FakeCluster, node_id: int) -> None:
+    def __init__(self, cluster: FakeCluster, node_id: int, folder: Path) -> None:
         self.cluster = cluster
         self.node_id = node_id
         self.port = 0
         self.received: list[tuple[int, Any]] = []
         self.scripted: dict[int, list[Answer]] = {}
         self.gates: dict[int, asyncio.Event] = {}
-        self.connections: set[_FakeConnection] = set()
+        self.connections: set[_Connection] = set()
         self.connections_made = 0
-        self.on_produce: Callable[[FakeBroker, Any], Any] = lambda broker, body: None
-        """May answer a produce request in place of the broker; see `scripted`."""
+        self.serving = Serving(
+            folder / "data",
+            lambda: cluster.now_ms,
+            broker_id=BrokerId(node_id),
+            logs=cluster.logs,
+            topics=_FakeTopicAdmin(cluster),
+            auto_create=self._auto_create,
+            **_SETTINGS,
+        )
+        self.serving.auto_topics.is_enabled = False
+        self.serving.configs.stored = cluster.configs
+        self.replicas = self.serving.managed.manager
         self._server: asyncio.Server | None = None
+
+    def _auto_create(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+        for name in names:
+            if name == OFFSETS_TOPIC:
+                self.cluster.add_topic(name, leaders=[self.cluster.coordinator_id])
+            else:
+                self.cluster.add_topic(name)
+        return {}
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _FakeConnection(self), "127.0.0.1", self.port)
+        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -299,244 +482,37 @@ class FakeBroker:
         self.gates[api] = asyncio.Event()
         return self.gates[api]
 
-    async def handle(self, api: int, body: Any) -> Any:
+    def call(self, body: Any) -> Any:
+        """Have the real handler serve a request, which it must answer at once."""
+        answer = self.serving.call(body)
+        self.settle()
+        return answer
+
+    def settle(self) -> None:
+        """Do what a broker does on other threads."""
+        while self.serving.groups.shards.run_once():
+            pass
+        self.replicas.wake_followers()
+
+    async def intercepted(self, api: int, body: Any) -> Any:
+        """The answer of a script or an interceptor; None if the real handler has to answer."""
         self.received.append((api, body))
-        await self.cluster.notify()
         if (gate := self.gates.get(api)) is not None:
             await gate.wait()
         if answers := self.scripted.get(api):
             return answers.pop(0)(body)
-        if (other := self.cluster.more_handlers.get(api)) is not None:
-            return await other(self, body)
-        handlers: dict[int, Callable[[Any], Awaitable[Any]]] = {
-            ApiKey.METADATA: self._metadata,
-            ApiKey.PRODUCE: self._produce,
-            ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
-            ApiKey.FETCH: self._fetch,
-            ApiKey.LIST_OFFSETS: self._list_offsets,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
-            ApiKey.CREATE_TOPICS: self._create_topics,
-            ApiKey.DELETE_TOPICS: self._delete_topics,
-            ApiKey.CREATE_PARTITIONS: self._create_partitions,
-            ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
-        }
-        return await handlers[api](body)
-
-    async def _metadata(self, body: Any) -> Any:
-        return self.cluster.metadata(body)
-
-    async def _produce(self, body: Any) -> Any:
-        if (answer := self.on_produce(self, body)) is not None:
-            return answer
-        topics = []
-        for topic in body.topic_data:
-            answers = []
-            for data in topic.partition_data:
-                code, base = self._append(topic.name, data.index, data.records)
-                answers.append(PartitionProduceResponse(index=data.index, error_code=code, base_offset=base))
-            topics.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
-        await self.cluster.notify()
-        return ProduceResponse(responses=topics)
-
-    def _append(self, topic: str, index: int, records: Any) -> tuple[int, int]:
-        if topic not in self.cluster.topics:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1
-        partition = self.cluster.partition(topic, index)
-        if partition.leader != self.node_id:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
-        if len(records) > self.cluster.max_batch_bytes:
-            return self.cluster.too_large, -1
-        try:
-            return 0, partition.append(records)
-        except ApiError as error:
-            return error.code, -1
-
-    async def _init_producer_id(self, body: Any) -> Any:
-        self.cluster.producer_ids += 1
-        return InitProducerIdResponse(
-            error_code=0, producer_id=self.cluster.producer_ids, producer_epoch=self.cluster.first_epoch
-        )
-
-    async def _fetch(self, body: Any) -> Any:
-        deadline = asyncio.get_running_loop().time() + body.max_wait_ms / 1000
-        while True:
-            topics, size, failed = [], 0, False
-            for topic in body.topics:
-                answers = []
-                for asked in topic.partitions:
-                    answer = self._read(topic.topic, asked)
-                    size += len(answer.records or b"")
-                    failed = failed or bool(answer.error_code)
-                    answers.append(answer)
-                topics.append(FetchTopicResponse(topic=topic.topic, partitions=answers))
-            left = deadline - asyncio.get_running_loop().time()
-            if size >= body.min_bytes or failed or left <= 0:
-                return FetchResponse(responses=topics)
-            try:
-                async with asyncio.timeout(left), self.cluster.changed:
-                    await self.cluster.changed.wait()
-            except TimeoutError:
-                continue
-
-    def _read(self, topic: str, asked: FetchPartition) -> FetchPartitionResponse:
-        if topic not in self.cluster.topics:
-            return FetchPartitionResponse(
-                partition_index=asked.partition, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, records=b""
-            )
-        partition = self.cluster.partition(topic, asked.partition)
-        code, records = 0, b""
-        if partition.leader != self.node_id:
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif 0 <= asked.current_leader_epoch < partition.leader_epoch:
-            code = ErrorCode.FENCED_LEADER_EPOCH
-        elif not partition.log_start_offset <= asked.fetch_offset <= partition.log_end_offset:
-            code = ErrorCode.OFFSET_OUT_OF_RANGE
-        else:
-            for batch in partition.batches:
-                _, header = next(iter_batches(batch))
-                if header.next_offset <= asked.fetch_offset or header.next_offset > partition.visible_end:
-                    continue
-                if records and len(records) + len(batch) > asked.partition_max_bytes:
-                    # As a real broker: the records that fit, with the last batch cut short.
-                    records += batch[: asked.partition_max_bytes - len(records)]
-                    break
-                records += batch
-        return FetchPartitionResponse(
-            partition_index=asked.partition,
-            error_code=code,
-            high_watermark=partition.visible_end,
-            last_stable_offset=partition.visible_end,
-            log_start_offset=partition.log_start_offset,
-            records=records,
-        )
-
-    async def _epoch_ends(self, body: Any) -> Any:
-        topics = []
-        for topic in body.topics:
-            answers = [self._epoch_end(topic.topic, asked) for asked in topic.partitions]
-            topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
-        return OffsetForLeaderEpochResponse(topics=topics)
-
-    def _epoch_end(self, topic: str, asked: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
-        partition = self.cluster.partition(topic, asked.partition)
-        if partition.leader != self.node_id:
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            return LeaderEpochEndOffset(error_code=code, partition=asked.partition)
-        epoch, end = partition.epoch_end(asked.leader_epoch)
-        return LeaderEpochEndOffset(
-            error_code=0, partition=asked.partition, leader_epoch=epoch, end_offset=end
-        )
-
-    async def _list_offsets(self, body: Any) -> Any:
-        topics = []
-        for topic in body.topics:
-            answers = [self._list_offset(topic.name, asked) for asked in topic.partitions]
-            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-        return ListOffsetsResponse(topics=topics)
-
-    def _list_offset(self, topic: str, asked: Any) -> ListOffsetsPartitionResponse:
-        answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=0)
-        partition = self.cluster.partition(topic, asked.partition_index)
-        answer.leader_epoch = partition.leader_epoch
-        if partition.leader != self.node_id:
-            answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif asked.timestamp == EARLIEST_TIMESTAMP:
-            answer.offset = partition.log_start_offset
-        elif asked.timestamp == LATEST_TIMESTAMP:
-            answer.offset = partition.visible_end
-        else:
-            records = [record for batch in partition.batches for record in decode_records(batch)]
-            for record in records:
-                if record.timestamp_ms >= asked.timestamp:
-                    answer.offset, answer.timestamp = record.offset, record.timestamp_ms
-                    break
-        return answer
-
-    async def _create_topics(self, body: Any) -> Any:
-        results = []
-        for topic in body.topics:
-            result = CreatableTopicResult(name=topic.name, topic_id=uuid.UUID(int=0), error_code=0)
-            if self.node_id != self.cluster.controller_id:
-                result.error_code = ErrorCode.NOT_CONTROLLER
-            elif topic.name in self.cluster.topics:
-                result.error_code = ErrorCode.TOPIC_ALREADY_EXISTS
-                result.error_message = f"topic {topic.name!r} exists"
-            else:
-                if not body.validate_only:
-                    self.cluster.add_topic(topic.name, max(1, topic.num_partitions))
-                    result.topic_id = self.cluster.topic_ids[topic.name]
-                result.num_partitions = topic.num_partitions
-                result.replication_factor = topic.replication_factor
-            results.append(result)
-        return CreateTopicsResponse(topics=results)
-
-    async def _create_partitions(self, body: Any) -> Any:
-        results = []
-        for topic in body.topics:
-            result = CreatePartitionsTopicResult(name=topic.name, error_code=0)
-            known = self.cluster.topics.get(topic.name)
-            if known is None:
-                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(known) >= topic.count:
-                result.error_code = ErrorCode.INVALID_PARTITIONS
-                result.error_message = f"topic {topic.name!r} has {len(known)} partitions already"
-            else:
-                self.cluster.add_topic(topic.name, topic.count)
-            results.append(result)
-        return CreatePartitionsResponse(results=results)
-
-    async def _describe_configs(self, body: Any) -> Any:
-        results = []
-        for asked in body.resources:
-            result = DescribeConfigsResult(
-                error_code=self._config_error(asked),
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
-            )
-            for name, value in self.cluster.configs.get(asked.resource_name, {}).items():
-                entry = DescribeConfigsResourceResult(
-                    name=name, value=value, config_source=ConfigSource.DYNAMIC_TOPIC_CONFIG
-                )
-                result.configs.append(entry)
-            results.append(result)
-        return DescribeConfigsResponse(results=results)
-
-    async def _alter_configs(self, body: Any) -> Any:
-        return IncrementalAlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=self._config_error(asked),
-                    resource_type=asked.resource_type,
-                    resource_name=asked.resource_name,
-                )
-                for asked in body.resources
-            ]
-        )
-
-    def _config_error(self, asked: Any) -> int:
-        is_topic = asked.resource_type == ConfigResourceType.TOPIC
-        unknown = is_topic and asked.resource_name not in self.cluster.topics
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else 0
-
-    async def _delete_topics(self, body: Any) -> Any:
-        results = []
-        for topic in body.topics:
-            result = DeletableTopicResult(name=topic.name, topic_id=uuid.UUID(int=0), error_code=0)
-            if self.node_id != self.cluster.controller_id:
-                result.error_code = ErrorCode.NOT_CONTROLLER
-            elif self.cluster.topics.pop(topic.name, None) is None:
-                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            results.append(result)
-        return DeleteTopicsResponse(responses=results)
+        if (intercept := self.cluster.intercept.get(api)) is not None:
+            answer = intercept(self, body)
+            return await answer if inspect.isawaitable(answer) else answer
+        return None
 
 
-class _FakeConnection(asyncio.BufferedProtocol):
+class _Connection(asyncio.BufferedProtocol):
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
         self._receiver = FrameReceiver(BufferPool())
         self._transport: Any = None
-        self._queue: asyncio.Queue[Any] = asyncio.Queue()
+        self._queue: asyncio.Queue[bytearray] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -550,7 +526,8 @@ class _FakeConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         for frame in self._receiver.buffer_updated(nbytes):
-            self._queue.put_nowait(codec_msgpack.decode_request(frame.view))
+            self._queue.put_nowait(bytearray(frame.view))
+            frame.release()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._broker.connections.discard(self)
@@ -561,13 +538,36 @@ class _FakeConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     async def _serve(self) -> None:
+        broker = self._broker
         while True:
-            head = await self._queue.get()
+            payload = await self._queue.get()
+            head = codec_msgpack.decode_request(memoryview(bytes(payload)))
             try:
-                response = await self._broker.handle(head.api_key, head.body)
+                response = await broker.intercepted(head.api_key, head.body)
             except ConnectionResetError:
                 self.abort()
                 return
-            if head.api_key == ApiKey.PRODUCE and head.body.acks == 0:
-                continue
-            self._transport.writelines(codec_msgpack.encode_response(head.correlation_id, response))
+            if response is None:
+                buffers = await self._handled(payload)
+            elif head.api_key == ApiKey.PRODUCE and head.body.acks == 0:
+                buffers = ()
+            else:
+                buffers = codec_msgpack.encode_response(head.correlation_id, response)
+            self._transport.writelines(buffers)
+
+    async def _handled(self, payload: bytearray) -> Buffers:
+        """The answer of the real handler."""
+        answered: asyncio.Future[Buffers] = asyncio.get_running_loop().create_future()
+
+        def answer(request: Request, buffers: Buffers, close_reason: str) -> None:
+            assert not close_reason, close_reason
+            if not answered.done():
+                answered.set_result([bytes(buffer) for buffer in buffers])
+
+        frame = Frame(memoryview(payload))
+        peer = Peer("client", "127.0.0.1", EXTERNAL, 0)
+        request = Request(frame, peer, lane_of(frame.view), 0, answer)
+        broker = self._broker
+        broker.serving.dispatch(request)
+        broker.settle()
+        return await answered

@@ -194,26 +194,46 @@ class ControllerBeside:
         answer(self.code, self.remaining)
 
 
-class Serving:
-    """Broker 1: its handlers, and everything that they need."""
+def open_logs(folder: Path) -> LogManager:
+    return LogManager.open(
+        [folder],
+        broker_id=ME,
+        cluster_id="cluster",
+        config_of=lambda topic: log_config(),
+        now_ms=0,
+    )
 
-    def __init__(self, folder: Path, real_clock: Callable[[], float] | None = None) -> None:
-        self.logs = LogManager.open(
-            [folder],
-            broker_id=ME,
-            cluster_id="cluster",
-            config_of=lambda topic: log_config(),
-            now_ms=0,
-        )
-        self.managed = Managed(self.logs, real_clock=real_clock)
-        self.topics = Topics()
+
+AutoCreate = Callable[[Sequence[str]], Mapping[str, ErrorCode]]
+
+
+class Serving:
+    """One broker: its handlers, and everything that they need.
+
+    A test of clients gives several brokers the same ``logs``, and ``topics`` that create topics.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        real_clock: Callable[[], float] | None = None,
+        *,
+        broker_id: BrokerId = ME,
+        logs: LogManager | None = None,
+        topics: Any = None,
+        auto_create: AutoCreate | None = None,
+        **settings: object,
+    ) -> None:
+        self.logs = open_logs(folder) if logs is None else logs
+        self.managed = Managed(self.logs, real_clock=real_clock, broker_id=broker_id)
+        self.topics = Topics() if topics is None else topics
         self.controller = ControllerBeside()
         self.slow = Inline()
         self.blocks = Blocks()
         self.configs = Configs()
         self.auto_created: list[list[str]] = []
         self.auto_topics = AutoTopicCreation(
-            self._auto_create,
+            self._auto_create if auto_create is None else auto_create,
             self.slow,
             now_ms=lambda: 0,
             is_enabled=True,
@@ -223,7 +243,8 @@ class Serving:
             listeners=f"{INTERNAL}://127.0.0.1:0,{EXTERNAL}://127.0.0.1:0",
             listener_security_protocol_map=f"{INTERNAL}:PLAINTEXT,{EXTERNAL}:PLAINTEXT",
             inter_broker_listener_name=INTERNAL,
-            fetch_max_bytes=2048,
+            broker_id=broker_id,
+            **{"fetch_max_bytes": 2048, **settings},
         )
         manager = self.managed.manager
         self.wall_ms = 1_700_000_000_000
@@ -245,7 +266,7 @@ class Serving:
         )
         metadata = self.managed.metadata
         metadata.on_update(lambda names: [self.topic_purgatory.check_and_complete(name) for name in names])
-        self._dispatch = Dispatcher(
+        self.dispatch = Dispatcher(
             Services(
                 config=config,
                 cluster_id="cluster",
@@ -275,7 +296,7 @@ class Serving:
 
     def process(self, request: Request) -> None:
         """Called by a socket server."""
-        self._dispatch(request)
+        self.dispatch(request)
         self.managed.manager.wake_followers()
 
     def send(self, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Connection:
@@ -284,7 +305,7 @@ class Serving:
 
     def run(self, connection: Connection) -> Connection:
         request = connection.request
-        self._dispatch(request)
+        self.dispatch(request)
         if request.rest is not None:
             request.rest()
         return connection

@@ -19,7 +19,7 @@ async def test_an_offset_outside_the_log_means_its_nearest_end(start: int, posit
     async with FakeCluster() as cluster:
         cluster.add_topic("t")
         fill(cluster.partition("t"), 0, 20)
-        cluster.partition("t").log_start_offset = 5
+        cluster.partition("t").delete_records(5)
         async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
             consumer.assign([T0])
             await _seek(consumer, [T0], start)

@@ -11,9 +11,13 @@ from barnabas.client.admin.admin import Admin, Append, ConfigResource, NewPartit
 from barnabas.client.errors import ApiError, ClientClosed, ErrorCode, RequestTimedOutLocally, TopicErrors
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.schema import ApiKey
+from barnabas.zookeeper.configs import Entity
 from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.waiting import until
+
+from .test_consumer import fill
 
 QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
 
@@ -38,10 +42,10 @@ async def test_a_topic_is_made_listed_described_and_deleted() -> None:
 async def test_the_controller_is_followed_when_it_moves() -> None:
     async with FakeCluster(3) as cluster:
         async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
-            cluster.controller_id = 2
+            cluster.set_controller(2)
             await admin.create_topics(NewTopic("t", 1, 1))
             await cluster.brokers[2].stop()
-            cluster.controller_id = 3
+            cluster.set_controller(3)
             await admin.delete_topics(["t"])
         assert [body.topics[0].name for api, body in cluster.brokers[3].received if api == 20] == ["t"]
 
@@ -51,13 +55,9 @@ async def test_a_change_is_done_when_every_broker_knows_of_it() -> None:
         late: list[str] = []
 
         def as_before(body: Any) -> Any:
-            """A broker that has not heard of the change yet."""
+            """A broker that does not know of the change yet."""
             late.append(body.topics[0].name)
-            now, cluster.topics = cluster.topics, before
-            try:
-                return cluster.metadata(body)
-            finally:
-                cluster.topics = now
+            return before
 
         async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
             for change in (
@@ -65,7 +65,7 @@ async def test_a_change_is_done_when_every_broker_knows_of_it() -> None:
                 lambda: admin.create_partitions({"t": 3}),
                 lambda: admin.delete_topics("t"),
             ):
-                before = dict(cluster.topics)
+                before = cluster.brokers[1].call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
                 for broker in cluster.brokers.values():
                     broker.script(ApiKey.METADATA, as_before)
                 await change()
@@ -74,7 +74,7 @@ async def test_a_change_is_done_when_every_broker_knows_of_it() -> None:
 
 async def test_without_a_controller_the_attempt_ends_with_the_time() -> None:
     async with FakeCluster() as cluster:
-        cluster.controller_id = -1
+        cluster.set_controller(-1)
         async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
             with pytest.raises(Exception, match="broker -1 is not among the live brokers"):
                 await admin.create_topics(NewTopic("t", 1, 1), timeout_ms=50)
@@ -121,13 +121,7 @@ def lost_after(broker: FakeBroker, api: ApiKey) -> None:
     """Have the next request of this kind carried out, and its answer lost."""
 
     def lose(body: Any) -> Any:
-        for topic in body.topics:
-            if api is ApiKey.CREATE_TOPICS:
-                broker.cluster.add_topic(topic.name, max(1, topic.num_partitions))
-            elif api is ApiKey.DELETE_TOPICS:
-                del broker.cluster.topics[topic.name]
-            else:
-                broker.cluster.add_topic(topic.name, topic.count)
+        broker.call(body)
         raise ConnectionResetError
 
     broker.script(api, lose)
@@ -181,7 +175,7 @@ async def test_partitions_are_added_and_refused_by_topic(cluster: FakeCluster) -
 async def test_settings_are_asked_of_the_broker_that_has_them() -> None:
     async with FakeCluster(3) as cluster:
         cluster.add_topic("t")
-        cluster.configs["t"] = {"retention.ms": "5"}
+        cluster.configs[Entity.topic("t")] = {"retention.ms": "5"}
         topic, broker = ConfigResource.topic("t"), ConfigResource.broker(2)
         async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
             found = await admin.describe_configs([topic, broker, ConfigResource.all_brokers()])
@@ -215,16 +209,17 @@ async def test_settings_are_changed_one_by_one() -> None:
         cluster.add_topic("t")
         async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
             cluster.brokers[1].script(ApiKey.INCREMENTAL_ALTER_CONFIGS, drop_the_connection)
-            await admin.alter_configs(
-                {topic: {"a": "1", "b": None, "c": Append("x"), "d": Subtract("y")}}, validate_only=True
-            )
-            request = cluster.requests(ApiKey.INCREMENTAL_ALTER_CONFIGS)[-1]
-            assert request.validate_only
-            (resource,) = request.resources
-            changes = [(one.name, one.config_operation, one.value) for one in resource.configs]
-            assert changes == [("a", 0, "1"), ("b", 1, None), ("c", 2, "x"), ("d", 3, "y")]
+            stored = Entity.topic("t")
+            cluster.configs[stored] = {"retention.ms": "5", "segment.ms": "6", "cleanup.policy": "delete"}
+            changes = {"retention.ms": "7", "segment.ms": None, "cleanup.policy": Append("compact")}
+            await admin.alter_configs({topic: changes}, validate_only=True)
+            assert cluster.configs[stored]["retention.ms"] == "5"
+            await admin.alter_configs({topic: changes})
+            assert cluster.configs[stored] == {"retention.ms": "7", "cleanup.policy": "delete,compact"}
+            await admin.alter_configs({topic: {"cleanup.policy": Subtract("delete")}})
+            assert cluster.configs[stored] == {"retention.ms": "7", "cleanup.policy": "compact"}
             with pytest.raises(ApiError, match="UNKNOWN_TOPIC"):
-                await admin.alter_configs({ConfigResource.topic("x"): {"a": "1"}})
+                await admin.alter_configs({ConfigResource.topic("x"): {"retention.ms": "1"}})
 
 
 def drop_the_connection(body: Any) -> Any:
@@ -260,13 +255,13 @@ async def test_the_cluster_is_described() -> None:
     async with FakeCluster(3) as cluster:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             found = await admin.describe_cluster()
-        assert (found.cluster_id, found.controller_id) == ("fake", 1)
+        assert (found.cluster_id, found.controller_id) == ("cluster", 1)
         assert [node.endpoint.port for node in found.nodes] == [b.port for b in cluster.brokers.values()]
 
 
 async def test_offsets_are_listed_by_name_and_time_and_nothing_else(cluster: FakeCluster) -> None:
-    cluster.partition("t").log_start_offset = 3
-    cluster.partition("t").log_end_offset = 9
+    fill(cluster.partition("t"), 0, 9)
+    cluster.partition("t").delete_records(3)
     tp = TopicPartition("t", 0)
     async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
         assert (await admin.list_offsets({tp: "earliest"}))[tp].offset == 3

@@ -28,23 +28,22 @@ from barnabas.protocol.messages.offsets import (
 )
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeBroker, FakeCluster
-from tests.support.fake_coordinator import FakeCoordinator
 from tests.support.waiting import until
 
 QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
 
 
-async def _describe(broker: FakeBroker, body: Any) -> Any:
+def _describe(broker: FakeBroker, body: Any) -> Any:
     return DescribeGroupsResponse(
         groups=[DescribedGroup(group_id=name, group_state="Empty") for name in body.groups]
     )
 
 
-async def _list(broker: FakeBroker, body: Any) -> Any:
+def _list(broker: FakeBroker, body: Any) -> Any:
     return ListGroupsResponse(groups=[ListedGroup(group_id=f"of-{broker.node_id}", protocol_type="consumer")])
 
 
-async def _delete(broker: FakeBroker, body: Any) -> Any:
+def _delete(broker: FakeBroker, body: Any) -> Any:
     return DeleteGroupsResponse(
         results=[
             DeletableGroupResult(
@@ -55,7 +54,7 @@ async def _delete(broker: FakeBroker, body: Any) -> Any:
     )
 
 
-async def _committed(broker: FakeBroker, body: Any) -> Any:
+def _committed(broker: FakeBroker, body: Any) -> Any:
     return OffsetFetchResponse(
         groups=[
             OffsetFetchResponseGroup(
@@ -73,8 +72,7 @@ async def _committed(broker: FakeBroker, body: Any) -> Any:
 
 
 def with_groups(cluster: FakeCluster) -> FakeCluster:
-    FakeCoordinator(cluster)
-    cluster.more_handlers.update(
+    cluster.intercept.update(
         {
             ApiKey.DESCRIBE_GROUPS: _describe,
             ApiKey.LIST_GROUPS: _list,

@@ -190,7 +190,7 @@ def test_topics_are_administered_and_ranges_read(cluster: ThreadedCluster) -> No
         admin.create_topics(NewTopic("new", 2, 1))
         assert admin.list_topics() == ["new", "t"]
         assert len(admin.describe_topics("new")["new"].partitions) == 2
-        assert admin.describe_cluster().cluster_id == "fake"
+        assert admin.describe_cluster().cluster_id == "cluster"
         with blocking.Producer(bootstrap_servers=cluster.bootstrap, batch_size=500) as producer:
             for number in range(300):
                 producer.send("new", b"%d" % number, partition=1)

@@ -13,7 +13,7 @@ from barnabas.client import blocking
 from barnabas.client.consumer.consumer import RebalanceListener
 from barnabas.client.errors import LocalError
 from barnabas.protocol.ids import TopicPartition
-from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.coordinator import Coordinator
 from tests.support.waiting import DEADLINE_S, wait_for
 
 from .test_blocking import ThreadedCluster
@@ -35,7 +35,7 @@ class Group:
     def __init__(self) -> None:
         self.cluster = ThreadedCluster()
         self.cluster.do(lambda: self.cluster.fake.add_topic("t", 2))
-        self.coordinator: FakeCoordinator = self.cluster.do(lambda: FakeCoordinator(self.cluster.fake))
+        self.coordinator: Coordinator = self.cluster.do(lambda: Coordinator(self.cluster.fake))
 
     def consumer(self, **settings: Any) -> blocking.Consumer:
         return blocking.Consumer(bootstrap_servers=self.cluster.bootstrap, **{**QUICK, **settings})
@@ -47,7 +47,6 @@ class Group:
         return self.coordinator.group("g").offsets.get(("t", 0), (-1,))[0]
 
     def stop(self) -> None:
-        self.cluster.thread.call(self.coordinator.stop)
         self.cluster.stop()
 
 
@@ -85,7 +84,7 @@ def test_closing_commits_handed_out_records_and_leaves(group: Group) -> None:
         consumer.subscribe("t")
         assert [next(consumer).offset for _ in range(5)] == [0, 1, 2, 3, 4]
     assert group.committed() == 5
-    assert group.coordinator.group("g").members == {}
+    assert group.coordinator.group("g").members == []
 
 
 @pytest.mark.filterwarnings("ignore:unclosed barnabas.client.blocking.Consumer:ResourceWarning")
@@ -132,7 +131,7 @@ def test_a_failure_in_the_body_leaves_and_commits_nothing(group: Group) -> None:
     with pytest.raises(ZeroDivisionError):
         body()
     assert group.committed() == -1
-    assert group.coordinator.group("g").members == {}
+    assert group.coordinator.group("g").members == []
 
 
 def test_ctrl_c_while_waiting_commits_handed_out_records(
@@ -165,7 +164,7 @@ def test_ctrl_c_while_waiting_commits_handed_out_records(
     with pytest.raises(KeyboardInterrupt):
         body()
     assert group.committed() == 3
-    assert group.coordinator.group("g").members == {}
+    assert group.coordinator.group("g").members == []
 
 
 def test_iterating_notices_a_rebalance_and_loses_no_record(group: Group) -> None:
@@ -268,7 +267,7 @@ def test_a_listener_that_would_wait_for_itself_is_refused(group: Group, act: str
             poll_until(lambda: False, consumer)
         assert len(consumer.assignment()) == 2
         consumer.poll(0)
-    assert group.coordinator.group("g").members == {}
+    assert group.coordinator.group("g").members == []
 
 
 def test_a_listener_without_a_method_is_refused(group: Group) -> None:

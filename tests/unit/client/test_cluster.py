@@ -166,7 +166,7 @@ async def test_a_lost_broker_is_noticed_and_another_one_asked(pair: FakeCluster)
     await cluster.start()
     await cluster.topic("t", 1_000)
     await pair.brokers[1].stop()
-    pair.hidden_nodes.add(1)
+    pair.hide(1)
     pair.move_leader("t", 0, 2)
     with pytest.raises(ConnectionClosed):
         await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
@@ -193,12 +193,12 @@ async def test_a_silent_broker_is_overtaken() -> None:
 async def test_when_all_known_brokers_have_moved_the_bootstrap_servers_help() -> None:
     async with FakeCluster(1) as fake, FakeCluster(1) as moved:
         cluster = Cluster(config_of(fake, retry_backoff_ms=5))
-        fake.metadata_override = moved.metadata
+        fake.intercept[ApiKey.METADATA] = lambda _, body: moved.brokers[1].call(body)
         await cluster.start()
         assert cluster.nodes[BrokerId(1)].endpoint.port == moved.brokers[1].port
         await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
         await moved.brokers[1].stop()
-        fake.metadata_override = None
+        fake.intercept.clear()
         fake.brokers[1].drop_connections()
         await cluster.refresh()
         assert cluster.nodes[BrokerId(1)].endpoint.port == fake.brokers[1].port
@@ -280,7 +280,7 @@ async def test_a_broker_that_never_has_news_is_left_for_another() -> None:
         cluster.watch_topics("t")
         await cluster.topic("t", 1_000)
         (frozen,) = [broker for broker in fake.brokers.values() if broker.connections]
-        old = fake.metadata(MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
+        old = frozen.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
         frozen.script(ApiKey.METADATA, *[lambda _: old] * 100)
         fake.move_leader("t", 0, 2)
         for _ in range(3):
@@ -298,7 +298,8 @@ def _cluster_of(client: Producer | Consumer) -> Cluster:
 
 
 async def _delete_and_refresh(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.topics.clear()
+    for name in list(fake.topics):
+        fake.delete_topic(name)
     await cluster.refresh(at_once=True)
 
 

@@ -22,6 +22,7 @@ from barnabas.client.errors import (
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.record_batch import TimestampType
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster, FakePartition
@@ -94,20 +95,19 @@ async def test_latest_starts_at_the_high_watermark_and_reads_new_records(cluster
     async with reading(cluster, auto_offset_reset="latest") as consumer:
         assert await consumer.position(T0) == 10
         fill(cluster.partition("t"), 10, 15)
-        await cluster.notify()
         assert await read(consumer, 5) == values(10, 15)
 
 
-async def test_nothing_above_the_high_watermark_is_seen(cluster: FakeCluster) -> None:
-    partition = cluster.partition("t")
+async def test_nothing_above_the_high_watermark_is_seen(pair: FakeCluster) -> None:
+    partition = pair.partition("t")
+    pair.set_isr("t", 0, [1, 2])
     fill(partition, 0, 20)
-    partition.high_watermark = 10
-    async with reading(cluster) as consumer:
+    partition.follow(2, 10)
+    async with reading(pair) as consumer:
         assert await read(consumer, 10) == values(0, 10)
         assert await consumer.poll(0) == []
         assert consumer.high_watermark(T0) == 10
-        partition.high_watermark = 20
-        await cluster.notify()
+        partition.follow(2, 20)
         assert await read(consumer, 10) == values(10, 20)
 
 
@@ -158,14 +158,12 @@ async def test_no_partition_waits_for_the_start_offset_of_another_leader(fate: s
 async def test_an_offset_out_of_range_is_reset(cluster: FakeCluster, reset: str, first: int) -> None:
     partition = cluster.partition("t")
     fill(partition, 0, 30)
-    partition.log_start_offset = 10
-    del partition.batches[0]
+    partition.delete_records(10)
     async with reading(cluster, auto_offset_reset=reset) as consumer:
         consumer.seek(T0, 3)
         await until(lambda: len(cluster.requests(ApiKey.FETCH)) > 1)
         assert await consumer.position(T0) >= first
         fill(partition, 30, 40)
-        await cluster.notify()
         assert (await read(consumer, 1))[0] == b"%d" % first
 
 
@@ -185,7 +183,7 @@ async def test_an_offset_out_of_range_without_a_reset_is_an_error_until_a_seek(c
 async def test_a_damaged_batch_is_an_error_after_the_records_before_it(cluster: FakeCluster) -> None:
     partition = cluster.partition("t")
     fill(partition, 0, 30)
-    partition.batches[1] = partition.batches[1][:-1] + b"\xff"
+    partition.damage(1)
     async with reading(cluster) as consumer:
         assert await read(consumer, 10) == values(0, 10)
         with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
@@ -202,10 +200,8 @@ async def test_the_leader_is_followed_through_every_refusal() -> None:
         async with reading(cluster) as consumer:
             for step, leader in enumerate((2, 3, 3, 1)):
                 fill(partition, 10 * step, 10 * step + 10)
-                await cluster.notify()
                 assert await read(consumer, 10) == values(10 * step, 10 * step + 10)
                 cluster.move_leader("t", 0, leader)
-                await cluster.notify()
 
 
 async def test_a_dead_leader_is_replaced(pair: FakeCluster) -> None:
@@ -213,7 +209,7 @@ async def test_a_dead_leader_is_replaced(pair: FakeCluster) -> None:
     async with reading(pair) as consumer:
         assert await read(consumer, 10) == values(0, 10)
         await pair.brokers[1].stop()
-        pair.hidden_nodes.add(1)
+        pair.hide(1)
         pair.move_leader("t", 0, 2)
         fill(pair.partition("t"), 10, 20)
         assert await read(consumer, 10) == values(10, 20)
@@ -347,14 +343,11 @@ async def test_an_error_that_no_retry_cures_comes_out_of_poll(cluster: FakeClust
         await consumer.position(T0)
 
         def refused(body: Any) -> Any:
-            answer = cluster.brokers[1]._read("t", body.topics[0].partitions[0])
-            answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            from barnabas.protocol.messages.fetch import FetchResponse, FetchTopicResponse
-
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            answer = FetchPartitionResponse(partition_index=0, error_code=code, records=b"")
             return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[answer])])
 
         cluster.brokers[1].script(ApiKey.FETCH, refused, refused)
-        await cluster.notify()
         with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED"):
             await consumer.poll(10_000)
 
@@ -366,8 +359,7 @@ async def test_control_batches_are_skipped(cluster: FakeCluster) -> None:
 
     builder = RecordBatchBuilder()
     builder.append(b"marker", b"", None, 0)
-    partition.batches.append(bytes(builder.build(base_offset=5, is_control=True)))
-    partition.log_end_offset = 6
+    partition.append(builder.build(is_control=True))
     fill(partition, 6, 10)
     async with reading(cluster) as consumer:
         assert await read(consumer, 9) == values(0, 5) + values(6, 10)

@@ -58,7 +58,6 @@ async def reading_from_one_that_hangs() -> AsyncIterator[tuple[FakeCluster, Cons
         async with reading(cluster) as consumer:
             assert await read(consumer, 10) == values(0, 10)
             hang(cluster, 1)
-            await cluster.notify()
             yield cluster, consumer
 
 
@@ -79,7 +78,6 @@ async def test_a_late_answer_of_the_old_leader_is_dropped() -> None:
         for gate in cluster.brokers[1].gates.values():
             gate.set()
         fill(cluster.partition("t"), 20, 30)
-        await cluster.notify()
         assert await read(consumer, 10) == values(20, 30)
 
 
@@ -156,7 +154,6 @@ async def lose(cluster: FakeCluster, end: int, grow_to: int) -> None:
     records = range(end, grow_to, 10)
     for first in records:
         fill(partition, 1_000 + first, 1_000 + min(first + 10, grow_to))
-    await cluster.notify()
 
 
 @pytest.mark.parametrize("grow_to", [10, 20, 40])
@@ -169,7 +166,6 @@ async def test_after_an_unclean_election_reading_goes_on_where_the_histories_div
         await lose(pair, 10, grow_to)
         await until(lambda: "diverges at offset 10" in caplog.text)
         fill(pair.partition("t"), 2_000, 2_010)
-        await pair.notify()
         expected = values(1_010, 1_000 + grow_to) + values(2_000, 2_010)
         assert await read(consumer, len(expected)) == expected
 
@@ -227,7 +223,6 @@ async def test_a_leader_change_without_loss_costs_one_question_and_no_record(
             for step, leader in enumerate((2, 1, 2), start=1):
                 cluster.move_leader("t", 0, leader)
                 fill(cluster.partition("t"), step * 10, step * 10 + 10)
-                await cluster.notify()
                 assert await read(consumer, 10) == values(step * 10, step * 10 + 10)
         assert len(cluster.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)) == 3
         assert not caplog.text

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.client.consumer.consumer import Consumer, RebalanceListener
 from barnabas.client.consumer.group_offsets import GroupCommits
 from barnabas.client.errors import (
@@ -23,8 +24,8 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import OffsetCommitResponse
 from barnabas.protocol.schema import ApiKey
+from tests.support.coordinator import Coordinator
 from tests.support.fake_broker import FakeCluster
-from tests.support.fake_coordinator import FakeCoordinator
 from tests.support.waiting import DEADLINE_S, until
 
 from .test_consumer import fill, read, values
@@ -41,21 +42,19 @@ COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
 
 
 @pytest.fixture
-async def coordinator() -> AsyncIterator[FakeCoordinator]:
+async def coordinator() -> AsyncIterator[Coordinator]:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 6)
-        made = FakeCoordinator(cluster)
-        yield made
-        await made.stop()
+        yield Coordinator(cluster)
 
 
-def consumer_of(coordinator: FakeCoordinator, **settings: Any) -> Consumer:
+def consumer_of(coordinator: Coordinator, **settings: Any) -> Consumer:
     return Consumer(bootstrap_servers=coordinator.cluster.bootstrap, **{**QUICK, **settings})
 
 
 @asynccontextmanager
 async def subscriber_of(
-    coordinator: FakeCoordinator, listener: RebalanceListener | None = None, **settings: Any
+    coordinator: Coordinator, listener: RebalanceListener | None = None, **settings: Any
 ) -> AsyncIterator[Consumer]:
     """A consumer that has subscribed to "t"."""
     async with consumer_of(coordinator, **settings) as consumer:
@@ -65,7 +64,7 @@ async def subscriber_of(
 
 @asynccontextmanager
 async def member_of(
-    coordinator: FakeCoordinator, listener: RebalanceListener | None = None, **settings: Any
+    coordinator: Coordinator, listener: RebalanceListener | None = None, **settings: Any
 ) -> AsyncIterator[Consumer]:
     """A member that has all six partitions."""
     async with subscriber_of(coordinator, listener, **settings) as consumer:
@@ -104,7 +103,7 @@ class Diary(RebalanceListener):
 
 
 async def test_a_lone_member_gets_all_partitions_and_leaves_when_it_closes(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t", 2), 0, 20)
     async with subscriber_of(coordinator) as consumer:
@@ -112,13 +111,13 @@ async def test_a_lone_member_gets_all_partitions_and_leaves_when_it_closes(
         assert consumer.assignment() == set(P)
         assert consumer.subscription() == {"t"}
         assert coordinator.group("g").state == "Stable"
-    assert coordinator.group("g").members == {}
+    assert coordinator.group("g").members == []
     assert coordinator.group("g").offsets["t", 2][0] == 20
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 async def test_members_share_partitions_and_take_over_those_of_a_leaving_member(
-    coordinator: FakeCoordinator, strategy: str
+    coordinator: Coordinator, strategy: str
 ) -> None:
     settings = {"partition_assignment_strategy": strategy}
     async with member_of(coordinator, **settings) as first:
@@ -142,7 +141,7 @@ async def test_members_share_partitions_and_take_over_those_of_a_leaving_member(
     ids=["eager", "cooperative"],
 )
 async def test_a_member_revokes(
-    coordinator: FakeCoordinator, settings: dict[str, Any], told: list[tuple[str, int]]
+    coordinator: Coordinator, settings: dict[str, Any], told: list[tuple[str, int]]
 ) -> None:
     """An eager one everything, a cooperative one only what moves."""
     diary = Diary()
@@ -157,7 +156,7 @@ async def test_a_member_revokes(
 
 
 async def test_a_cooperative_member_keeps_reading_partitions_that_it_keeps(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     async with member_of(coordinator, **COOPERATIVE) as first:
         # The new member is slow to sync, so that the rebalance does not end meanwhile.
@@ -166,13 +165,12 @@ async def test_a_cooperative_member_keeps_reading_partitions_that_it_keeps(
             await second.poll(0)
             await poll_until(lambda: coordinator.group("g").state == "CompletingRebalance", first, second)
             fill(coordinator.cluster.partition("t", 0), 0, 10)
-            await coordinator.cluster.notify()
             assert await read(first, 10) == values(0, 10)
             gate.set()
             await poll_until(lambda: shares(first, second) == [3, 3], first, second)
 
 
-async def test_the_next_member_starts_at_the_committed_offsets(coordinator: FakeCoordinator) -> None:
+async def test_the_next_member_starts_at_the_committed_offsets(coordinator: Coordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     async with subscriber_of(coordinator, enable_auto_commit=False) as consumer:
         await read(consumer, 10, max_records=10)
@@ -189,7 +187,7 @@ async def test_the_next_member_starts_at_the_committed_offsets(coordinator: Fake
         assert await read(consumer, 20) == values(10, 30)
 
 
-async def test_the_user_commits_offsets(coordinator: FakeCoordinator) -> None:
+async def test_the_user_commits_offsets(coordinator: Coordinator) -> None:
     async with member_of(coordinator, enable_auto_commit=False) as consumer:
         await consumer.commit({P[1]: 5, P[2]: (7, "note")})
         outcomes: list[Any] = []
@@ -202,7 +200,7 @@ async def test_the_user_commits_offsets(coordinator: FakeCoordinator) -> None:
 
 
 async def test_an_automatic_commit_never_covers_records_that_were_not_handed_out(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     seen = 0
@@ -221,7 +219,7 @@ async def test_an_automatic_commit_never_covers_records_that_were_not_handed_out
 
 
 async def test_a_failure_in_the_body_leaves_the_group_and_commits_nothing(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
 
@@ -233,13 +231,13 @@ async def test_a_failure_in_the_body_leaves_the_group_and_commits_nothing(
     with pytest.raises(ZeroDivisionError):
         await body()
     group = coordinator.group("g")
-    assert group.members == {}
+    assert group.members == []
     assert group.offsets == {}
 
 
 @pytest.mark.parametrize("way", ["poll", "async for", "time-out"])
 async def test_a_member_that_is_cancelled_while_it_waits_commits_handed_out_records(
-    coordinator: FakeCoordinator, way: str
+    coordinator: Coordinator, way: str
 ) -> None:
     """A service that stops between two records must not read the last ones again at its next start."""
     fill(coordinator.cluster.partition("t"), 0, 10)
@@ -263,11 +261,11 @@ async def test_a_member_that_is_cancelled_while_it_waits_commits_handed_out_reco
     with pytest.raises((asyncio.CancelledError, TimeoutError)):
         await running
     assert coordinator.group("g").offsets["t", 0][0] == 10
-    assert coordinator.group("g").members == {}
+    assert coordinator.group("g").members == []
 
 
 async def test_a_member_that_is_cancelled_at_work_on_a_record_commits_nothing(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 10)
     at_work = asyncio.Event()
@@ -288,7 +286,7 @@ async def test_a_member_that_is_cancelled_at_work_on_a_record_commits_nothing(
 
 
 async def test_a_member_that_does_not_poll_leaves_and_rejoins_with_the_next_poll(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     diary = Diary()
     async with member_of(coordinator, max_poll_interval_ms=60, listener=diary) as consumer:
@@ -300,7 +298,7 @@ async def test_a_member_that_does_not_poll_leaves_and_rejoins_with_the_next_poll
     assert diary.entries[2][0] == "assigned"
 
 
-async def test_a_member_that_waits_within_poll_stays(coordinator: FakeCoordinator) -> None:
+async def test_a_member_that_waits_within_poll_stays(coordinator: Coordinator) -> None:
     async with member_of(coordinator, max_poll_interval_ms=40) as consumer:
         assert await consumer.poll(200) == []
         assert len(coordinator.group("g").members) == 1
@@ -308,7 +306,7 @@ async def test_a_member_that_waits_within_poll_stays(coordinator: FakeCoordinato
 
 
 async def test_an_evicted_member_loses_its_partitions_and_rejoins(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     diary = Diary()
     async with member_of(coordinator, listener=diary) as consumer:
@@ -319,7 +317,7 @@ async def test_an_evicted_member_loses_its_partitions_and_rejoins(
         assert old not in coordinator.group("g").members
 
 
-async def test_the_coordinator_is_followed_when_it_moves(coordinator: FakeCoordinator) -> None:
+async def test_the_coordinator_is_followed_when_it_moves(coordinator: Coordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 10)
     async with subscriber_of(coordinator) as consumer:
         await read(consumer, 10)
@@ -331,7 +329,7 @@ async def test_the_coordinator_is_followed_when_it_moves(coordinator: FakeCoordi
         assert coordinator.group("g").generation == 1
 
 
-async def test_a_lost_connection_to_the_coordinator_costs_no_rebalance(coordinator: FakeCoordinator) -> None:
+async def test_a_lost_connection_to_the_coordinator_costs_no_rebalance(coordinator: Coordinator) -> None:
     async with member_of(coordinator) as consumer:
         coordinator.cluster.brokers[1].drop_connections()
         before = len(coordinator.cluster.requests(ApiKey.HEARTBEAT))
@@ -344,14 +342,14 @@ async def test_a_lost_connection_to_the_coordinator_costs_no_rebalance(coordinat
     "code",
     [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.REBALANCE_IN_PROGRESS],
 )
-async def test_a_join_is_retried_after(coordinator: FakeCoordinator, code: ErrorCode) -> None:
+async def test_a_join_is_retried_after(coordinator: Coordinator, code: ErrorCode) -> None:
     broker = coordinator.cluster.brokers[1]
     broker.script(ApiKey.SYNC_GROUP, lambda _: SyncGroupResponse(error_code=code))
     async with member_of(coordinator) as consumer:
         assert shares(consumer) == [6]
 
 
-async def test_a_member_that_was_evicted_while_it_joined_rejoins(coordinator: FakeCoordinator) -> None:
+async def test_a_member_that_was_evicted_while_it_joined_rejoins(coordinator: Coordinator) -> None:
     broker = coordinator.cluster.brokers[1]
     for answer in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
         broker.script(ApiKey.JOIN_GROUP, lambda _, code=answer: JoinGroupResponse(error_code=code))
@@ -359,7 +357,7 @@ async def test_a_member_that_was_evicted_while_it_joined_rejoins(coordinator: Fa
         assert shares(consumer) == [6]
 
 
-async def test_a_full_group_is_an_error_and_the_next_poll_retries(coordinator: FakeCoordinator) -> None:
+async def test_a_full_group_is_an_error_and_the_next_poll_retries(coordinator: Coordinator) -> None:
     broker = coordinator.cluster.brokers[1]
     broker.script(ApiKey.JOIN_GROUP, lambda _: JoinGroupResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
     async with subscriber_of(coordinator) as consumer:
@@ -369,7 +367,7 @@ async def test_a_full_group_is_an_error_and_the_next_poll_retries(coordinator: F
         await poll_until(lambda: shares(consumer) == [6], consumer)
 
 
-async def test_a_fenced_static_member_gets_an_error_from_every_poll(coordinator: FakeCoordinator) -> None:
+async def test_a_fenced_static_member_gets_an_error_from_every_poll(coordinator: Coordinator) -> None:
     diary = Diary()
     async with member_of(coordinator, group_instance_id="i", listener=diary) as consumer:
         coordinator.cluster.brokers[1].script(
@@ -383,7 +381,7 @@ async def test_a_fenced_static_member_gets_an_error_from_every_poll(coordinator:
     assert [what for what, _ in diary.entries] == ["assigned", "lost"]
 
 
-async def test_a_static_member_does_not_leave_and_keeps_its_partitions(coordinator: FakeCoordinator) -> None:
+async def test_a_static_member_does_not_leave_and_keeps_its_partitions(coordinator: Coordinator) -> None:
     async with subscriber_of(coordinator, group_instance_id="a") as other:
         async with subscriber_of(coordinator, group_instance_id="b") as consumer:
             await poll_until(lambda: shares(other, consumer) == [3, 3], other, consumer)
@@ -395,7 +393,7 @@ async def test_a_static_member_does_not_leave_and_keeps_its_partitions(coordinat
             assert consumer.assignment() == held
 
 
-async def test_a_pattern_finds_topics_that_are_created_later(coordinator: FakeCoordinator) -> None:
+async def test_a_pattern_finds_topics_that_are_created_later(coordinator: Coordinator) -> None:
     coordinator.cluster.add_topic("other")
     async with consumer_of(coordinator, metadata_max_age_ms=20) as consumer:
         consumer.subscribe(pattern="t.*")
@@ -406,7 +404,7 @@ async def test_a_pattern_finds_topics_that_are_created_later(coordinator: FakeCo
         assert consumer.subscription() == {"t", "t2"}
 
 
-async def test_a_topic_that_does_not_exist_yet_is_assigned_when_it_does(coordinator: FakeCoordinator) -> None:
+async def test_a_topic_that_does_not_exist_yet_is_assigned_when_it_does(coordinator: Coordinator) -> None:
     async with consumer_of(coordinator) as consumer:
         consumer.subscribe(["t", "later"])
         await poll_until(lambda: shares(consumer) == [6], consumer)
@@ -414,13 +412,13 @@ async def test_a_topic_that_does_not_exist_yet_is_assigned_when_it_does(coordina
         await poll_until(lambda: shares(consumer) == [8], consumer)
 
 
-async def test_partitions_that_are_added_are_assigned(coordinator: FakeCoordinator) -> None:
+async def test_partitions_that_are_added_are_assigned(coordinator: Coordinator) -> None:
     async with member_of(coordinator, metadata_max_age_ms=20) as consumer:
-        coordinator.cluster.topics["t"] += [type(coordinator.cluster.partition("t"))(1)]
+        coordinator.cluster.grow_topic("t", 7)
         await poll_until(lambda: shares(consumer) == [7], consumer)
 
 
-async def test_a_second_subscription_replaces_the_first(coordinator: FakeCoordinator) -> None:
+async def test_a_second_subscription_replaces_the_first(coordinator: Coordinator) -> None:
     coordinator.cluster.add_topic("u", 2)
     async with member_of(coordinator, **COOPERATIVE) as consumer:
         consumer.subscribe("u")
@@ -428,11 +426,11 @@ async def test_a_second_subscription_replaces_the_first(coordinator: FakeCoordin
         await poll_until(lambda: consumer.assignment() == wanted, consumer)
         await consumer.unsubscribe()
         assert consumer.assignment() == set()
-        assert coordinator.group("g").members == {}
+        assert coordinator.group("g").members == []
         consumer.assign([P[0]])
 
 
-async def test_a_listener_without_on_partitions_lost_is_refused(coordinator: FakeCoordinator) -> None:
+async def test_a_listener_without_on_partitions_lost_is_refused(coordinator: Coordinator) -> None:
     class OfAnotherLibrary:
         def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None: ...
         def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None: ...
@@ -445,7 +443,7 @@ async def test_a_listener_without_on_partitions_lost_is_refused(coordinator: Fak
 
 
 async def test_poll_raises_the_exception_of_a_listener_and_the_member_stays(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     class Failing(RebalanceListener):
         def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
@@ -458,7 +456,7 @@ async def test_poll_raises_the_exception_of_a_listener_and_the_member_stays(
         assert await consumer.poll(0) == []
 
 
-async def test_a_listener_may_commit_and_seek(coordinator: FakeCoordinator) -> None:
+async def test_a_listener_may_commit_and_seek(coordinator: Coordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
 
     class Busy(RebalanceListener):
@@ -474,7 +472,7 @@ async def test_a_listener_may_commit_and_seek(coordinator: FakeCoordinator) -> N
 
 
 async def test_a_poll_that_is_cancelled_in_a_rebalance_loses_no_partition(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     class Slow(RebalanceListener):
         async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
@@ -496,7 +494,7 @@ async def test_a_poll_that_is_cancelled_in_a_rebalance_loses_no_partition(
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 async def test_revoked_partitions_are_committed_once_however_short_the_poll(
-    coordinator: FakeCoordinator, strategy: str, monkeypatch: pytest.MonkeyPatch
+    coordinator: Coordinator, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That commit takes at most five seconds if the coordinator does not answer."""
     coordinator.cluster.add_topic("other")
@@ -517,7 +515,7 @@ async def test_revoked_partitions_are_committed_once_however_short_the_poll(
         assert limits_ms == [5_000]
 
 
-async def test_manually_assigned_partitions_start_at_committed_offsets(coordinator: FakeCoordinator) -> None:
+async def test_manually_assigned_partitions_start_at_committed_offsets(coordinator: Coordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
         consumer.assign([P[0]])
@@ -532,10 +530,10 @@ async def test_manually_assigned_partitions_start_at_committed_offsets(coordinat
     assert not coordinator.cluster.requests(ApiKey.JOIN_GROUP)
 
 
-async def test_a_seek_overrides_committed_offsets(coordinator: FakeCoordinator) -> None:
+async def test_a_seek_overrides_committed_offsets(coordinator: Coordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     gate = coordinator.cluster.brokers[1].gate(ApiKey.OFFSET_FETCH)
-    coordinator.group("g").offsets["t", 0] = (12, "", -1)
+    coordinator.commit("g", 12)
     async with consumer_of(coordinator) as consumer:
         consumer.assign([P[0]])
         consumer.seek(P[0], 25)
@@ -543,7 +541,7 @@ async def test_a_seek_overrides_committed_offsets(coordinator: FakeCoordinator) 
         assert await read(consumer, 5) == values(25, 30)
 
 
-async def test_a_commit_refused_for_a_rebalance_raises_an_error(coordinator: FakeCoordinator) -> None:
+async def test_a_commit_refused_for_a_rebalance_raises_an_error(coordinator: Coordinator) -> None:
     async with member_of(coordinator, enable_auto_commit=False) as consumer:
         for code, raised in (
             (ErrorCode.REBALANCE_IN_PROGRESS, ApiError),
@@ -576,7 +574,7 @@ def refusal(body: Any, code: int) -> OffsetCommitResponse:
     )
 
 
-async def test_a_commit_is_retried_while_the_coordinator_loads(coordinator: FakeCoordinator) -> None:
+async def test_a_commit_is_retried_while_the_coordinator_loads(coordinator: Coordinator) -> None:
     async with member_of(coordinator) as consumer:
         coordinator.cluster.brokers[1].script(
             ApiKey.OFFSET_COMMIT,
@@ -586,7 +584,7 @@ async def test_a_commit_is_retried_while_the_coordinator_loads(coordinator: Fake
         assert coordinator.group("g").offsets["t", 0][0] == 1
 
 
-async def test_assign_and_subscribe_exclude_each_other(coordinator: FakeCoordinator) -> None:
+async def test_assign_and_subscribe_exclude_each_other(coordinator: Coordinator) -> None:
     async with consumer_of(coordinator) as consumer:
         consumer.assign([P[0]])
         with pytest.raises(SubscriptionConflict):
@@ -602,7 +600,7 @@ async def test_assign_and_subscribe_exclude_each_other(coordinator: FakeCoordina
 
 
 async def test_without_a_group_there_is_nothing_to_subscribe_or_commit_to(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     async with consumer_of(coordinator, group_id=None) as consumer:
         with pytest.raises(InvalidConfiguration, match="group_id"):
@@ -613,7 +611,7 @@ async def test_without_a_group_there_is_nothing_to_subscribe_or_commit_to(
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 async def test_a_member_does_not_create_topics_again_that_it_no_longer_wants(
-    coordinator: FakeCoordinator, strategy: str
+    coordinator: Coordinator, strategy: str
 ) -> None:
     """The group leader does not either, for topics that only a departed member wanted."""
     cluster = coordinator.cluster
@@ -627,21 +625,22 @@ async def test_a_member_does_not_create_topics_again_that_it_no_longer_wants(
             await poll_until(lambda: shares(consumer, guest) == [6, 1], consumer, guest)
         consumer.subscribe("other")
         await poll_until(lambda: consumer.assignment() == {TopicPartition("other", 0)}, consumer)
-        del cluster.topics["t"], cluster.topics["of-a-guest"]
+        cluster.delete_topic("t")
+        cluster.delete_topic("of-a-guest")
         assert consumer._cluster is not None
         await consumer._cluster.refresh(at_once=True)
         await consumer._cluster.refresh(at_once=True)
-        assert set(cluster.topics) == {"other"}
+        assert set(cluster.topics) == {"other", OFFSETS_TOPIC}
 
 
-async def test_a_topic_that_a_pattern_found_is_not_created_again(coordinator: FakeCoordinator) -> None:
+async def test_a_topic_that_a_pattern_found_is_not_created_again(coordinator: Coordinator) -> None:
     cluster = coordinator.cluster
     cluster.creates_topics = True
     async with consumer_of(coordinator) as consumer:
         consumer.subscribe(pattern="t|u")
         await poll_until(lambda: shares(consumer) == [6], consumer)
-        del cluster.topics["t"]
+        cluster.delete_topic("t")
         assert consumer._cluster is not None
         await consumer._cluster.refresh(at_once=True)
         await consumer._cluster.refresh(at_once=True)
-        assert set(cluster.topics) == set()
+        assert set(cluster.topics) == {OFFSETS_TOPIC}

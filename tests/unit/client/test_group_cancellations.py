@@ -20,8 +20,8 @@ from barnabas.client.errors import BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import HeartbeatResponse
 from barnabas.protocol.schema import ApiKey
+from tests.support.coordinator import Coordinator
 from tests.support.fake_broker import FakeBroker, FakeCluster
-from tests.support.fake_coordinator import FakeCoordinator
 from tests.support.waiting import DEADLINE_S, until
 
 from .test_consumer import fill
@@ -49,16 +49,6 @@ class Truth:
     def committed(self, partition: int, offset: int) -> None:
         if offset > self.end(partition):
             self.wrong.append(f"{offset} of {partition} was committed, and {self.end(partition)} not seen")
-
-
-class WatchedCoordinator(FakeCoordinator):
-    truth: Truth
-
-    async def commit(self, broker: FakeBroker, body: Any) -> Any:
-        for topic in body.topics:
-            for one in topic.partitions:
-                self.truth.committed(one.partition_index, one.committed_offset)
-        return await super().commit(broker, body)
 
 
 class Life(RebalanceListener):
@@ -157,10 +147,15 @@ class World:
         self.rng = random.Random(seed)
         self.cluster = cluster
         self.truth = Truth()
-        self.coordinator = WatchedCoordinator(cluster)
-        self.coordinator.truth = self.truth
+        self.coordinator = Coordinator(cluster)
+        cluster.intercept[ApiKey.OFFSET_COMMIT] = self.see_commit
         self.written = 0
         self.lives = [Life(self, number) for number in range(MEMBERS)]
+
+    def see_commit(self, broker: FakeBroker, body: Any) -> None:
+        for topic in body.topics:
+            for partition in topic.partitions:
+                self.truth.committed(partition.partition_index, partition.committed_offset)
 
     def consumer(self) -> Consumer:
         return Consumer(
@@ -205,7 +200,6 @@ class World:
         await asyncio.gather(self.trouble(), *(self.live(life) for life in self.lives))
         while self.written < RECORDS // PARTITIONS:
             self.write()
-        await self.cluster.notify()
         await asyncio.gather(*(self.finish(life) for life in self.lives))
         for life in self.lives:
             await life.consumer.close()
@@ -222,10 +216,12 @@ class World:
         life = Life(self, MEMBERS)
         await life.begin()
         try:
-            offsets = self.coordinator.group("g").offsets
+            group = self.coordinator.group("g")
             deadline = asyncio.get_running_loop().time() + DEADLINE_S
-            while any(offsets.get(("t", number), (0,))[0] < self.written for number in range(PARTITIONS)):
-                assert asyncio.get_running_loop().time() < deadline, offsets
+            while any(
+                group.offsets.get(("t", number), (0,))[0] < self.written for number in range(PARTITIONS)
+            ):
+                assert asyncio.get_running_loop().time() < deadline, group.offsets
                 life.take(await life.consumer.poll(20))
         finally:
             await life.consumer.close()
@@ -238,7 +234,6 @@ class World:
     async def trouble(self) -> None:
         for _ in range(STEPS // 2):
             self.write()
-            await self.cluster.notify()
             if self.rng.random() < 0.5:
                 self.fault()
             await asyncio.sleep(self.rng.random() / 200)
@@ -270,5 +265,4 @@ async def test_calls_of_members_may_be_cancelled_anywhere(seed: int, strategy: s
         finally:
             for life in world.lives:
                 await life.consumer.close(commits=False)
-            await world.coordinator.stop()
         await until(lambda: not tasks_of_clients(), "the end of all tasks")

@@ -18,7 +18,7 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchResponseGroup,
 )
 from barnabas.protocol.schema import ApiKey
-from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.coordinator import Coordinator
 from tests.support.waiting import until
 
 from .test_consumer import fill, read, values
@@ -27,7 +27,7 @@ from .test_group import Diary, P, consumer_of, coordinator, member_of, poll_unti
 __all__ = ["coordinator"]
 
 
-def joins(coordinator: FakeCoordinator) -> int:
+def joins(coordinator: Coordinator) -> int:
     return len(coordinator.cluster.requests(ApiKey.JOIN_GROUP))
 
 
@@ -43,14 +43,14 @@ async def tasks_are_gone(before: set[asyncio.Task[Any]]) -> None:
 # Listeners
 
 
-async def test_revoked_partitions_are_not_reported_as_lost_too(coordinator: FakeCoordinator) -> None:
+async def test_revoked_partitions_are_not_reported_as_lost_too(coordinator: Coordinator) -> None:
     """The member is thrown out while its listener is at work."""
 
     class Slow(Diary):
         async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
             await super().on_partitions_revoked(partitions)
             if len(self.entries) == 2:
-                coordinator.kick("g", next(iter(coordinator.group("g").members)))
+                coordinator.kick("g", coordinator.group("g").members[0])
                 await until(lambda: consumer._group is not None and consumer._group.member.member_id == "")
 
     diary = Slow()
@@ -63,7 +63,7 @@ async def test_revoked_partitions_are_not_reported_as_lost_too(coordinator: Fake
 
 
 async def test_a_commit_that_finds_the_member_evicted_turns_the_revocation_into_a_loss(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 10)
     diary = Diary()
@@ -77,9 +77,7 @@ async def test_a_commit_that_finds_the_member_evicted_turns_the_revocation_into_
 
 
 @pytest.mark.parametrize("act", ["poll", "getone", "unsubscribe", "close"])
-async def test_a_listener_that_would_wait_for_itself_is_refused(
-    coordinator: FakeCoordinator, act: str
-) -> None:
+async def test_a_listener_that_would_wait_for_itself_is_refused(coordinator: Coordinator, act: str) -> None:
     class Wrong(RebalanceListener):
         async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
             await getattr(consumer, act)()
@@ -90,11 +88,11 @@ async def test_a_listener_that_would_wait_for_itself_is_refused(
             await consumer.poll(10_000)
         assert shares(consumer) == [6]
         assert await consumer.poll(0) == []
-    assert coordinator.group("g").members == {}
+    assert coordinator.group("g").members == []
 
 
 async def test_subscribing_to_the_same_topics_only_changes_the_listener(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     first, second = Diary(), Diary()
     async with consumer_of(coordinator) as consumer:
@@ -115,7 +113,7 @@ async def test_subscribing_to_the_same_topics_only_changes_the_listener(
 # Closing
 
 
-async def test_a_poll_ends_when_another_task_closes(coordinator: FakeCoordinator) -> None:
+async def test_a_poll_ends_when_another_task_closes(coordinator: Coordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     before = asyncio.all_tasks()
     diary = Diary()
@@ -135,12 +133,12 @@ async def test_a_poll_ends_when_another_task_closes(coordinator: FakeCoordinator
     with pytest.raises(ClientClosed):
         await working
     assert [what for what, _ in diary.entries] == ["assigned", "revoked"]
-    assert coordinator.group("g").members == {}
+    assert coordinator.group("g").members == []
     assert coordinator.group("g").offsets["t", 0][0] == 30
     await tasks_are_gone(before)
 
 
-async def test_closing_waits_for_the_rebalance_that_another_task_is_in(coordinator: FakeCoordinator) -> None:
+async def test_closing_waits_for_the_rebalance_that_another_task_is_in(coordinator: Coordinator) -> None:
     told: list[str] = []
 
     class Slow(RebalanceListener):
@@ -165,21 +163,19 @@ async def test_closing_waits_for_the_rebalance_that_another_task_is_in(coordinat
     with pytest.raises(ClientClosed):
         await polling
     assert told == ["assigned begins", "assigned ends", "revoked"]
-    assert coordinator.group("g").members == {}
+    assert coordinator.group("g").members == []
 
 
 @pytest.mark.parametrize("way", ["close", "unsubscribe"])
-async def test_a_member_leaves_although_the_coordinator_has_moved(
-    coordinator: FakeCoordinator, way: str
-) -> None:
+async def test_a_member_leaves_although_the_coordinator_has_moved(coordinator: Coordinator, way: str) -> None:
     async with member_of(coordinator, heartbeat_interval_ms=1_000, enable_auto_commit=False) as consumer:
         coordinator.move(2)
         await getattr(consumer, way)()
-        assert coordinator.group("g").members == {}
+        assert coordinator.group("g").members == []
 
 
 async def test_closing_keeps_its_time_limit_while_the_coordinator_hangs(
-    coordinator: FakeCoordinator, caplog: pytest.LogCaptureFixture
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     before = asyncio.all_tasks()
@@ -201,7 +197,7 @@ async def test_closing_keeps_its_time_limit_while_the_coordinator_hangs(
     assert outcomes[0] is not None
 
 
-async def test_a_close_that_is_cancelled_repeatedly_leaves_no_task(coordinator: FakeCoordinator) -> None:
+async def test_a_close_that_is_cancelled_repeatedly_leaves_no_task(coordinator: Coordinator) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     before = asyncio.all_tasks()
     consumer = consumer_of(coordinator)
@@ -223,7 +219,7 @@ async def test_a_close_that_is_cancelled_repeatedly_leaves_no_task(coordinator: 
 
 
 async def test_a_cancelled_unsubscribe_still_releases_the_partitions(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     async with consumer_of(coordinator) as consumer:
@@ -248,7 +244,7 @@ async def test_a_cancelled_unsubscribe_still_releases_the_partitions(
 
 
 async def test_commits_keep_the_order_of_their_calls_while_the_coordinator_is_looked_up(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     async with consumer_of(coordinator, enable_auto_commit=False, heartbeat_interval_ms=1_000) as consumer:
         consumer.assign([P[0]])
@@ -270,7 +266,7 @@ async def test_commits_keep_the_order_of_their_calls_while_the_coordinator_is_lo
 
 
 async def test_the_next_poll_raises_the_exception_of_a_commit_callback(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     def done(offsets: Any, error: Any) -> None:
         raise ZeroDivisionError
@@ -284,7 +280,7 @@ async def test_the_next_poll_raises_the_exception_of_a_commit_callback(
 
 
 async def test_a_bug_in_a_commit_in_the_background_is_raised_by_the_next_poll(
-    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(self: CommittedOffsets, *_: Any, **settings: Any) -> None:
         raise KeyError("a bug")
@@ -303,7 +299,7 @@ async def test_a_bug_in_a_commit_in_the_background_is_raised_by_the_next_poll(
 
 
 async def test_automatic_commits_do_not_pile_up_while_one_is_not_answered(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
     async with consumer_of(coordinator, auto_commit_interval_ms=0) as consumer:
@@ -319,7 +315,7 @@ async def test_automatic_commits_do_not_pile_up_while_one_is_not_answered(
 
 
 async def test_offsets_of_a_group_without_members_are_committed_again_without_new_records(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     """They would expire: what counts is the time of their last commit."""
     fill(coordinator.cluster.partition("t"), 0, 10)
@@ -334,13 +330,14 @@ async def test_offsets_of_a_group_without_members_are_committed_again_without_ne
 
 
 async def test_a_slow_group_leader_does_not_end_the_sessions_of_others(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     """Heartbeats go on while the answer to a sync is waited for."""
     gate = coordinator.cluster.brokers[1].gate(ApiKey.SYNC_GROUP)
+    begun_ms = coordinator.cluster.now_ms
     async with consumer_of(coordinator, session_timeout_ms=200, heartbeat_interval_ms=20) as consumer:
         consumer.subscribe("t")
-        await poll_until(lambda: coordinator.time_s > 0.5, consumer)
+        await poll_until(lambda: coordinator.cluster.now_ms > begun_ms + 500, consumer)
         gate.set()
         await poll_until(lambda: shares(consumer) == [6], consumer)
         assert coordinator.group("g").generation == 1
@@ -348,7 +345,7 @@ async def test_a_slow_group_leader_does_not_end_the_sessions_of_others(
 
 
 async def test_an_unreadable_assignment_is_an_error_and_the_member_rejoins(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     """The member must not sit there with a generation and no partitions."""
     coordinator.cluster.brokers[1].script(
@@ -362,17 +359,16 @@ async def test_an_unreadable_assignment_is_an_error_and_the_member_rejoins(
 
 
 async def test_a_poll_while_the_member_leaves_after_max_poll_interval_keeps_it_in_the_group(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     """The join that it begins must not be answered to a member that has left meanwhile."""
     may_join = asyncio.Event()
 
-    async def join(broker: Any, body: Any) -> Any:
+    async def join(broker: Any, body: Any) -> None:
         if body.member_id:
             await may_join.wait()
-        return await coordinator.join(broker, body)
 
-    coordinator.cluster.more_handlers[ApiKey.JOIN_GROUP] = join
+    coordinator.cluster.intercept[ApiKey.JOIN_GROUP] = join
     async with consumer_of(coordinator, max_poll_interval_ms=60) as consumer:
         consumer.subscribe("t")
         session = consumer._group
@@ -401,20 +397,20 @@ def unstable(body: Any) -> OffsetFetchResponse:
 
 @pytest.mark.parametrize("way", ["assigned", "subscribed"])
 async def test_offsets_that_are_not_available_for_long_are_waited_for(
-    coordinator: FakeCoordinator, way: str, monkeypatch: pytest.MonkeyPatch
+    coordinator: Coordinator, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither another rebalance nor a reset takes their place."""
     monkeypatch.setattr("barnabas.client.consumer.group_joining._OFFSETS_WITHIN_MS", 30)
     fill(coordinator.cluster.partition("t"), 0, 30)
-    coordinator.group("g").offsets["t", 0] = (12, "", -1)
+    coordinator.commit("g", 12)
     refused = 0
 
-    async def fetch(broker: Any, body: Any) -> Any:
+    def fetch(broker: Any, body: Any) -> Any:
         nonlocal refused
         refused += 1
         return unstable(body)
 
-    coordinator.cluster.more_handlers[ApiKey.OFFSET_FETCH] = fetch
+    coordinator.cluster.intercept[ApiKey.OFFSET_FETCH] = fetch
     async with consumer_of(coordinator, default_api_timeout_ms=40) as consumer:
         if way == "assigned":
             consumer.assign(P)
@@ -423,12 +419,12 @@ async def test_offsets_that_are_not_available_for_long_are_waited_for(
             await poll_until(lambda: shares(consumer) == [6], consumer)
         enough = refused + 20
         await poll_until(lambda: refused > enough, consumer)
-        coordinator.cluster.more_handlers[ApiKey.OFFSET_FETCH] = coordinator.fetch
+        del coordinator.cluster.intercept[ApiKey.OFFSET_FETCH]
         assert await read(consumer, 18) == values(12, 30)
         assert coordinator.group("g").generation <= 1
 
 
-async def test_a_listing_that_hangs_does_not_hold_up_heartbeats(coordinator: FakeCoordinator) -> None:
+async def test_a_listing_that_hangs_does_not_hold_up_heartbeats(coordinator: Coordinator) -> None:
     settings = {"metadata_max_age_ms": 30, "session_timeout_ms": 300}
     async with consumer_of(coordinator, **settings) as consumer:
         consumer.subscribe(pattern="t")
@@ -445,7 +441,7 @@ async def test_a_listing_that_hangs_does_not_hold_up_heartbeats(coordinator: Fak
 
 
 async def test_a_failing_listener_at_close_leaves_no_task_and_no_member(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     class Failing(RebalanceListener):
         def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
@@ -458,5 +454,5 @@ async def test_a_failing_listener_at_close_leaves_no_task_and_no_member(
     await poll_until(lambda: shares(consumer) == [6], consumer)
     with pytest.raises(ZeroDivisionError):
         await consumer.close()
-    assert coordinator.group("g").members == {}
+    assert coordinator.group("g").members == []
     await tasks_are_gone(before)

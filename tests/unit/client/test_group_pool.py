@@ -49,4 +49,4 @@ def test_an_evicted_member_rejoins_and_commits_nothing_of_its_lost_partitions(gr
         may_go_on.set()
         runner.shutdown()
     running.result()
-    assert known.members == {}
+    assert known.members == []

@@ -220,7 +220,7 @@ async def test_after_the_leaders_death_the_next_leader_gets_the_records() -> Non
             await cluster.brokers[1].stop()
             future = await producer.send("t", b"2")
             await until(lambda: not producer._cluster.leader_for(("t", 0)))
-            cluster.hidden_nodes.add(1)
+            cluster.hide(1)
             cluster.move_leader("t", 0, 3)
             assert (await future).offset == 1
 
@@ -233,7 +233,7 @@ async def test_requests_to_a_stopped_broker_end_when_the_cluster_drops_it(pair: 
             pair.brokers[1].gate(api)
         future = await producer.send("t", b"2")
         await until(lambda: len(pair.requests(ApiKey.PRODUCE)) == 2)
-        pair.hidden_nodes.add(1)
+        pair.hide(1)
         pair.move_leader("t", 0, 2)
         assert (await future).offset == 1
     assert pair.partition("t").values() == [b"1", b"2"]
@@ -378,13 +378,12 @@ async def test_callbacks_get_success_and_failure_and_may_raise(
     assert [str(context["exception"]) for context in reported] == ["the user's own fault"]
 
 
-@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE])
+@pytest.mark.parametrize("limit", ["max_message_bytes", "segment_bytes"])
 async def test_a_batch_that_is_too_large_is_split_and_every_future_and_callback_follows(
     cluster: FakeCluster,
-    code: ErrorCode,
+    limit: str,
 ) -> None:
-    cluster.too_large = code
-    cluster.max_batch_bytes = 400
+    cluster.configure_logs("t", **{limit: 400})
     told: list[int] = []
     async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
         futures = [
@@ -404,7 +403,7 @@ async def test_a_batch_that_is_too_large_is_split_and_every_future_and_callback_
 
 
 async def test_one_record_that_is_too_large_for_the_broker_fails_alone(cluster: FakeCluster) -> None:
-    cluster.max_batch_bytes = 400
+    cluster.configure_logs("t", max_message_bytes=400)
     async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
         futures = [await producer.send("t", value) for value in (b"a", bytes(1_000), b"c")]
         await producer.flush()
@@ -549,7 +548,7 @@ async def test_more_partitions_are_used_after_the_next_metadata(cluster: FakeClu
     cluster.add_topic("t", 1)
     async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
         await producer.send_and_wait("t", b"1")
-        cluster.topics["t"] += [type(cluster.partition("t"))(1) for _ in range(3)]
+        cluster.grow_topic("t", 4)
         await producer._cluster.refresh()
         assert (await producer.send_and_wait("t", b"2", partition=3)).partition == 3
 

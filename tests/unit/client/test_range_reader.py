@@ -71,7 +71,7 @@ async def test_an_offset_below_the_log_start_is_an_error_that_names_it() -> None
     async with FakeCluster() as fake:
         fake.add_topic("t")
         fill(fake.partition("t"), 0, 50)
-        fake.partition("t").log_start_offset = 20
+        fake.partition("t").delete_records(20)
         cluster = await started(fake)
         with pytest.raises(ApiError, match=r"offset 5 of t-0 is outside the log, which starts at 20"):
             await ranges(cluster, 5, 50)

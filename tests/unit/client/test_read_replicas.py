@@ -27,9 +27,10 @@ class Racks:
         self.nearby = 2
         self.refusal = 0
         self.refused = 0
-        cluster.more_handlers[ApiKey.FETCH] = self.fetch
+        self.cluster = cluster
+        cluster.intercept[ApiKey.FETCH] = self.fetch
 
-    async def fetch(self, broker: FakeBroker, body: Any) -> Any:
+    def fetch(self, broker: FakeBroker, body: Any) -> Any:
         if broker.node_id == 1:
             if body.rack_id == "b" and self.nearby:
                 return self.answer(
@@ -37,20 +38,15 @@ class Racks:
                         partition_index=0, error_code=0, preferred_read_replica=self.nearby, records=b""
                     )
                 )
-            return await broker._fetch(body)
+            return None
         if self.refusal:
             self.refused += 1
             return self.answer(
                 FetchPartitionResponse(partition_index=0, error_code=self.refusal, records=b"")
             )
-        partition = broker.cluster.partition("t")
-        partition.leader = broker.node_id
-        try:
-            # Without a wait: a fetch that finds something or nothing.
-            body.max_wait_ms = 0
-            return await broker._fetch(body)
-        finally:
-            partition.leader = 1
+        # The leader has the same log. Without a wait: a fetch that returns records or nothing.
+        body.max_wait_ms = 0
+        return self.cluster.brokers[1].call(body)
 
     @staticmethod
     def answer(partition: FetchPartitionResponse) -> FetchResponse:

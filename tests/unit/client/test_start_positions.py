@@ -16,22 +16,20 @@ from barnabas.client.errors import BarnabasError, LogTruncated, RequestTimedOutL
 from barnabas.client.offsets import OffsetAndMetadata
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
-from tests.support.fake_broker import FakeCluster
-from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.coordinator import Coordinator
+from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.waiting import DEADLINE_S, until
 
 from .test_consumer import T0, fill, read, values
 
 
 @pytest.fixture
-async def coordinator() -> AsyncIterator[FakeCoordinator]:
+async def coordinator() -> AsyncIterator[Coordinator]:
     """30 records of epoch 0, of which broker 2 lost the last 20 when it came to lead; it has others now."""
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 30)
-        made = FakeCoordinator(cluster)
-        yield made
-        await made.stop()
+        yield Coordinator(cluster)
 
 
 def lose(cluster: FakeCluster) -> None:
@@ -40,7 +38,7 @@ def lose(cluster: FakeCluster) -> None:
     fill(cluster.partition("t"), 1_010, 1_040)
 
 
-def consumer_of(coordinator: FakeCoordinator, **settings: Any) -> Consumer:
+def consumer_of(coordinator: Coordinator, **settings: Any) -> Consumer:
     usual = {
         "group_id": "g",
         "auto_offset_reset": "latest",
@@ -60,17 +58,17 @@ def begin(consumer: Consumer, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["assigned", "subscribed"])
 async def test_reading_does_not_start_at_a_committed_offset_of_a_truncated_history(
-    coordinator: FakeCoordinator, way: str
+    coordinator: Coordinator, way: str
 ) -> None:
-    coordinator.group("g").offsets["t", 0] = (25, "", 0)
+    coordinator.commit("g", 25, leader_epoch=0)
     lose(coordinator.cluster)
     async with consumer_of(coordinator) as consumer:
         begin(consumer, way)
         assert await read(consumer, 30) == values(1_010, 1_040)
 
 
-async def test_without_a_reset_the_loss_is_an_error(coordinator: FakeCoordinator) -> None:
-    coordinator.group("g").offsets["t", 0] = (25, "", 0)
+async def test_without_a_reset_the_loss_is_an_error(coordinator: Coordinator) -> None:
+    coordinator.commit("g", 25, leader_epoch=0)
     lose(coordinator.cluster)
     async with consumer_of(coordinator, auto_offset_reset="none") as consumer:
         consumer.subscribe("t")
@@ -79,9 +77,9 @@ async def test_without_a_reset_the_loss_is_an_error(coordinator: FakeCoordinator
         assert lost.value.divergent_offset == 10
 
 
-async def test_a_committed_offset_that_the_leader_has_is_kept(coordinator: FakeCoordinator) -> None:
+async def test_a_committed_offset_that_the_leader_has_is_kept(coordinator: Coordinator) -> None:
     coordinator.cluster.move_leader("t", 0, 2)
-    coordinator.group("g").offsets["t", 0] = (25, "", 0)
+    coordinator.commit("g", 25, leader_epoch=0)
     async with consumer_of(coordinator) as consumer:
         consumer.subscribe("t")
         assert await read(consumer, 5) == values(25, 30)
@@ -89,10 +87,10 @@ async def test_a_committed_offset_that_the_leader_has_is_kept(coordinator: FakeC
 
 
 async def test_an_offset_of_the_current_or_an_unknown_epoch_is_not_checked(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     for epoch in (0, -1):
-        coordinator.group("g").offsets["t", 0] = (25, "", epoch)
+        coordinator.commit("g", 25, leader_epoch=epoch)
         async with consumer_of(coordinator) as consumer:
             consumer.subscribe("t")
             assert await read(consumer, 5) == values(25, 30)
@@ -100,28 +98,25 @@ async def test_an_offset_of_the_current_or_an_unknown_epoch_is_not_checked(
 
 
 async def test_a_leader_with_an_epoch_below_the_committed_one_is_not_used(
-    coordinator: FakeCoordinator,
+    coordinator: Coordinator,
 ) -> None:
     """The first answers come from brokers that have not heard of the election yet."""
     cluster = coordinator.cluster
-    stale = cluster.metadata
     late = []
 
-    def metadata(request: Any) -> Any:
-        cluster.metadata_override = None
-        answer = stale(request)
+    def metadata(broker: FakeBroker, body: Any) -> Any:
+        answer = broker.call(body)
         for topic in answer.topics:
             for partition in topic.partitions:
                 if len(late) < 6:
                     partition.leader_id, partition.leader_epoch = 1, 0
         late.append(1)
-        cluster.metadata_override = metadata
         return answer
 
     cluster.move_leader("t", 0, 2)
     fill(cluster.partition("t"), 30, 40)
-    cluster.metadata_override = metadata
-    coordinator.group("g").offsets["t", 0] = (35, "", 1)
+    cluster.intercept[ApiKey.METADATA] = metadata
+    coordinator.commit("g", 35, leader_epoch=1)
     async with consumer_of(coordinator) as consumer:
         consumer.subscribe("t")
         assert await read(consumer, 5) == values(35, 40)
@@ -129,9 +124,9 @@ async def test_a_leader_with_an_epoch_below_the_committed_one_is_not_used(
 
 
 async def test_an_epoch_that_never_appears_is_waited_for_and_then_ignored(
-    coordinator: FakeCoordinator, caplog: pytest.LogCaptureFixture
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    coordinator.group("g").offsets["t", 0] = (25, "", 7)
+    coordinator.commit("g", 25, leader_epoch=7)
     async with consumer_of(coordinator, retry_backoff_ms=1) as consumer:
         consumer.subscribe("t")
         assert await read(consumer, 5) == values(25, 30)
@@ -169,7 +164,6 @@ async def test_a_bug_in_finding_the_starts_is_raised_by_the_poll_that_waits_for_
         raise KeyError("a bug")
 
     fill(cluster.partition("t"), 0, 1)
-    coordinator = FakeCoordinator(cluster)
     async with Consumer(bootstrap_servers=cluster.bootstrap, group_id="g") as consumer:
         with monkeypatch.context() as patch:
             patch.setattr(CommittedOffsets, "fetch", broken)
@@ -178,4 +172,3 @@ async def test_a_bug_in_finding_the_starts_is_raised_by_the_poll_that_waits_for_
                 await consumer.poll(int(DEADLINE_S * 1000))
         consumer.seek(T0, 0)
         assert [record.offset for record in await consumer.poll(int(DEADLINE_S * 1000))] == [0]
-    await coordinator.stop()

@@ -30,6 +30,8 @@ from barnabas.protocol.schema import ApiKey
 from tests.support.building import ME, TOPIC_ID, TP, TWO, Managed, follow, led_by, state
 from tests.support.fake_broker import FakeCluster
 
+from ...client.test_consumer import fill
+
 T1, T2 = TopicPartition(TP.topic, 1), TopicPartition(TP.topic, 2)
 PATIENT_MS, SOON_MS = 20_000, 1_500
 
@@ -84,7 +86,7 @@ async def rig() -> AsyncIterator[EndsRig]:
     async with FakeCluster(3) as cluster:
         cluster.add_topic(TP.topic, leaders=[2, 2, 3])
         for partition, end in zip(cluster.topics[TP.topic], (10, 11, 12), strict=True):
-            partition.log_end_offset = end
+            fill(partition, 0, end)
         yield EndsRig(cluster)
 
 
@@ -122,6 +124,8 @@ async def test_only_a_follower_in_sync_knows_the_end(
 
 
 async def test_other_leaders_are_asked_once_for_all_their_partitions(rig: EndsRig) -> None:
+    for _ in range(4):
+        rig.cluster.move_leader(TP.topic, 0, 2)
     rig.know(led_by(2, epoch=4), led_by(2, index=1), led_by(3, index=2))
     assert await rig.find(TP, T1, T2) == {TP: 10, T1: 11, T2: 12}
     (request,) = rig.requests(2)
