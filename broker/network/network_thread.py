@@ -155,8 +155,14 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         with self._lock:
             reason = self._pipeline.lose(f"connection lost: {exc}" if exc else ENDED)
-        logger.info(
-            "connection %s on %s closed: %s", self._peer.connection_id, self._peer.listener_name, reason
+        # Clients and health checks come and go: only the other reasons are worth a line of the log.
+        level = logging.DEBUG if reason == ENDED else logging.INFO
+        logger.log(
+            level,
+            "connection %s on %s closed: %s",
+            self._peer.connection_id,
+            self._peer.listener_name,
+            reason,
         )
         self._transport = None
         self._thread.lost(self)

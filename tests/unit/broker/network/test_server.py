@@ -499,7 +499,7 @@ def test_requests_from_before_the_peer_ended_are_run(serve: Serve, count: int) -
 def test_a_half_closed_connection_does_not_wait_for_answers(
     serve: Serve, caplog: pytest.LogCaptureFixture, holding: Holding
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     served = serve(holding)
     client = served.client()
     client.send(*[b"%d" % number for number in range(7)])
