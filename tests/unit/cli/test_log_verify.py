@@ -16,7 +16,7 @@ import pytest
 
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.cli import exit_codes, log_repair
+from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
@@ -218,7 +218,7 @@ def cluster_says(
         partition = SimpleNamespace(leader=leader, isr=isr, replicas=replicas)
         return {TopicPartition(topic, index): partition for index in (0, 1)}
 
-    monkeypatch.setattr(log_repair, "fetch_partitions", fetch)
+    monkeypatch.setattr("barnabas.cli.log.fetch_partitions", fetch)
 
 
 REPAIR = ["log", "repair"]
