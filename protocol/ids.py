@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Final, NamedTuple, NewType
+from collections.abc import Iterable
+from typing import Final, NamedTuple, NewType, TypeVar
+
+T = TypeVar("T")
 
 BrokerId = NewType("BrokerId", int)
 Offset = NewType("Offset", int)
@@ -39,6 +42,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(items: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[T]]:
+    """The items of each topic, in their order."""
+    topics: dict[str, list[T]] = {}
+    for name, item in items:
+        topics.setdefault(name.topic, []).append(item)
+    return topics
 
 
 _ENDPOINT: Final = re.compile(r"(?:\[(?P<v6>[^\s\[\]]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})")

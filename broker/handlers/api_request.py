@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final, ParamSpec
+from typing import Any, Final, ParamSpec, TypeVarTuple
 
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.network.request import Request
@@ -16,6 +16,7 @@ from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.schema import ApiKey, Buffer
 
 P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,10 @@ class ApiRequest:
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.body = body
+
+    def is_since(self, version: int) -> bool:
+        """Whether the request is native, or of this or a later version of Kafka's protocol."""
+        return self.api_version is None or self.api_version >= version
 
     def __str__(self) -> str:
         name = self.client_id[:MAX_CLIENT_ID_SHOWN]
@@ -115,14 +120,14 @@ class ApiRequest:
         delayed = _DelayedAnswer(wait_ms, is_due, self.answering(answer), on_deadline)
         purgatory.try_complete_else_watch(delayed, keys)
 
-    def run_slowly(self, slow_work: SlowWork, work: Callable[[], None]) -> None:
+    def run_slowly(self, slow_work: SlowWork, work: Callable[[*Ts], None], *args: *Ts) -> None:
         """Do work that blocks on the slow-work thread; if it fails, the connection is closed."""
 
         def failed(error: Exception) -> None:
             self.raw.fail(f"{self} failed: {error!r}")
 
         try:
-            slow_work.submit(failed, work)
+            slow_work.submit(failed, work, *args)
         except SlowWorkRefused as error:
             self.raw.close_connection(str(error))
 

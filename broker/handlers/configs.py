@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.describe import Alteration
@@ -22,7 +23,6 @@ from barnabas.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
-    AlterConfigsResponse,
     ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -31,7 +31,6 @@ from barnabas.protocol.messages.configs import (
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
 )
 from barnabas.protocol.topic_names import validate_topic_name
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity, EntityKind
@@ -44,33 +43,15 @@ Edit = Callable[[ConfigResourceType, Settings, ConfigLayers], Settings]
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
-    request.run_slowly(services.slow_work, lambda: _describe(services, request))
+    request.run_slowly(services.slow_work, _describe, services, request)
 
 
 def handle_alter(services: Services, request: ApiRequest) -> None:
-    body: AlterConfigsRequest = request.body
-    edits = [
-        (resource.resource_type, resource.resource_name, _replace(resource)) for resource in body.resources
-    ]
-
-    def work() -> None:
-        responses = _change_all(services, edits, validate_only=body.validate_only)
-        request.respond(AlterConfigsResponse(responses=responses))
-
-    request.run_slowly(services.slow_work, work)
+    request.run_slowly(services.slow_work, _change_all, services, request, _replace)
 
 
 def handle_incremental_alter(services: Services, request: ApiRequest) -> None:
-    body: IncrementalAlterConfigsRequest = request.body
-    edits = [
-        (resource.resource_type, resource.resource_name, _alter(resource)) for resource in body.resources
-    ]
-
-    def work() -> None:
-        responses = _change_all(services, edits, validate_only=body.validate_only)
-        request.respond(IncrementalAlterConfigsResponse(responses=responses))
-
-    request.run_slowly(services.slow_work, work)
+    request.run_slowly(services.slow_work, _change_all, services, request, _alter)
 
 
 def _replace(resource: AlterConfigsResource) -> Edit:
@@ -168,12 +149,12 @@ def _described(
 # Altering
 
 
-def _change_all(
-    services: Services, edits: Sequence[tuple[int, str, Edit]], *, validate_only: bool
-) -> list[AlterConfigsResourceResponse]:
-    counts = Counter((kind, name) for kind, name, _ in edits)
+def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[Any], Edit]) -> None:
+    body: AlterConfigsRequest | IncrementalAlterConfigsRequest = request.body
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
     responses = []
-    for kind, name, edit in edits:
+    for resource in body.resources:
+        kind, name = resource.resource_type, resource.resource_name
         response = AlterConfigsResourceResponse(
             error_code=ErrorCode.NONE, resource_type=kind, resource_name=name
         )
@@ -181,11 +162,11 @@ def _change_all(
             if counts[kind, name] > 1:
                 raise api_error(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
             entity = _entity(services, kind, name)
-            _change(services, ConfigResourceType(kind), entity, edit, validate_only)
+            _change(services, ConfigResourceType(kind), entity, make_edit(resource), body.validate_only)
         except ApiError as error:
             response.error_code, response.error_message = error.code, error.text
         responses.append(response)
-    return responses
+    request.respond(request.body.response_type(responses=responses))
 
 
 def _change(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.record_deletion import DeletionOutcome
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -26,17 +26,20 @@ def handle(services: Services, request: ApiRequest) -> None:
 
 
 def _response(outcomes: list[DeletionOutcome]) -> DeleteRecordsResponse:
-    topics: dict[str, list[DeleteRecordsPartitionResult]] = {}
-    for outcome in outcomes:
-        topics.setdefault(outcome.partition.topic, []).append(
+    results = [
+        (
+            outcome.partition,
             DeleteRecordsPartitionResult(
                 partition_index=outcome.partition.partition,
                 low_watermark=outcome.low_watermark,
                 error_code=int(outcome.error),
-            )
+            ),
         )
+        for outcome in outcomes
+    ]
     return DeleteRecordsResponse(
         topics=[
-            DeleteRecordsTopicResult(name=name, partitions=partitions) for name, partitions in topics.items()
+            DeleteRecordsTopicResult(name=name, partitions=partitions)
+            for name, partitions in by_topic(results).items()
         ]
     )

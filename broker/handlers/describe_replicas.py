@@ -8,7 +8,7 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
-from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition
+from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition, by_topic
 from barnabas.protocol.messages.replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
@@ -19,27 +19,30 @@ from barnabas.protocol.messages.replicas import (
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: DescribeReplicasRequest = request.body
-    topics: dict[str, list[ReplicaDescription]] = {}
-    failures = services.replicas.roles.failed.reasons()
-    for partition in sorted(services.replicas.partitions(), key=lambda replica: replica.partition):
-        if body.topics is None or partition.partition.topic in body.topics:
-            described = _describe(partition, failures.pop(partition.partition, ""))
-            topics.setdefault(partition.partition.topic, []).append(described)
-    logs = services.replicas.logs
-    for name in sorted(logs.offline_partitions.copy()):
-        log_dir = logs.dir_of_offline(name)
-        if body.topics is None or name.topic in body.topics:
-            topics.setdefault(name.topic, []).append(_describe_offline(name, log_dir, failures.pop(name, "")))
-    for name, failure in sorted(failures.items()):
-        # The replica could not even be created.
-        if body.topics is None or name.topic in body.topics:
-            topics.setdefault(name.topic, []).append(_describe_offline(name, None, failure))
+    replicas = services.replicas
+
+    def is_requested(name: TopicPartition) -> bool:
+        return body.topics is None or name.topic in body.topics
+
+    failures = {name: text for name, text in replicas.roles.failed.reasons().items() if is_requested(name)}
+    described = [
+        (partition.partition, _describe(partition, failures.pop(partition.partition, "")))
+        for partition in sorted(replicas.partitions(), key=lambda replica: replica.partition)
+        if is_requested(partition.partition)
+    ]
+    for name in filter(is_requested, sorted(replicas.logs.offline_partitions.copy())):
+        log_dir = replicas.logs.dir_of_offline(name)
+        described.append((name, _describe_offline(name, log_dir, failures.pop(name, ""))))
+    # The other failed replicas could not even be created.
+    described += [(name, _describe_offline(name, None, text)) for name, text in sorted(failures.items())]
     request.respond(
         DescribeReplicasResponse(
             error_code=0,
             broker_id=services.config.broker_id,
-            topics=[TopicReplicas(topic_name=name, replicas=replicas) for name, replicas in topics.items()],
-            strays=[str(stray.folder) for stray in services.replicas.logs.strays.all()],
+            topics=[
+                TopicReplicas(topic_name=name, replicas=each) for name, each in by_topic(described).items()
+            ],
+            strays=[str(stray.folder) for stray in replicas.logs.strays.all()],
         )
     )
 

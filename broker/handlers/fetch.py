@@ -141,7 +141,7 @@ class _Answer:
         self._sessions = sessions
         self._in_session = in_session
         self._session = session
-        self._knows_zstd = request.api_version is None or request.api_version >= _FIRST_WITH_ZSTD
+        self._knows_zstd = request.is_since(_FIRST_WITH_ZSTD)
 
     def send(self, result: FetchResult) -> None:
         outcomes = self._readable(result.outcomes)

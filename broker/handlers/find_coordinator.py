@@ -61,7 +61,7 @@ def handle(services: Services, request: ApiRequest) -> None:
 
 def _answer(services: Services, request: ApiRequest) -> None:
     body: FindCoordinatorRequest = request.body
-    if request.api_version is None or request.api_version >= _SEVERAL_SINCE:
+    if request.is_since(_SEVERAL_SINCE):
         coordinators = [_find(services, request, body.key_type, key) for key in body.coordinator_keys]
         request.respond(FindCoordinatorResponse(coordinators=coordinators))
         return

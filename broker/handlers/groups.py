@@ -47,10 +47,6 @@ _LEAVE_SEVERAL_SINCE: Final = 3
 _DEAD: Final = "Dead"
 
 
-def _is_since(request: ApiRequest, version: int) -> bool:
-    return request.api_version is None or request.api_version >= version
-
-
 def shard_of(services: Services, group_id: str) -> GroupShard:
     """Raises INVALID_GROUP_ID for the empty id, and as `GroupCoordinator.shard_of`."""
     if not group_id:
@@ -64,12 +60,12 @@ def shard_of(services: Services, group_id: str) -> GroupShard:
 def handle_join(services: Services, request: ApiRequest) -> None:
     body: JoinGroupRequest = request.body
     options = JoinOptions(
-        _is_since(request, _MEMBER_ID_REQUIRED_SINCE), _is_since(request, _SKIP_ASSIGNMENT_SINCE)
+        request.is_since(_MEMBER_ID_REQUIRED_SINCE), request.is_since(_SKIP_ASSIGNMENT_SINCE)
     )
     client = Client(request.client_id, f"/{request.peer.host}")
 
     def answer(response: JoinGroupResponse) -> None:
-        if response.protocol_name is None and not _is_since(request, _NULL_PROTOCOL_SINCE):
+        if response.protocol_name is None and not request.is_since(_NULL_PROTOCOL_SINCE):
             response.protocol_name = ""
         request.respond(response)
 
@@ -112,7 +108,7 @@ def handle_heartbeat(services: Services, request: ApiRequest) -> None:
 
 def handle_leave(services: Services, request: ApiRequest) -> None:
     body: LeaveGroupRequest = request.body
-    has_several = _is_since(request, _LEAVE_SEVERAL_SINCE)
+    has_several = request.is_since(_LEAVE_SEVERAL_SINCE)
     leaving = body.members if has_several else [MemberIdentity(member_id=body.member_id)]
 
     def answer(response: LeaveGroupResponse) -> None:

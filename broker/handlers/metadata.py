@@ -125,7 +125,7 @@ def _build(services: Services, request: ApiRequest) -> MetadataResponse:
         topics = [_topic(cache, current, name) for name in current.topics]
     else:
         topics = _requested(services, current, body.topics, may_create=body.allow_auto_topic_creation)
-    if request.api_version is not None and request.api_version < _NULL_NAME_SINCE:
+    if not request.is_since(_NULL_NAME_SINCE):
         for topic in topics:
             topic.name = topic.name or ""
     operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_UNKNOWN

@@ -17,7 +17,7 @@ from barnabas.broker.handlers.find_coordinator import when_topic_known
 from barnabas.broker.handlers.groups import shard_of
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import LeaderEpoch, TopicPartition, by_topic
 from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -135,8 +135,7 @@ def handle_fetch(services: Services, request: ApiRequest) -> None:
 
 def _answer_fetch(services: Services, request: ApiRequest) -> None:
     body: OffsetFetchRequest = request.body
-    version = request.api_version
-    if version is None or version >= _SEVERAL_GROUPS_SINCE:
+    if request.is_since(_SEVERAL_GROUPS_SINCE):
         # Each group once, by its last entry: a short request could ask for gigabytes otherwise.
         by_id = {group.group_id: group for group in body.groups}
         groups = [_fetch(services, group, body.require_stable) for group in by_id.values()]
@@ -144,7 +143,7 @@ def _answer_fetch(services: Services, request: ApiRequest) -> None:
         return
     entry = OffsetFetchRequestGroup(group_id=body.group_id, topics=body.topics)
     fetched = _fetch(services, entry, body.require_stable)
-    if version < _ERROR_OF_GROUP_SINCE and fetched.error_code:
+    if fetched.error_code and not request.is_since(_ERROR_OF_GROUP_SINCE):
         fetched.topics = _without_offsets(body.topics or [], fetched.error_code)
     request.respond(OffsetFetchResponse(topics=fetched.topics, error_code=fetched.error_code))
 
@@ -165,12 +164,12 @@ def _fetch(
     if fetched is None:
         topics_without = _without_offsets(entry.topics or [], ErrorCode.NONE)
         return OffsetFetchResponseGroup(group_id=entry.group_id, topics=topics_without)
-    topics: dict[str, list[OffsetFetchResponsePartition]] = {}
-    for name, partition in fetched.items():
-        topics.setdefault(name.topic, []).append(partition)
     return OffsetFetchResponseGroup(
         group_id=entry.group_id,
-        topics=[OffsetFetchResponseTopic(name=name, partitions=each) for name, each in topics.items()],
+        topics=[
+            OffsetFetchResponseTopic(name=name, partitions=partitions)
+            for name, partitions in by_topic(fetched.items()).items()
+        ],
     )
 
 
@@ -230,11 +229,10 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
 
 
 def _delete_response(outcome: Mapping[TopicPartition, int]) -> OffsetDeleteResponse:
-    topics: dict[str, list[OffsetDeleteResponsePartition]] = {}
-    for name, code in outcome.items():
-        topics.setdefault(name.topic, []).append(
-            OffsetDeleteResponsePartition(partition_index=name.partition, error_code=code)
-        )
+    topics = by_topic(
+        (name, OffsetDeleteResponsePartition(partition_index=name.partition, error_code=code))
+        for name, code in outcome.items()
+    )
     return OffsetDeleteResponse(
         topics=[OffsetDeleteResponseTopic(name=name, partitions=each) for name, each in topics.items()]
     )

@@ -10,7 +10,7 @@ from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.network.request import Lane
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -119,12 +119,9 @@ def _checked(
 
 
 def _response(names: list[TopicPartition], responses: list[PartitionProduceResponse]) -> ProduceResponse:
-    topics: dict[str, list[PartitionProduceResponse]] = {}
-    for name, response in zip(names, responses, strict=True):
-        topics.setdefault(name.topic, []).append(response)
     return ProduceResponse(
         responses=[
             TopicProduceResponse(name=name, partition_responses=partitions)
-            for name, partitions in topics.items()
+            for name, partitions in by_topic(zip(names, responses, strict=True)).items()
         ]
     )

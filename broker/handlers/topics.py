@@ -8,7 +8,6 @@ Internal topics may be deleted, as in Apache Kafka, and are recreated when they 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.config import describe as config_rules
@@ -43,13 +42,13 @@ _DISABLED_CODE_SINCE: Final = 3
 def _serve(
     services: Services,
     request: ApiRequest,
-    work: Callable[[], None],
+    work: Callable[[Services, ApiRequest], None],
     refused: Collection[CreatableTopicResult | CreatePartitionsTopicResult | DeletableTopicResult],
     refusal: Any,
 ) -> None:
     """Do the work if the active controller is in this process; else answer with the refusal."""
     if services.controller.is_active:
-        request.run_slowly(services.slow_work, work)
+        request.run_slowly(services.slow_work, work, services, request)
         return
     for result in refused:
         result.error_code = ErrorCode.NOT_CONTROLLER
@@ -111,11 +110,11 @@ def _is_served(metadata: MetadataCache, expected: _Expected) -> bool:
 def handle_create(services: Services, request: ApiRequest) -> None:
     body: CreateTopicsRequest = request.body
     results = [CreatableTopicResult(name=topic.name, error_code=0) for topic in body.topics]
-    work = partial(_create, services, request, body)
-    _serve(services, request, work, results, CreateTopicsResponse(topics=results))
+    _serve(services, request, _create, results, CreateTopicsResponse(topics=results))
 
 
-def _create(services: Services, request: ApiRequest, body: CreateTopicsRequest) -> None:
+def _create(services: Services, request: ApiRequest) -> None:
+    body: CreateTopicsRequest = request.body
     results = services.topics.create_topics(body.topics, validate_only=body.validate_only)
     created = [result for result in results if result.error_code == ErrorCode.NONE]
     if created:
@@ -166,11 +165,11 @@ def _describe_configs(
 def handle_create_partitions(services: Services, request: ApiRequest) -> None:
     body: CreatePartitionsRequest = request.body
     results = [CreatePartitionsTopicResult(name=topic.name, error_code=0) for topic in body.topics]
-    work = partial(_create_partitions, services, request, body)
-    _serve(services, request, work, results, CreatePartitionsResponse(results=results))
+    _serve(services, request, _create_partitions, results, CreatePartitionsResponse(results=results))
 
 
-def _create_partitions(services: Services, request: ApiRequest, body: CreatePartitionsRequest) -> None:
+def _create_partitions(services: Services, request: ApiRequest) -> None:
+    body: CreatePartitionsRequest = request.body
     others = [topic for topic in body.topics if topic.name not in INTERNAL_TOPICS]
     grown = services.topics.create_partitions(others, validate_only=body.validate_only)
     refused = [_refused_growth(topic.name) for topic in body.topics if topic.name in INTERNAL_TOPICS]
@@ -200,17 +199,18 @@ def _refused_growth(name: str) -> CreatePartitionsTopicResult:
 
 def handle_delete(services: Services, request: ApiRequest) -> None:
     body: DeleteTopicsRequest = request.body
-    topics = body.topics + [DeleteTopicState(name=name) for name in body.topic_names]
+    # Older versions have only names.
+    body.topics += [DeleteTopicState(name=name) for name in body.topic_names]
     results = [
-        DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=0) for topic in topics
+        DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=0) for topic in body.topics
     ]
-    work = partial(_delete, services, request, topics, body.timeout_ms)
-    _serve(services, request, work, results, DeleteTopicsResponse(responses=results))
+    _serve(services, request, _delete, results, DeleteTopicsResponse(responses=results))
 
 
-def _delete(services: Services, request: ApiRequest, topics: list[DeleteTopicState], timeout_ms: int) -> None:
-    results = services.topics.delete_topics(topics)
-    if request.api_version is not None and request.api_version < _DISABLED_CODE_SINCE:
+def _delete(services: Services, request: ApiRequest) -> None:
+    body: DeleteTopicsRequest = request.body
+    results = services.topics.delete_topics(body.topics)
+    if not request.is_since(_DISABLED_CODE_SINCE):
         for result in results:
             if result.error_code == ErrorCode.TOPIC_DELETION_DISABLED:
                 result.error_code = ErrorCode.INVALID_REQUEST
@@ -238,6 +238,6 @@ def _delete(services: Services, request: ApiRequest, topics: list[DeleteTopicSta
         lambda: request.respond(DeleteTopicsResponse(responses=results)),
         purgatory=services.topic_purgatory,
         keys=deleted,
-        wait_ms=timeout_ms,
+        wait_ms=body.timeout_ms,
         on_deadline=on_deadline,
     )

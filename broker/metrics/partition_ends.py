@@ -21,7 +21,7 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.replication.replica_views import Isolation, Role
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
-from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, Offset, TopicPartition, by_topic
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
 from barnabas.protocol.messages.list_offsets import (
     LATEST_TIMESTAMP,
@@ -132,15 +132,17 @@ def _end_of(replica: Partition, state: UpdateMetadataPartition | None, me: Broke
 
 
 def _request(led: Sequence[Led]) -> ListOffsetsRequest:
-    topics: dict[str, list[ListOffsetsPartition]] = {}
-    for name, leader_epoch in led:
-        topics.setdefault(name.topic, []).append(
+    topics = by_topic(
+        (
+            name,
             ListOffsetsPartition(
                 partition_index=name.partition,
                 current_leader_epoch=leader_epoch,
                 timestamp=LATEST_TIMESTAMP,
-            )
+            ),
         )
+        for name, leader_epoch in led
+    )
     return ListOffsetsRequest(
         topics=[ListOffsetsTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()]
     )
