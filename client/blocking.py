@@ -9,11 +9,17 @@ parent raise an error in the child, which must make its own.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Unpack
 
 from barnabas.client.admin.admin import Admin as _Admin
 from barnabas.client.cluster import Cluster
-from barnabas.client.config import AdminConfig, BootstrapServers, ClientConfig
+from barnabas.client.config import (
+    AdminConfig,
+    AdminSettings,
+    BootstrapServers,
+    ClientConfig,
+    ConnectionSettings,
+)
 from barnabas.client.consumer.blocking import Consumer
 from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
 from barnabas.client.consumer.range_reader import read_range as _read_range
@@ -27,7 +33,7 @@ __all__ = ["Admin", "Consumer", "Producer", "RecordFuture", "read_range"]
 class Admin(BlockingClient[_Admin]):
     """`barnabas.client.Admin` for threads; connects when it is made."""
 
-    def __init__(self, config: AdminConfig | None = None, **settings: Any) -> None:
+    def __init__(self, config: AdminConfig | None = None, **settings: Unpack[AdminSettings]) -> None:
         self.config = config if config is not None else AdminConfig.of(settings)
         super().__init__(_Admin(self.config))
 
@@ -64,10 +70,10 @@ def read_range(
     fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
     stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS,
     reuse_buffers: bool = False,
-    **client_config: Any,
+    **client_settings: Unpack[ConnectionSettings],
 ) -> Iterator[memoryview]:
     """As `range_reader.read_range`, with a connection of its own, made at the first step."""
-    config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **client_config})
+    config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **client_settings})
     thread = ClientThread("barnabas-range-reader")
     cluster: Cluster | None = None
     try:

@@ -13,7 +13,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 from barnabas.client.admin.configs import (
     Append,
@@ -47,7 +47,7 @@ from barnabas.client.admin.topics import (
 )
 from barnabas.client.client import Client
 from barnabas.client.cluster import Cluster
-from barnabas.client.config import AdminConfig
+from barnabas.client.config import AdminConfig, AdminSettings
 from barnabas.client.errors import ClientClosed, CommitFailed, GroupErrors, TopicErrors
 from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
 from barnabas.client.offsets import (
@@ -126,7 +126,7 @@ class BrokerReplicas(NamedTuple):
 class Admin(Client):
     """Settings as in `AdminConfig`, by name or as one ``config``."""
 
-    def __init__(self, config: AdminConfig | None = None, **settings: Any) -> None:
+    def __init__(self, config: AdminConfig | None = None, **settings: Unpack[AdminSettings]) -> None:
         self.config = config if config is not None else AdminConfig.of(settings)
 
     def _make_cluster(self) -> Cluster:

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from barnabas.client.config import ConsumerConfig
+from barnabas.client.config import ConsumerConfig, ConsumerSettings
 from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS, Partition, has_records_in_hand
 from barnabas.client.consumer.consumer import Consumer as _Consumer
 from barnabas.client.consumer.group_offsets import CommitDone
@@ -39,7 +39,7 @@ _Call = Callable[[], object]
 class Consumer(BlockingClient[_Consumer]):
     """`barnabas.client.Consumer` for threads; connects when it is made."""
 
-    def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
+    def __init__(self, config: ConsumerConfig | None = None, **settings: Unpack[ConsumerSettings]) -> None:
         super().__init__(_Consumer(config, **settings))
         self.config = self._client.config
         self._polled: deque[ConsumerRecord] = deque()

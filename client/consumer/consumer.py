@@ -21,11 +21,11 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self, Unpack
 
 from barnabas.client.client import Client
 from barnabas.client.cluster import Cluster
-from barnabas.client.config import ConsumerConfig
+from barnabas.client.config import ConsumerConfig, ConsumerSettings
 from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.fetcher import Fetcher
 from barnabas.client.consumer.group_offsets import CommitDone
@@ -73,7 +73,7 @@ def has_records_in_hand(error: BaseException | None, raised: BaseException | Non
 class Consumer(Client):
     """Settings as in `ConsumerConfig`, by name or as one ``config``."""
 
-    def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
+    def __init__(self, config: ConsumerConfig | None = None, **settings: Unpack[ConsumerSettings]) -> None:
         self.config = config if config is not None else ConsumerConfig.of(settings)
         self._fetcher: Fetcher | None = None
         self._group: GroupSession | None = None

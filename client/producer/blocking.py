@@ -20,9 +20,9 @@ import warnings
 import weakref
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Final, Unpack
 
-from barnabas.client.config import ProducerConfig
+from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.errors import ClientClosed
 from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, hop
 from barnabas.client.producer import batch as _batch
@@ -76,7 +76,7 @@ class _ThreadedProducer(_producer.Producer):
 class Producer(BlockingClient[_producer.Producer]):
     """`barnabas.client.Producer` for threads; connects when it is made."""
 
-    def __init__(self, config: ProducerConfig | None = None, **settings: Any) -> None:
+    def __init__(self, config: ProducerConfig | None = None, **settings: Unpack[ProducerSettings]) -> None:
         super().__init__(_ThreadedProducer(config, **settings))
         self.config = self._client.config
         accumulator = self._client._accumulator

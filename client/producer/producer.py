@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Unpack
 
 from barnabas.client.client import Client
 from barnabas.client.cluster import Cluster
-from barnabas.client.config import ProducerConfig
+from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.errors import ClientClosed
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue, TopicQueues
@@ -42,7 +42,7 @@ Headers = Iterable[tuple[str, bytes | None]]
 class Producer(Client):
     """Settings as in `ProducerConfig`, by name or as one ``config``."""
 
-    def __init__(self, config: ProducerConfig | None = None, **settings: Any) -> None:
+    def __init__(self, config: ProducerConfig | None = None, **settings: Unpack[ProducerSettings]) -> None:
         self.config = config if config is not None else ProducerConfig.of(settings)
         self._partitioner = make_partitioner(self.config.partitioner)
         self._is_sticky = self._partitioner is None

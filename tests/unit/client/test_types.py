@@ -6,10 +6,12 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
-from barnabas.client import Admin, Consumer, Producer, blocking
+from barnabas.client import Admin, Consumer, Producer, blocking, config
+from barnabas.protocol.settings import settings_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,6 +40,10 @@ ProducerConfig(acks=1, bootstrap_servers=["h:1", Endpoint("h", 2)])
 ConsumerConfig(partition_assignment_strategy="range", group_id="g")
 ConsumerConfig(partition_assignment_strategy=["range", "sticky"])
 AdminConfig(client_id=7)  # type: ignore[arg-type]  # refused
+Producer(linger_ms=5, bootstrap_servers="h:1", acks="all")
+Producer(linger_msec=5)  # type: ignore[call-arg]  # refused
+Consumer(group_id=5)  # type: ignore[arg-type]  # refused
+Admin(default_api_timeout_ms=5, client_id="me")
 """
 
 
@@ -49,6 +55,15 @@ def test_a_type_checker_sees_the_types_of_methods_and_settings(tmp_path: Path) -
         command, capture_output=True, text=True, check=False, cwd=ROOT, env={"MYPYPATH": str(ROOT / "src")}
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("kind", ["Client", "Producer", "Consumer", "Admin"])
+def test_the_keyword_arguments_of_a_client_are_its_declared_settings(kind: str) -> None:
+    declared: Any = getattr(config, f"{kind}Config")
+    types = get_type_hints(declared)
+    assert get_type_hints(getattr(config, f"{kind}Settings")) == {
+        name: types[name] for name in settings_of(declared)
+    }
 
 
 @pytest.mark.parametrize(
