@@ -1,4 +1,4 @@
-"""Every API in every version that Kafka's clients may use, in odd forms and broken ones, to real brokers.
+"""Every API in every version that Kafka's clients may use, and natively, odd and broken, to real brokers.
 
 The seed is printed with a failure; ``WIRE_FUZZ_FRAMES`` sends more than the few thousand of a test run.
 """
@@ -12,12 +12,10 @@ from collections import Counter
 
 import pytest
 
-from barnabas.client.blocking import Consumer, Producer
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.ids import TopicPartition
 
 from . import wire_fuzz
-from .tools import ClusterView, resident_bytes
+from .tools import ClusterView, resident_bytes, writes_and_reads
 
 FRAMES = int(os.environ.get("WIRE_FUZZ_FRAMES", "4000"))
 CONNECTIONS = 8
@@ -42,13 +40,14 @@ class Attack:
         self._chance = chance
         self._endpoints = [broker.endpoint for broker in cluster.brokers]
         self._apis = wire_fuzz.advertised()
+        self._last_versions = list({api.key: (api, version) for api, version in self._apis}.values())
         with ClusterView(cluster).admin() as admin:
             known = admin.describe_topics(wire_fuzz.TOPICS)
         self._maker = wire_fuzz.Maker(chance, [topic.topic_id for topic in known.values()])
         self._left = FRAMES
         self.outcomes: Counter[str] = Counter()
-        self.answered: set[int] = set()
-        """The keys of which a frame that was not spoilt was answered."""
+        self.answered: set[tuple[int, bool]] = set()
+        """The API keys, and whether natively, of which a frame that was not spoilt was answered."""
 
     async def run(self) -> None:
         await asyncio.gather(*(self._send_until_done() for _ in range(CONNECTIONS)))
@@ -57,15 +56,16 @@ class Attack:
         chance = self._chance
         while self._left > 0:
             self._left -= 1
-            api, version = chance.choice(self._apis)
-            data = self._maker.frame(api, version)
+            is_native = chance.random() < 0.25
+            api, version = chance.choice(self._last_versions if is_native else self._apis)
+            data = self._maker.frame(api, version, is_native=is_native)
             is_spoilt = chance.random() < 0.6
             if is_spoilt:
                 data = wire_fuzz.spoilt(chance, data)
             outcome = await self._send(data, resets=chance.random() < 0.3)
             self.outcomes[outcome] += 1
             if outcome == "answered" and not is_spoilt:
-                self.answered.add(api.key)
+                self.answered.add((api.key, is_native))
 
     async def _send(self, data: bytes, *, resets: bool) -> str:
         endpoint = self._chance.choice(self._endpoints)
@@ -84,15 +84,6 @@ class Attack:
             writer.close()
 
 
-def writes_and_reads(cluster: LocalCluster) -> bool:
-    with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
-        where = producer.send_and_wait(BYSTANDER, b"still here")
-    with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
-        consumer.assign([TopicPartition(BYSTANDER, 0)])
-        consumer.seek((BYSTANDER, 0), where.offset)
-        return consumer.getone().value == b"still here"
-
-
 async def test_odd_and_broken_frames_of_every_api_do_no_harm(cluster: LocalCluster) -> None:
     seed = random.randrange(1 << 32)
     pids = [broker.running_process.pid for broker in cluster.brokers]
@@ -101,7 +92,7 @@ async def test_odd_and_broken_frames_of_every_api_do_no_harm(cluster: LocalClust
     running = asyncio.create_task(attack.run())
     served = 0
     while not running.done():
-        assert await asyncio.to_thread(writes_and_reads, cluster), f"seed {seed}"
+        assert await asyncio.to_thread(writes_and_reads, cluster.bootstrap, BYSTANDER), f"seed {seed}"
         served += 1
     await running
 
@@ -112,8 +103,13 @@ async def test_odd_and_broken_frames_of_every_api_do_no_harm(cluster: LocalClust
     grown = [resident_bytes(pid) - size for pid, size in zip(pids, before, strict=True)]
     assert max(grown) < MORE_MEMORY_BYTES, f"seed {seed}: {grown}"
     assert min(attack.outcomes["answered"], attack.outcomes["closed"]) > FRAMES // 10, f"seed {seed}"
-    never = {api.key.name for api, _ in wire_fuzz.advertised() if api.key not in attack.answered}
-    assert not never, f"seed {seed}: never answered"
+    never = {
+        (api.key.name, is_native)
+        for api, _ in wire_fuzz.advertised()
+        for is_native in (False, True)
+        if (api.key, is_native) not in attack.answered
+    }
+    assert not never, f"seed {seed}: never answered: {never}"
     for broker in cluster.brokers:
         for log in (broker.directory / "logs").iterdir():
             text = log.read_text()

@@ -16,15 +16,16 @@ from typing import Final
 from kazoo.client import KazooClient
 
 from barnabas.client import NewTopic
-from barnabas.client.blocking import Admin
+from barnabas.client.blocking import Admin, Consumer, Producer
 from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import wait_until
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
-from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.ids import Endpoint, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.zookeeper.store import ClusterStore
+from tests.support.raw_socket import RawSocket
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient
@@ -73,6 +74,32 @@ def resident_bytes(pid: int) -> int:
     """The anonymous memory of a process: mappings of log files do not count."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) * 1024
+
+
+def complaint(client: RawSocket, log: Path, data: bytes) -> str:
+    """Send bytes for which the broker closes the connection; returns the one line that it logs about them."""
+    peer = "{}:{}#".format(*client.socket.getsockname()[:2])
+    # An earlier connection may have had the same port.
+    before = len(log.read_text())
+    client.send(data)
+    assert client.is_closed_by_broker()
+
+    def lines() -> list[str]:
+        return [line for line in log.read_text()[before:].splitlines() if peer in line]
+
+    wait_for(lambda: len(lines()) > 0, f"no line about {peer}")
+    [line] = lines()
+    return line
+
+
+def writes_and_reads(bootstrap: str, topic: str) -> bool:
+    """Whether a record of our own client goes in and comes out at its offset."""
+    with Producer(bootstrap_servers=bootstrap, acks="all") as producer:
+        where = producer.send_and_wait(topic, b"still there")
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        consumer.assign([TopicPartition(*where[:2])])
+        consumer.seek((where.topic, where.partition), where.offset)
+        return consumer.getone().value == b"still there"
 
 
 _PASSING: Final = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.REQUEST_TIMED_OUT)

@@ -1,4 +1,4 @@
-"""Frames of every API and version that a broker serves, made from the declarations by chance, then spoilt.
+"""Frames of every API and version that a broker serves, in both codecs, made by chance, then spoilt.
 
 A `Maker` makes whole messages whose values are often the odd ones: extremes, nulls, names of any kind,
 batches that contradict themselves. A spoiler changes a frame's bytes: cut, flipped, with absurd lengths and
@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from barnabas.protocol import codec_kafka
+from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.codec_kafka_source import is_carried
 from barnabas.protocol.compression import Compression, compress
@@ -24,6 +24,8 @@ from barnabas.protocol.schema import APIS, INTEGER_BITS, Api, WireField, WireTyp
 
 TOPICS: Final = ("fuzz-a", "fuzz-b")
 LENGTH_BYTES: Final = 4
+_AFTER_KAFKA_KEY: Final = 2
+_AFTER_NATIVE_KEY: Final = 7
 _COUNT_AT: Final = 57
 _LAST_DELTA_AT: Final = 23
 _ODD_TEXTS: Final = (
@@ -115,11 +117,15 @@ class Maker:
             values["name"], values["value"] = map(self._chance.choice, (_SETTINGS, _SETTINGS_VALUES))
         return cls(**values)
 
-    def frame(self, api: Api, version: int) -> bytes:
+    def frame(self, api: Api, version: int, *, is_native: bool = False) -> bytes:
         """A whole request, length bytes included."""
         body = self.message(api.request, version)
         client_id = self._chance.choice(("fuzz", "f", "", "a\nb"))
-        return b"".join(map(bytes, codec_kafka.encode_request(version, 7, client_id, body)))
+        if is_native:
+            parts = codec_msgpack.encode_request(7, client_id, body)
+        else:
+            parts = codec_kafka.encode_request(version, 7, client_id, body)
+        return b"".join(map(bytes, parts))
 
     def _value(self, name: str, wire: WireField, version: int) -> Any:
         chance = self._chance
@@ -218,17 +224,18 @@ class Maker:
 def spoilt(chance: random.Random, frame: bytes) -> bytes:
     """The frame with its payload changed by chance, mostly with a length that fits."""
     body = bytearray(frame[LENGTH_BYTES:])
+    # Another key would make another request of it, which is made elsewhere; a Kafka version may change.
+    start = _AFTER_NATIVE_KEY if codec_msgpack.is_native(memoryview(body)) else _AFTER_KAFKA_KEY
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
-        _spoil_once(chance, body)
+        _spoil_once(chance, body, start)
     length = len(body)
     if chance.random() < 0.05:
         length = chance.choice((0, -1, length + 50, max(1, length - 5), 104_857_600, 0x7FFFFFFF))
     return struct.pack(">i", length) + body
 
 
-def _spoil_once(chance: random.Random, body: bytearray) -> None:
-    # Another key would make another request of it, which is made elsewhere; the version may change.
-    at = chance.randrange(2, max(3, len(body) + 1))
+def _spoil_once(chance: random.Random, body: bytearray, start: int) -> None:
+    at = chance.randrange(start, max(start + 1, len(body) + 1))
     way = chance.randrange(8)
     if way == 0:
         del body[at:]

@@ -118,11 +118,6 @@ class Connection(RawSocket):
         host, _, port = address.rpartition(":")
         super().__init__(host, int(port), receive_buffer_bytes=receive_buffer_bytes)
 
-    @property
-    def name(self) -> str:
-        """Our end, as the broker's log names it."""
-        return "{}:{}".format(*self.socket.getsockname()[:2])
-
     def receive(self) -> Reader:
         """The next response, at its correlation id; ConnectionError when the broker closes instead."""
         return Reader(self.receive_frame())
