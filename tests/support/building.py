@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
@@ -49,10 +49,11 @@ def partition_of(
     log: Any = None, *, high_watermark: int = 0, min_insync_replicas: int = 1, broker: BrokerId = ME
 ) -> Partition:
     """A replica without a role."""
+    replica_log: Any = MemoryLog(TP) if log is None else log
     return Partition(
         TP,
         broker,
-        MemoryLog(TP) if log is None else log,
+        replica_log,
         high_watermark=Offset(high_watermark),
         max_lag_ms=LAG_MS,
         min_insync_replicas=min_insync_replicas,
@@ -232,26 +233,26 @@ class Managed:
 
     def __init__(
         self,
-        logs: MemoryLogs | None = None,
+        logs: Any = None,
         store: Any = None,
         real_clock: Callable[[], float] | None = None,
         broker_id: BrokerId = ME,
     ) -> None:
         self.clock = Clock()
         now_ms = self.now_ms = real_clock or self.clock
-        self.logs = logs or MemoryLogs()
+        self.logs: MemoryLogs = logs or MemoryLogs()
         self.metadata = MetadataCache()
         self.fetchers = Fetchers()
         self.settings = Settings()
         self.reaper = Reaper(on_fatal=fatal, clock_ms=now_ms)
         self.manager = ReplicaManager(
             broker_id,
-            self.logs,
+            cast(Any, self.logs),
             self.metadata,
             store or NoStore(),
             self.reaper,
-            topic_settings=self.settings,
-            make_fetchers=lambda manager: self.fetchers,
+            topic_settings=cast(Any, self.settings),
+            make_fetchers=lambda manager: cast(Any, self.fetchers),
             max_lag_ms=LAG_MS,
             max_fetch_sessions=1_000,
             on_fatal=fatal,

@@ -95,6 +95,6 @@ class FakeGroup:
         group = self._group
         committed = {} if group is None else group.offsets.copy()
         return {
-            tuple(tp): (value.committed_offset, value.metadata, value.leader_epoch)
+            (tp.topic, tp.partition): (value.committed_offset, value.metadata, value.leader_epoch)
             for tp, (value, _) in committed.items()
         }

@@ -38,7 +38,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
-from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
     BrokerListener,
@@ -98,7 +98,8 @@ class FakePartition:
 
     @property
     def log_end_offset(self) -> int:
-        return self.log.log_end_offset
+        offset: int = self.log.log_end_offset
+        return offset
 
     @property
     def batches(self) -> list[bytes]:
@@ -138,7 +139,7 @@ class FakePartition:
         self.replica.follower_fetched(
             BrokerId(follower),
             current_leader_epoch=-1,
-            broker_epoch=None,
+            broker_epoch=NO_BROKER_EPOCH,
             registered_broker_epoch=None,
             fetch_offset=Offset(offset),
             log_start_offset=Offset(0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from barnabas.broker.log.appending import AppendResult, parse_produced
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
@@ -45,7 +46,7 @@ def produced(
     )
 
 
-def written(offset: int, sequence: int, count: int = 1, **options: int) -> BatchHeader:
+def written(offset: int, sequence: int, count: int = 1, **options: Any) -> BatchHeader:
     """The header of such a batch in the log."""
     data = produced(sequence, count, **options)
     stamp(data, 0, offset, 0)

@@ -250,7 +250,8 @@ class MemoryLogs:
         self, name: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
     ) -> MemoryLog:
         if name not in self.logs:
-            self.logs[name] = self.strays.pop((name, topic_id), None) or MemoryLog(name, topic_id)
+            key = (name, topic_id)
+            self.logs[name] = self.strays.pop(key) if key in self.strays else MemoryLog(name, topic_id)
         return self.logs[name]
 
     def update_config(self, topic: str) -> None:

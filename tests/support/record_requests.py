@@ -6,6 +6,7 @@ from typing import Any
 
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.schema import wire_fields
 from tests.support.building import THREE, TOPIC_ID, TP, TWO
 from tests.support.defaults import log_config
 from tests.support.serving import INTERNAL, Connection, Serving
@@ -40,7 +41,7 @@ def produced(connection: Connection, index: int = 0) -> Any:
 
 def fetch_request(offset: int | None, *, version: int | None = None, **fields: Any) -> FetchRequest:
     """Of partition 0, from an offset; None names no partition. Fields of the request or of the partition."""
-    names = set(FetchPartition.__struct_fields__)
+    names = [name for name, _, _ in wire_fields(FetchPartition)]
     of_partition = {name: fields.pop(name) for name in names if name in fields}
     of_topic = {"topic": fields.pop("topic", TP.topic), "topic_id": fields.pop("topic_id", TOPIC_ID)}
     of_topic.pop("topic" if version is not None and version >= 13 else "topic_id")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.clocks import monotonic_ms
@@ -234,7 +234,7 @@ class Serving:
         self.auto_created: list[list[str]] = []
         self.auto_topics = AutoTopicCreation(
             self._auto_create if auto_create is None else auto_create,
-            self.slow,
+            cast(Any, self.slow),
             now_ms=lambda: 0,
             is_enabled=True,
         )
@@ -265,7 +265,7 @@ class Serving:
             lambda: self.topic_purgatory.check_and_complete(OFFSETS_TOPIC)
         )
         metadata = self.managed.metadata
-        metadata.on_update(lambda names: [self.topic_purgatory.check_and_complete(name) for name in names])
+        metadata.on_update(self._wake)
         self.dispatch = Dispatcher(
             Services(
                 config=config,
@@ -275,13 +275,17 @@ class Serving:
                 topic_purgatory=self.topic_purgatory,
                 topics=self.topics,
                 auto_topics=self.auto_topics,
-                configs=self.configs,
+                configs=cast(Any, self.configs),
                 controller=self.controller,
-                slow_work=self.slow,
-                producer_ids=ProducerIds(self.blocks.claim, self.slow),
+                slow_work=cast(Any, self.slow),
+                producer_ids=ProducerIds(self.blocks.claim, cast(Any, self.slow)),
                 groups=self.groups,
             )
         )
+
+    def _wake(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self.topic_purgatory.check_and_complete(topic)
 
     def _auto_create(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         self.auto_created.append(list(names))
