@@ -26,6 +26,9 @@ class SimRequest:
         self.api_version = api_version
         self._respond = respond
 
+    def is_since(self, version: int) -> bool:
+        return self.api_version is None or self.api_version >= version
+
     def respond(self, response: Any) -> None:
         if ErrorCode.UNKNOWN_SERVER_ERROR in _error_codes(response):
             raise Violation(f"a bug: {type(response).__name__} is UNKNOWN_SERVER_ERROR")
