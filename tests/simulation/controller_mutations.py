@@ -12,7 +12,9 @@ from barnabas.controller.controller import Controller
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.term import ControllerTerm
 from barnabas.protocol.ids import ControllerEpoch, TopicPartition
+from barnabas.zookeeper import controller_writer
 from barnabas.zookeeper.controller_writer import ControllerWriter, StateUpdates
+from barnabas.zookeeper.requests import read_partition_states
 from barnabas.zookeeper.znodes import LeadershipState
 
 SetAttr = Callable[[object, str, object], None]
@@ -50,7 +52,7 @@ def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
     update = ControllerWriter.update_partition_states
 
     def overwriting(self: ControllerWriter, states: dict[TopicPartition, LeadershipState]) -> StateUpdates:
-        current = self._read_states(list(states))
+        current = read_partition_states(self._session, states)
         forced = {
             tp: replace(state, partition_epoch=current[tp].partition_epoch if tp in current else 0)
             for tp, state in states.items()
@@ -87,11 +89,11 @@ def the_last_member_is_dropped(setattr_: SetAttr) -> None:
     setattr_(replica_state, "without_replicas", dropping)
 
 
-def late_requests_are_done(setattr_: SetAttr) -> None:
+def late_requests_are_carried_out(setattr_: SetAttr) -> None:
     setattr_(RequestOrder, "is_late", lambda self, controller_epoch, sequence: False)
 
 
-def anybody_alive_is_elected(setattr_: SetAttr) -> None:
+def any_live_replica_is_elected(setattr_: SetAttr) -> None:
     """Any live replica may be elected, in sync or not, as in an unclean election."""
     elect = partition_state.elect_offline
     setattr_(
@@ -127,7 +129,7 @@ def registrations_are_watched_once(setattr_: SetAttr) -> None:
     setattr_(ControllerTerm, "_brokers_changed", forgetting)
 
 
-def an_expiry_is_heard_and_that_is_all(setattr_: SetAttr) -> None:
+def a_controller_resigns_after_a_late_expiry(setattr_: SetAttr) -> None:
     """Found in this code: a controller elected again in its next session resigned, and there was no other."""
     handle = Controller._handle
 
@@ -142,23 +144,23 @@ def an_expiry_is_heard_and_that_is_all(setattr_: SetAttr) -> None:
 
 def a_lost_answer_is_a_refusal(setattr_: SetAttr) -> None:
     """The controller does not recognize its own write when it retries after a lost answer."""
-    setattr_(ControllerWriter, "_read_states", lambda self, partitions: {})
+    setattr_(controller_writer, "read_partition_states", lambda session, partitions: {})
 
 
-def who_returns_is_told_nothing(setattr_: SetAttr) -> None:
+def a_returning_broker_gets_no_requests(setattr_: SetAttr) -> None:
     """A broker that was wrongly suspected gets no requests when it returns."""
-    setattr_(ControllerTerm, "_returned", lambda self, event: self.context.suspected.discard(event.broker))
+    setattr_(ControllerTerm, "_returned", lambda self, broker: self.context.suspected.discard(broker))
 
 
 FOUND_IN_CONTROLLERS: dict[Mutation, int] = {
     writes_are_not_bound_to_the_epoch: 100,
     a_restart_is_not_noticed: 0,
     the_last_member_is_dropped: 0,
-    anybody_alive_is_elected: 20,
+    any_live_replica_is_elected: 20,
     registrations_are_watched_once: 0,
     the_leader_epoch_stays: 0,
-    an_expiry_is_heard_and_that_is_all: 40,
-    who_returns_is_told_nothing: 10,
+    a_controller_resigns_after_a_late_expiry: 40,
+    a_returning_broker_gets_no_requests: 10,
 }
 """Random histories find these; the search starts at the given seed to save time.
 

@@ -33,7 +33,7 @@ def the_leaders_high_watermark_is_taken_as_it_is(setattr_: SetAttr) -> None:
     setattr_(Partition, "append_as_follower", trusting)
 
 
-def fetches_tell_of_an_earlier_life(setattr_: SetAttr) -> None:
+def fetches_name_an_earlier_broker_epoch(setattr_: SetAttr) -> None:
     """The broker epoch is looked up once; a leader lets no replica with an old broker epoch join."""
     next_request = LeaderFetches.next_request
 
@@ -45,7 +45,7 @@ def fetches_tell_of_an_earlier_life(setattr_: SetAttr) -> None:
     setattr_(LeaderFetches, "next_request", stuck)
 
 
-def what_failed_once_is_asked_for_no_more(setattr_: SetAttr) -> None:
+def failed_partitions_are_not_fetched_again(setattr_: SetAttr) -> None:
     failed = FollowedPartitions.failed
 
     def resigned(self: FollowedPartitions, name: Any, followed: FollowedPartition, now: float) -> float:
@@ -56,7 +56,7 @@ def what_failed_once_is_asked_for_no_more(setattr_: SetAttr) -> None:
     setattr_(FollowedPartitions, "failed", resigned)
 
 
-def a_follower_drops_its_log_where_it_should_cut(setattr_: SetAttr) -> None:
+def a_follower_drops_its_log_instead_of_truncating(setattr_: SetAttr) -> None:
     """It drops records that may be committed, while it is in the ISR."""
     apply_answer = following.apply_answer
 
@@ -93,9 +93,9 @@ def truncation_leaves_the_epochs(setattr_: SetAttr) -> None:
 FOUND_IN_FOLLOWERS: dict[Mutation, int] = {
     answers_of_another_epoch_are_taken: 145,
     the_leaders_high_watermark_is_taken_as_it_is: 0,
-    fetches_tell_of_an_earlier_life: 70,
-    what_failed_once_is_asked_for_no_more: 30,
-    a_follower_drops_its_log_where_it_should_cut: 190,
+    fetches_name_an_earlier_broker_epoch: 70,
+    failed_partitions_are_not_fetched_again: 30,
+    a_follower_drops_its_log_instead_of_truncating: 190,
     a_torn_tail_is_kept: 100,
     old_epochs_outlive_a_power_cut: 85,
     truncation_leaves_the_epochs: 0,

@@ -213,17 +213,19 @@ def a_leader_that_is_alone_does_not_hear_zookeeper() -> None:
 
 HISTORIES_OF_LIVES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_leader_that_does_not_hear_zookeeper: (
-        mutations.without_zookeeper_no_witness_is_asked_for,
-        mutations.any_fetch_bears_witness,
+        mutations.without_zookeeper_no_confirmation_is_required,
+        mutations.any_fetch_confirms_the_leader,
     ),
     a_leader_with_one_silent_follower_does_not_hear_zookeeper: (
-        mutations.without_zookeeper_no_witness_is_asked_for,
+        mutations.without_zookeeper_no_confirmation_is_required,
     ),
-    a_leader_that_is_alone_does_not_hear_zookeeper: (mutations.without_zookeeper_no_witness_is_asked_for,),
-    an_expiry_heard_after_the_next_registration: (mutations.a_life_that_was_ended_goes_on,),
+    a_leader_that_is_alone_does_not_hear_zookeeper: (
+        mutations.without_zookeeper_no_confirmation_is_required,
+    ),
+    an_expiry_heard_after_the_next_registration: (mutations.an_ended_registration_continues,),
     everybody_in_sync_goes_at_once: (mutations.one_of_a_lost_isr_is_kept,),
-    a_member_loses_its_disk_between_two_controllers: (mutations.lives_of_the_isr_are_not_compared,),
-    a_leader_loses_its_tail_between_two_controllers: (mutations.lives_of_the_isr_are_not_compared,),
+    a_member_loses_its_disk_between_two_controllers: (mutations.broker_epochs_of_the_isr_are_not_compared,),
+    a_leader_loses_its_tail_between_two_controllers: (mutations.broker_epochs_of_the_isr_are_not_compared,),
     all_restart_between_two_controllers: (),
     a_joiner_loses_its_disk_before_anybody_notices: (),
     a_leader_whose_session_has_ended_puts_a_member_out: (mutations.an_isr_is_written_in_any_session,),

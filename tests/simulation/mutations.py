@@ -63,7 +63,7 @@ def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
     setattr_(Partition, "follower_fetched", credulous)
 
 
-def an_expansion_is_written_whoever_lives(setattr_: SetAttr) -> None:
+def an_expansion_is_written_for_any_registration(setattr_: SetAttr) -> None:
     """Found in this code: a joining replica may lose its disk between the proposal and the write."""
     update = store.ClusterStore.update_isr
     setattr_(
@@ -92,7 +92,7 @@ def a_replaced_controller_is_obeyed(setattr_: SetAttr) -> None:
     older_states_of_the_controller_are_taken(setattr_)
 
 
-def a_conflict_takes_the_change_back(setattr_: SetAttr) -> None:
+def a_conflict_reverts_the_change(setattr_: SetAttr) -> None:
     """An earlier try may have written the change, and the controller may rely on it."""
     change = IsrChanges._change
 
@@ -148,12 +148,12 @@ def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
     setattr_(Partition, "_truncate", keeping)
 
 
-def a_follower_left_behind_is_not_told_where_to_begin(setattr_: SetAttr) -> None:
+def a_follower_below_the_log_start_gets_no_log_start(setattr_: SetAttr) -> None:
     """Found in this code: the follower kept fetching at a deleted offset."""
     setattr_(fetch_wait, "_log_start", lambda partition, error: -1)
 
 
-def a_log_that_lies_before_the_leaders_is_kept(setattr_: SetAttr) -> None:
+def a_log_below_the_leaders_log_start_is_kept(setattr_: SetAttr) -> None:
     """Found in this code: no batch of the leader could ever continue the follower's log."""
     setattr_(partition_module, "first_base_offset", lambda records, log_end_offset: log_end_offset)
 
@@ -174,7 +174,7 @@ def an_append_of_an_earlier_leadership_is_acknowledged(setattr_: SetAttr) -> Non
     setattr_(Partition, "acknowledgement", forgetful)
 
 
-def a_new_leader_tells_its_stale_high_watermark(setattr_: SetAttr) -> None:
+def a_new_leader_reports_its_stale_high_watermark(setattr_: SetAttr) -> None:
     setattr_(Partition, "latest_offset", lambda self, epoch, isolation: self.high_watermark)
 
 
@@ -188,7 +188,7 @@ def followers_ends_outlive_a_missed_epoch(setattr_: SetAttr) -> None:
     setattr_(FollowerStates, "begin_epoch", trusting)
 
 
-def lives_of_the_isr_are_not_compared(setattr_: SetAttr) -> None:
+def broker_epochs_of_the_isr_are_not_compared(setattr_: SetAttr) -> None:
     """As in Kafka: a broker that restarts between two controllers stays in the ISR, even if it lost data."""
     setattr_(ControllerContext, "bounced", lambda self, state: set())
 
@@ -205,17 +205,17 @@ def one_of_a_lost_isr_is_kept(setattr_: SetAttr) -> None:
     setattr_(replica_state, "without_replicas", one_by_one)
 
 
-def without_zookeeper_no_witness_is_asked_for(setattr_: SetAttr) -> None:
+def without_zookeeper_no_confirmation_is_required(setattr_: SetAttr) -> None:
     setattr_(rules, "are_witnesses", lambda *_, **__: True)
 
 
-def any_fetch_bears_witness(setattr_: SetAttr) -> None:
+def any_fetch_confirms_the_leader(setattr_: SetAttr) -> None:
     """However old the fetch is."""
     are_witnesses = rules.are_witnesses
     setattr_(rules, "are_witnesses", lambda *seen, **now: are_witnesses(*seen, **{**now, "max_lag_ms": 1e12}))
 
 
-def a_life_that_was_ended_goes_on(setattr_: SetAttr) -> None:
+def an_ended_registration_continues(setattr_: SetAttr) -> None:
     """Found in this code: a broker kept a registration that it had fenced, and got no roles any more."""
     register = store.register_broker
     setattr_(store, "register_broker", lambda session, registration, **_: register(session, registration))
@@ -227,12 +227,12 @@ FOUND_BY_CHANCE: dict[Mutation, int] = {
     a_leaving_replica_is_not_waited_for: 0,
     the_state_is_written_without_comparing: 0,
     an_epoch_without_records_is_kept: 150,
-    a_follower_left_behind_is_not_told_where_to_begin: 270,
+    a_follower_below_the_log_start_gets_no_log_start: 270,
     the_leaders_own_append_is_acknowledged: 0,
     an_append_of_an_earlier_leadership_is_acknowledged: 0,
-    a_new_leader_tells_its_stale_high_watermark: 230,
-    a_life_that_was_ended_goes_on: 0,
-    lives_of_the_isr_are_not_compared: 0,
+    a_new_leader_reports_its_stale_high_watermark: 230,
+    an_ended_registration_continues: 0,
+    broker_epochs_of_the_isr_are_not_compared: 0,
 }
 """Random histories find these; the search starts at the given seed to save time.
 

@@ -35,12 +35,12 @@ CHUNKS = 16
 SEEDS_TO_FIND_A_MISTAKE = 1_500
 FOUND_IN_PROFILES: dict[Mutation, tuple[Profile, int]] = {
     mutations.broker_epochs_of_fetches_are_not_checked: (REBIRTHS, 60),
-    mutations.an_expansion_is_written_whoever_lives: (REBIRTHS, 0),
+    mutations.an_expansion_is_written_for_any_registration: (REBIRTHS, 0),
     mutations.a_joining_replica_is_not_waited_for: (DOORS, 170),
     mutations.one_of_a_lost_isr_is_kept: (RACKS, 0),
     controller_mutations.the_isr_is_written_from_memory: (RACES, 150),
     controller_mutations.a_lost_answer_is_a_refusal: (LOST_ANSWERS, 60),
-    controller_mutations.late_requests_are_done: (OLD_WORDS, 20),
+    controller_mutations.late_requests_are_carried_out: (OLD_WORDS, 20),
 }
 """The usual histories find these rarely, the given profiles soon."""
 MISTAKES: dict[Mutation, tuple[Profile, int]] = {

@@ -59,7 +59,7 @@ def a_stray_of_any_topic_is_taken_up(setattr_: SetAttr) -> None:
     setattr_(Log, "assign_topic_id", lambda self, topic_id: setattr(self, "_topic_id", topic_id))
 
 
-def growth_deals_out_all_partitions(setattr_: SetAttr) -> None:
+def growth_reassigns_all_partitions(setattr_: SetAttr) -> None:
     """The existing partitions get new replicas too."""
     added = topic_admin.added_partitions
 
@@ -112,12 +112,12 @@ def stop_replica_names_no_topic_id(setattr_: SetAttr) -> None:
     setattr_(RoleChanges, "stop_replicas", nameless)
 
 
-def a_topic_made_anew_is_taken_for_the_old_one(setattr_: SetAttr) -> None:
+def a_recreated_topic_counts_as_the_old_one(setattr_: SetAttr) -> None:
     """Found in this code: a topic removed and created again between two reads never got a leader."""
     setattr_(TopicLoader, "_is_another", lambda self, topic, found: False)
 
 
-def who_has_a_log_of_another_topic_keeps_it(setattr_: SetAttr) -> None:
+def a_log_of_another_topic_is_kept(setattr_: SetAttr) -> None:
     """Found in this code: a broker with a log of the old topic refused the new one until it restarted."""
     answered = ControllerTerm._leader_and_isr_answered
 
@@ -146,13 +146,13 @@ FOUND_IN_TOPICS: dict[Mutation, int] = {
     absence_is_taken_for_deletion: 36,
     a_topic_id_is_overwritten: 36,
     a_stray_of_any_topic_is_taken_up: 36,
-    growth_deals_out_all_partitions: 2,
+    growth_reassigns_all_partitions: 2,
     deletions_are_not_resumed: 5,
     the_request_to_delete_goes_first: 5,
     a_failed_deletion_counts: 11,
     stop_replica_names_no_topic_id: 11,
-    a_topic_made_anew_is_taken_for_the_old_one: 36,
-    who_has_a_log_of_another_topic_keeps_it: 36,
+    a_recreated_topic_counts_as_the_old_one: 36,
+    a_log_of_another_topic_is_kept: 36,
     followers_fetch_by_name: 36,
 }
 """Like `mutations.FOUND_BY_CHANCE`. Only `test_topics` finds `requests_are_merged_over_topic_ids`."""
