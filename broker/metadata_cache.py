@@ -95,42 +95,26 @@ class MetadataAnswers:
 
 
 class MetadataCache:
-    """The current `ClusterMetadata`, and the suspicions."""
+    """The current metadata, and the suspicions. Only this class changes the public attributes."""
 
     def __init__(self) -> None:
         self.answers = MetadataAnswers()
+        self.current = ClusterMetadata()
+        self.suspects: frozenset[BrokerId] = frozenset()
+        """Brokers that are probably dead, though the controller has not reported them."""
+        self.version = 0
+        """Rises after each change of the metadata or the suspicions.
+
+        Data built between two equal readings is consistent, and valid until the version rises.
+        """
+        self.updates = 0
+        """The number of applied UpdateMetadata requests."""
         self._lock = threading.Lock()
-        self._current = ClusterMetadata()
         self._moving: tuple[int, frozenset[str]] = (-1, frozenset())
-        self._suspects: frozenset[BrokerId] = frozenset()
-        self._version = 0
-        self._updates = 0
         # The broker epoch of each peer at its last answer.
         self._reached: dict[BrokerId, BrokerEpoch] = {}
         self._listeners: list[Callable[[Iterable[str]], None]] = []
         self._deletion_listeners: list[Callable[[Mapping[str, TopicId]], None]] = []
-
-    @property
-    def current(self) -> ClusterMetadata:
-        return self._current
-
-    @property
-    def suspects(self) -> frozenset[BrokerId]:
-        """Brokers that are probably dead, though the controller has not reported them."""
-        return self._suspects
-
-    @property
-    def version(self) -> int:
-        """A number that rises after each change of the metadata or the suspicions.
-
-        Data built between two equal readings is consistent, and valid until the version rises.
-        """
-        return self._version
-
-    @property
-    def updates(self) -> int:
-        """The number of applied UpdateMetadata requests."""
-        return self._updates
 
     def on_update(self, listener: Callable[[Iterable[str]], None]) -> None:
         """Call this listener with the names of the topics that an update contains."""
@@ -147,7 +131,7 @@ class MetadataCache:
     def update(self, request: UpdateMetadataRequest) -> None:
         """Apply an UpdateMetadata of the current controller."""
         with self._lock:
-            before = self._current
+            before = self.current
             trusted: set[int] = set()
             topics = {} if request.is_full else dict(before.topics)
             touched = set(before.topics) if request.is_full else set()
@@ -179,7 +163,7 @@ class MetadataCache:
                 else:
                     topics.pop(state.topic_name, None)
                     has_new_names = True
-            self._current = ClusterMetadata(
+            self.current = ClusterMetadata(
                 controller_id=BrokerId(request.controller_id),
                 brokers={BrokerId(broker.broker_id): broker for broker in request.live_brokers},
                 topics=topics,
@@ -191,7 +175,8 @@ class MetadataCache:
                 else {},
             )
             self._forget_suspicions(before, trusted)
-            self._version, self._updates = self._version + 1, self._updates + 1
+            self.version += 1
+            self.updates += 1
         for listener in self._listeners:
             listener(touched)
         if deleted:
@@ -205,7 +190,7 @@ class MetadataCache:
         would retry only much later. Older epochs and unknown topics change nothing.
         """
         with self._lock:
-            before = self._current
+            before = self.current
             topics = dict(before.topics)
             touched: set[str] = set()
             elected: set[BrokerId] = set()
@@ -223,9 +208,9 @@ class MetadataCache:
                     topics[state.topic_name] = TopicMetadata(known.topic_id, {**known.partitions, **newer})
                     touched.add(state.topic_name)
                     elected |= {BrokerId(partition.leader) for partition in newer.values()}
-            self._current = replace(before, topics=topics)
-            self._suspects -= elected
-            self._version += 1
+            self.current = replace(before, topics=topics)
+            self.suspects -= elected
+            self.version += 1
         if touched:
             for listener in self._listeners:
                 listener(touched)
@@ -233,8 +218,8 @@ class MetadataCache:
     def suspect(self, broker_id: BrokerId) -> None:
         """A peer has reset a connection and refused another one."""
         with self._lock:
-            self._suspects |= {broker_id}
-            self._version += 1
+            self.suspects |= {broker_id}
+            self.version += 1
 
     def was_reached(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         """Whether a peer has answered this broker while registered with this epoch."""
@@ -242,14 +227,14 @@ class MetadataCache:
 
     def trust(self, broker_id: BrokerId) -> None:
         """A peer has answered."""
-        broker_epoch = self._current.broker_epoch(broker_id)
+        broker_epoch = self.current.broker_epoch(broker_id)
         if broker_epoch is not None:
             self._reached[broker_id] = broker_epoch
-        if broker_id in self._suspects:
+        if broker_id in self.suspects:
             with self._lock:
-                self._suspects -= {broker_id}
-                self._version += 1
-                topics = list(self._current.topics)
+                self.suspects -= {broker_id}
+                self.version += 1
+                topics = list(self.current.topics)
             # Requests may wait for its partitions to have a leader.
             for listener in self._listeners:
                 listener(topics)
@@ -257,7 +242,7 @@ class MetadataCache:
     def leader_of(self, partition: UpdateMetadataPartition) -> tuple[BrokerId, LeaderEpoch]:
         """The leader for answers: -1 while it is dead or suspected."""
         leader = BrokerId(partition.leader)
-        if leader not in self._current.brokers or leader in self._suspects:
+        if leader not in self.current.brokers or leader in self.suspects:
             leader = NO_BROKER
         return leader, LeaderEpoch(partition.leader_epoch)
 
@@ -266,10 +251,10 @@ class MetadataCache:
 
         Requests do not wait for a partition that the controller reports as leaderless: that may last.
         """
-        version, current = self._version, self._current
+        version, current = self.version, self.current
         computed_version, moving = self._moving
         if computed_version != version:
-            alive = current.brokers.keys() - self._suspects
+            alive = current.brokers.keys() - self.suspects
             moving = frozenset(
                 name
                 for name, topic in current.topics.items()
@@ -278,16 +263,16 @@ class MetadataCache:
                     for partition in topic.partitions.values()
                 )
             )
-            if self._version == version:
+            if self.version == version:
                 self._moving = (version, moving)
         return moving
 
     def _forget_suspicions(self, before: ClusterMetadata, trusted: set[int]) -> None:
         """Trust the suspects that the controller removed, saw register again, or elected."""
-        current = self._current
-        self._suspects = frozenset(
+        current = self.current
+        self.suspects = frozenset(
             broker_id
-            for broker_id in self._suspects
+            for broker_id in self.suspects
             if broker_id in current.brokers
             and broker_id not in trusted
             and current.broker_epoch(broker_id) == before.broker_epoch(broker_id)
