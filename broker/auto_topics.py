@@ -98,8 +98,7 @@ class AutoTopicCreation:
             results = self._create(names)
         except (ApiError, LocalError) as error:
             logger.warning("topics %s could not be created now: %s", names, error)
-        finally:
-            self._done(names, results)
+        self._done(names, results)
 
     def _done(self, names: Sequence[str], results: Mapping[str, ErrorCode]) -> None:
         """Remember each result; a topic without a lasting result may be asked for again."""
