@@ -26,6 +26,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import FollowerPosition
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import (
     ApiError,
@@ -37,7 +38,6 @@ from barnabas.protocol.errors import (
 )
 from barnabas.protocol.ids import (
     NO_BROKER_EPOCH,
-    NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
     LeaderEpoch,
@@ -77,8 +77,6 @@ _QUIET_ERRORS: Final = frozenset(
 )
 
 Fail = Callable[[Partition, LeaderEpoch, Exception], None]
-FetchFields = tuple[LeaderEpoch, Offset, LeaderEpoch, Offset, TopicId]
-"""The fields of a partition in a fetch: the leader's epoch; the log's end, last epoch, start and topic id."""
 
 
 # The partitions and what the next fetch names
@@ -87,12 +85,12 @@ FetchFields = tuple[LeaderEpoch, Offset, LeaderEpoch, Offset, TopicId]
 class FollowedPartition:
     """One partition and the leader epoch in which it is followed."""
 
-    __slots__ = ("leader_epoch", "partition", "retry_at", "retry_ms", "sent_at", "sent_fields")
+    __slots__ = ("leader_epoch", "partition", "retry_at", "retry_ms", "sent", "sent_at")
 
     def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
-        self.sent_fields: FetchFields | None = None
+        self.sent: FollowerPosition | None = None
         self.sent_at = 0.0
         self.retry_at = 0.0
         self.retry_ms = _FIRST_RETRY_MS
@@ -103,7 +101,7 @@ class NextFetch(NamedTuple):
 
     session_id: int
     epoch: int
-    included: dict[TopicPartition, FetchFields]
+    included: dict[TopicPartition, FollowerPosition]
     forgotten: list[TopicPartition]
     next_retry: float
 
@@ -114,15 +112,14 @@ class NextFetch(NamedTuple):
 
     def topics(self, partition_max_bytes: int) -> list[FetchTopic]:
         topics: dict[tuple[str, TopicId], list[FetchPartition]] = {}
-        for name, fields in self.included.items():
-            leader_epoch, log_end_offset, last_epoch, log_start_offset, topic_id = fields
-            topics.setdefault((name.topic, topic_id), []).append(
+        for name, position in self.included.items():
+            topics.setdefault((name.topic, position.topic_id), []).append(
                 FetchPartition(
                     partition=name.partition,
-                    current_leader_epoch=leader_epoch,
-                    fetch_offset=log_end_offset,
-                    last_fetched_epoch=last_epoch,
-                    log_start_offset=log_start_offset,
+                    current_leader_epoch=position.leader_epoch,
+                    fetch_offset=position.log_end_offset,
+                    last_fetched_epoch=position.last_epoch,
+                    log_start_offset=position.log_start_offset,
                     partition_max_bytes=partition_max_bytes,
                 )
             )
@@ -194,7 +191,7 @@ class FollowedPartitions:
         else:
             candidates = self._changed | dict.fromkeys(self._stale(now))
         self._changed = {}
-        included: dict[TopicPartition, FetchFields] = {}
+        included: dict[TopicPartition, FollowerPosition] = {}
         for name in candidates:
             followed = self._followed.get(name)
             if self._in_session.get(name) is not followed:
@@ -226,7 +223,7 @@ class FollowedPartitions:
         name: TopicPartition,
         followed: FollowedPartition,
         now: float,
-        included: dict[TopicPartition, FetchFields],
+        included: dict[TopicPartition, FollowerPosition],
     ) -> None:
         try:
             position = followed.partition.follower_position(followed.leader_epoch)
@@ -234,20 +231,13 @@ class FollowedPartitions:
             # The controller has given it another role; the order to unfollow is on its way here.
             self._changed[name] = None
             return
-        fields = (
-            followed.leader_epoch,
-            position.log_end_offset,
-            position.last_epoch,
-            position.log_start_offset,
-            followed.partition.log.topic_id or NO_TOPIC_ID,
-        )
         is_in_session = self._in_session.get(name) is followed
-        if is_in_session and fields == followed.sent_fields and now - followed.sent_at < self._refresh_s:
+        if is_in_session and position == followed.sent and now - followed.sent_at < self._refresh_s:
             return
         self._in_session.pop(name, None)
         self._in_session[name] = followed
-        followed.sent_fields, followed.sent_at = fields, now
-        included[name] = fields
+        followed.sent, followed.sent_at = position, now
+        included[name] = position
 
     def opened(self, session_id: int) -> None:
         """The leader has answered, in this session."""

@@ -97,14 +97,17 @@ class FollowerStates:
         self.isr = isr
         self.leader_epoch_start_offset = log_end_offset
         self._fetched_ms = {}
-        self._states = rules.followers_after_election(
-            self._states,
-            [replica for replica in replicas if replica != self._broker_id],
-            isr.in_sync_replicas,
-            knows_ends=knows_ends,
-            leader_log_end_offset=log_end_offset,
-            now_ms=now_ms,
-        )
+        self._states = {
+            replica: rules.after_election(
+                self._states.get(replica),
+                knows_ends=knows_ends,
+                is_in_sync=replica in isr.in_sync_replicas,
+                leader_log_end_offset=log_end_offset,
+                now_ms=now_ms,
+            )
+            for replica in replicas
+            if replica != self._broker_id
+        }
 
     def clear(self) -> None:
         """This replica leads no longer."""

@@ -46,6 +46,7 @@ from barnabas.protocol.ids import (
     NO_BROKER,
     NO_CONTROLLER_EPOCH,
     NO_LEADER_EPOCH,
+    NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
@@ -549,7 +550,11 @@ class Partition:
             self._check_following(leader_epoch)
             log = self.log
             return FollowerPosition(
-                log.log_end_offset, log.epoch_cache.latest_epoch, log.log_start_offset, self.high_watermark
+                leader_epoch,
+                log.log_end_offset,
+                log.epoch_cache.latest_epoch,
+                log.log_start_offset,
+                log.topic_id or NO_TOPIC_ID,
             )
 
     def _check_following(self, leader_epoch: LeaderEpoch) -> None:

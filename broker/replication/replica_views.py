@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.replication.isr import IsrState, PendingIsr
 from barnabas.broker.replication.rules import EpochEnd
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 
 EVER: Final = LeaderEpoch(1 << 31)
 """For ``since``: the caller does not mind when this replica came to lead."""
@@ -66,12 +66,13 @@ class FollowerProgress(NamedTuple):
 
 
 class FollowerPosition(NamedTuple):
-    """``last_epoch`` is the epoch of the last record, -1 without records."""
+    """The fields of a partition in a follower's fetch; ``last_epoch`` is -1 without records."""
 
+    leader_epoch: LeaderEpoch
     log_end_offset: Offset
     last_epoch: LeaderEpoch
     log_start_offset: Offset
-    high_watermark: Offset
+    topic_id: TopicId
 
 
 @dataclass(frozen=True, slots=True)

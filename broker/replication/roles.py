@@ -77,7 +77,7 @@ class Fence:
     `on_fenced` is called when the broker may write no longer.
     """
 
-    def __init__(self, on_fenced: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_fenced: Callable[[], None] = lambda: None) -> None:
         self.reason: str | None = None
         """None while the broker may write."""
         self.loss: str | None = None
@@ -92,7 +92,7 @@ class Fence:
         with self._lock:
             self._silence = reason
             is_fenced_now = self._update()
-        if is_fenced_now and self._on_fenced is not None:
+        if is_fenced_now:
             self._on_fenced()
 
     def heard(self) -> None:
@@ -107,7 +107,7 @@ class Fence:
             self.loss = reason
             self._lost_epoch = broker_epoch
             is_fenced_now = self._update()
-        if is_fenced_now and self._on_fenced is not None:
+        if is_fenced_now:
             self._on_fenced()
 
     def confirmed(self, broker_epoch: BrokerEpoch) -> None:

@@ -94,28 +94,6 @@ def after_election(
     )
 
 
-def followers_after_election(
-    known: Mapping[BrokerId, FollowerState],
-    followers: Iterable[BrokerId],
-    in_sync_replicas: frozenset[BrokerId],
-    *,
-    knows_ends: bool,
-    leader_log_end_offset: Offset,
-    now_ms: float,
-) -> dict[BrokerId, FollowerState]:
-    """All followers at the start of a leader epoch, by `after_election`."""
-    return {
-        follower: after_election(
-            known.get(follower),
-            knows_ends=knows_ends,
-            is_in_sync=follower in in_sync_replicas,
-            leader_log_end_offset=leader_log_end_offset,
-            now_ms=now_ms,
-        )
-        for follower in followers
-    }
-
-
 def next_high_watermark(
     high_watermark: Offset,
     log_end_offset: Offset,

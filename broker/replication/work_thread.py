@@ -48,15 +48,13 @@ class WorkThread:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while self._wait_for_work():
-            is_done = self._work_off()
+        while True:
             with self._condition:
-                if not is_done and not self._stopping:
-                    self._condition.wait(_RETRY_SECONDS)
-
-    def _wait_for_work(self) -> bool:
-        """False if the thread must end."""
-        with self._condition:
-            while not self._stopping and not self._has_work():
-                self._condition.wait()
-            return not self._stopping
+                while not self._stopping and not self._has_work():
+                    self._condition.wait()
+                if self._stopping:
+                    return
+            if not self._work_off():
+                with self._condition:
+                    if not self._stopping:
+                        self._condition.wait(_RETRY_SECONDS)

@@ -167,6 +167,11 @@ def follow(
     )
 
 
+def ends_of(partition: Partition) -> tuple[int, int, int]:
+    """Its log start, high watermark and log end."""
+    return partition.log.log_start_offset, partition.high_watermark, partition.log_end_offset
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_ms = 0.0

@@ -1,8 +1,7 @@
-"""Followers that keep a session end up with all that their leader has, whatever happened on the way.
+"""Followers with a session end with all records of their leader, after any random schedule.
 
-The leader is a real replica manager behind the real handler of Fetch, the followers are real replicas with
-what their fetchers ask by; the schedules are random. No partition is ever named without a reason here: what a
-session forgets to tell stays unknown, and the test finds it.
+The handler of Fetch, the leader's replica manager, and the followers' replicas and `FollowedPartitions` are
+real. Partitions are not named periodically here, so the test finds a change that a session does not report.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
-from barnabas.protocol.schema import replace
 from tests.simulation.requests import LISTENER, SimRequest
-from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, state
+from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, ends_of, state
 from tests.support.memory_log import MemoryLog, encode
 
 NAMES = [TopicPartition(TP.topic, index) for index in range(4)]
@@ -36,7 +34,7 @@ ROUNDS = 12
 
 
 class SimFollower:
-    """Broker 2 or 3: its replicas, what its fetcher asks by, and the one fetch that is under way."""
+    """Broker 2 or 3: its replicas, its side of the session, and its one fetch in flight."""
 
     def __init__(self, leader: SimLeader, broker_id: BrokerId) -> None:
         self.id = broker_id
@@ -59,18 +57,18 @@ class SimFollower:
 
     def follow(self, name: TopicPartition) -> None:
         epoch = self.leader.epochs[name]
-        self.replicas[name].make_follower(replace(state(epoch=epoch), partition_index=name.partition))
+        self.replicas[name].make_follower(state(epoch=epoch, index=name.partition))
         self.followed.add(name, FollowedPartition(self.replicas[name], LeaderEpoch(epoch)))
 
     def send(self, *, nudge: bool = False, max_bytes: int = 1 << 20) -> None:
-        """The next fetch, or the empty one that has the leader answer at once."""
+        """Send the next fetch, or the empty one that makes the leader answer at once."""
         answers: list[FetchResponse] = []
         body = FetchRequest(replica_id=self.id, replica_epoch=5, max_wait_ms=0, min_bytes=1, topics=[])
         if not nudge:
             if self.answers is not None:
                 return
-            asked = self.followed.next_fetch(self.leader.now_s)
-            if asked.is_empty:
+            fetch = self.followed.next_fetch(self.leader.now_s)
+            if fetch.is_empty:
                 return
             self.answers = answers
             body = FetchRequest(
@@ -79,10 +77,10 @@ class SimFollower:
                 max_wait_ms=LONG_POLL_MS,
                 min_bytes=1,
                 max_bytes=max_bytes,
-                session_id=asked.session_id,
-                session_epoch=asked.epoch,
-                topics=asked.topics(max_bytes),
-                forgotten_topics_data=asked.forgotten_topics(),
+                session_id=fetch.session_id,
+                session_epoch=fetch.epoch,
+                topics=fetch.topics(max_bytes),
+                forgotten_topics_data=fetch.forgotten_topics(),
             )
         request: Any = SimRequest(body, answers.append)
         fetch_handler.handle(self.leader.services, request)
@@ -93,7 +91,7 @@ class SimFollower:
             self.followed.reset()
 
     def take(self, *, breaks: bool = False) -> FetchResponse | None:
-        """Apply the answer if it is there; ``breaks``: one partition's part of it cannot be."""
+        """Apply the answer if it has come; with ``breaks``, one partition's part fails."""
         if not self.answers:
             return None
         (response,), self.answers = self.answers, None
@@ -116,7 +114,7 @@ class SimFollower:
                 except ApiError:
                     self.followed.failed(name, followed, self.leader.now_s)
                 except UnexpectedAppendOffset as error:
-                    raise AssertionError("what it has already was sent again") from error
+                    raise AssertionError("records were sent twice") from error
                 else:
                     self.followed.applied(name, followed)
         return response
@@ -126,12 +124,8 @@ class SimFollower:
         return [
             (name, mine, theirs)
             for name, replica in self.replicas.items()
-            if (mine := _ends(replica)) != (theirs := _ends(self.leader.manager.partition(name)))
+            if (mine := ends_of(replica)) != (theirs := ends_of(self.leader.manager.partition(name)))
         ]
-
-
-def _ends(partition: Partition) -> tuple[int, int, int]:
-    return partition.log.log_start_offset, partition.high_watermark, partition.log_end_offset
 
 
 class SimLeader:
@@ -156,8 +150,7 @@ class SimLeader:
         return self.managed.clock.now_ms / 1000
 
     def lead(self, name: TopicPartition) -> None:
-        told = state(epoch=self.epochs[name], isr=(1, 2, 3))
-        assert self.managed.tell(replace(told, partition_index=name.partition)) == []
+        assert self.managed.tell(state(epoch=self.epochs[name], index=name.partition)) == []
 
     def append(self, name: TopicPartition) -> None:
         self.manager.append(1, 0, [(name, encode(0, 1, 2))], lambda outcomes: None)
@@ -184,7 +177,7 @@ class Schedule:
 
     @property
     def nuisances(self) -> list[Any]:
-        return [self.nudge, self.lose, self.delete, self.begin_epoch, self.follow_anew, self.pass_time]
+        return [self.nudge, self.lose, self.delete, self.begin_epoch, self.follow_again, self.pass_time]
 
     @property
     def name(self) -> TopicPartition:
@@ -216,14 +209,14 @@ class Schedule:
         self.leader.delete(self.name)
 
     def begin_epoch(self) -> None:
-        """All hear of it, the followers a little later."""
+        """The leader begins it, the followers a little later."""
         name = self.name
         self.leader.begin_epoch(name)
         for follower in self.leader.followers:
             self.random.choice([follower.take, follower.send])()
             follower.follow(name)
 
-    def follow_anew(self) -> None:
+    def follow_again(self) -> None:
         """In the same epoch, while an answer may be under way."""
         follower, name = self.follower, self.name
         follower.followed.remove(name)
@@ -245,10 +238,10 @@ class Schedule:
             for follower in self.leader.followers:
                 follower.take()
         assert [follower.lacks() for follower in self.leader.followers] == [[], []]
-        # Where nothing happens, nothing is said.
+        # Without changes, a fetch names no partition.
         for follower in self.leader.followers:
-            asked = follower.followed.next_fetch(self.leader.now_s)
-            assert (asked.included, asked.forgotten) == ({}, [])
+            fetch = follower.followed.next_fetch(self.leader.now_s)
+            assert (fetch.included, fetch.forgotten) == ({}, [])
             follower.followed.reset()
 
 
@@ -274,7 +267,7 @@ def _forgets_high_watermarks(self: SessionPartition, outcome: FetchOutcome) -> b
         (FollowedPartitions, "applied", lambda self, name, followed: None),
         (FollowedPartitions, "reset", lambda self: None),
     ],
-    ids=["note", "drained", "mark", "wake", "applied", "begin_anew"],
+    ids=["note", "drained", "mark", "wake", "applied", "reset"],
 )
 def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, mistake: Any) -> None:
     monkeypatch.setattr(owner, name, mistake)

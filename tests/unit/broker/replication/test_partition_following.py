@@ -15,11 +15,12 @@ from barnabas.broker.replication.replica_views import Isolation
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import LeaderEpoch, Offset
+from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, Offset
 from barnabas.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
 from tests.support.building import (
     TP,
     append,
+    ends_of,
     follow,
     follower_of,
     leader_of,
@@ -140,8 +141,8 @@ def test_an_epoch_in_which_it_led_and_wrote_nothing_is_forgotten() -> None:
 def test_it_restarts_at_the_leaders_log_start(partition: Partition) -> None:
     follow(partition, 0, 5, mark=4)
     partition.restart_at(LeaderEpoch(0), Offset(9))
-    position = partition.follower_position(LeaderEpoch(0))
-    assert position == (9, -1, 9, 9)
+    assert partition.follower_position(LeaderEpoch(0)) == (0, 9, -1, 9, NO_TOPIC_ID)
+    assert ends_of(partition) == (9, 9, 9)
     assert follow(partition, 9, 2, mark=10)
 
 
@@ -185,7 +186,7 @@ def test_an_empty_log_beyond_its_leaders_end_restarts_at_the_leaders_start(parti
     """After an unclean election the leader may end below the start of this replica."""
     partition.restart_at(LeaderEpoch(0), Offset(9))
     apply(partition, answered(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), log_start_offset=2))
-    assert partition.follower_position(LeaderEpoch(0)) == (2, -1, 2, 2)
+    assert ends_of(partition) == (2, 2, 2)
     assert follow(partition, 2, 3, mark=4)
 
 
@@ -205,7 +206,7 @@ def test_a_log_that_begins_after_the_point_of_divergence_is_restarted(
     assert partition.log.log_start_offset == 5
     diverging = EpochEndOffset(epoch=0, end_offset=3)
     apply(partition, answered(diverging_epoch=diverging, high_watermark=3, log_start_offset=1))
-    assert partition.follower_position(LeaderEpoch(0)) == (1, -1, 1, 1)
+    assert ends_of(partition) == (1, 1, 1)
 
 
 def test_an_error_of_the_leader_changes_nothing(partition: Partition) -> None:
