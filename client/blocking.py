@@ -98,11 +98,7 @@ def read_range(
 
 async def _start_cluster(config: ClientConfig) -> Cluster:
     cluster = Cluster(config)
-    try:
-        await cluster.start()
-    except BaseException:
-        cluster.close()
-        raise
+    await cluster.start()
     return cluster
 
 

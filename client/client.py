@@ -21,11 +21,7 @@ class Client(ABC):
         if self._cluster is not None:
             raise ClientClosed(f"a {type(self).__name__} can be started only once")
         self._cluster = cluster = self._make_cluster()
-        try:
-            await cluster.start()
-        except BaseException:
-            cluster.close()
-            raise
+        await cluster.start()
         self._started(cluster)
 
     @abstractmethod

@@ -33,7 +33,7 @@ from barnabas.protocol.errors import (
     is_retriable,
 )
 from barnabas.protocol.frames import BufferPool
-from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.schema import RequestOf
 
@@ -95,7 +95,11 @@ class Cluster:
 
     async def start(self) -> None:
         """Connect to the cluster. Raises NoBrokerReachable naming every server that was tried."""
-        await self.refresh()
+        try:
+            await self.refresh()
+        except BaseException:
+            self.close()
+            raise
         self._watch()
 
     @property
@@ -314,13 +318,6 @@ class Cluster:
     def invalidate(self, tp: TopicPartition) -> None:
         """Mark the known leader of a partition as wrong, and request a refresh."""
         self.request_refresh(at_once=self.cache.invalidate(tp))
-
-    def expect_epoch(self, tp: TopicPartition, epoch: LeaderEpoch) -> bool:
-        """Expect a leader of at least this epoch; False if too many answers have named an older one.
-
-        Until an answer names one, the partition's leader is unknown, and `request_refresh` helps.
-        """
-        return self.cache.expect_epoch(tp, epoch)
 
     def node_failed(self, node_id: BrokerId) -> None:
         """Mark a broker as unreachable, because its partitions may have other leaders."""

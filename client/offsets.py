@@ -78,38 +78,32 @@ async def list_offsets(
     cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec], timeout_ms: int
 ) -> dict[TopicPartition, ListedOffset]:
     """The offset of each partition. Raises permanent errors, and the last one after the timeout."""
-    with cluster.asking_about({tp.topic for tp in specs}):
-        return await _list_offsets(cluster, specs, timeout_ms)
-
-
-async def _list_offsets(
-    cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec], timeout_ms: int
-) -> dict[TopicPartition, ListedOffset]:
     timestamps = {tp: wire_timestamp(spec) for tp, spec in specs.items()}
     offsets: dict[TopicPartition, ListedOffset] = {}
     deadline = time.monotonic() + timeout_ms / 1000
-    while True:
-        left_ms = max(1, int((deadline - time.monotonic()) * 1000))
-        by_leader: dict[BrokerId, list[TopicPartition]] = {}
-        for tp in timestamps:
-            if tp not in offsets:
-                leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
-                by_leader.setdefault(leader.node_id, []).append(tp)
-        answers = await asyncio.gather(
-            *(
-                ask_for_offsets(cluster, node_id, {tp: timestamps[tp] for tp in tps}, left_ms)
-                for node_id, tps in by_leader.items()
+    with cluster.asking_about({tp.topic for tp in specs}):
+        while True:
+            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+            by_leader: dict[BrokerId, list[TopicPartition]] = {}
+            for tp in timestamps:
+                if tp not in offsets:
+                    leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
+                    by_leader.setdefault(leader.node_id, []).append(tp)
+            answers = await asyncio.gather(
+                *(
+                    ask_for_offsets(cluster, node_id, {tp: timestamps[tp] for tp in tps}, left_ms)
+                    for node_id, tps in by_leader.items()
+                )
             )
-        )
-        error: BarnabasError | None = None
-        for tp, listed in (item for answer in answers for item in answer.items()):
-            if isinstance(listed, ListedOffset):
-                offsets[tp] = listed
-            elif error is None or not listed.retriable:
-                error = listed
-        if error is None:
-            return offsets
-        await cluster.refresh_after(error, deadline)
+            error: BarnabasError | None = None
+            for tp, listed in (item for answer in answers for item in answer.items()):
+                if isinstance(listed, ListedOffset):
+                    offsets[tp] = listed
+                elif error is None or not listed.retriable:
+                    error = listed
+            if error is None:
+                return offsets
+            await cluster.refresh_after(error, deadline)
 
 
 async def ask_for_offsets(

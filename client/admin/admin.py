@@ -499,10 +499,7 @@ class Admin(Client):
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Committed offsets of all partitions, or of these; None for a partition without one."""
-        offsets = offsets_of_group(self._open(), group_id)
-        if partitions is None:
-            return await offsets.fetch_all(self._timeout(timeout_ms))
-        return await offsets.fetch(partitions, self._timeout(timeout_ms))
+        return await offsets_of_group(self._open(), group_id).fetch(partitions, self._timeout(timeout_ms))
 
     async def alter_group_offsets(
         self,

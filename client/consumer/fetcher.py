@@ -220,7 +220,7 @@ class Fetcher:
 
     def _doubt_epoch(self, state: PartitionState, leader: Leader) -> None:
         """Request a refresh if a committed offset has a newer leader epoch than the metadata."""
-        if self._cluster.expect_epoch(state.tp, LeaderEpoch(state.fetch_epoch)):
+        if self._cluster.cache.expect_epoch(state.tp, LeaderEpoch(state.fetch_epoch)):
             self._cluster.request_refresh()
             return
         log.warning(

@@ -72,39 +72,31 @@ class Reaction(Enum):
 
 
 _E, _R = ErrorCode, Reaction
-_COORDINATOR_GONE: Final = {
+_COORDINATOR_GONE: Final[dict[int, Reaction]] = {
     _E.COORDINATOR_NOT_AVAILABLE: _R.FIND_COORDINATOR,
     _E.NOT_COORDINATOR: _R.FIND_COORDINATOR,
     _E.COORDINATOR_LOAD_IN_PROGRESS: _R.RETRY,
     _E.FENCED_INSTANCE_ID: _R.FENCED,
 }
-REACTIONS: Final[dict[Api, dict[ErrorCode, Reaction]]] = {
+_GENERATION_OVER: Final[dict[int, Reaction]] = {
+    _E.REBALANCE_IN_PROGRESS: _R.REJOIN,
+    _E.ILLEGAL_GENERATION: _R.FORGET_GENERATION,
+    _E.UNKNOWN_MEMBER_ID: _R.FORGET_MEMBER,
+}
+REACTIONS: Final[dict[Api, dict[int, Reaction]]] = {
     Api.JOIN: {
         **_COORDINATOR_GONE,
+        **_GENERATION_OVER,
         _E.MEMBER_ID_REQUIRED: _R.TAKE_MEMBER_ID,
-        _E.UNKNOWN_MEMBER_ID: _R.FORGET_MEMBER,
-        _E.ILLEGAL_GENERATION: _R.FORGET_GENERATION,
         _E.REBALANCE_IN_PROGRESS: _R.RETRY,
     },
-    Api.SYNC: {
-        **_COORDINATOR_GONE,
-        _E.REBALANCE_IN_PROGRESS: _R.REJOIN,
-        _E.ILLEGAL_GENERATION: _R.FORGET_GENERATION,
-        _E.UNKNOWN_MEMBER_ID: _R.FORGET_MEMBER,
-    },
-    Api.HEARTBEAT: {
-        **_COORDINATOR_GONE,
-        _E.REBALANCE_IN_PROGRESS: _R.REJOIN,
-        _E.ILLEGAL_GENERATION: _R.FORGET_GENERATION,
-        _E.UNKNOWN_MEMBER_ID: _R.FORGET_MEMBER,
-    },
+    Api.SYNC: {**_COORDINATOR_GONE, **_GENERATION_OVER},
+    Api.HEARTBEAT: {**_COORDINATOR_GONE, **_GENERATION_OVER},
     Api.COMMIT: {
         **_COORDINATOR_GONE,
+        **_GENERATION_OVER,
         _E.REQUEST_TIMED_OUT: _R.FIND_COORDINATOR,
         _E.UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
-        _E.REBALANCE_IN_PROGRESS: _R.REJOIN,
-        _E.ILLEGAL_GENERATION: _R.FORGET_GENERATION,
-        _E.UNKNOWN_MEMBER_ID: _R.FORGET_MEMBER,
     },
     Api.OFFSETS: {
         **_COORDINATOR_GONE,
@@ -117,12 +109,7 @@ REACTIONS: Final[dict[Api, dict[ErrorCode, Reaction]]] = {
 
 def reaction_to(api: Api, code: int) -> Reaction:
     """The reaction to an error code in an answer to this request."""
-    if code == ErrorCode.NONE:
-        return Reaction.GO_ON
-    for listed, reaction in REACTIONS[api].items():
-        if listed == code:
-            return reaction
-    return Reaction.FAIL
+    return Reaction.GO_ON if code == ErrorCode.NONE else REACTIONS[api].get(code, Reaction.FAIL)
 
 
 _FIRST_GAP_DIVISOR: Final = 32
@@ -130,10 +117,6 @@ _FIRST_GAP_DIVISOR: Final = 32
 
 A group that has just changed is likely to change again, and members learn that from heartbeats.
 """
-
-
-class IllegalMove(Exception):
-    """An illegal transition, which is a bug. The state is unchanged."""
 
 
 class Duty(Enum):
@@ -333,6 +316,6 @@ class Membership:
         self.rejoin_reason = reason
 
     def _move(self, to: MemberState) -> None:
-        if to not in MOVES[self.state]:
-            raise IllegalMove(f"a member that is {self.state.value} cannot become {to.value}")
+        """Change the state. Raises InvariantViolation, and changes nothing, for an illegal move."""
+        invariant(to in MOVES[self.state], "a member cannot go from %s to %s", self.state, to)
         self.state = to

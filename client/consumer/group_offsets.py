@@ -168,18 +168,14 @@ class CommittedOffsets:
         return error, {tp for tp in offsets if codes.get(tp) == ErrorCode.NONE}
 
     async def fetch(
-        self, partitions: Collection[TopicPartition], timeout_ms: int
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Committed offsets, or None, by partition. Raises RequestTimedOutLocally and permanent errors."""
-        return await self._fetch(partitions, timeout_ms) if partitions else {}
-
-    async def fetch_all(self, timeout_ms: int) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """All committed offsets of the group. Raises as `fetch`."""
-        return await self._fetch(None, timeout_ms)
-
-    async def _fetch(
         self, partitions: Collection[TopicPartition] | None, timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Committed offsets, or None, by partition; all that the group has if ``partitions`` is None.
+
+        Raises RequestTimedOutLocally and permanent errors.
+        """
+        if partitions is not None and not partitions:
+            return {}
         retries = self._calls.make_retries(timeout_ms / 1000)
         try:
             while True:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import partial
 from typing import Final, NamedTuple
@@ -56,6 +57,17 @@ def received_records(records: RecordsToSend) -> memoryview:
     return memoryview(b"".join(records) if isinstance(records, list | tuple) else records)
 
 
+def batches_from(tp: TopicPartition, offset: int, records: memoryview) -> list[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch that ends after an offset. Raises CORRUPT_MESSAGE."""
+    batches = [
+        (position, header) for position, header in iter_batches(records) if header.next_offset > offset
+    ]
+    if not batches:
+        text = f"{len(records)} bytes of {tp} hold no whole batch at or after offset {offset}"
+        raise api_error(ErrorCode.CORRUPT_MESSAGE, text)
+    return batches
+
+
 def out_of_range(tp: TopicPartition, offset: int, answer: FetchPartitionResponse) -> ApiError:
     """The error for an offset outside the log, with the bounds of the log as far as the broker names them."""
     bounds = ""
@@ -90,19 +102,18 @@ class FetchedFrame:
             self._frame.release()
 
 
+@dataclass(slots=True, eq=False)
 class _Chunk:
     """The batches of one answer for one partition that are not decoded yet."""
 
-    __slots__ = ("batches", "frame", "size_bytes", "view")
+    view: memoryview
+    batches: deque[tuple[int, BatchHeader]]
+    frame: FetchedFrame
+    size_bytes: int = field(init=False)
 
-    def __init__(
-        self, view: memoryview, batches: deque[tuple[int, BatchHeader]], frame: FetchedFrame
-    ) -> None:
-        self.view = view
-        self.batches = batches
-        self.frame = frame
-        self.size_bytes = len(view)
-        frame.use()
+    def __post_init__(self) -> None:
+        self.size_bytes = len(self.view)
+        self.frame.use()
 
     def drop(self) -> None:
         self.batches.clear()
@@ -172,6 +183,7 @@ def judge(fetch_offset: int, taken_offset: int, answer: LeaderEpochEndOffset) ->
     return Verdict.FETCHED_AHEAD if answer.end_offset >= taken_offset else Verdict.TRUNCATED
 
 
+@dataclass(slots=True, eq=False)
 class PartitionState:
     """One assigned partition.
 
@@ -180,62 +192,35 @@ class PartitionState:
     batch before it, -1 if unknown, which distinguishes a truncated log from one that only grew.
     """
 
-    __slots__ = (
-        "_chunks",
-        "_fields",
-        "_index",
-        "_pending_next",
-        "buffered_bytes",
-        "check_crcs",
-        "checked_epoch",
-        "error",
-        "fetch_epoch",
-        "fetch_offset",
-        "flight",
-        "generation",
-        "high_watermark",
-        "is_paused",
-        "log_start_offset",
-        "position",
-        "position_epoch",
-        "read_replica",
-        "reset",
-        "retry_at",
-        "taken_offset",
-        "timestamp_type",
-        "tp",
-    )
-
-    def __init__(self, tp: TopicPartition, *, check_crcs: bool) -> None:
-        self.tp = tp
-        self.check_crcs = check_crcs
-        self.position: int | None = None
-        self.taken_offset = 0
-        """The offset after the last record taken, perhaps not yet by the user: position ≤ taken_offset."""
-        self.fetch_offset: int | None = None
-        self.reset: Reset | None = None
-        self.high_watermark = -1
-        self.log_start_offset = -1
-        self.is_paused = False
-        self.flight: object | None = None
-        """Its fetch in flight; answers to other fetches are dropped."""
-        self.position_epoch = NO_EPOCH
-        self.fetch_epoch = NO_EPOCH
-        self.checked_epoch = NO_EPOCH
-        """The epoch of the last leader whose log was found to hold ``fetch_offset``."""
-        self.read_replica: ReadReplica | None = None
-        """The replica to read, chosen by the leader."""
-        self.retry_at = 0.0
-        self.error: BarnabasError | None = None
-        """The error that the next poll raises; nothing is fetched meanwhile."""
-        self.generation = 0
-        """Counts seeks: records fetched or taken before a seek are dropped."""
-        self.buffered_bytes = 0
-        self.timestamp_type = TimestampType.CREATE_TIME
-        self._chunks: deque[_Chunk] = deque()
-        self._fields = _NO_FIELDS
-        self._index = 0
-        self._pending_next = 0
+    tp: TopicPartition
+    check_crcs: bool
+    position: int | None = None
+    taken_offset: int = 0
+    """The offset after the last record taken, perhaps not yet by the user: position ≤ taken_offset."""
+    fetch_offset: int | None = None
+    reset: Reset | None = None
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    is_paused: bool = False
+    flight: object | None = None
+    """Its fetch in flight; answers to other fetches are dropped."""
+    position_epoch: int = NO_EPOCH
+    fetch_epoch: int = NO_EPOCH
+    checked_epoch: int = NO_EPOCH
+    """The epoch of the last leader whose log was found to hold ``fetch_offset``."""
+    read_replica: ReadReplica | None = None
+    """The replica to read, chosen by the leader."""
+    retry_at: float = 0.0
+    error: BarnabasError | None = None
+    """The error that the next poll raises; nothing is fetched meanwhile."""
+    generation: int = 0
+    """Counts seeks: records fetched or taken before a seek are dropped."""
+    buffered_bytes: int = 0
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    _chunks: deque[_Chunk] = field(default_factory=deque, init=False)
+    _fields: list[RecordFields] = field(default_factory=list, init=False)
+    _index: int = field(default=0, init=False)
+    _pending_next: int = field(default=0, init=False)
 
     @property
     def has_data(self) -> bool:
@@ -305,15 +290,8 @@ class PartitionState:
         offset = self.fetch_offset
         if not len(records) or offset is None:
             return
-        batches = deque(
-            (position, header) for position, header in iter_batches(records) if header.next_offset > offset
-        )
-        if not batches:
-            raise api_error(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"{len(records)} bytes of {self.tp} hold no whole batch at or after offset {offset}",
-            )
-        self._chunks.append(_Chunk(records, batches, frame))
+        batches = batches_from(self.tp, offset, records)
+        self._chunks.append(_Chunk(records, deque(batches), frame))
         self.buffered_bytes += len(records)
         self.fetch_offset = batches[-1][1].next_offset
         self.fetch_epoch = batches[-1][1].partition_leader_epoch

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
-from barnabas.client.consumer.partition_state import out_of_range, received_records
+from barnabas.client.consumer.partition_state import batches_from, out_of_range, received_records
 from barnabas.protocol.errors import (
     BarnabasError,
     ErrorCode,
@@ -25,7 +25,6 @@ from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
-from barnabas.protocol.record_batch import iter_batches
 
 DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
 DEFAULT_STALL_TIMEOUT_MS: Final = 60_000
@@ -144,16 +143,7 @@ def _whole_batches(
     view = received_records(response.records)
     if not len(view):
         return None
-    begin = end = -1
-    next_offset = offset
-    for position, header in iter_batches(view):
-        if header.next_offset > offset:
-            begin = position if begin < 0 else begin
-            end = position + header.size_bytes
-            next_offset = header.next_offset
-    if begin < 0:
-        raise api_error(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"{len(view)} bytes of {tp} hold no whole batch at or after offset {offset}",
-        )
-    return _Piece(view[begin:end], next_offset, frame)
+    batches = batches_from(tp, offset, view)
+    last_position, last = batches[-1]
+    whole = view[batches[0][0] : last_position + last.size_bytes]
+    return _Piece(whole, last.next_offset, frame)

@@ -251,7 +251,7 @@ class Accumulator:
         queue.close_open()
         if not self._has_room(reserved):
             return reserved
-        batch = ProducerBatch(queue.tp, builder, reserved_bytes=0, created_at=now())
+        batch = ProducerBatch(queue.tp, builder, created_at=now())
         # First: after a Ctrl-C in between, no batch that is in no queue must have memory or get records.
         self._enqueue(queue, batch)
         self._reserve(batch, reserved)
@@ -268,7 +268,6 @@ class Accumulator:
         batch = ProducerBatch(
             queue.tp,
             None,
-            reserved_bytes=0,
             created_at=now(),
             encoded=encoded,
             record_count=parse_header(encoded).record_count,
@@ -466,15 +465,12 @@ class Accumulator:
         fields = decode_fields(encoded, check_crc=False)
         compression = parse_header(encoded).compression
         middle = len(fields) // 2
-        builders = []
+        parts = []
         for half in (fields[:middle], fields[middle:]):
             builder = RecordBatchBuilder(max_bytes=_NO_LIMIT, compression=compression)
             for _, timestamp_ms, key, value, headers in half:
                 builder.append(key, value, headers, timestamp_ms)
-            builders.append(builder)
-        parts = []
-        for builder in builders:
-            part = ProducerBatch(queue.tp, builder, reserved_bytes=0, created_at=batch.created_at)
+            part = ProducerBatch(queue.tp, builder, created_at=batch.created_at)
             part.attempts, part.flight = batch.attempts, batch.flight
             part.may_be_written = batch.may_be_written
             part.close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -58,73 +59,44 @@ _NEXT: Final = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class ProducerBatch:
     """Records of one partition that travel together. Times are of `time.monotonic`, in seconds."""
 
-    __slots__ = (
-        "attempts",
-        "base_offset",
-        "base_sequence",
-        "builder",
-        "callbacks",
-        "created_at",
-        "encoded",
-        "error",
-        "flight",
-        "is_full",
-        "is_oldest",
-        "is_written",
-        "last_error",
-        "log_append_time_ms",
-        "may_be_written",
-        "may_split",
-        "node_id",
-        "parts",
-        "record_count",
-        "reserved_bytes",
-        "state",
-        "tp",
-        "waiters",
-    )
+    tp: TopicPartition
+    builder: RecordBatchBuilder | None
+    _: KW_ONLY
+    created_at: float
+    encoded: Buffer | None = None
+    record_count: int = 0
+    reserved_bytes: int = 0
+    attempts: int = 0
+    base_sequence: int = -1
+    flight: int = 0
+    """Counts the attempts, to distinguish the answer to an earlier one from the last."""
+    node_id: int = -1
+    """The broker that it was sent to last."""
+    is_oldest: bool = False
+    """Whether no earlier batch was in flight when it was sent last."""
+    is_written: bool = False
+    """Known to be in the log, because a later one is; only its own answer is missing."""
+    may_be_written: bool = False
+    """Whether an attempt ended without a known outcome."""
+    is_full: bool = field(init=False)
+    may_split: bool = field(init=False)
+    state: BatchState = field(init=False)
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    error: BarnabasError | None = None
+    last_error: BarnabasError | None = None
+    parts: list[tuple[int, ProducerBatch]] = field(default_factory=list)
+    callbacks: list[tuple[int, int, DeliveryCallback]] | None = None
+    waiters: list[asyncio.Future[None]] | None = None
 
-    def __init__(
-        self,
-        tp: TopicPartition,
-        builder: RecordBatchBuilder | None,
-        *,
-        reserved_bytes: int,
-        created_at: float,
-        encoded: Buffer | None = None,
-        record_count: int = 0,
-    ) -> None:
-        self.tp = tp
-        self.builder = builder
-        self.encoded = encoded
-        self.record_count = record_count
-        self.reserved_bytes = reserved_bytes
-        self.created_at = created_at
-        self.attempts = 0
-        self.base_sequence = -1
-        self.flight = 0
-        """Counts the attempts, to distinguish the answer to an earlier one from the last."""
-        self.node_id = -1
-        """The broker that it was sent to last."""
-        self.is_oldest = False
-        """Whether no earlier batch was in flight when it was sent last."""
-        self.is_written = False
-        """Known to be in the log, because a later one is; only its own answer is missing."""
-        self.may_be_written = False
-        """Whether an attempt ended without a known outcome."""
-        self.is_full = builder is None
-        self.may_split = builder is not None
-        self.state = BatchState.OPEN if builder is not None else BatchState.CLOSED
-        self.base_offset = -1
-        self.log_append_time_ms = -1
-        self.error: BarnabasError | None = None
-        self.last_error: BarnabasError | None = None
-        self.parts: list[tuple[int, ProducerBatch]] = []
-        self.callbacks: list[tuple[int, int, DeliveryCallback]] | None = None
-        self.waiters: list[asyncio.Future[None]] | None = None
+    def __post_init__(self) -> None:
+        self.may_split = self.builder is not None
+        self.is_full = not self.may_split
+        self.state = BatchState.OPEN if self.may_split else BatchState.CLOSED
 
     @property
     def is_done(self) -> bool:

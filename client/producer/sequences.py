@@ -20,6 +20,7 @@ It belongs to its queue, and is used under the accumulator's lock.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -61,40 +62,29 @@ def sequence_after(base_sequence: int, record_count: int) -> int:
     return (base_sequence + record_count) % _SEQUENCES
 
 
+@dataclass(slots=True, eq=False)
 class Pipeline:
     """The batches of one partition that were sent and are not done, oldest first."""
 
-    __slots__ = (
-        "_limit",
-        "batches",
-        "doubtful",
-        "exhausted_id",
-        "identity",
-        "is_numbered",
-        "is_other_log",
-        "last_offset",
-        "next_sequence",
-        "phase",
-    )
+    limit: int
+    """The most batches in flight; 1 if they are not numbered."""
+    is_numbered: bool
+    identity: ProducerIdentity | None = None
+    next_sequence: int = 0
+    phase: Phase = Phase.UNPROVEN
+    batches: list[ProducerBatch] = field(default_factory=list)
+    """In flight, or closed and to be sent again; includes the doubtful ones."""
+    doubtful: set[ProducerBatch] = field(default_factory=set)
+    """Failed batches that may have been written; empty unless IN_DOUBT or RESTARTING."""
+    last_offset: int = -1
+    """The base offset of the last acknowledged batch."""
+    is_other_log: bool = False
+    """Whether the numbers belong to a deleted log; RESTARTING until there are new ones."""
+    exhausted_id: int | None = None
+    """A producer id whose epochs are used up, so that another one is needed."""
 
-    def __init__(self, limit: int, *, is_numbered: bool) -> None:
-        """``limit`` of batches in flight, 1 if they are not numbered."""
-        invariant(1 <= limit <= MAX_NUMBERED, "a limit of %d batches in flight", limit)
-        self._limit = limit
-        self.is_numbered = is_numbered
-        self.identity: ProducerIdentity | None = None
-        self.next_sequence = 0
-        self.phase = Phase.UNPROVEN
-        self.batches: list[ProducerBatch] = []
-        """In flight, or closed and to be sent again; includes the doubtful ones."""
-        self.doubtful: set[ProducerBatch] = set()
-        """Failed batches that may have been written; empty unless IN_DOUBT or RESTARTING."""
-        self.last_offset = -1
-        """The base offset of the last acknowledged batch."""
-        self.is_other_log = False
-        """Whether the numbers belong to a deleted log; RESTARTING until there are new ones."""
-        self.exhausted_id: int | None = None
-        """A producer id whose epochs are used up, so that another one is needed."""
+    def __post_init__(self) -> None:
+        invariant(1 <= self.limit <= MAX_NUMBERED, "a limit of %d batches in flight", self.limit)
 
     @property
     def is_idle(self) -> bool:
@@ -125,7 +115,7 @@ class Pipeline:
         # A broker recognizes a producer's last five batches; one without an answer must stay among them.
         return (
             self.phase is Phase.STEADY
-            and len(self.batches) < self._limit
+            and len(self.batches) < self.limit
             and all(batch.state is BatchState.IN_FLIGHT and not batch.is_written for batch in self.batches)
         )
 
@@ -219,8 +209,9 @@ class Pipeline:
 
     def successor(self) -> Pipeline:
         """An empty pipeline in place of this one; a new epoch fences its requests in flight."""
-        following = Pipeline(self._limit, is_numbered=self.is_numbered)
-        following.identity, following.exhausted_id = self.identity, self.exhausted_id
+        following = Pipeline(
+            self.limit, self.is_numbered, identity=self.identity, exhausted_id=self.exhausted_id
+        )
         if self.is_numbered:
             following.restart()
         return following

@@ -35,7 +35,7 @@ def _failed_batch(error: BarnabasError) -> ProducerBatch:
     builder = RecordBatchBuilder(max_bytes=10_000)
     for _ in range(100):
         builder.append(None, b"value", None, 0)
-    batch = ProducerBatch(TopicPartition("t", 0), builder, reserved_bytes=0, created_at=0.0)
+    batch = ProducerBatch(TopicPartition("t", 0), builder, created_at=0.0)
     batch.fail(error)
     return batch
 

@@ -461,7 +461,7 @@ def numbered_pipeline(count: int) -> tuple[Pipeline, list[Any]]:
 
     def batch() -> ProducerBatch:
         encoded = bytearray(build_batch([(None, b"a"), (None, b"b")]))
-        return ProducerBatch(T0, None, reserved_bytes=0, created_at=0.0, encoded=encoded, record_count=2)
+        return ProducerBatch(T0, None, created_at=0.0, encoded=encoded, record_count=2)
 
     pipeline = Pipeline(5, is_numbered=True)
     pipeline.identify(ProducerIdentity(7, 0))
