@@ -1,134 +1,43 @@
-"""The channel against a small server that answers, waits, lies, or hangs up as a test tells it."""
+"""The channel in both dialects, against a small server that answers, waits, lies or hangs up."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import socket
-import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import uvloop
 
-from barnabas.protocol import codec_msgpack
 from barnabas.protocol.channel import Channel, ChannelState
-from barnabas.protocol.codec_msgpack import RequestHead
 from barnabas.protocol.connection import Connection, open_connection
+from barnabas.protocol.dialects import Wire
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ConnectionRefused,
     MalformedFrame,
     MessageTooComplex,
     RequestTimedOutLocally,
+    Unencodable,
 )
 from barnabas.protocol.frames import BufferPool, Frame
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.invariants import InvariantViolation
-from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.protocol.messages.fetch import (
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
 )
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.protocol.messages.topics import DeleteTopicsRequest
+from barnabas.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from tests.support.waiting import DEADLINE_S, until
 
-
-class Peer:
-    """One accepted connection: the requests it received, and a way to answer."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self.writer = writer
-        self.requests: list[RequestHead] = []
-        self.at_end = False
-
-    async def read(self, server: Server) -> None:
-        try:
-            while True:
-                length = struct.unpack(">I", await self._reader.readexactly(4))[0]
-                head = codec_msgpack.decode_request(memoryview(await self._reader.readexactly(length)))
-                self.requests.append(head)
-                if server.answers:
-                    self.answer(head)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            self.at_end = True
-            self.writer.close()
-
-    def answer(self, request: RequestHead) -> None:
-        """Echo the correlation id as a throttle time, so that a test sees which answer it got."""
-        self.send(
-            request.correlation_id,
-            ApiVersionsResponse(error_code=0, api_keys=[], throttle_time_ms=request.correlation_id),
-        )
-
-    def send(self, correlation_id: int, body: Any) -> None:
-        self.writer.writelines(codec_msgpack.encode_response(correlation_id, body))
-
-    def reset(self) -> None:
-        """Hang up with a reset, as the kernel does for a process that was killed."""
-        linger = struct.pack("ii", 1, 0)
-        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self.writer.transport.abort()
-
-
-class Server:
-    """Accepts and reads; answers at once while ``answers``."""
-
-    def __init__(self) -> None:
-        self.answers = True
-        self.hangs_up = False
-        self.reads = True
-        self.peers: list[Peer] = []
-        self.endpoint = Endpoint("127.0.0.1", 0)
-        self._server: asyncio.Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-
-    @property
-    def peer(self) -> Peer:
-        """The connection accepted last."""
-        return self.peers[-1]
-
-    @property
-    def requests(self) -> list[RequestHead]:
-        return [request for peer in self.peers for request in peer.requests]
-
-    async def start(self, port: int = 0) -> None:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", port)
-        self.endpoint = Endpoint("127.0.0.1", self._server.sockets[0].getsockname()[1])
-
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = Peer(reader, writer)
-        if self.hangs_up:
-            peer.reset()
-        elif self.reads:
-            task = asyncio.current_task()
-            assert task is not None
-            self._tasks.append(task)
-            self.peers.append(peer)
-            await peer.read(self)
-        else:
-            self.peers.append(peer)
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for peer in self.peers:
-            peer.writer.transport.abort()
-        await asyncio.gather(*self._tasks)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    made = Server()
-    await made.start()
-    yield made
-    await made.stop()
+from .channel_server import Server, ask_until_answered
+from .conftest import MakeChannel
 
 
 class NobodyCares:
@@ -139,32 +48,6 @@ class NobodyCares:
 
     def lost(self, connection: Connection, error: Exception | None) -> None:
         raise AssertionError("its owner closed it")
-
-
-MakeChannel = Callable[..., Channel]
-
-
-@pytest.fixture
-async def channel_to() -> AsyncIterator[MakeChannel]:
-    """Makes channels and closes them; fails the test when the loop had to report something."""
-    made: list[Channel] = []
-    reported: list[dict[str, Any]] = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: reported.append(context))
-
-    def make(server: Server | Endpoint, **settings: Any) -> Channel:
-        endpoint = server if isinstance(server, Endpoint) else server.endpoint
-        settings.setdefault("reconnect_backoff_ms", 5)
-        settings.setdefault("reconnect_backoff_max_ms", 20)
-        made.append(Channel(endpoint, client_id="test", **settings))
-        return made[-1]
-
-    yield make
-    for channel in made:
-        channel.close()
-    await asyncio.sleep(0)
-    gc.collect()
-    assert reported == []
 
 
 def closed_port() -> int:
@@ -181,21 +64,19 @@ def produce(size: int) -> ProduceRequest:
     )
 
 
-ASK = ApiVersionsRequest()
+ASK = MetadataRequest(topics=None)
 
 
-def asking(channel: Channel, count: int) -> list[asyncio.Task[ApiVersionsResponse]]:
+def asking(channel: Channel, count: int) -> list[asyncio.Task[MetadataResponse]]:
     return [asyncio.create_task(channel.request(ASK)) for _ in range(count)]
 
 
-async def ask_until_answered(channel: Channel, **arguments: int) -> ApiVersionsResponse:
-    """Where a limit is short, it may be over before anything was said."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                return await channel.request(ASK, **arguments)
-            except (ConnectionClosed, RequestTimedOutLocally):
-                await asyncio.sleep(0.001)
+async def unanswered(server: Server, channel: Channel, count: int) -> list[asyncio.Task[MetadataResponse]]:
+    """Requests that the server has received and does not answer by itself."""
+    server.answers = False
+    tasks = asking(channel, count)
+    await until(lambda: len(server.requests) == count)
+    return tasks
 
 
 async def outcomes(tasks: list[asyncio.Task[Any]]) -> list[Any]:
@@ -206,13 +87,8 @@ async def outcomes(tasks: list[asyncio.Task[Any]]) -> list[Any]:
 # ---- asking and answering
 
 
-@pytest.fixture
-def channel(channel_to: MakeChannel, server: Server) -> Channel:
-    return channel_to(server)
-
-
 async def test_a_request_is_answered(server: Server, channel: Channel) -> None:
-    assert (await channel.request(ASK)).error_code == 0
+    assert (await channel.request(ASK)).brokers == []
     assert channel.is_connected
     assert (server.requests[0].client_id, server.requests[0].body) == ("test", ASK)
 
@@ -226,9 +102,7 @@ async def test_many_callers_share_one_connection_while_it_is_made(server: Server
 async def test_requests_are_pipelined_and_answers_matched_by_correlation_id(
     server: Server, channel: Channel
 ) -> None:
-    server.answers = False
-    tasks = asking(channel, 20)
-    await until(lambda: len(server.requests) == 20)
+    tasks = await unanswered(server, channel, 20)
     assert channel.in_flight == 20
     for request in reversed(server.requests):
         server.peer.answer(request)
@@ -237,15 +111,13 @@ async def test_requests_are_pipelined_and_answers_matched_by_correlation_id(
 
 
 async def test_an_answer_may_come_byte_by_byte(server: Server, channel: Channel) -> None:
-    server.answers = False
-    [task] = asking(channel, 1)
-    await until(lambda: len(server.requests) == 1)
-    response = ApiVersionsResponse(error_code=3, api_keys=[])
-    for byte in b"".join(codec_msgpack.encode_response(0, response)):
+    [task] = await unanswered(server, channel, 1)
+    response = MetadataResponse(brokers=[], topics=[], controller_id=3)
+    for byte in b"".join(server.peer.encoded(server.requests[0], response)):
         server.peer.writer.write(bytes([byte]))
         await server.peer.writer.drain()
         await asyncio.sleep(0)
-    assert (await task).error_code == 3
+    assert (await task).controller_id == 3
 
 
 async def test_records_are_views_of_a_frame_that_returns_to_the_pool(
@@ -257,10 +129,12 @@ async def test_records_are_views_of_a_frame_that_returns_to_the_pool(
     task = asyncio.create_task(channel.request_frame(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[])))
     await until(lambda: len(server.requests) == 1)
     data = FetchPartitionResponse(partition_index=0, error_code=0, records=b"r" * 300_000)
-    server.peer.send(0, FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[data])]))
+    body = FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[data])])
+    server.peer.send(server.requests[0], body)
     answer = await task
     records = answer.body.responses[0].partitions[0].records
     assert bytes(records) == b"r" * 300_000
+    assert records.obj is answer.frame.view.obj
     answer.frame.release()
     assert pool.free_bytes == 524_288
 
@@ -288,6 +162,7 @@ async def test_a_oneway_request_waits_for_no_answer(server: Server, channel: Cha
     assert (await channel.request(ASK)).throttle_time_ms == 1
 
 
+@pytest.mark.parametrize("server", [Wire.NATIVE], indirect=True)
 async def test_a_oneway_request_to_a_peer_that_does_not_read_ends_at_its_deadline(
     server: Server, channel_to: MakeChannel
 ) -> None:
@@ -305,10 +180,11 @@ async def test_a_oneway_request_to_a_peer_that_does_not_read_ends_at_its_deadlin
 async def test_a_message_that_cannot_be_sent_leaves_no_trace(server: Server, channel_to: MakeChannel) -> None:
     channel = channel_to(server, max_in_flight=1)
     for _ in range(2):
-        with pytest.raises(MessageTooComplex):
-            await channel.request(DeleteTopicsRequest(topic_names=["t" * 9_000_000], timeout_ms=0))
+        topic = DeleteTopicState(name="t" * 9_000_000)
+        with pytest.raises((MessageTooComplex, Unencodable)):
+            await channel.request(DeleteTopicsRequest(topics=[topic], timeout_ms=0))
     assert channel.in_flight == 0
-    assert (await channel.request(ASK)).error_code == 0
+    assert (await channel.request(ASK)).brokers == []
 
 
 # ---- deadlines and cancellation
@@ -317,11 +193,9 @@ async def test_a_message_that_cannot_be_sent_leaves_no_trace(server: Server, cha
 async def test_a_late_answer_fails_its_request_and_closes_the_connection(
     server: Server, channel_to: MakeChannel
 ) -> None:
-    server.answers = False
     reasons: list[str] = []
     channel = channel_to(server, on_close=lambda _, error: reasons.append(str(error)))
-    patient = asking(channel, 1)
-    await until(lambda: len(server.requests) == 1)
+    patient = await unanswered(server, channel, 1)
     with pytest.raises(RequestTimedOutLocally, match="within 30 ms"):
         await channel.request(ASK, timeout_ms=30)
     assert not channel.is_connected
@@ -329,7 +203,7 @@ async def test_a_late_answer_fails_its_request_and_closes_the_connection(
     assert isinstance(error, ConnectionClosed)
     assert reasons == [f"connection to {channel.endpoint}: no answer within 30 ms"]
     server.answers = True
-    assert (await channel.request(ASK)).error_code == 0
+    assert (await channel.request(ASK)).brokers == []
     assert len(server.peers) == 2
 
 
@@ -359,7 +233,7 @@ async def test_an_answered_request_leaves_a_timer_that_hurts_no_later_one(
     server: Server, channel: Channel
 ) -> None:
     loop = asyncio.get_running_loop()
-    answered = await ask_until_answered(channel, timeout_ms=40)
+    answered = await ask_until_answered(channel, ASK, timeout_ms=40)
     server.answers = False
     rung = loop.time() + 0.08
     [task] = asking(channel, 1)
@@ -371,24 +245,20 @@ async def test_an_answered_request_leaves_a_timer_that_hurts_no_later_one(
 
 
 async def test_waiting_for_room_ends_at_the_deadline(server: Server, channel_to: MakeChannel) -> None:
-    server.answers = False
     channel = channel_to(server, max_in_flight=1)
-    [first] = asking(channel, 1)
-    await until(lambda: len(server.requests) == 1)
-    with pytest.raises(RequestTimedOutLocally, match="ApiVersionsRequest was not sent"):
+    [first] = await unanswered(server, channel, 1)
+    with pytest.raises(RequestTimedOutLocally, match="MetadataRequest was not sent"):
         await channel.request(ASK, timeout_ms=20)
     assert channel.is_connected
     server.peer.answer(server.requests[0])
-    assert (await first).error_code == 0
+    assert (await first).brokers == []
 
 
 async def test_a_cancelled_caller_keeps_its_place_until_the_answer_comes(
     server: Server, channel_to: MakeChannel
 ) -> None:
-    server.answers = False
     channel = channel_to(server, max_in_flight=1)
-    [gone] = asking(channel, 1)
-    await until(lambda: len(server.requests) == 1)
+    [gone] = await unanswered(server, channel, 1)
     gone.cancel()
     [next_one] = asking(channel, 1)
     assert isinstance((await outcomes([gone]))[0], asyncio.CancelledError)
@@ -421,18 +291,16 @@ async def test_an_impatient_caller_does_not_end_the_attempt_that_others_wait_for
     tasks[0].cancel()
     first, second = await outcomes(tasks)
     assert isinstance(first, asyncio.CancelledError)
-    assert second.error_code == 0
+    assert second.brokers == []
 
 
 # ---- losing the connection
 
 
 async def test_a_reset_fails_everything_in_flight_at_once(server: Server, channel_to: MakeChannel) -> None:
-    server.answers = False
     reasons: list[Exception] = []
     channel = channel_to(server, on_close=lambda _, error: reasons.append(error))
-    tasks = asking(channel, 10)
-    await until(lambda: len(server.requests) == 10)
+    tasks = await unanswered(server, channel, 10)
     server.peer.reset()
     errors = await outcomes(tasks)
     assert {type(error) for error in errors} == {ConnectionClosed}
@@ -442,9 +310,7 @@ async def test_a_reset_fails_everything_in_flight_at_once(server: Server, channe
 
 
 async def test_an_orderly_close_by_the_peer_says_so(server: Server, channel: Channel) -> None:
-    server.answers = False
-    [task] = asking(channel, 1)
-    await until(lambda: len(server.requests) == 1)
+    [task] = await unanswered(server, channel, 1)
     server.peer.writer.close()
     with pytest.raises(ConnectionClosed, match="closed by the peer"):
         await task
@@ -462,27 +328,28 @@ async def test_callers_that_wait_for_a_slot_reconnect_after_a_loss(
     server.peer.reset()
     lost, answered = await outcomes([first, second])
     assert isinstance(lost, ConnectionClosed)
-    assert answered.error_code == 0
+    assert answered.brokers == []
     assert len(server.peers) == 2
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("server", "answer", "complaint"),
     [
-        (b"\0\0\0\0", "frame length 0"),
-        (b"\xff\xff\xff\xff", "frame length -1"),
-        (b"\7\xff\xff\xff", "frame length 134217727"),
-        (b"\0\0\0\3abc", "too short for a head"),
-        (b"\0\0\0\x08\x93\xce\0\0\0\x08\0\x05", "ApiVersionsResponse: Expected `array`, got `int`"),
-        (b"\0\0\0\x08\x93\xce\0\0\0\x08\x63\x90", "correlation id 99 answers no request"),
+        *((wire, b"\0\0\0\0", "frame length 0") for wire in Wire),
+        *((wire, b"\xff\xff\xff\xff", "frame length -1") for wire in Wire),
+        *((wire, b"\7\xff\xff\xff", "frame length 134217727") for wire in Wire),
+        *((wire, b"\0\0\0\3abc", "too short for a") for wire in Wire),
+        (Wire.NATIVE, b"\0\0\0\x08\x93\xce\0\0\0\x08\0\x05", "Expected `array`, got `int`"),
+        (Wire.NATIVE, b"\0\0\0\x08\x93\xce\0\0\0\x08\x63\x90", "correlation id 99 answers no request"),
+        (Wire.KAFKA, b"\0\0\0\5\0\0\0\0\1", "a frame of 5 bytes ends within its header"),
+        (Wire.KAFKA, b"\0\0\0\5\0\0\0\x63\0", "correlation id 99 answers no request"),
     ],
+    indirect=["server"],
 )
 async def test_a_malformed_answer_closes_the_connection(
     server: Server, answer: bytes, complaint: str, channel: Channel
 ) -> None:
-    server.answers = False
-    tasks = asking(channel, 2)
-    await until(lambda: len(server.requests) == 2)
+    tasks = await unanswered(server, channel, 2)
     server.peer.writer.write(answer)
     for error in await outcomes(tasks):
         assert isinstance(error, ConnectionClosed)
@@ -496,12 +363,12 @@ async def test_an_idle_connection_is_closed_and_made_again_on_demand(
 ) -> None:
     reasons: list[str] = []
     channel = channel_to(server, connections_max_idle_ms=30, on_close=lambda _, e: reasons.append(str(e)))
-    await ask_until_answered(channel)
+    await ask_until_answered(channel, ASK)
     await until(lambda: not channel.is_connected)
     assert "idle" in reasons[0]
     await until(lambda: server.peer.at_end)
     before = len(server.peers)
-    assert (await ask_until_answered(channel)).error_code == 0
+    assert (await ask_until_answered(channel, ASK)).brokers == []
     assert len(server.peers) > before
 
 
@@ -509,14 +376,14 @@ async def test_a_connection_that_owes_an_answer_is_not_idle(server: Server, chan
     server.answers = False
     channel = channel_to(server, connections_max_idle_ms=10)
     loop = asyncio.get_running_loop()
-    task = asyncio.create_task(ask_until_answered(channel))
+    task = asyncio.create_task(ask_until_answered(channel, ASK))
     await until(lambda: channel.in_flight and server.requests)
     connections = len(server.peers)
     past_idle = loop.time() + 0.05
     await until(lambda: loop.time() > past_idle)
     assert len(server.peers) == connections
     server.peer.answer(server.peer.requests[-1])
-    assert (await task).error_code == 0
+    assert (await task).brokers == []
 
 
 # ---- connecting
@@ -561,7 +428,7 @@ async def test_a_channel_connects_when_its_peer_comes_up(channel_to: MakeChannel
                     await channel.connect()
                 except ConnectionClosed:
                     await asyncio.sleep(0.002)
-        assert (await channel.request(ASK)).error_code == 0
+        assert (await channel.request(ASK)).brokers == []
     finally:
         await late.stop()
 
@@ -570,13 +437,13 @@ async def test_a_request_on_a_connection_that_is_just_closing_goes_out_on_a_new_
     server: Server, channel_to: MakeChannel
 ) -> None:
     closed: list[Exception | None] = []
-    channel = channel_to(server.endpoint, on_close=lambda _, error: closed.append(error))
-    await channel.request(ApiVersionsRequest())
+    channel = channel_to(server, on_close=lambda _, error: closed.append(error))
+    await channel.request(ASK)
     # As after the peer's end of stream: the loop tells the channel at its next turn only, and a caller that
     # tried again and again would never let it.
     channel._connection._transport.close()
-    answer = await channel.request(ApiVersionsRequest())
-    assert answer.error_code == 0
+    answer = await channel.request(ASK)
+    assert answer.brokers == []
     assert len(server.peers) == 2
     assert len(closed) == 1
 
@@ -598,7 +465,7 @@ async def test_a_peer_that_answered_is_tried_again_at_once(server: Server, chann
     await channel.request(ASK)
     server.peer.reset()
     await until(lambda: not channel.is_connected)
-    assert (await channel.request(ASK)).error_code == 0
+    assert (await channel.request(ASK)).brokers == []
 
 
 async def test_a_peer_that_does_not_accept_in_time_fails_the_attempt(channel_to: MakeChannel) -> None:
@@ -647,11 +514,9 @@ async def test_a_connection_to_a_peer_is_not_to_itself(server: Server) -> None:
 
 
 async def test_close_fails_what_is_in_flight_and_is_final(server: Server, channel_to: MakeChannel) -> None:
-    server.answers = False
     reasons: list[str] = []
     channel = channel_to(server, on_close=lambda _, error: reasons.append(str(error)))
-    tasks = asking(channel, 3)
-    await until(lambda: len(server.requests) == 3)
+    tasks = await unanswered(server, channel, 3)
     channel.close("the test is over")
     channel.close("again")
     for error in await outcomes(tasks):
@@ -691,7 +556,12 @@ async def test_disconnect_leaves_the_channel_usable(channel: Channel) -> None:
     channel.disconnect("not needed now")
     assert not channel.is_connected
     assert not channel.is_closed
-    assert (await channel.request(ASK)).error_code == 0
+    assert (await channel.request(ASK)).brokers == []
+
+
+def test_a_wire_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="'pigeon' is not a valid Wire"):
+        Channel(Endpoint("127.0.0.1", 1), client_id="c", wire="pigeon")
 
 
 async def test_an_illegal_move_raises_and_changes_nothing(channel_to: MakeChannel) -> None:
