@@ -1,13 +1,15 @@
-"""Random messages as one version of Kafka's protocol can carry them, made from the declarations."""
+"""Messages for the tests of codecs: random ones, made from the declarations, and Produce requests."""
 
 from __future__ import annotations
 
+import struct
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
 from barnabas.protocol.codec_kafka_source import is_carried
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import APIS, INTEGER_BITS, Api, WireField, WireType, wire_fields
 
 TIMES = {"log_append_time_ms", "retention_time_ms", "timestamp"}
@@ -40,13 +42,13 @@ CASES = [
 ]
 
 
-def _values(name: str, wire: WireField, version: int) -> st.SearchStrategy[Any]:
+def _values(name: str, wire: WireField, version: int | None) -> st.SearchStrategy[Any]:
     made: st.SearchStrategy[Any]
     if wire.struct is not None:
         made = messages(wire.struct, version)
-    elif name.endswith("error_code"):
+    elif name.endswith("error_code") and version is not None:
         made = st.sampled_from([int(code) for code in ErrorCode])
-    elif name in TIMES:
+    elif name in TIMES and version is not None:
         made = st.integers(0, LATEST_TIME_MS)
     elif wire.kind in INTEGER_BITS:
         limit = 1 << (INTEGER_BITS[wire.kind] - 1)
@@ -63,24 +65,43 @@ def _values(name: str, wire: WireField, version: int) -> st.SearchStrategy[Any]:
         made = st.lists(made, max_size=3)
         if wire.struct is None:
             made |= st.lists(_values(name, WireField(wire.kind), version), min_size=33, max_size=34)
-    is_nullable = wire.nullable_since is not None and wire.nullable_since <= version
-    return st.none() | made if is_nullable else made
+    if wire.nullable_since is None or (version is not None and version < wire.nullable_since):
+        return made
+    return st.none() | made
 
 
-_made: dict[tuple[type[Any], int], st.SearchStrategy[Any]] = {}
+_made: dict[tuple[type[Any], int | None], st.SearchStrategy[Any]] = {}
 
 
-def messages(cls: type[Any], version: int) -> st.SearchStrategy[Any]:
-    """Instances whose fields are random where the version has them and have their defaults elsewhere."""
+def messages(cls: type[Any], version: int | None = None) -> st.SearchStrategy[Any]:
+    """Instances whose fields are random where the version has them and have their defaults elsewhere.
+
+    Without a version they are for the native codec, which has all fields.
+    """
     found = _made.get((cls, version))
     if found is None:
         parts: dict[str, st.SearchStrategy[Any]] = {}
         for name, wire, maker in wire_fields(cls):
-            if not is_carried(wire, version):
+            if version is not None and not is_carried(wire, version):
                 continue
             parts[name] = _values(name, wire, version)
-            if wire.tag is not None:
+            if wire.tag is not None and version is not None:
                 # Often the default, which is then not sent at all.
                 parts[name] = st.builds(maker) | parts[name]
         found = _made[cls, version] = st.builds(cls, **parts)
     return found
+
+
+def payload(buffers: list[Any]) -> memoryview:
+    """A frame as its receiver sees it, after a check of its length bytes."""
+    whole = b"".join(buffers)
+    assert struct.unpack_from(">I", whole)[0] == len(whole) - 4
+    return memoryview(whole)[4:]
+
+
+def produce(*batches: Any) -> ProduceRequest:
+    """A request with these records, one partition each."""
+    partitions = [PartitionProduceData(index=i, records=batch) for i, batch in enumerate(batches)]
+    return ProduceRequest(
+        acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=partitions)]
+    )

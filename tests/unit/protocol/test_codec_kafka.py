@@ -50,27 +50,12 @@ from barnabas.protocol.messages.metadata import (
 )
 from barnabas.protocol.messages.produce import (
     InitProducerIdRequest,
-    PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
 from barnabas.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.protocol.schema import APIS, MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, ApiKey, WireType, wire_fields
-from tests.support.kafka_messages import CASES, Case, messages
-
-
-def payload(buffers: list[Any]) -> memoryview:
-    """A frame as its receiver sees it, after a check of its length bytes."""
-    whole = b"".join(buffers)
-    assert struct.unpack_from(">I", whole)[0] == len(whole) - 4
-    return memoryview(whole)[4:]
-
-
-def produce(*batches: Any) -> ProduceRequest:
-    partitions = [PartitionProduceData(index=i, records=batch) for i, batch in enumerate(batches)]
-    return ProduceRequest(
-        acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=partitions)]
-    )
+from tests.support.kafka_messages import CASES, Case, messages, payload, produce
 
 
 def request_bytes(body: Any, version: int, client_id: str = "c") -> bytes:
@@ -335,7 +320,8 @@ def test_more_tags_than_anything_may_have_are_refused_although_they_came() -> No
 
 
 def test_tags_count_for_the_bound_of_a_message_with_records() -> None:
-    one = struct.pack(">i", 0) + b"\x02r" + b"\x80\x80\x04" + bytes(2 * (1 << 16))
+    tag = b"\x00\x3e" + bytes(62)
+    one = struct.pack(">i", 0) + b"\x02r" + b"\x80\x20" + tag * (1 << 12)
     count = MAX_HEAD_BYTES // len(one) + 2
     start = request_bytes(produce(b"r"), 9)
     tail = struct.pack(">i", 0) + b"\x02r" + b"\x00\x00\x00"

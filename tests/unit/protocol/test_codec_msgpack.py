@@ -27,59 +27,16 @@ from barnabas.protocol.messages.fetch import (
     FetchTopicResponse,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.messages.topics import DeleteTopicsRequest
 from barnabas.protocol.schema import (
     APIS,
-    INTEGER_BITS,
     MAX_ARRAY_LENGTH,
     MAX_HEAD_BYTES,
-    WireField,
-    WireType,
-    wire_fields,
 )
+from tests.support.kafka_messages import messages, payload, produce
 
 REQUESTS = [api.request for api in APIS.values()]
 RESPONSES = [api.response for api in APIS.values()]
-
-
-# ---- instances of every declared class, made from the declarations
-
-
-def values(wire: WireField) -> st.SearchStrategy[Any]:
-    made: st.SearchStrategy[Any]
-    if wire.struct is not None:
-        made = instances(wire.struct)
-    elif wire.kind in INTEGER_BITS:
-        limit = 1 << (INTEGER_BITS[wire.kind] - 1)
-        made = st.integers(-limit, limit - 1)
-    else:
-        made = {
-            WireType.BOOLEAN: st.booleans(),
-            WireType.STRING: st.text(max_size=12),
-            WireType.BYTES: st.binary(max_size=60),
-            WireType.UUID: st.uuids(),
-            WireType.RECORDS: st.binary(max_size=60),
-        }[wire.kind]
-    if wire.is_array:
-        made = st.lists(made, max_size=3)
-    return st.none() | made if wire.nullable_since is not None else made
-
-
-_made: dict[type[Any], st.SearchStrategy[Any]] = {}
-
-
-def instances(cls: type[Any]) -> st.SearchStrategy[Any]:
-    if cls not in _made:
-        _made[cls] = st.builds(cls, **{name: values(wire) for name, wire, _ in wire_fields(cls)})
-    return _made[cls]
-
-
-def payload(buffers: list[Any]) -> memoryview:
-    """A frame as its receiver sees it, after a check of its length bytes."""
-    whole = b"".join(buffers)
-    assert struct.unpack_from(">I", whole)[0] == len(whole) - 4
-    return memoryview(whole)[4:]
 
 
 def request_bytes(head: list[Any], behind: bytes = b"") -> memoryview:
@@ -113,7 +70,7 @@ def refusal_of_response(cls: type[Any], body: Any) -> str:
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_every_request_comes_back_as_it_was(cls: type[Any], data: st.DataObject) -> None:
-    body = data.draw(instances(cls))
+    body = data.draw(messages(cls))
     client_id, correlation_id = data.draw(st.text(max_size=8)), data.draw(st.integers(0, 2**31 - 1))
     head = decode_request(payload(encode_request(correlation_id, client_id, body)))
     assert (head.api_key, head.correlation_id, head.client_id) == (cls.api_key, correlation_id, client_id)
@@ -125,17 +82,10 @@ def test_every_request_comes_back_as_it_was(cls: type[Any], data: st.DataObject)
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_every_response_comes_back_as_it_was(cls: type[Any], data: st.DataObject) -> None:
-    body = data.draw(instances(cls))
+    body = data.draw(messages(cls))
     opened = open_response(payload(encode_response(17, body)))
     assert opened.correlation_id == 17
     assert opened.body(cls) == body
-
-
-def produce(*batches: Any) -> ProduceRequest:
-    partitions = [PartitionProduceData(index=i, records=batch) for i, batch in enumerate(batches)]
-    return ProduceRequest(
-        acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=partitions)]
-    )
 
 
 def batches_of(request: Any) -> list[Any]:

@@ -8,20 +8,23 @@ file with each release, and never remove one.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from barnabas.protocol.codec_msgpack import decode_request
 from barnabas.protocol.ids import NO_TOPIC_ID
-from barnabas.protocol.schema import APIS, ApiKey, WireField, wire_fields
+from barnabas.protocol.schema import ApiKey, WireField, wire_fields
 
 from .test_codec_msgpack import request_bytes
+from .test_schema import ALL_CLASSES
 
 _RELEASED: Final = dict(
     line.split(" ", 1) if " " in line else (line, "")
     for line in (Path(__file__).parent / "native_fields.txt").read_text().splitlines()
 )
+
+_MESSAGES: Final = {cls.__name__: cls for cls in ALL_CLASSES}
 
 
 def _kind(wire: WireField) -> str:
@@ -29,20 +32,9 @@ def _kind(wire: WireField) -> str:
     return f"[{kind}]" if wire.is_array else kind
 
 
-def _all_messages() -> dict[str, type[Any]]:
-    found: dict[str, type[Any]] = {}
-    to_visit = [cls for api in APIS.values() for cls in (api.request, api.response)]
-    while to_visit:
-        cls = to_visit.pop()
-        if cls.__name__ not in found:
-            found[cls.__name__] = cls
-            to_visit += [wire.struct for _, wire, _ in wire_fields(cls) if wire.struct is not None]
-    return found
-
-
 @pytest.mark.parametrize("name", sorted(_RELEASED))
 def test_a_message_begins_with_the_fields_that_were_released(name: str) -> None:
-    fields = wire_fields(_all_messages()[name])
+    fields = wire_fields(_MESSAGES[name])
     released = _RELEASED[name].split()
     assert [f"{field}:{_kind(wire)}" for field, wire, _ in fields[: len(released)]] == released
     assert [field for field, _, default in fields[len(released) :] if default is None] == []
