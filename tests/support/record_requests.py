@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -9,7 +10,7 @@ from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from barnabas.protocol.schema import wire_fields
 from tests.support.building import THREE, TOPIC_ID, TP, TWO
 from tests.support.defaults import log_config
-from tests.support.serving import INTERNAL, Connection, Serving
+from tests.support.serving import INTERNAL, Connection, Serving, batch
 
 LAST_PRODUCE, LAST_FETCH = 9, 13
 PRODUCE_VERSIONS = [None, *range(3, LAST_PRODUCE + 1)]
@@ -22,6 +23,13 @@ def produce_request(*batches: bytes | None, acks: int = 1, topic: str = TP.topic
     return ProduceRequest(
         acks=acks, timeout_ms=1_000, topic_data=[TopicProduceData(name=topic, partition_data=data)]
     )
+
+
+def produce_at(serving: Serving, index: int, *values: bytes) -> None:
+    """Append a batch of these values to one partition."""
+    data = [PartitionProduceData(index=index, records=batch(*values))]
+    topics = [TopicProduceData(name=TP.topic, partition_data=data)]
+    serving.call(ProduceRequest(acks=1, timeout_ms=0, topic_data=topics))
 
 
 def produce(
@@ -51,6 +59,16 @@ def fetch_request(offset: int | None, *, version: int | None = None, **fields: A
             **{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20, **of_partition}
         )
         topics.append(FetchTopic(**of_topic, partitions=[partition]))
+    return FetchRequest(**{"max_wait_ms": 0, "min_bytes": 1, "topics": topics, **fields})
+
+
+def fetch_of(offsets: Mapping[int, int], **fields: Any) -> FetchRequest:
+    """Of some partitions, each from its offset. Fields of the request."""
+    partitions = [
+        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for index, offset in offsets.items()
+    ]
+    topics = [FetchTopic(topic=TP.topic, partitions=partitions)]
     return FetchRequest(**{"max_wait_ms": 0, "min_bytes": 1, "topics": topics, **fields})
 
 

@@ -1,7 +1,7 @@
-"""A client that keeps a fetch session knows what one that asks for everything each time would know.
+"""A client with a fetch session knows as much as a client that fetches everything each time.
 
-The client is a dumb model of its own view; the broker is the real one, over real logs. Whatever happens
-between two fetches, an incremental answer must leave no partition behind of which there are news.
+The client is a simple model of its own view; the broker is the real one, over real logs. An incremental
+answer must contain every partition that has changed, whatever happens between two fetches.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from barnabas.protocol import schema
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.messages.fetch import ForgottenTopic
 from barnabas.protocol.record_batch import iter_batches
-from tests.support.building import TP, TWO, state
-from tests.support.serving import INTERNAL, Serving, batch
+from tests.support.building import TP, state
+from tests.support.record_requests import fetch_of, follow, produce_at
+from tests.support.serving import Serving
 
 PARTITIONS = range(3)
 REPLICATED = 0
-"""The one whose high watermark waits for a follower."""
+"""The partition whose high watermark waits for a follower."""
 indexes = st.sampled_from(PARTITIONS)
 
 
 @dataclass
 class Known:
-    """What the client knows of a partition that it has in its session."""
+    """The client's view of a partition in its session."""
 
     fetch_offset: int = 0
     high_watermark: int = -1
@@ -61,42 +61,25 @@ class SessionMachine(RuleBasedStateMachine):
 
     def _give_role(self, index: int) -> None:
         replicas = (1, 2) if index == REPLICATED else (1, 3)
-        told = state(
+        role = state(
             leader=1 if self.leads[index] else replicas[1],
             epoch=self.epoch,
             isr=replicas if index == REPLICATED else (1,),
             replicas=replicas,
         )
-        assert self.serving.managed.tell(schema.replace(told, partition_index=index)) == []
+        assert self.serving.managed.tell(schema.replace(role, partition_index=index)) == []
 
     # What happens to the partitions
 
     @rule(index=indexes, count=st.integers(1, 3))
     def produce(self, index: int, count: int) -> None:
-        data = [PartitionProduceData(index=index, records=batch(*[b"x" * 100] * count))]
-        self.serving.call(
-            ProduceRequest(
-                acks=1, timeout_ms=0, topic_data=[TopicProduceData(name=TP.topic, partition_data=data)]
-            )
-        )
+        produce_at(self.serving, index, *[b"x" * 100] * count)
 
     @rule()
     def the_follower_has_everything(self) -> None:
         name = TopicPartition(TP.topic, REPLICATED)
-        asked = FetchPartition(
-            partition=REPLICATED,
-            fetch_offset=self.serving.managed.manager.partition(name).log_end_offset,
-            partition_max_bytes=0,
-        )
-        self.serving.send(
-            FetchRequest(
-                replica_id=TWO,
-                replica_epoch=5,
-                max_wait_ms=0,
-                min_bytes=0,
-                topics=[FetchTopic(topic=TP.topic, partitions=[asked])],
-            ),
-            INTERNAL,
+        follow(
+            self.serving, self.serving.managed.manager.partition(name).log_end_offset, partition=REPLICATED
         )
 
     @rule(index=indexes)
@@ -122,7 +105,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.session_epoch = 0
 
     @rule(max_bytes=st.sampled_from([1, 300, 1 << 20]))
-    def fetch_what_little_fits(self, max_bytes: int) -> None:
+    def fetch_with_a_limit(self, max_bytes: int) -> None:
         self.fetch(max_bytes)
 
     @rule(is_lost=st.booleans())
@@ -133,31 +116,20 @@ class SessionMachine(RuleBasedStateMachine):
         if not self.wanted:
             return
         is_full = self.session_epoch == 0
-        # A client names what is new or differs from what it named last.
+        # A client names a partition that is new or has another offset than in its last request.
         named = {
-            index: wish
+            index: wish.fetch_offset
             for index, wish in self.wanted.items()
             if is_full or index not in self.known or self.known[index].fetch_offset != wish.fetch_offset
         }
         forgotten = [] if is_full else [index for index in self.known if index not in self.wanted]
         connection = self.serving.send(
-            FetchRequest(
+            fetch_of(
+                named,
                 max_wait_ms=100 if waits else 0,
-                min_bytes=1,
                 max_bytes=max_bytes,
                 session_id=self.session_id,
                 session_epoch=self.session_epoch,
-                topics=[
-                    FetchTopic(
-                        topic=TP.topic,
-                        partitions=[
-                            FetchPartition(
-                                partition=index, fetch_offset=wish.fetch_offset, partition_max_bytes=1 << 20
-                            )
-                            for index, wish in named.items()
-                        ],
-                    )
-                ],
                 forgotten_topics_data=[ForgottenTopic(topic=TP.topic, partitions=forgotten)],
             )
         )
@@ -166,7 +138,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.serving.managed.pass_time(100)
         answer = connection.response
         if is_lost:
-            # The client cannot know what came of it, so the session is of no use to it any more.
+            # The client cannot know whether the broker handled it, so it gives the session up.
             self.session_epoch = 0
             return
         assert answer.error_code == ErrorCode.NONE
@@ -187,9 +159,9 @@ class SessionMachine(RuleBasedStateMachine):
             known.high_watermark, known.log_start_offset = data.high_watermark, data.log_start_offset
             for _, header in iter_batches(data.records):
                 self.wanted[index].fetch_offset = header.next_offset
-        self._nothing_is_withheld(given, max_bytes)
+        self._check_view(given, max_bytes)
 
-    def _nothing_is_withheld(self, given: dict[int, Any], max_bytes: int) -> None:
+    def _check_view(self, given: dict[int, Any], max_bytes: int) -> None:
         """After an answer the client knows the state of the broker."""
         has_more = False
         # The broker's own limit is 2,048 bytes, and no batch here has 500.
@@ -212,7 +184,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert got == has_more
 
     @invariant()
-    def a_session_that_is_closed_is_listened_for_no_more(self) -> None:
+    def a_closed_session_has_no_listeners(self) -> None:
         sessions = self.serving.managed.manager.consumer_sessions
         if not len(sessions):
             assert not len(sessions.listeners)

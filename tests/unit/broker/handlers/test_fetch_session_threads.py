@@ -1,6 +1,6 @@
-"""No news is lost between the threads that write and those that fetch by sessions.
+"""Threads that fetch with sessions miss no change that other threads write.
 
-Nothing expires here: a fetch that waits is answered by an event or never, so a lost one fails the test.
+Nothing expires here: only an event answers a waiting fetch, so a lost event fails the test.
 """
 
 from __future__ import annotations
@@ -10,25 +10,15 @@ import threading
 from collections import Counter
 from typing import Any
 
-from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import replace
-from tests.support.building import TP, TWO, state
-from tests.support.serving import Serving, batch
+from tests.support.building import TWO, state
+from tests.support.record_requests import fetch_of, produce_at
+from tests.support.serving import Serving
+from tests.support.waiting import DEADLINE_S, wait_for
 
 PARTITIONS = range(5)
 BATCHES = 200
-DEADLINE_S = 60.0
-
-
-def produce(serving: Serving, index: int) -> None:
-    data = [PartitionProduceData(index=index, records=batch(b"x" * 100))]
-    serving.call(
-        ProduceRequest(
-            acks=1, timeout_ms=0, topic_data=[TopicProduceData(name=TP.topic, partition_data=data)]
-        )
-    )
 
 
 def chosen(seed: int) -> list[int]:
@@ -38,17 +28,7 @@ def chosen(seed: int) -> list[int]:
 
 def write(serving: Serving, seed: int) -> None:
     for index in chosen(seed):
-        produce(serving, index)
-
-
-def answered(serving: Serving, body: FetchRequest) -> Any:
-    connection = serving.send(body)
-    pause = threading.Event()
-    for _ in range(int(DEADLINE_S * 1000)):
-        if connection.is_answered:
-            return connection.response
-        pause.wait(0.001)
-    raise AssertionError("the fetch was never answered")
+        produce_at(serving, index, b"x" * 100)
 
 
 def read(serving: Serving, seed: int, ends: list[int]) -> None:
@@ -58,21 +38,17 @@ def read(serving: Serving, seed: int, ends: list[int]) -> None:
     session_id = epoch = 0
     named = set(PARTITIONS)
     while offsets != ends:
-        asked = [
-            FetchPartition(partition=index, fetch_offset=offsets[index], partition_max_bytes=1 << 20)
-            for index in named
-        ]
-        answer = answered(
-            serving,
-            FetchRequest(
+        connection = serving.send(
+            fetch_of(
+                {index: offsets[index] for index in named},
                 max_wait_ms=1_000_000,
-                min_bytes=1,
                 max_bytes=choice.choice([1, 500, 1 << 20]),
                 session_id=session_id,
                 session_epoch=epoch,
-                topics=[FetchTopic(topic=TP.topic, partitions=asked)],
-            ),
+            )
         )
+        wait_for(lambda: connection.is_answered, "an answer")  # noqa: B023 - called before it changes
+        answer = connection.response
         assert answer.error_code == 0
         session_id, epoch, named = answer.session_id, epoch + 1, set()
         for topic in answer.responses:

@@ -259,13 +259,6 @@ def test_a_topic_may_have_a_compression_of_its_own(leading: Serving, target: Com
     assert [record.value for record in decode_records(kept)] == [b"v" * 500]
 
 
-def test_a_batch_that_recompression_makes_too_large_is_refused(leading: Serving) -> None:
-    set_topic(leading, compression_type=Compression.NONE, max_message_bytes=1_000)
-    sent = packed(Compression.GZIP, value_bytes=5_000)
-    assert len(sent) < 1_000
-    assert produced(produce(leading, sent)).error_code == ErrorCode.MESSAGE_TOO_LARGE
-
-
 @pytest.mark.parametrize(
     ("settings", "code"),
     [

@@ -119,17 +119,6 @@ def holding() -> Holding:
     return Holding()
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 5, 1 << 20])
-def test_frames_are_found_in_any_chunks(serve: Serve, chunk: int) -> None:
-    client = serve().client()
-    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    payloads = [b"x", b"hello", bytes(range(256)) * 3]
-    wire = b"".join(map(frame, payloads))
-    for start in range(0, len(wire), chunk):
-        client.socket.sendall(wire[start : start + chunk])
-    assert [client.receive() for _ in payloads] == payloads
-
-
 def test_large_frames_between_small_ones_arrive_whole(serve: Serve) -> None:
     client = serve().client()
     payloads = [b"a", b"b" * 5_000_000, b"c", b"d" * 40_000, b"e"]
@@ -338,39 +327,6 @@ def test_a_refused_request_is_freed_with_its_connection(serve: Serve) -> None:
         wait_for(lambda: len(refused) == 1 and refused[0]() is None, "the request to be gone")
     finally:
         gc.enable()
-
-
-def test_a_connection_is_closed_in_its_turn_and_nothing_runs_after_that(
-    serve: Serve, caplog: pytest.LogCaptureFixture, holding: Holding
-) -> None:
-    caplog.set_level(logging.INFO)
-    ran: list[bytes] = []
-
-    def process(request: Request) -> None:
-        payload = bytes(request.frame.view)
-        ran.append(payload)
-        if payload == b"wait":
-            holding(request)
-        elif payload == b"!":
-            request.close_connection("spoke out of turn")
-        else:
-            echo(request)
-
-    served = serve(process)
-    client = served.client()
-    client.send(b"1", b"wait", b"2", b"!", b"never")
-    (waiting,) = holding.held(1)
-    assert client.receive() == b"1"
-    neighbour = served.client()
-    neighbour.send(b"n")
-    assert neighbour.receive() == b"n"
-    waiting.respond((frame(b"late"),))
-    assert [client.receive(), client.receive()] == [b"late", b"2"]
-    assert client.is_closed_by_server()
-    wait_for(lambda: served.server.quota.total == 1, "the closed one to be gone")
-    assert "closed: spoke out of turn" in caplog.text
-    emptied(served)
-    assert b"never" not in ran
 
 
 def test_a_closing_connection_whose_peer_does_not_read_is_aborted(serve: Serve) -> None:
