@@ -25,15 +25,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group_effects import (
     Client,
     Commit,
     Effects,
-    GroupLimits,
     JoinOptions,
     Moment,
     Outbox,
@@ -41,8 +41,8 @@ from barnabas.broker.coordinators.group_effects import (
     generation_error,
 )
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, Record
-from barnabas.broker.coordinators.members import Member, MemberProtocol, Members
-from barnabas.broker.coordinators.offsets import GroupOffsets, LoadedOffset
+from barnabas.broker.coordinators.members import Member, Members
+from barnabas.broker.coordinators.offsets import CommittedOffset, GroupOffsets
 from barnabas.broker.coordinators.rebalance import GroupState, Rebalance, join_refused
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
@@ -53,6 +53,7 @@ from barnabas.protocol.messages.groups import (
     DescribedGroupMember,
     HeartbeatRequest,
     JoinGroupRequest,
+    JoinGroupRequestProtocol,
     LeaveGroupResponse,
     ListedGroup,
     MemberIdentity,
@@ -96,26 +97,26 @@ class Group:
     def __init__(
         self,
         group_id: str,
-        limits: GroupLimits,
+        config: BrokerConfig,
         now: Moment,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self.group_id = group_id
-        self._limits = limits
+        self._config = config
         self._new_id = new_id
         self._outbox = Outbox(group_id)
         self._members = Members()
-        self._rebalance = Rebalance(group_id, limits, self._members, self._outbox, now)
-        self.offsets = GroupOffsets(group_id, limits.max_offset_metadata_bytes, self._outbox)
+        self._rebalance = Rebalance(group_id, config, self._members, self._outbox, now)
+        self.offsets = GroupOffsets(group_id, config.offset_metadata_max_bytes, self._outbox)
 
     @classmethod
     def load(
         cls,
         group_id: str,
         stored: GroupMetadataValue | None,
-        offsets: Iterable[LoadedOffset],
+        offsets: Mapping[TopicPartition, CommittedOffset],
         coordinator_epoch: int,
-        limits: GroupLimits,
+        config: BrokerConfig,
         now: Moment,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> tuple[Group, Effects]:
@@ -123,9 +124,9 @@ class Group:
 
         ``coordinator_epoch`` is the leader epoch of the partition of the offsets topic.
         """
-        group = cls(group_id, limits, now, new_id)
-        for offset in offsets:
-            group.offsets.load(*offset)
+        group = cls(group_id, config, now, new_id)
+        for partition, committed in offsets.items():
+            group.offsets.load(partition, committed)
         if stored is not None:
             group._rebalance.load(stored, coordinator_epoch, now)
         return group, group._outbox.take()
@@ -197,7 +198,7 @@ class Group:
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             client=client,
-            protocols=tuple(MemberProtocol(each.name, each.metadata) for each in request.protocols),
+            protocols=request.protocols,
             session_timeout_ms=request.session_timeout_ms,
             rebalance_timeout_ms=request.rebalance_timeout_ms
             if request.rebalance_timeout_ms > 0
@@ -229,10 +230,9 @@ class Group:
         return f"{name[:_NAME_CHARS_IN_ID]}-{self._new_id()}"
 
     def _join_error(self, candidate: Member, protocol_type: str) -> ErrorCode:
-        limits = self._limits
-        if not (
-            limits.min_session_timeout_ms <= candidate.session_timeout_ms <= limits.max_session_timeout_ms
-        ):
+        least_ms = self._config.group_min_session_timeout_ms
+        most_ms = self._config.group_max_session_timeout_ms
+        if not least_ms <= candidate.session_timeout_ms <= most_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if self.is_dead:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -245,7 +245,7 @@ class Group:
     def _has_room_for(self, member_id: str) -> bool:
         """While a rebalance is prepared only members that have joined count, so that a group that is too
         large shrinks to the first ones."""
-        state, max_size = self.state, self._limits.max_size
+        state, max_size = self.state, self._config.group_max_size
         if state is GroupState.EMPTY:
             return True
         member = self._members.find(member_id)
@@ -261,7 +261,7 @@ class Group:
         else:
             self._members.remove(member_id)
 
-    def _supports(self, protocol_type: str, protocols: tuple[MemberProtocol, ...]) -> bool:
+    def _supports(self, protocol_type: str, protocols: list[JoinGroupRequestProtocol]) -> bool:
         if self.state is GroupState.EMPTY:
             return protocol_type != "" and len(protocols) > 0
         return self._rebalance.protocol_type == protocol_type and self._members.support_one_of(protocols)

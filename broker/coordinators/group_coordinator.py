@@ -17,7 +17,7 @@ from typing import Final
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecord
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import Effects, GroupLimits, Moment
+from barnabas.broker.coordinators.group_effects import Effects, Moment
 from barnabas.broker.coordinators.group_records import Record, to_bytes
 from barnabas.broker.coordinators.group_shard import GroupShard, groups_of
 from barnabas.broker.coordinators.internal_topic import InternalTopic, new_offsets_topic
@@ -30,16 +30,6 @@ from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import LeaderEpoch, TopicId
 
 _MINUTE_MS: Final = 60_000
-
-
-def group_limits_of(config: BrokerConfig) -> GroupLimits:
-    return GroupLimits(
-        min_session_timeout_ms=config.group_min_session_timeout_ms,
-        max_session_timeout_ms=config.group_max_session_timeout_ms,
-        max_size=config.group_max_size,
-        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        max_offset_metadata_bytes=config.offset_metadata_max_bytes,
-    )
 
 
 class GroupCoordinator:
@@ -62,7 +52,6 @@ class GroupCoordinator:
         self._metadata = metadata
         self._reaper = reaper
         self._now = now
-        self._limits = group_limits_of(config)
         self._retention_ms = config.offsets_retention_minutes * _MINUTE_MS
         offsets_topic = new_offsets_topic(config)
         self.shards = LedShards[GroupShard](
@@ -147,7 +136,7 @@ class GroupCoordinator:
             topic_id,
             since,
             log,
-            limits=self._limits,
+            config=self._config,
             reaper=self._reaper,
             now=self._now,
             is_fenced=lambda: self._replicas.doubt(partition.partition) is not None,

@@ -42,17 +42,6 @@ Settled = Callable[[ErrorCode, int, Moment], None]
 """Takes the outcome of an append: NONE and the offset of its first record, or the error of the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLimits:
-    """The broker's settings for groups."""
-
-    min_session_timeout_ms: int
-    max_session_timeout_ms: int
-    max_size: int
-    initial_rebalance_delay_ms: int
-    max_offset_metadata_bytes: int
-
-
 class Client(NamedTuple):
     """The client of a member, for people to read."""
 

@@ -23,9 +23,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecord, Removed
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import Append, Effects, GroupLimits, Moment
+from barnabas.broker.coordinators.group_effects import Append, Effects, Moment
 from barnabas.broker.coordinators.group_records import (
     GroupMetadataValue,
     GroupRecord,
@@ -36,7 +37,7 @@ from barnabas.broker.coordinators.group_records import (
     read_offset_value,
 )
 from barnabas.broker.coordinators.led_shards import ShardState
-from barnabas.broker.coordinators.offsets import LoadedOffset, is_of_earlier_topic
+from barnabas.broker.coordinators.offsets import CommittedOffset, is_of_earlier_topic
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.broker.purgatory import DelayedOperation, Reaper
 from barnabas.protocol.errors import ErrorCode, MalformedFrame, api_error
@@ -61,7 +62,7 @@ class LoadedGroup:
     """The records of one group; ``stored`` is None if the log only has offsets."""
 
     stored: GroupMetadataValue | None = None
-    offsets: list[LoadedOffset] = field(default_factory=list)
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
 
 
 def groups_of(
@@ -79,13 +80,13 @@ def groups_of(
         try:
             if is_offset_key(key):
                 group_id, name = read_offset_key(key)
-                committed = LoadedOffset(name, read_offset_value(value), offset)
+                committed = CommittedOffset(read_offset_value(value), offset)
                 if is_of_earlier_topic(name, committed.value, topic_ids):
                     continue
                 group = groups.get(group_id)
                 if group is None:
                     group = groups[group_id] = LoadedGroup()
-                group.offsets.append(committed)
+                group.offsets[name] = committed
             else:
                 record = from_bytes(key, value)
                 if isinstance(record, GroupRecord):
@@ -144,7 +145,7 @@ class GroupShard:
         since: LeaderEpoch,
         log: CoordinatorLog[Record],
         *,
-        limits: GroupLimits,
+        config: BrokerConfig,
         reaper: Reaper,
         now: Callable[[], Moment],
         is_fenced: Callable[[], bool],
@@ -154,27 +155,23 @@ class GroupShard:
         self.topic_id = topic_id
         self.since = since
         self._log = log
-        self._limits = limits
+        self._config = config
         self._reaper = reaper
         self._now = now
         self._is_fenced = is_fenced
         # Comes after a group's lock in the order of locks.
         self._lock = threading.Lock()
         self._groups: dict[str, HostedGroup] = {}
-        self._state = ShardState.LOADING
+        self.state = ShardState.LOADING
 
     # ---- from loading to the end, as `led_shards.Shard` describes it
 
-    @property
-    def state(self) -> ShardState:
-        return self._state
-
     def check_serving(self) -> None:
-        if self._state is ShardState.LOADING:
+        if self.state is ShardState.LOADING:
             raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.partition} is being loaded")
-        if self._state is ShardState.FAILED:
+        if self.state is ShardState.FAILED:
             raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.partition} could not be loaded")
-        if self._state is ShardState.CLOSED:
+        if self.state is ShardState.CLOSED:
             raise api_error(ErrorCode.NOT_COORDINATOR, f"{self.partition} is led by another broker now")
 
     def load(self, records: Mapping[str, LoadedGroup]) -> bool:
@@ -182,25 +179,25 @@ class GroupShard:
         now = self._now()
         loaded: list[tuple[HostedGroup, Effects]] = []
         for group_id, of in records.items():
-            group, effects = Group.load(group_id, of.stored, of.offsets, self.since, self._limits, now)
+            group, effects = Group.load(group_id, of.stored, of.offsets, self.since, self._config, now)
             loaded.append((HostedGroup(group), effects))
         with self._lock:
-            if self._state is not ShardState.LOADING:
+            if self.state is not ShardState.LOADING:
                 return False
             self._groups = {hosted.group.group_id: hosted for hosted, _ in loaded}
-            self._state = ShardState.SERVING
+            self.state = ShardState.SERVING
         for hosted, effects in loaded:
             self._apply(hosted, partial(_begin_serving, effects))
         return True
 
     def fail(self) -> None:
         with self._lock:
-            if self._state is ShardState.LOADING:
-                self._state = ShardState.FAILED
+            if self.state is ShardState.LOADING:
+                self.state = ShardState.FAILED
 
     def fence(self) -> None:
         with self._lock:
-            self._state = ShardState.CLOSED
+            self.state = ShardState.CLOSED
 
     def close(self) -> None:
         self.fence()
@@ -260,7 +257,7 @@ class GroupShard:
                         ErrorCode.COORDINATOR_NOT_AVAILABLE,
                         f"{self.partition} has {MAX_GROUPS} groups already",
                     )
-                hosted = HostedGroup(Group(group_id, self._limits, self._now()))
+                hosted = HostedGroup(Group(group_id, self._config, self._now()))
                 self._groups[group_id] = hosted
             return hosted
 
@@ -312,7 +309,7 @@ class GroupShard:
         self._carry_out(effects, refused)
 
     def _removed(self, error: ErrorCode) -> None:
-        if error != ErrorCode.NONE and self._state is ShardState.SERVING:
+        if error != ErrorCode.NONE and self.state is ShardState.SERVING:
             logger.warning("%s: tombstones were not written: %s", self.partition, error.name)
 
     def _carry_out(self, effects: Effects, refused: list[Callable[[], None]]) -> None:

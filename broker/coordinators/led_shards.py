@@ -232,14 +232,6 @@ class LedShards(Generic[S]):
             return lambda: self._load(shard)
         return self._other_work.popleft() if self._other_work else None
 
-    def run_once(self) -> bool:
-        """Do one piece of the thread's work, for tests without the thread; False without any work."""
-        with self._condition:
-            work = self._ready()
-        if work is not None:
-            work()
-        return work is not None
-
     def _load(self, shard: S) -> None:
         started_ms = self._now_ms()
         try:

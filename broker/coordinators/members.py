@@ -11,22 +11,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.broker.coordinators.group_effects import Client, Token
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.messages.groups import JoinGroupResponseMember
+from barnabas.protocol.messages.groups import JoinGroupRequestProtocol, JoinGroupResponseMember
 
 MAX_PENDING_MEMBERS: Final = 10_000
 """The most member ids that are assigned and not used; one more drops the oldest."""
-
-
-class MemberProtocol(NamedTuple):
-    """An assignment strategy that a member supports, with the member's metadata for it."""
-
-    name: str
-    metadata: bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -36,8 +29,8 @@ class Member:
     member_id: str
     instance_id: str | None
     client: Client
-    protocols: tuple[MemberProtocol, ...]
-    """In the order of its preference; never empty."""
+    protocols: list[JoinGroupRequestProtocol]
+    """Assignment strategies with the metadata for them, in the order of preference; never empty."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
     assignment: bytes = b""
@@ -69,8 +62,13 @@ class Members:
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, str] = {}
         self._supporters: Counter[str] = Counter()
-        self._awaiting_join = 0
-        self._next_deadline_ms = math.inf
+        self.awaiting_join = 0
+        """How many have a waiting JoinGroup."""
+        self.next_deadline_ms = math.inf
+        """No later than the first deadline, and exact after `find_deadline`.
+
+        It may be early after a session is extended, so that a heartbeat need not look at all members.
+        """
         self.leader_id: str | None = None
         self.pending: dict[str, float] = {}
         """Member ids that are assigned and not used yet, with their expiry."""
@@ -106,36 +104,23 @@ class Members:
         return ErrorCode.NONE if member_id in self._by_id else ErrorCode.UNKNOWN_MEMBER_ID
 
     @property
-    def awaiting_join(self) -> int:
-        """How many have a waiting JoinGroup."""
-        return self._awaiting_join
-
-    @property
     def have_all_joined(self) -> bool:
-        return self._awaiting_join == len(self._by_id) and not self.pending
+        return self.awaiting_join == len(self._by_id) and not self.pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest that a member asks for."""
         return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)
 
-    @property
-    def next_deadline_ms(self) -> float:
-        """No later than the first deadline, and exact after `find_deadline`.
-
-        It may be early after a session is extended, so that a heartbeat need not look at all members.
-        """
-        return self._next_deadline_ms
-
     def find_deadline(self) -> None:
         """Make `next_deadline_ms` exact."""
         first = min((member.deadline_ms for member in self._by_id.values()), default=math.inf)
-        self._next_deadline_ms = min(first, min(self.pending.values(), default=math.inf))
+        self.next_deadline_ms = min(first, min(self.pending.values(), default=math.inf))
 
     def extend_session(self, member: Member, expires_at_ms: float) -> None:
         """Restart a member's session; required whenever the member has no waiting request left."""
         member.expires_at_ms = expires_at_ms
-        self._next_deadline_ms = min(self._next_deadline_ms, expires_at_ms)
+        self.next_deadline_ms = min(self.next_deadline_ms, expires_at_ms)
 
     def add(self, member: Member) -> None:
         """Add a member; the first one becomes the leader."""
@@ -145,7 +130,7 @@ class Members:
             self._static[member.instance_id] = member.member_id
         self._by_id[member.member_id] = member
         self._supporters.update({protocol.name for protocol in member.protocols})
-        self._awaiting_join += member.join_token is not None
+        self.awaiting_join += member.join_token is not None
         self.pending.pop(member.member_id, None)
         if self.leader_id is None:
             self.leader_id = member.member_id
@@ -158,7 +143,7 @@ class Members:
             return
         self._supporters.subtract({protocol.name for protocol in member.protocols})
         self._supporters += Counter()
-        self._awaiting_join -= member.join_token is not None
+        self.awaiting_join -= member.join_token is not None
         if member.instance_id is not None:
             del self._static[member.instance_id]
         if self.leader_id == member_id:
@@ -190,7 +175,7 @@ class Members:
     def set_join_token(self, member: Member, token: Token) -> Token:
         """Set the token of the waiting JoinGroup, None for no request; returns the former one."""
         former, member.join_token = member.join_token, token
-        self._awaiting_join += (token is not None) - (former is not None)
+        self.awaiting_join += (token is not None) - (former is not None)
         return former
 
     def add_pending(self, member_id: str, expires_at_ms: float) -> None:
@@ -198,9 +183,9 @@ class Members:
         while len(self.pending) >= MAX_PENDING_MEMBERS:
             del self.pending[next(iter(self.pending))]
         self.pending[member_id] = expires_at_ms
-        self._next_deadline_ms = min(self._next_deadline_ms, expires_at_ms)
+        self.next_deadline_ms = min(self.next_deadline_ms, expires_at_ms)
 
-    def support_one_of(self, protocols: Iterable[MemberProtocol]) -> bool:
+    def support_one_of(self, protocols: Iterable[JoinGroupRequestProtocol]) -> bool:
         """Whether all members support one of these protocols."""
         return any(self._supporters[protocol.name] == len(self._by_id) for protocol in protocols)
 
@@ -209,7 +194,8 @@ class Members:
         count = len(self._by_id)
         votes: Counter[str] = Counter()
         for member in self._by_id.values():
-            votes[next(name for name, _ in member.protocols if self._supporters[name] == count)] += 1
+            common = (each.name for each in member.protocols if self._supporters[each.name] == count)
+            votes[next(common)] += 1
         return votes.most_common(1)[0][0]
 
     def elect_joined_leader(self) -> bool:

@@ -21,15 +21,9 @@ from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.messages.offsets import OffsetFetchResponsePartition
 
 
-class LoadedOffset(NamedTuple):
-    """An offset from the log; ``record_offset`` is the offset of its batch in the offsets topic."""
-
-    partition: TopicPartition
-    value: OffsetAndMetadata
-    record_offset: int
-
-
 class CommittedOffset(NamedTuple):
+    """``record_offset`` is the offset of its batch in the offsets topic."""
+
     value: OffsetAndMetadata
     record_offset: int
 
@@ -111,11 +105,11 @@ class GroupOffsets:
             if name not in self._in_flight and is_of_earlier_topic(name, value, topic_ids)
         ]
 
-    def load(self, partition: TopicPartition, value: OffsetAndMetadata, record_offset: int) -> None:
+    def load(self, partition: TopicPartition, committed: CommittedOffset) -> None:
         """Add an offset from the log; a later record of the same partition replaces it."""
         former = self._committed.get(partition)
-        if former is None or former.record_offset <= record_offset:
-            self._committed[partition] = CommittedOffset(value, record_offset)
+        if former is None or former.record_offset <= committed.record_offset:
+            self._committed[partition] = committed
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], token: Token) -> None:
         """Append a commit; it is answered when the log has it, or at once if all of it is refused."""
@@ -143,7 +137,7 @@ class GroupOffsets:
             if not in_flight:
                 del self._in_flight[partition]
             if error is ErrorCode.NONE:
-                self.load(partition, value, base_offset)
+                self.load(partition, CommittedOffset(value, base_offset))
         outcome = dict.fromkeys(commit.offsets, commit_error(error))
         self._outbox.answer(commit.token, {**outcome, **commit.refused})
 

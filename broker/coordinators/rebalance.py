@@ -22,9 +22,9 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group_effects import (
     Client,
-    GroupLimits,
     Moment,
     Outbox,
     Settled,
@@ -37,12 +37,13 @@ from barnabas.broker.coordinators.group_records import (
     GroupMetadataValue,
     GroupRecord,
 )
-from barnabas.broker.coordinators.members import Member, MemberProtocol, Members
+from barnabas.broker.coordinators.members import Member, Members
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation, invariant
 from barnabas.protocol.messages.groups import (
     NO_MEMBER,
+    JoinGroupRequestProtocol,
     JoinGroupResponse,
     JoinGroupResponseMember,
     SyncGroupResponse,
@@ -110,7 +111,7 @@ class Rebalance:
     """State and generation of one group; it moves the ``members`` and answers them by the ``outbox``."""
 
     def __init__(
-        self, group_id: str, limits: GroupLimits, members: Members, outbox: Outbox, now: Moment
+        self, group_id: str, config: BrokerConfig, members: Members, outbox: Outbox, now: Moment
     ) -> None:
         self.state = GroupState.EMPTY
         self.state_since_ms: int | None = now.wall_ms
@@ -126,7 +127,7 @@ class Rebalance:
         self.is_assigned = False
         """Whether the leader's assignment is being stored; only while CompletingRebalance."""
         self._group_id = group_id
-        self._limits = limits
+        self._config = config
         self._members = members
         self._outbox = outbox
         self._step = 1
@@ -149,7 +150,7 @@ class Rebalance:
                 member_id=saved.member_id,
                 instance_id=saved.group_instance_id,
                 client=Client(saved.client_id, saved.client_host),
-                protocols=(MemberProtocol(stored.protocol or "", saved.subscription),),
+                protocols=[JoinGroupRequestProtocol(name=stored.protocol or "", metadata=saved.subscription)],
                 session_timeout_ms=saved.session_timeout_ms,
                 rebalance_timeout_ms=saved.rebalance_timeout_ms,
                 assignment=saved.assignment,
@@ -161,8 +162,8 @@ class Rebalance:
         since_ms = stored.current_state_timestamp_ms
         self.state_since_ms = None if since_ms == NO_TIMESTAMP else since_ms
         self._find_subscribed_topics()
-        if len(self._members) > self._limits.max_size:
-            self._prepare(f"it was loaded with more than {self._limits.max_size} members", now)
+        if len(self._members) > self._config.group_max_size:
+            self._prepare(f"it was loaded with more than {self._config.group_max_size} members", now)
 
     # ---- time
 
@@ -294,7 +295,7 @@ class Rebalance:
         was_empty = self.state is GroupState.EMPTY
         self._move(GroupState.PREPARING_REBALANCE, now)
         timeout_ms = self._members.rebalance_timeout_ms
-        delay_ms = self._limits.initial_rebalance_delay_ms
+        delay_ms = self._config.group_initial_rebalance_delay_ms
         if was_empty and delay_ms > 0:
             self._join_deadline_ms = now.monotonic_ms + delay_ms
             self._initial_delay_left_ms = max(timeout_ms - delay_ms, 0)
@@ -319,7 +320,7 @@ class Rebalance:
     def _join_deadline_passed(self, now: Moment) -> None:
         left_ms = self._initial_delay_left_ms
         if self._has_latecomer and left_ms:
-            delay_ms = min(self._limits.initial_rebalance_delay_ms, left_ms)
+            delay_ms = min(self._config.group_initial_rebalance_delay_ms, left_ms)
             self._has_latecomer = False
             self._initial_delay_left_ms = left_ms - delay_ms
             self._join_deadline_ms = now.monotonic_ms + delay_ms

@@ -42,6 +42,7 @@ from tests.simulation.disk import Entry
 from tests.simulation.requests import LISTENER, SimRequest
 from tests.simulation.world import Message, World
 from tests.support.defaults import make_config
+from tests.support.grouping import run_once
 
 GROUP_ID: Final = "g"
 EPOCH_MS: Final = 1_700_000_000_000
@@ -202,7 +203,7 @@ class GroupWorld(World):
         self.work_off(broker.id)
         if self.random.random() < 0.5:
             # Loading takes time.
-            while self.coordinators[broker.id].shards.run_once():
+            while run_once(self.coordinators[broker.id].shards):
                 continue
         self.judge.check(broker)
 

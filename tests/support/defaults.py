@@ -8,8 +8,6 @@ from typing import Any
 from barnabas.broker.config.load import config_from
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
-from barnabas.broker.coordinators.group_coordinator import group_limits_of
-from barnabas.broker.coordinators.group_effects import GroupLimits
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.controller.term import ControllerSettings
 
@@ -28,10 +26,6 @@ _LOG_CONFIG = TopicSettingsTable(CONFIG).log_config("topic")
 
 def log_config(**changes: Any) -> LogConfig:
     return replace(_LOG_CONFIG, **changes)
-
-
-def group_limits(**changes: Any) -> GroupLimits:
-    return replace(group_limits_of(CONFIG), **changes)
 
 
 def controller_settings(**changes: Any) -> ControllerSettings:

@@ -60,6 +60,7 @@ from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey, Buffer
 from barnabas.zookeeper.configs import Entity
 from tests.support.building import state
+from tests.support.grouping import run_once
 from tests.support.serving import EXTERNAL, Serving, open_logs
 
 Answer = Callable[[Any], Any]
@@ -491,7 +492,7 @@ class FakeBroker:
 
     def settle(self) -> None:
         """Do what a broker does on other threads."""
-        while self.serving.groups.shards.run_once():
+        while run_once(self.serving.groups.shards):
             pass
         self.replicas.wake_followers()
 

@@ -34,6 +34,7 @@ from barnabas.protocol.messages.offsets import (
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
 from tests.support.building import led_by, metadata, state
+from tests.support.grouping import run_once
 from tests.support.serving import Connection, Serving
 
 OFFSETS_ID = uuid.UUID(int=50)
@@ -52,7 +53,7 @@ def learn(serving: Serving, leader: int = 1) -> None:
 
 def work(serving: Serving) -> None:
     """Do all work of the coordinator's thread."""
-    while serving.groups.shards.run_once():
+    while run_once(serving.groups.shards):
         pass
 
 

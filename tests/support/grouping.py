@@ -6,6 +6,7 @@ A test names members by short names: ``rig.join("m")`` sends the member id that 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -19,6 +20,8 @@ from barnabas.broker.coordinators.group_effects import (
     Moment,
 )
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetAndMetadata
+from barnabas.broker.coordinators.group_shard import GroupShard
+from barnabas.broker.coordinators.led_shards import LedShards
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.consumer_protocol import Subscription, encode_subscription
 from barnabas.protocol.errors import ErrorCode
@@ -32,7 +35,7 @@ from barnabas.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from tests.support.defaults import group_limits
+from tests.support.defaults import CONFIG
 
 OLD_CLIENT = JoinOptions(requires_known_member_id=False, can_skip_assignment=False)
 NEW_CLIENT = JoinOptions()
@@ -44,10 +47,19 @@ def subscription(*topics: str) -> bytes:
     return encode_subscription(Subscription(topics))
 
 
+def run_once(shards: LedShards[GroupShard]) -> bool:
+    """Do one piece of work of the coordinator's thread, which does not run; False without any work."""
+    with shards._condition:
+        work = shards._ready()
+    if work is not None:
+        work()
+    return work is not None
+
+
 class GroupRig:
-    def __init__(self, group: Group | None = None, **limits: Any) -> None:
+    def __init__(self, group: Group | None = None, **settings: Any) -> None:
         self.now_ms = 0.0
-        self.limits = group_limits(**{"initial_rebalance_delay_ms": 0, **limits})
+        self.config = dataclasses.replace(CONFIG, **{"group_initial_rebalance_delay_ms": 0, **settings})
         self.answers: dict[str, Any] = {}
         """Answers that the test has not looked at, by token."""
         self.ids: dict[str, str] = {}
@@ -55,7 +67,7 @@ class GroupRig:
         self.appends: list[Append] = []
         """The appends that are not settled."""
         self._count = itertools.count(1)
-        self.group = group or Group("g", self.limits, self.moment(), self.new_id)
+        self.group = group or Group("g", self.config, self.moment(), self.new_id)
 
     def new_id(self) -> str:
         return str(next(self._count))

@@ -425,11 +425,11 @@ def test_an_unloaded_group_refuses_waiting_requests(state: GroupState) -> None:
     assert rig.answers == {}
 
 
-def loaded(rig: GroupRig, epoch: int = 0, **limits: Any) -> GroupRig:
-    again = GroupRig(**limits)
+def loaded(rig: GroupRig, epoch: int = 0, **settings: Any) -> GroupRig:
+    again = GroupRig(**settings)
     again.ids = rig.ids
     again.group, effects = Group.load(
-        "g", rig.stored(), [], epoch, again.limits, again.moment(), again.new_id
+        "g", rig.stored(), {}, epoch, again.config, again.moment(), again.new_id
     )
     again.do(effects)
     return again
@@ -462,7 +462,7 @@ def test_a_group_without_members_is_loaded_empty() -> None:
 def test_a_group_that_is_loaded_too_large_rebalances() -> None:
     rig = rig_in(S.COMPLETING_REBALANCE)
     rig.sync("m", given={})
-    again = loaded(rig, max_size=2)
+    again = loaded(rig, group_max_size=2)
     assert again.state is S.PREPARING_REBALANCE
     for name in ("n", "s"):
         again.join(name, **(STATIC if name == "s" else {}))

@@ -48,6 +48,7 @@ from tests.support.group_requests import (
     records,
     work,
 )
+from tests.support.grouping import run_once
 from tests.support.serving import Serving
 from tests.support.waiting import wait_for
 
@@ -367,7 +368,7 @@ def test_a_new_epoch_of_the_same_leader_changes_nothing(hosting: Serving) -> Non
     first = hosting.call(join())
     waiting = hosting.send(join(member=first.member_id))
     lead(hosting, epoch=1)
-    assert not hosting.groups.shards.run_once()
+    assert not run_once(hosting.groups.shards)
     hosting.managed.pass_time(3_000)
     assert waiting.response.error_code == NONE
 
@@ -404,8 +405,8 @@ def test_a_log_that_cannot_be_read_keeps_its_groups_loading(
     monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
     monkeypatch.setattr(log, "read", damaged)
     # Close the former shard, and load once.
-    assert hosting.groups.shards.run_once()
-    assert hosting.groups.shards.run_once()
+    assert run_once(hosting.groups.shards)
+    assert run_once(hosting.groups.shards)
     assert hosting.call(fetch()).groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     monkeypatch.setattr(log, "read", whole)
     work(hosting)

@@ -19,7 +19,7 @@ from barnabas.broker.coordinators.group_records import (
     to_bytes,
 )
 from barnabas.broker.coordinators.group_shard import MAX_REPORTED, LoadedGroup, groups_of
-from barnabas.broker.coordinators.offsets import LoadedOffset
+from barnabas.broker.coordinators.offsets import CommittedOffset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
@@ -66,13 +66,13 @@ def test_the_last_record_of_each_key_counts_over_many_segments(log: Log) -> None
     write(log, offset("b", 7, other), offset("a", None))
     assert len(log.segments) > 5
     assert load(log) == {
-        "a": LoadedGroup(STORED, []),
+        "a": LoadedGroup(STORED),
         "b": LoadedGroup(
             None,
-            [
-                LoadedOffset(TOPIC, OffsetAndMetadata(99, 1_000), 298),
-                LoadedOffset(other, OffsetAndMetadata(7, 1_000), 300),
-            ],
+            {
+                TOPIC: CommittedOffset(OffsetAndMetadata(99, 1_000), 298),
+                other: CommittedOffset(OffsetAndMetadata(7, 1_000), 300),
+            },
         ),
     }
 
@@ -82,7 +82,7 @@ def test_a_group_with_only_tombstones_is_not_loaded(log: Log) -> None:
     write(log, GroupRecord("a", None), offset("a", None), offset("never", None))
     assert load(log) == {}
     write(log, offset("a", 2))
-    assert load(log) == {"a": LoadedGroup(None, [LoadedOffset(TOPIC, OffsetAndMetadata(2, 1_000), 5)])}
+    assert load(log) == {"a": LoadedGroup(None, {TOPIC: CommittedOffset(OffsetAndMetadata(2, 1_000), 5)})}
 
 
 def test_loading_begins_at_the_log_start_offset(log: Log) -> None:
@@ -110,7 +110,7 @@ def test_transactional_batches_are_ignored(log: Log, caplog: pytest.LogCaptureFi
         is_transactional=True,
     )
     log.append_as_follower(batch, 0)
-    assert load(log)["a"].offsets == [LoadedOffset(TOPIC, OffsetAndMetadata(1, 1_000), 0)]
+    assert load(log)["a"].offsets == {TOPIC: CommittedOffset(OffsetAndMetadata(1, 1_000), 0)}
     assert "transactional batch at 1" in caplog.text
 
 
@@ -123,7 +123,9 @@ def test_a_limited_number_of_unreadable_records_is_reported(
     strange += [(key[:-4] + b"x" + key[-4:], value), (key[:-1] + b"\x05", b"\x00\x63" + bytes(30))]
     append_batches(log, build_batch([*strange, (key, value)]))
     with caplog.at_level(logging.WARNING):
-        assert load(log) == {"a": LoadedGroup(None, [LoadedOffset(TOPIC, OffsetAndMetadata(1, 1_000), 17)])}
+        assert load(log) == {
+            "a": LoadedGroup(None, {TOPIC: CommittedOffset(OffsetAndMetadata(1, 1_000), 17)})
+        }
     reported = [record.getMessage() for record in caplog.records]
     assert len(reported) == MAX_REPORTED + 1
     assert "the record at 0 is ignored: a key of version 9" in reported[0]

@@ -6,7 +6,7 @@ import pytest
 
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_records import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
-from barnabas.broker.coordinators.offsets import LoadedOffset
+from barnabas.broker.coordinators.offsets import CommittedOffset
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -83,7 +83,7 @@ def test_a_commit_that_fails_changes_nothing(error: ErrorCode, answer: ErrorCode
 
 
 def test_metadata_that_is_too_large_is_refused_and_the_rest_is_taken() -> None:
-    rig = GroupRig(max_offset_metadata_bytes=4)
+    rig = GroupRig(offset_metadata_max_bytes=4)
     offsets = {T0: rig.offset(1, "four"), T1: rig.offset(2, "fünf"), U0: rig.offset(3)}
     rig.commit_from_outside(offsets=offsets)
     assert [record.partition for record in rig.appends[0].records if isinstance(record, OffsetRecord)] == [
@@ -264,13 +264,9 @@ def test_offsets_of_deleted_topics_are_removed(rig: GroupRig) -> None:
 # ---- loading
 
 
-def test_loaded_offsets_are_those_of_the_last_records(rig: GroupRig) -> None:
-    offsets = [
-        LoadedOffset(T0, rig.offset(1), 10),
-        LoadedOffset(T0, rig.offset(2), 20),
-        LoadedOffset(U0, rig.offset(3), 15),
-    ]
-    rig.group, effects = Group.load("g", None, offsets, 0, rig.limits, rig.moment())
+def test_loaded_offsets_are_committed(rig: GroupRig) -> None:
+    offsets = {T0: CommittedOffset(rig.offset(2), 20), U0: CommittedOffset(rig.offset(3), 15)}
+    rig.group, effects = Group.load("g", None, offsets, 0, rig.config, rig.moment())
     assert (effects.answers, effects.appends) == ([], [])
     assert (committed(rig), committed(rig, U0)) == ((2, E.NONE), (3, E.NONE))
     assert (rig.state, rig.group.generation_id) == (S.EMPTY, 0)
@@ -284,8 +280,8 @@ def test_a_group_of_an_old_schema_without_times_expires_from_its_commits(rig: Gr
     assert record.value is not None
     stored = replace(record.value, current_state_timestamp_ms=-1)
     rig.appends.clear()
-    offsets = [LoadedOffset(T0, rig.offset(1), 10)]
+    offsets = {T0: CommittedOffset(rig.offset(1), 10)}
     rig.now_ms += RETENTION_MS - 1
-    rig.group, _ = Group.load("g", stored, offsets, 0, rig.limits, rig.moment())
+    rig.group, _ = Group.load("g", stored, offsets, 0, rig.config, rig.moment())
     assert expire(rig, 0) == set()
     assert expire(rig, 1) == {T0, "group"}

@@ -18,14 +18,14 @@ S = GroupState
 
 @pytest.mark.parametrize("session_timeout_ms", [-1, 0, 5_999, 300_001, 2**31 - 1])
 def test_a_session_timeout_outside_the_range_is_refused(session_timeout_ms: int) -> None:
-    rig = GroupRig(max_session_timeout_ms=300_000)
+    rig = GroupRig(group_max_session_timeout_ms=300_000)
     assert rig.join_error("m", session_timeout_ms=session_timeout_ms) is E.INVALID_SESSION_TIMEOUT
     assert (rig.state, rig.group.member_count) == (S.EMPTY, 0)
 
 
 @pytest.mark.parametrize("session_timeout_ms", [6_000, 300_000])
 def test_a_session_timeout_at_the_ends_of_the_range_is_accepted(session_timeout_ms: int) -> None:
-    rig = GroupRig(max_session_timeout_ms=300_000)
+    rig = GroupRig(group_max_session_timeout_ms=300_000)
     assert rig.join_error("m", session_timeout_ms=session_timeout_ms) is E.NONE
 
 
@@ -113,7 +113,7 @@ def test_the_number_of_pending_ids_is_bounded(rig: GroupRig) -> None:
 
 
 def test_a_full_group_refuses_new_members() -> None:
-    rig = GroupRig(max_size=2)
+    rig = GroupRig(group_max_size=2)
     rig.stable("m", "n")
     assert rig.join_error("x") is E.GROUP_MAX_SIZE_REACHED
     assert rig.state is S.STABLE
@@ -124,7 +124,7 @@ def test_a_full_group_refuses_new_members() -> None:
 
 
 def test_the_first_members_to_join_a_full_group_stay() -> None:
-    rig = GroupRig(max_size=2)
+    rig = GroupRig(group_max_size=2)
     rig.stable("m", "n")
     rig.join("m")
     rig.join("x")
@@ -138,7 +138,7 @@ def test_the_first_members_to_join_a_full_group_stay() -> None:
 
 
 def test_the_first_rebalance_waits_for_latecomers_up_to_the_rebalance_timeout() -> None:
-    rig = GroupRig(initial_rebalance_delay_ms=3_000)
+    rig = GroupRig(group_initial_rebalance_delay_ms=3_000)
     rig.join("m0", rebalance_timeout_ms=10_000)
     for number in range(1, 6):
         rig.pass_time(2_000)
@@ -150,7 +150,7 @@ def test_the_first_rebalance_waits_for_latecomers_up_to_the_rebalance_timeout() 
 
 
 def test_the_first_rebalance_ends_without_latecomers() -> None:
-    rig = GroupRig(initial_rebalance_delay_ms=3_000)
+    rig = GroupRig(group_initial_rebalance_delay_ms=3_000)
     rig.join("m")
     rig.pass_time(2_999)
     assert rig.answer("m") is None
@@ -159,7 +159,7 @@ def test_the_first_rebalance_ends_without_latecomers() -> None:
 
 
 def test_a_member_that_leaves_during_the_initial_delay_leaves_an_empty_group() -> None:
-    rig = GroupRig(initial_rebalance_delay_ms=3_000)
+    rig = GroupRig(group_initial_rebalance_delay_ms=3_000)
     rig.join("m", NEW_CLIENT)
     rig.answer("m")
     rig.join("m", NEW_CLIENT)
