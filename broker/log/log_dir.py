@@ -41,30 +41,23 @@ _SYNC_ALL_FROM: Final = 64
 T = TypeVar("T")
 
 
-class CleanMark(NamedTuple):
-    """What a clean stop recorded about the logs of a dir."""
+CleanMark = Collection[str]
+"""The mark of a clean stop: the partitions whose logs were not open at the stop, so that their state is
+unknown. All others were closed.
+"""
 
-    damaged: frozenset[str] = frozenset()
-    """The partitions whose logs were not open at the stop; their state is unknown. All others were closed."""
 
-    @classmethod
-    def parse(cls, text: str) -> CleanMark | None:
-        """Parse the mark; None if `text` is no mark."""
-        try:
-            content = json.loads(text)
-        except ValueError:
-            return None
-        damaged = (
-            content.get("damaged", []) if isinstance(content, dict) and content.get("version") == 0 else None
-        )
-        if not isinstance(damaged, list) or not all(isinstance(name, str) for name in damaged):
-            return None
-        return cls(frozenset(damaged))
-
-    def text(self) -> str:
-        """Kafka's file, with an extra key if logs are damaged."""
-        content: dict[str, object] = {"version": 0, "brokerEpoch": "-1"}
-        return json.dumps(content | ({"damaged": sorted(self.damaged)} if self.damaged else {}))
+def _parse_mark(text: str) -> CleanMark | None:
+    """None if `text` is no mark."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(content, dict) or content.get("version") != 0:
+        return None
+    damaged = content.get("damaged", [])
+    is_mark = isinstance(damaged, list) and all(isinstance(name, str) for name in damaged)
+    return damaged if is_mark else None
 
 
 class ScannedLog(NamedTuple):
@@ -93,6 +86,7 @@ class LogDir:
         self.recovery_points = OffsetCheckpoint(path / RECOVERY_POINT_CHECKPOINT, files)
         self.log_starts = OffsetCheckpoint(path / LOG_START_CHECKPOINT, files)
         self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARK_CHECKPOINT, files)
+        self.checkpoints = (self.recovery_points, self.log_starts, self.high_watermarks)
         self.log_count = 0
         """How many logs of this dir are online; changed by the manager, under its lock."""
         self._lock_descriptor: int | None = lock_descriptor
@@ -174,15 +168,21 @@ class LogDir:
             return None
         except OSError as error:
             raise storage_error(path, error, Operation.READ) from error
-        mark = CleanMark.parse(text)
+        mark = _parse_mark(text)
         if mark is None:
             logger.warning("%s cannot be parsed, so the stop counts as unclean: %r", path, text[:100])
         return mark
 
     def put_clean_mark(self, mark: CleanMark) -> None:
-        """Record that the logs were closed and are on disk. Raises LogDirFailure."""
+        """Record that the logs were closed and are on disk. Raises LogDirFailure.
+
+        The file is Kafka's, with an extra key if logs are damaged.
+        """
+        content: dict[str, object] = {"version": 0, "brokerEpoch": "-1"}
+        if mark:
+            content["damaged"] = sorted(mark)
         with disk_work(self.path):
-            text = encode_lines([mark.text()])
+            text = encode_lines([json.dumps(content)])
             self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
 
     def scan(self, is_stray: Callable[[Path], bool], mark: CleanMark | None) -> ScannedDir:
@@ -203,24 +203,24 @@ class LogDir:
             elif key is None:
                 logger.warning("ignored %s: it is not the folder of a partition", folder)
             else:
-                is_clean = mark is not None and folder.name not in mark.damaged
+                is_clean = mark is not None and folder.name not in mark
                 start, point = log_starts.get(key, 0), recovery_points.get(key, 0)
                 logs.append(ScannedLog(key, folder, point, start, is_clean))
         return ScannedDir(logs, doomed)
 
     def keep(self, key: TopicPartition) -> None:
         """Keep the checkpoint entries of a partition whose log could not be opened."""
-        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+        for checkpoint in self.checkpoints:
             checkpoint.keep(key)
 
     def keep_no_longer(self, key: TopicPartition) -> None:
         """Undo `keep` after the log was opened: it writes its own checkpoint entries again."""
-        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+        for checkpoint in self.checkpoints:
             checkpoint.keep_no_longer(key)
 
     def forget(self, key: TopicPartition) -> None:
         """Drop the checkpoint entries of an earlier log of that name. Raises LogDirFailure."""
-        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+        for checkpoint in self.checkpoints:
             try:
                 checkpoint.forget(key)
             except CheckpointDamaged:

@@ -17,7 +17,7 @@ from pathlib import Path
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, deleted_name, parse_partition_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog, close_all, for_each
+from barnabas.broker.log.log_dir import LogDir, ScannedLog, close_all, for_each
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
@@ -380,7 +380,7 @@ class LogManager:
         try:
             close_all(self._logs_in(log_dir), log_dir.path, self._files, self._recovery_threads, now_ms)
             self._write_checkpoints(log_dir)
-            log_dir.put_clean_mark(CleanMark(frozenset(map(str, self.offline_partitions))))
+            log_dir.put_clean_mark([str(key) for key in self.offline_partitions])
         except LogDirFailure as failure:
             self.fail_dir(failure)
         except StorageCallFailed as failure:

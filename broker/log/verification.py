@@ -82,7 +82,7 @@ def bytes_to_read(logs: list[ScannedLog]) -> int:
 def verify_checkpoints(log_dir: LogDir) -> list[Finding]:
     """The unreadable checkpoints of the dir itself."""
     findings = []
-    for checkpoint in (log_dir.recovery_points, log_dir.log_starts, log_dir.high_watermarks):
+    for checkpoint in log_dir.checkpoints:
         findings += _failed(checkpoint.path, checkpoint.read)
     return findings
 

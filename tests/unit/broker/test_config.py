@@ -10,9 +10,8 @@ import pytest
 
 from barnabas.broker.config import settings as config_settings
 from barnabas.broker.config.listeners import Listener
-from barnabas.broker.config.load import config_from, load_config, validate_topic_config
+from barnabas.broker.config.load import config_from, load_config, parse_properties, validate_topic_config
 from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, TOPIC_SETTINGS, BrokerConfig
-from barnabas.broker.config.sources import parse_properties
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
