@@ -52,6 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         thread: NetworkThread,
         *,
         pool: BufferPool,
+        max_frame_bytes: int,
         limits: ConnectionLimits,
         on_lost: Callable[[], None],
     ) -> None:
@@ -60,7 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lanes = thread.lanes
         self._limits = limits
         self._on_lost = on_lost
-        self._receiver = FrameReceiver(pool, limits.max_frame_bytes)
+        self._receiver = FrameReceiver(pool, max_frame_bytes)
         # Only the network thread touches these.
         self._last_active_ns = peer.opened_ns
         self._transport: asyncio.Transport | None = None

@@ -23,7 +23,6 @@ from enum import Enum, auto
 from typing import Final
 
 from barnabas.broker.network.request import Buffers, Lane, Request
-from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 from barnabas.protocol.invariants import InvariantViolation, invariant
 
 ENDED: Final = "closed by the peer"
@@ -33,7 +32,6 @@ ENDED: Final = "closed by the peer"
 class ConnectionLimits:
     """What one connection may hold."""
 
-    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     max_in_flight: int = 100
     max_in_flight_bytes: int = 16 * 1024 * 1024
     max_unwritten_bytes: int = 1024 * 1024

@@ -55,7 +55,7 @@ class SocketServer:
     ) -> None:
         self._config = config
         self._on_fatal = on_fatal
-        self._limits = limits or ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes)
+        self._limits = limits or ConnectionLimits()
         self.quota = ConnectionQuota(
             config.max_connections, config.max_connections_per_ip, most_connections()
         )
@@ -161,6 +161,7 @@ class SocketServer:
             Peer(f"{host}:{port}#{next(self._numbers)}", host, listener_name, time.monotonic_ns()),
             thread,
             pool=self._pool,
+            max_frame_bytes=self._config.socket_request_max_bytes,
             limits=self._limits,
             on_lost=lambda: self.quota.leave(host),
         )

@@ -38,6 +38,7 @@ def test_a_thread_that_stops_while_it_adopts_a_connection_ends() -> None:
         Peer("peer#1", "peer", "PLAINTEXT", 0),
         thread,
         pool=BufferPool(),
+        max_frame_bytes=1000,
         limits=ConnectionLimits(),
         on_lost=lambda: lost.append("peer#1"),
     )

@@ -133,7 +133,7 @@ def test_a_length_out_of_range_closes_that_connection_alone(
     serve: Serve, length: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    served = serve(limits=ConnectionLimits(max_frame_bytes=1000))
+    served = serve(socket_request_max_bytes=1000)
     neighbour, client = served.client(), served.client()
     client.socket.sendall(struct.pack(">i", length) + b"abc")
     assert client.is_closed_by_server()
