@@ -107,7 +107,7 @@ def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
 
 def requests_are_served_while_groups_are_loaded(setattr_: SetAttr) -> None:
     def serving(self: GroupShard) -> None:
-        if self._state is ShardState.CLOSED:
+        if self.state is ShardState.CLOSED:
             raise api_error(ErrorCode.NOT_COORDINATOR, "closed")
 
     setattr_(GroupShard, "check_serving", serving)
