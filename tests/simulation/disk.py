@@ -27,6 +27,7 @@ from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches
 from barnabas.protocol.records import decode_fields
+from tests.support.logs import crash
 
 _MEMORY = Path("/dev/shm")
 _READ_BYTES = 1 << 20
@@ -253,10 +254,7 @@ class Disk:
             log.flush(0)
 
     def close(self) -> None:
-        for log in self.logs.all_logs():
-            log.abandon()
-        for log_dir in self.logs._dirs.values():
-            log_dir.release()
+        crash(self.logs)
 
     # Faults.
 

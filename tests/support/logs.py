@@ -83,6 +83,14 @@ def online(manager: LogManager, key: TopicPartition) -> Log:
     return log
 
 
+def crash(manager: LogManager) -> None:
+    """Release a manager as a kill of its process does: nothing is written, the locks are free."""
+    for log in manager.all_logs():
+        log.abandon()
+    for log_dir in manager._dirs.values():
+        log_dir.release()
+
+
 def log_files(log: Log) -> list[Path]:
     return sorted(log.folder.glob("*.log"))
 

@@ -14,7 +14,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import OpenLog
+from tests.support.logs import OpenLog, crash
 
 
 @pytest.fixture
@@ -62,17 +62,10 @@ class Managers:
         self._opened.append(manager)
         return manager
 
-    def crash(self, manager: LogManager) -> None:
-        """Release the manager as a kill of its process does: nothing is written, the locks are free."""
-        for log in manager.all_logs():
-            log.abandon()
-        for log_dir in manager._dirs.values():
-            log_dir.release()
-
 
 @pytest.fixture
 def managers(tmp_path: Path) -> Iterator[Managers]:
-    found = Managers(tmp_path)
-    yield found
-    for manager in found._opened:
-        found.crash(manager)
+    made = Managers(tmp_path)
+    yield made
+    for manager in made._opened:
+        crash(manager)

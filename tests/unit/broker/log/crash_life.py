@@ -30,7 +30,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
-from tests.support.logs import append_batches
+from tests.support.logs import append_batches, crash
 
 from .power_cut import PowerCutDisk
 
@@ -229,7 +229,7 @@ class Life:
         """Release everything; the files stay as they are."""
         manager, self.manager = self.manager, None
         if manager is not None:
-            let_go(manager)
+            crash(manager)
 
     def restart_on(self, disk: PowerCutDisk, found: dict[TopicPartition, Found]) -> None:
         """Continue with the disk that a crash has left and `judge` has accepted: all of it is durable."""
@@ -291,13 +291,6 @@ class Life:
         expected.least_end = end
 
 
-def let_go(manager: LogManager) -> None:
-    for log in manager.all_logs():
-        log.abandon()
-    for log_dir in manager._dirs.values():
-        log_dir.release()
-
-
 # Judging
 
 
@@ -336,7 +329,7 @@ def judge(life: Life, image: Path, *, is_kill: bool) -> dict[TopicPartition, Fou
             except AssertionError as error:
                 raise AssertionError(f"{log}, {expected.start}..{expected.end}: {error}") from error
     finally:
-        let_go(manager)
+        crash(manager)
     return judged
 
 

@@ -35,12 +35,6 @@ def test_a_missing_file_is_an_empty_checkpoint(tmp_path: Path) -> None:
     assert OffsetCheckpoint(tmp_path / "none").read() == {}
 
 
-def test_an_empty_checkpoint_is_read_back(tmp_path: Path) -> None:
-    checkpoint = OffsetCheckpoint(tmp_path / "checkpoint")
-    checkpoint.write({})
-    assert checkpoint.read() == {}
-
-
 @pytest.mark.parametrize("cut", range(len(TEXT)))
 def test_every_prefix_of_a_checkpoint_is_refused(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "checkpoint"
@@ -121,13 +115,6 @@ def test_offsets_out_of_order_are_refused(offsets: tuple[int, int, int]) -> None
         LogBounds(*offsets)
 
 
-@pytest.mark.parametrize("offset", [15, 25])
-def test_a_start_that_moves_puts_nothing_on_disk(offset: int) -> None:
-    bounds = LogBounds(10, 20, 30)
-    bounds.raise_start(offset)
-    assert seen(bounds) == (offset, 20, 30)
-
-
 @pytest.mark.parametrize(
     ("end", "expected"),
     [(25, (10, 20, 30)), (20, (10, 20, 30)), (15, (10, 15, 30)), (5, (5, 5, 30))],
@@ -168,10 +155,3 @@ def test_a_flush_that_a_cut_has_overtaken_moves_nothing() -> None:
     bounds.raise_recovery_point(20, bounds.cuts)
     bounds.raise_recovery_point(10, bounds.cuts)
     assert bounds.recovery_point == 20
-
-
-def test_an_empty_log_begins_anywhere() -> None:
-    bounds = LogBounds(10, 20, 30)
-    bounds.begin_at(5)
-    assert seen(bounds) == (5, 5, 5)
-    bounds.check()

@@ -18,7 +18,7 @@ from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import parse_header
 from tests.support.defaults import log_config
 from tests.support.errors import refused
-from tests.support.logs import append_batches, flip_bits, online
+from tests.support.logs import append_batches, crash, flip_bits, online
 
 from .conftest import Managers
 
@@ -30,7 +30,7 @@ MARK = ".kafka_cleanshutdown"
 
 def stop(managers: Managers, manager: LogManager, kind: str) -> None:
     if kind == "crash":
-        managers.crash(manager)
+        crash(manager)
     else:
         # In the order of a broker's stop.
         manager.checkpoint_high_watermarks({OTHER: 3})
@@ -54,7 +54,7 @@ def damaged(managers: Managers) -> Path:
         log.flush(0)
     manager.checkpoint_pass(0)
     manager.checkpoint_high_watermarks({KEY: 4, OTHER: 3})
-    managers.crash(manager)
+    crash(manager)
     (path,) = (managers.paths[0] / str(KEY)).glob("*.log")
     flip_bits(path, 200)
     return path.parent
@@ -69,7 +69,7 @@ def test_a_wrong_leader_epoch_below_the_recovery_point_is_damage(managers: Manag
     # Above the recovery point the checkpoint of the epochs may be older than the batches.
     append_batches(log, build_batch([(None, b"value")]), 3)
     manager.checkpoint_pass(0)
-    managers.crash(manager)
+    crash(manager)
     (path,) = (managers.paths[0] / str(KEY)).glob("*.log")
     data = bytearray(path.read_bytes())
     # No CRC covers the leader epoch. All batches have the same size.
@@ -89,7 +89,9 @@ def test_a_damaged_log_stays_offline_and_untouched_over_several_starts(
     before = contents(damaged)
     for kind in stops:
         manager = managers.open()
-        assert isinstance(manager.offline_partitions.get(KEY), CorruptLog), kind
+        reason = manager.offline_partitions.get(KEY)
+        assert isinstance(reason, CorruptLog), kind
+        assert "offset 2, below the recovery point 4" in str(reason)
         with refused(ErrorCode.KAFKA_STORAGE_ERROR):
             manager.get_or_create(KEY, TOPIC_ID, 0)
         log = online(manager, OTHER)
@@ -140,7 +142,7 @@ def test_a_sealed_segment_that_must_be_read_and_is_damaged_keeps_only_its_log_of
         assert list(manager.offline_partitions) == [KEY]
         other = online(manager, OTHER)
         assert other.log_end_offset == 9
-        managers.crash(manager)
+        crash(manager)
     assert {path: path.read_bytes() for path in segments[:-1]} == before
 
 
@@ -148,7 +150,7 @@ def test_an_unforeseen_error_of_one_log_keeps_only_that_log_offline(
     managers: Managers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager, _ = fill(managers)
-    managers.crash(manager)
+    crash(manager)
 
     load = LogLoader.load
 
@@ -218,7 +220,7 @@ def test_a_log_created_after_the_deletion_of_a_damaged_one_inherits_nothing(
     append_batches(manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0), build_batch([(None, b"v")]))
     manager.checkpoint_pass(0)
     manager.checkpoint_high_watermarks({OTHER: 3})
-    managers.crash(manager)
+    crash(manager)
     again = managers.open()
     found = online(again, KEY)
     assert (found.log_start_offset, found.log_end_offset) == (0, 1)
@@ -235,5 +237,5 @@ def test_a_high_watermark_counts_only_in_the_dir_that_holds_the_log(managers: Ma
     assert second.folder.parent == first.folder.parent
     anew = manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
     assert anew.folder.parent != first.folder.parent
-    managers.crash(manager)
+    crash(manager)
     assert managers.open().load_high_watermarks() == {}

@@ -15,7 +15,7 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import append_batches, headers_of, produced
+from tests.support.logs import append_batches, crash, headers_of, produced
 
 from .conftest import Managers
 
@@ -93,7 +93,7 @@ def test_no_accepted_record_is_lost_if_any_operation_finds_the_disk_full(
         taken = work(manager)
         was_full = disk.is_full
         assert was_full == bool(manager.offline_dirs)
-        managers.crash(manager)
+        crash(manager)
         again = managers.open(paths=paths)
         assert again.offline_partitions == {}
         log = again.get(KEY)
@@ -104,7 +104,7 @@ def test_no_accepted_record_is_lost_if_any_operation_finds_the_disk_full(
             assert sequences == [2 * number for number in range(len(sequences))]
             last = append_batches(log, produced(2 * len(sequences), 1), 99)
             assert last.base_offset == log.log_end_offset - 1
-        managers.crash(again)
+        crash(again)
         room += 1
     assert taken == APPENDS
     assert room > 40

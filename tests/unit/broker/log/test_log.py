@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import uuid
 from pathlib import Path
@@ -14,12 +13,12 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.reading import ReadRequest
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.broker.log.storage_errors import LogDirFailure, UnexpectedAppendOffset
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
-from barnabas.protocol.record_batch import TimestampType, check_batch, iter_batches, parse_header, write_crc
+from barnabas.protocol.record_batch import TimestampType, check_batch, iter_batches
 from barnabas.protocol.records import decode_records
 from tests.support.defaults import log_config
 from tests.support.errors import refused
@@ -51,18 +50,6 @@ def test_the_folder_of_another_topic_of_the_same_name_is_refused(open_log: OpenL
     open_log(topic_id=TopicId(uuid.uuid4())).abandon()
     with refused(ErrorCode.INCONSISTENT_TOPIC_ID):
         open_log(topic_id=TopicId(uuid.uuid4()))
-
-
-def test_the_leader_gives_offsets_and_epoch(log: Log) -> None:
-    first = append_batches(log, batch(3) + batch(2), 7)
-    assert (first.base_offset, first.last_offset, first.log_end_offset) == (0, 4, 5)
-    assert (first.record_count, first.leader_epoch, first.log_append_time_ms) == (5, 7, -1)
-    second = append_batches(log, bytes(batch(1)), 8)
-    assert second.base_offset == 5
-    headers = [header for _, header in iter_batches(log.read(0, 1 << 20).records)]
-    found = [(header.base_offset, header.partition_leader_epoch) for header in headers]
-    assert found == [(0, 7), (3, 7), (5, 8)]
-    assert log.epoch_cache.entries == ((7, 0), (8, 5))
 
 
 @pytest.mark.parametrize(
@@ -112,20 +99,6 @@ def follower_batches(*bases: int) -> bytes:
     return b"".join(
         bytes(build_batch([(None, b"v")], base_offset=base, partition_leader_epoch=base)) for base in bases
     )
-
-
-def test_a_follower_keeps_offsets_and_epochs_and_leaves_out_a_cut_batch(open_log: OpenLog) -> None:
-    data = follower_batches(0, 1, 2)
-    one = len(data) // 3
-    for cut in range(len(data)):
-        log = open_log()
-        result = log.append_as_follower(memoryview(data)[:cut], 0)
-        whole = cut // one
-        assert (result.log_end_offset, result.size_bytes) == (whole, whole * one)
-        assert bytes(log.read(0, 1 << 20).records) == data[: whole * one]
-        assert log.epoch_cache.entries == tuple((base, base) for base in range(whole))
-        log.truncate_fully_and_start_at(0)
-        log.abandon()
 
 
 @pytest.mark.parametrize("bases", [(1,), (0, 2), (0, 0)])
@@ -326,41 +299,6 @@ def test_a_read_of_a_deleted_segment_is_out_of_range(open_log: OpenLog) -> None:
         old.read(ReadRequest(0, 100, 1))
 
 
-class FullDisk:
-    """Stands in for `os.pwrite`: takes so many bytes, then refuses."""
-
-    def __init__(self, room: int, number: int = errno.ENOSPC) -> None:
-        self.room = room
-        self.number = number
-
-    def __call__(self, descriptor: int, data: memoryview, position: int) -> int:
-        if not self.room:
-            raise OSError(self.number, os.strerror(self.number))
-        written = os.pwrite(descriptor, data[: self.room], position)
-        self.room -= written
-        return written
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("room", [0, 1, 30, 100])
-def test_a_full_disk_refuses_the_append_and_harms_nothing(
-    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, room: int, number: int, log: Log
-) -> None:
-    append_batches(log, batch(2))
-    before = bytes(log.read(0, 1 << 20).records)
-    with monkeypatch.context() as patch:
-        patch.setattr(FileSystem, "pwrite", FullDisk(room, number))
-        with pytest.raises(LogDirFailure) as caught:
-            append_batches(log, batch(1) + batch(1))
-    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert os.strerror(number) in str(caught.value)
-    assert (log.log_end_offset, bytes(log.read(0, 1 << 20).records)) == (2, before)
-    log.abandon()
-    again = open_log(is_clean=False)
-    assert (again.log_end_offset, bytes(again.read(0, 1 << 20).records)) == (2, before)
-    assert append_batches(again, batch(1)).base_offset == 2
-
-
 def test_a_disk_that_takes_few_bytes_at_a_time_gets_them_all(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,17 +356,6 @@ def test_an_idle_log_holds_no_descriptor_and_a_sealed_one_needs_none_to_be_read(
     assert descriptors(log.folder) == 1
     log.close(0)
     assert descriptors(log.folder) == 0
-
-
-def test_a_header_with_a_wrong_crc_is_never_written(open_log: OpenLog) -> None:
-    data = batch()
-    data[17] ^= 1
-    log = open_log()
-    with pytest.raises(ApiError, match="CRC"):
-        append_batches(log, data)
-    write_crc(data)
-    assert append_batches(log, data).base_offset == 0
-    assert parse_header(log.read(0, 1000).records).record_count == 1
 
 
 def batches(*spans: tuple[int, int]) -> bytes:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 import threading
 import uuid
 from pathlib import Path
@@ -16,14 +14,13 @@ from barnabas.broker.log.checkpoints import OffsetCheckpoint
 from barnabas.broker.log.file_system import FileSystem, parse_partition_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, LogGone, StorageCallFailed
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import CONFIG, log_config
 from tests.support.errors import refused
-from tests.support.logs import append_batches, batch, failing, online
+from tests.support.logs import append_batches, batch, crash, failing, online
 
 from .conftest import Managers
 
@@ -99,7 +96,7 @@ def test_only_the_same_topic_reopens_a_log_that_was_set_aside(managers: Managers
     (folder,) = strays(managers)
     assert folder.name.startswith("some-topic-3.")
     if restarts:
-        managers.crash(manager)
+        crash(manager)
         manager = managers.open()
         assert manager.get(KEY) is None
     assert [stray.folder for stray in manager.strays.all()] == [folder]
@@ -182,7 +179,7 @@ def test_a_topic_with_the_longest_name_is_set_aside_and_reopened(managers: Manag
     manager = managers.open()
     append_batches(manager.get_or_create(key, TOPIC_ID, 0), batch(5))
     manager.set_aside(key, 0)
-    managers.crash(manager)
+    crash(manager)
     manager = managers.open()
     assert manager.get_or_create(key, TOPIC_ID, 0).log_end_offset == 5
 
@@ -192,28 +189,17 @@ def test_folders_whose_removal_a_crash_interrupted_are_removed_after_the_start(
 ) -> None:
     manager.get_or_create(KEY, TOPIC_ID, 0)
     manager.delete(KEY, 0)
-    managers.crash(manager)
+    crash(manager)
     again = managers.open()
     assert again.get(KEY) is None
     assert again.remove_deleted(0) == 1
 
 
-def test_a_dir_in_use_by_another_process_is_refused(managers: Managers) -> None:
-    code = (
-        "import sys, fcntl\nf = open(sys.argv[1], 'w')\nfcntl.flock(f, fcntl.LOCK_EX)\n"
-        "print('locked', flush=True)\nsys.stdin.read()"
-    )
-    managers.paths[1].mkdir()
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(managers.paths[1] / ".lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"locked\n"
-        with pytest.raises(InvalidConfiguration, match=r"b is in use by another process"):
-            managers.open()
-        other.communicate()
+def test_a_dir_in_use_is_refused_until_it_is_released(managers: Managers) -> None:
+    manager = managers.open(paths=managers.paths[1:])
+    with pytest.raises(InvalidConfiguration, match=r"b is in use by another process"):
+        managers.open()
+    manager.close(0)
     managers.open()
 
 
@@ -290,7 +276,7 @@ def test_a_broker_whose_only_disk_fails_while_logs_are_opened_does_not_start(
     (path,) = paths = managers.paths[:1]
     manager = managers.open(paths=paths)
     append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch())
-    managers.crash(manager)
+    crash(manager)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "truncate", failing(errno.ENOSPC))
@@ -318,7 +304,7 @@ def test_the_checkpoint_pass_saves_recovery_points_of_sealed_segments(managers: 
     manager.checkpoint_pass(0)
     text = (log.folder.parent / "recovery-point-offset-checkpoint").read_text()
     assert text == "0\n1\nsome-topic 3 4\n"
-    managers.crash(manager)
+    crash(manager)
     found = online(managers.open(), KEY)
     assert (found.recovery_point, found.log_end_offset) == (4, 5)
 
@@ -347,7 +333,7 @@ def test_high_watermarks_are_saved_in_the_dir_of_their_log(managers: Managers, m
     for key in (KEY, OTHER):
         manager.get_or_create(key, TOPIC_ID, 0)
     manager.checkpoint_high_watermarks({KEY: 7, OTHER: 9, TopicPartition("gone", 0): 1})
-    managers.crash(manager)
+    crash(manager)
     again = managers.open()
     assert again.load_high_watermarks() == {KEY: 7, OTHER: 9}
     log = online(again, KEY)
@@ -393,15 +379,6 @@ def test_a_new_configuration_reaches_the_logs(managers: Managers, manager: LogMa
         append_batches(log, batch(20))
 
 
-def test_a_lock_is_given_back_by_release(tmp_path: Path) -> None:
-    log_dir = LogDir.acquire(tmp_path / "dir")
-    with pytest.raises(InvalidConfiguration):
-        LogDir.acquire(tmp_path / "dir")
-    log_dir.release()
-    log_dir.release()
-    LogDir.acquire(tmp_path / "dir").release()
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -445,10 +422,10 @@ def test_a_topic_created_again_inherits_no_checkpoint(managers: Managers, is_cra
     manager.checkpoint_high_watermarks({KEY: 12})
     manager.delete(KEY, 0)
     if is_crash_between:
-        managers.crash(manager)
+        crash(manager)
         manager = managers.open()
     append_batches(manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0), batch())
-    managers.crash(manager)
+    crash(manager)
     again = managers.open()
     found = online(again, KEY)
     assert (found.log_start_offset, found.log_end_offset) == (0, 1)
@@ -481,6 +458,6 @@ def test_truncations_checkpoints_and_creations_at_once_neither_stall_nor_tear(ma
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in threads)
     assert faults == []
-    managers.crash(manager)
+    crash(manager)
     again = managers.open(paths=managers.paths[:1])
     assert {log.topic_partition: log.log_end_offset for log in again.all_logs()} == dict.fromkeys(keys, 10)

@@ -82,8 +82,12 @@ class LogAgainstList(RuleBasedStateMachine):
         base = self.end
         data = self.batches(counts[:2], timestamp)
         result = append_batches(self.log, data, self.epoch)
-        assert (result.base_offset, result.log_end_offset) == (base, self.end)
-        assert result.record_count == self.end - base
+        assert (result.base_offset, result.last_offset, result.log_end_offset) == (
+            base,
+            self.end - 1,
+            self.end,
+        )
+        assert (result.record_count, result.leader_epoch) == (self.end - base, self.epoch)
 
     @rule(counts=BATCHES, timestamp=st.integers(1, 50), cut=st.integers(0, 100))
     def append_as_follower(self, counts: list[int], timestamp: int, cut: int) -> None:

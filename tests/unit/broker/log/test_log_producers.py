@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,12 @@ from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
-from barnabas.broker.log.reading import ReadRequest
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
 from tests.support.defaults import log_config
 from tests.support.errors import refused
-from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, failing, flip_bits, headers_of, produced
+from tests.support.logs import OpenLog, append_batches, failing, flip_bits, headers_of, produced
 
 SIZE = len(produced(0))
 SMALL = log_config(segment_bytes=4 * SIZE, index_interval_bytes=0)
@@ -52,18 +50,6 @@ def filled(open_log: OpenLog, count: int, config: LogConfig = SMALL) -> Log:
 
 def sequences(log: Log) -> list[int]:
     return [header.base_sequence for header in headers_of(log)]
-
-
-def test_five_in_flight_whose_answers_were_lost_are_answered_again_and_written_once(
-    open_log: OpenLog,
-) -> None:
-    log = filled(open_log, 12)
-    for sequence in range(7, 12):
-        result = append_batches(log, produced(sequence, timestamp_ms=sequence), 9)
-        assert (result.base_offset, result.last_offset, result.log_end_offset) == (sequence, sequence, 12)
-        assert (result.record_count, result.size_bytes) == (0, 0)
-    assert append(log, 12) == 12
-    assert sequences(log) == list(range(13))
 
 
 def test_a_duplicate_is_answered_with_the_old_time(open_log: OpenLog) -> None:
@@ -177,23 +163,6 @@ def test_an_empty_log_leaves_none(open_log: OpenLog) -> None:
     assert snapshots(log) == []
 
 
-@pytest.mark.parametrize("count", [3, 4, 5, 9])
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_after_a_restart_the_last_five_are_known(open_log: OpenLog, count: int, is_clean: bool) -> None:
-    log = filled(open_log, count)
-    if is_clean:
-        log.close(0)
-    else:
-        log.abandon()
-    again = open_log(SMALL, is_clean=is_clean)
-    for sequence in range(max(0, count - 5), count):
-        assert append(again, sequence) == sequence
-    if count > 5:
-        assert refusal(again, count - 6) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refusal(again, count + 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert append(again, count) == count
-
-
 def test_a_clean_start_reads_no_batch(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(open_log, 40).close(0)
 
@@ -254,27 +223,6 @@ def test_a_log_without_snapshots_accepts_any_sequence(open_log: OpenLog) -> None
     assert append(open_log(SMALL, is_clean=True), 5) == 10
 
 
-@pytest.mark.parametrize("end", range(12))
-@pytest.mark.parametrize("restart", [None, True, False])
-def test_a_truncation_restores_the_producer_states_of_its_end(
-    open_log: OpenLog, end: int, restart: bool | None
-) -> None:
-    log = filled(open_log, 12)
-    if restart is not None:
-        if restart:
-            log.close(0)
-        else:
-            log.abandon()
-        log = open_log(SMALL, is_clean=bool(restart))
-    log.truncate_to(end)
-    assert all(offset <= end for offset in snapshots(log))
-    for sequence in range(max(0, end - 5), end):
-        assert append(log, sequence) == sequence
-    if end:
-        assert refusal(log, end + 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert append(log, end) == end
-
-
 def test_producers_of_deleted_segments_are_still_known_after_a_crash(open_log: OpenLog) -> None:
     config = log_config(segment_bytes=4 * SIZE, retention_bytes=0)
     log = filled(open_log, 6, config)
@@ -309,23 +257,9 @@ def test_after_a_truncation_no_batch_that_it_took_is_a_duplicate_although_the_lo
 def test_a_log_start_beyond_the_end_drops_all_producers(open_log: OpenLog) -> None:
     filled(open_log, 6).close(0)
     again = open_log(SMALL, log_start_offset=50)
+    assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (50, 50, 0)
     assert snapshots(again) == []
     assert append(again, 3) == 50
-
-
-def test_a_follower_knows_what_its_leader_knows(open_log: OpenLog, tmp_path: Path) -> None:
-    leader = filled(open_log, 9)
-    data = b"".join(
-        bytes(segment.read(ReadRequest(segment.base_offset, 1 << 20, 99)).records)
-        for segment in leader.segments
-    )
-    leader.abandon()
-    shutil.rmtree(leader.folder)
-    follower = open_log(SMALL)
-    for start in range(0, len(data), 3 * SIZE):
-        follower.append_as_follower(data[start : start + 3 * SIZE], 5)
-    assert snapshots(follower) == [4, 8]
-    assert [append(follower, sequence) for sequence in range(4, 10)] == list(range(4, 10))
 
 
 def test_after_expiration_any_sequence_is_taken(open_log: OpenLog) -> None:
@@ -376,15 +310,6 @@ def test_snapshots_are_on_disk_before_the_recovery_point_passes_them(
     synced.clear()
     log.close(0)
     assert set(synced) == {"00000000000000000008.snapshot", "00000000000000000009.snapshot"}
-
-
-def test_a_producer_without_an_id_leaves_no_state(open_log: OpenLog) -> None:
-    log = open_log()
-    for _ in range(3):
-        append(log, -1, producer_id=-1, epoch=-1)
-    assert len(log.producers) == 0
-    assert log.log_end_offset == 3
-    assert log.producers.get(PRODUCER_ID) is None
 
 
 def test_retention_waits_for_the_snapshot_of_the_producers_that_it_deletes(

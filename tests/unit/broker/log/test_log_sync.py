@@ -18,7 +18,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import append_batches, flip_bits, online, produced
+from tests.support.logs import append_batches, crash, flip_bits, online, produced
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S
 
@@ -175,7 +175,7 @@ def test_several_threads_open_the_same_logs_as_one(managers: Managers, end: str)
         log.flush(0)
     manager.checkpoint_pass(0)
     if end == "crash":
-        managers.crash(manager)
+        crash(manager)
         for root in managers.paths:
             for path in root.glob("t-[01]/*.log"):
                 flip_bits(path, 70)

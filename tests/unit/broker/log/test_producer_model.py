@@ -113,6 +113,7 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
     def write_without_an_id(self, count: int) -> None:
         append_batches(self.log, produced(-1, count, producer_id=-1, epoch=-1))
         self.end += count
+        assert self.log.producers.get(-1) is None
 
     @precondition(lambda self: self.rows)
     @rule(producer_id=PRODUCERS, back=st.integers(1, 8))
@@ -123,7 +124,9 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
         row, known = mine[-back], self.last_five(producer_id)
         data = produced(row.sequence, row.count, producer_id=producer_id, epoch=row.epoch)
         if row in known:
-            assert append_batches(self.log, data).base_offset == row.offset
+            result = append_batches(self.log, data)
+            assert (result.base_offset, result.last_offset) == (row.offset, row.offset + row.count - 1)
+            assert (result.record_count, result.size_bytes, result.log_end_offset) == (0, 0, self.end)
             return
         older = row.epoch < known[-1].epoch
         wanted = ErrorCode.INVALID_PRODUCER_EPOCH if older else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

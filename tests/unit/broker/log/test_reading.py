@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,22 +116,30 @@ def test_a_hint_that_a_truncation_made_stale_is_ignored(open_log: OpenLog) -> No
     assert log.read(stale, 1 << 20).start_offset == stale
 
 
+def intercept_reads(
+    monkeypatch: pytest.MonkeyPatch, look: Callable[[memoryview, int, int], memoryview | None]
+) -> None:
+    """Call ``look`` with buffer, position and flags before each read; it may return a shorter buffer."""
+
+    def preadv(descriptor: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        return os.preadv(descriptor, [look(buffers[0], position, flags) or buffers[0]], position)
+
+    monkeypatch.setattr(open_files, "preadv", preadv)
+
+
 def test_a_reader_that_may_not_wait_gets_an_error_for_uncached_bytes(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(open_log, [1_000] * 20)
     cold(log)
-    real = os.preadv
     cached = [0]
 
-    def preadv(descriptor: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
-        if flags:
-            if position >= cached[0]:
-                raise BlockingIOError(errno.EAGAIN, "not cached")
-            buffers = [buffers[0][: cached[0] - position]]
-        return real(descriptor, buffers, position)
+    def look(buffer: memoryview, position: int, flags: int) -> memoryview:
+        if flags and position >= cached[0]:
+            raise BlockingIOError(errno.EAGAIN, "not cached")
+        return buffer[: cached[0] - position] if flags else buffer
 
-    monkeypatch.setattr(open_files, "preadv", preadv)
+    intercept_reads(monkeypatch, look)
     with pytest.raises(NotCached):
         log.read(0, 5_000, may_wait=False)
     cached[0] = 2_500
@@ -144,14 +153,8 @@ def test_a_reader_that_may_not_wait_gets_an_error_for_uncached_bytes(
 def test_no_single_read_of_the_disk_is_long(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(open_log, [1_000] * 500)
     cold(log)
-    real = os.preadv
     sizes: list[int] = []
-
-    def preadv(descriptor: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
-        sizes.append(len(buffers[0]))
-        return real(descriptor, buffers, position, flags)
-
-    monkeypatch.setattr(open_files, "preadv", preadv)
+    intercept_reads(monkeypatch, lambda buffer, position, flags: sizes.append(len(buffer)))
     found = log.read(0, 1 << 20)
     assert len(found.records) > 500_000
     assert max(sizes) <= 128 * 1024
@@ -167,17 +170,14 @@ def test_a_read_that_a_truncation_overtakes_is_no_damaged_disk(
         append_batches(log, build_batch([(None, b"v" * 20_000)]))
     log.close(0)
     again = open_log(config, is_clean=True)
-    real = os.preadv
 
-    def preadv(descriptor: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
-        count = real(descriptor, buffers, position, flags)
-        if count == 128 * 1024:
-            monkeypatch.setattr(open_files, "preadv", real)
+    def overtake(buffer: memoryview, position: int, flags: int) -> None:
+        if position == 128 * 1024:
+            monkeypatch.setattr(open_files, "preadv", os.preadv)
             again.truncate_to(1)
             append_batches(again, build_batch([(None, b"v" * 590_000)]), 1)
-        return count
 
-    monkeypatch.setattr(open_files, "preadv", preadv)
+    intercept_reads(monkeypatch, overtake)
     with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
         again.read(0, 1 << 20)
     assert len(again.segments) == 2
@@ -210,20 +210,17 @@ def test_no_roll_cuts_off_truncated_pages_that_a_reader_holds(open_log: OpenLog,
     assert path != log.segments[-1].file.path, "the roll was only put off"
 
 
-@pytest.mark.parametrize("error_number", [errno.EOPNOTSUPP])
 def test_a_file_system_that_cannot_tell_counts_as_cold(
-    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, error_number: int
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(open_log, [100])
     cold(log)
-    real = os.preadv
 
-    def preadv(descriptor: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+    def refuse_flags(buffer: memoryview, position: int, flags: int) -> None:
         if flags:
-            raise OSError(error_number, os.strerror(error_number))
-        return real(descriptor, buffers, position)
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    monkeypatch.setattr(open_files, "preadv", preadv)
+    intercept_reads(monkeypatch, refuse_flags)
     with pytest.raises(NotCached):
         log.read(0, 100, may_wait=False)
     assert len(log.read(0, 100).records) > 100

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,9 @@ from barnabas.broker.log.storage_errors import (
 )
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import PRODUCER_ID, append_batches, failing, online, produced
+from tests.support.logs import PRODUCER_ID, append_batches, crash, failing, online, produced
 
 from .conftest import Managers, OpenLog
 
@@ -89,63 +89,55 @@ def test_failed_calls_are_reported_once_in_a_while(caplog: pytest.LogCaptureFixt
     assert sum("refused with a retriable error" in record.message for record in caplog.records) <= 2
 
 
-class Manager:
-    """A manager of one log dir whose opens or writes can be made to fail."""
-
-    def __init__(self, folder: Path) -> None:
-        self.logs = LogManager.open(
-            [folder], broker_id=BrokerId(1), cluster_id="c", config_of=lambda topic: log_config(), now_ms=0
-        )
-
-    def append(self, name: TopicPartition) -> None:
-        append_batches(self.logs.get_or_create(name, None, 0), build_batch([(None, b"v")]))
-
-
 @pytest.fixture
-def manager(tmp_path: Path) -> Iterator[Manager]:
-    made = Manager(tmp_path / "logs")
-    yield made
-    made.logs.close(0)
+def manager(managers: Managers) -> LogManager:
+    """A manager of one log dir."""
+    del managers.paths[1:]
+    return managers.open()
+
+
+def append(manager: LogManager, name: TopicPartition) -> None:
+    append_batches(manager.get_or_create(name, None, 0), build_batch([(None, b"v")]))
 
 
 @pytest.mark.parametrize("error_number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_a_write_without_descriptors_or_memory_is_refused_and_the_dir_stays(
-    manager: Manager, monkeypatch: pytest.MonkeyPatch, error_number: int
+    manager: LogManager, monkeypatch: pytest.MonkeyPatch, error_number: int
 ) -> None:
-    manager.append(T0)
+    append(manager, T0)
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "pwrite", staticmethod(failing(error_number)))
         with pytest.raises(StorageCallFailed) as refused:
-            manager.append(T0)
+            append(manager, T0)
     assert refused.value.retriable
-    assert manager.logs.offline_dirs == {}
-    manager.append(T0)
-    log = online(manager.logs, T0)
+    assert manager.offline_dirs == {}
+    append(manager, T0)
+    log = online(manager, T0)
     assert log.log_end_offset == 2
 
 
 def test_a_roll_that_finds_no_descriptor_is_done_by_a_later_append(
-    manager: Manager, monkeypatch: pytest.MonkeyPatch
+    manager: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager.append(T0)
-    log = online(manager.logs, T0)
+    append(manager, T0)
+    log = online(manager, T0)
     log.config = log_config(segment_bytes=100)
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", failing(errno.EMFILE))
         with pytest.raises(StorageCallFailed):
-            manager.append(T0)
+            append(manager, T0)
     assert (log.log_end_offset, len(log.segments)) == (1, 1)
-    manager.append(T0)
+    append(manager, T0)
     assert (log.log_end_offset, len(log.segments)) == (2, 2)
     assert [log.read(offset, 1).next_offset for offset in (0, 1)] == [1, 2]
 
 
 def test_a_pass_skips_the_log_whose_call_failed_and_does_the_others(
-    manager: Manager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    manager: LogManager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in (T0, T1):
-        manager.append(name)
-    poor, rich = manager.logs.get(T0), manager.logs.get(T1)
+        append(manager, name)
+    poor, rich = manager.get(T0), manager.get(T1)
     assert poor is not None
     assert rich is not None
     poor.config = rich.config = log_config(flush_ms=1)
@@ -155,27 +147,26 @@ def test_a_pass_skips_the_log_whose_call_failed_and_does_the_others(
 
     monkeypatch.setattr(poor, "flush", lacking)
     with caplog.at_level(logging.WARNING):
-        manager.logs.flush_pass(1_000)
+        manager.flush_pass(1_000)
     assert "left to the next pass" in caplog.text
-    assert (rich.recovery_point, manager.logs.offline_dirs) == (1, {})
-    monkeypatch.undo()
+    assert (rich.recovery_point, manager.offline_dirs) == (1, {})
 
 
-def test_a_reader_of_a_deleted_log_takes_no_dir_offline(manager: Manager) -> None:
-    manager.append(T0)
-    manager.append(T1)
-    log = online(manager.logs, T0)
-    assert manager.logs.delete(T0, 0)
+def test_a_reader_of_a_deleted_log_takes_no_dir_offline(manager: LogManager) -> None:
+    append(manager, T0)
+    append(manager, T1)
+    log = online(manager, T0)
+    assert manager.delete(T0, 0)
     with pytest.raises(LogGone):
         log.read(0, 1 << 20)
     with pytest.raises(LogGone):
         log.offset_for_timestamp(0)
-    assert manager.logs.offline_dirs == {}
+    assert manager.offline_dirs == {}
 
 
-def test_many_readers_during_a_deletion_report_no_failed_disk(manager: Manager) -> None:
-    manager.append(T0)
-    log = online(manager.logs, T0)
+def test_many_readers_during_a_deletion_report_no_failed_disk(manager: LogManager) -> None:
+    append(manager, T0)
+    log = online(manager, T0)
     begun, found = threading.Semaphore(0), []
 
     def read() -> None:
@@ -192,28 +183,28 @@ def test_many_readers_during_a_deletion_report_no_failed_disk(manager: Manager) 
     for reader in readers:
         reader.start()
         begun.acquire()
-    manager.logs.delete(T0, 0)
+    manager.delete(T0, 0)
     for reader in readers:
         reader.join(60)
     assert [type(error) for error in found] == [LogGone] * 4
 
 
 def test_a_failure_below_a_deleted_folder_is_ignored_and_one_below_a_missing_dir_is_not(
-    manager: Manager, tmp_path: Path
+    managers: Managers, manager: LogManager
 ) -> None:
-    manager.append(T0)
+    append(manager, T0)
     missing = OSError(errno.ENOENT, "no such file")
-    assert manager.logs.fail_dir(LogDirFailure(tmp_path / "logs" / "t-7" / "0.log", missing)) == []
-    assert manager.logs.offline_dirs == {}
-    assert manager.logs.fail_dir(LogDirFailure(tmp_path / "logs" / "t-0" / "0.log", missing)) == [T0]
+    assert manager.fail_dir(LogDirFailure(managers.paths[0] / "t-7" / "0.log", missing)) == []
+    assert manager.offline_dirs == {}
+    assert manager.fail_dir(LogDirFailure(managers.paths[0] / "t-0" / "0.log", missing)) == [T0]
 
 
-def test_a_log_whose_folder_is_missing_can_be_deleted(manager: Manager, tmp_path: Path) -> None:
-    manager.append(T0)
-    (tmp_path / "logs" / "t-0").rename(tmp_path / "elsewhere")
-    assert manager.logs.delete(T0, 0)
-    assert manager.logs.offline_dirs == {}
-    assert manager.logs.offline_partitions == {}
+def test_a_log_whose_folder_is_missing_can_be_deleted(manager: LogManager, managers: Managers) -> None:
+    append(manager, T0)
+    (managers.paths[0] / "t-0").rename(managers.paths[0].with_name("elsewhere"))
+    assert manager.delete(T0, 0)
+    assert manager.offline_dirs == {}
+    assert manager.offline_partitions == {}
 
 
 @pytest.mark.parametrize(
@@ -282,19 +273,19 @@ def test_a_refused_truncation_changes_nothing_and_the_next_one_works(open_log: O
 
 
 def test_a_checkpoint_that_finds_no_descriptor_is_left_to_the_next_pass(
-    manager: Manager, monkeypatch: pytest.MonkeyPatch
+    manager: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager.append(T0)
-    log = online(manager.logs, T0)
+    append(manager, T0)
+    log = online(manager, T0)
     log.flush(0)
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "write_atomically", failing(errno.EMFILE))
-        manager.logs.checkpoint_pass(0)
-        manager.logs.checkpoint_high_watermarks({T0: 1})
-        manager.logs.checkpoint_log_starts()
-    assert manager.logs.offline_dirs == {}
-    manager.logs.checkpoint_pass(0)
-    (log_dir,) = manager.logs._dirs.values()
+        manager.checkpoint_pass(0)
+        manager.checkpoint_high_watermarks({T0: 1})
+        manager.checkpoint_log_starts()
+    assert manager.offline_dirs == {}
+    manager.checkpoint_pass(0)
+    (log_dir,) = manager._dirs.values()
     assert log_dir.recovery_points.read() == {T0: 1}
 
 
@@ -312,7 +303,7 @@ def test_a_log_that_could_not_be_opened_at_start_is_opened_on_demand(
     if is_clean:
         manager.close(0)
     else:
-        managers.crash(manager)
+        crash(manager)
 
     def refuse(*_: object, **__: object) -> None:
         raise StorageCallFailed(Path("log"), OSError(errno.EMFILE, "Too many open files"))
@@ -329,7 +320,7 @@ def test_a_log_that_could_not_be_opened_at_start_is_opened_on_demand(
     assert manager.offline_partitions == {}
     # The log writes its own checkpoint entries again.
     found.truncate_fully_and_start_at(0)
-    managers.crash(manager)
+    crash(manager)
     again = online(managers.open(), T0)
     assert again.log_start_offset == 0
 
