@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from barnabas.broker.log.appending import AppendResult, parse_produced
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
@@ -81,6 +83,19 @@ def online(manager: LogManager, key: TopicPartition) -> Log:
     log = manager.get(key)
     assert log is not None, manager.offline_partitions
     return log
+
+
+def spy(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[Any]:
+    """Record the first argument of each call of a method, also of `FileSystem`."""
+    firsts: list[Any] = []
+    real = getattr(owner, method)
+
+    def recorded(self: object, first: Any, *rest: Any, **options: Any) -> Any:
+        firsts.append(first)
+        return real(self, first, *rest, **options)
+
+    monkeypatch.setattr(owner, method, recorded)
+    return firsts
 
 
 def crash(manager: LogManager) -> None:

@@ -4,7 +4,7 @@
 disk and compares. After a power cut:
 
 - every record below `Log.recovery_point` exists as it was written;
-- the batches are those that the log held at one moment, up to some offset, never a mixture of two moments;
+- the batches are the ones that the log held at one moment, up to some offset, never a mixture of two moments;
 - the log start is not above the one that was set, no log is offline, no checkpoint is damaged;
 - a log with records has its topic id; epochs, indexes and producer states agree with the batches;
 - a partition whose deletion was acknowledged does not exist.
@@ -381,7 +381,7 @@ def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
         assert at is not None
         assert at.offset <= head.last_offset, f"{at} for {head.max_timestamp}"
     held = tuple(batch for batch in history if header(batch).next_offset <= end)
-    # A log restarted at a later offset has none of the earlier batches.
+    # A log restarted at a later offset has no earlier batches.
     return Found(log.topic_id, start, end, held if next_offset(held) == end else ())
 
 

@@ -1,4 +1,4 @@
-"""Walks over a segment file agree, whatever the window, and always end; their memory is bounded."""
+"""Walks over a segment file agree with windows of any size, and always end; their memory is bounded."""
 
 from __future__ import annotations
 

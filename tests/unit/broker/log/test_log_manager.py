@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log.checkpoints import OffsetCheckpoint
 from barnabas.broker.log.file_system import FileSystem, parse_partition_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
@@ -20,7 +19,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import CONFIG, log_config
 from tests.support.errors import refused
-from tests.support.logs import append_batches, batch, crash, failing, online
+from tests.support.logs import append_batches, batch, crash, failing, online, spy
 
 from .conftest import Managers
 
@@ -354,18 +353,11 @@ def test_a_truncation_writes_a_checkpoint_only_if_one_names_a_higher_offset(
     manager.checkpoint_pass(0)
     append_batches(log, batch())
     log.flush(0)
-    written: list[str] = []
-    write = OffsetCheckpoint.write
-
-    def noting(checkpoint: OffsetCheckpoint, offsets: dict[TopicPartition, int]) -> None:
-        written.append(checkpoint.path.name)
-        write(checkpoint, offsets)
-
-    monkeypatch.setattr(OffsetCheckpoint, "write", noting)
+    written = spy(monkeypatch, FileSystem, "write_atomically")
     log.truncate_to(3)
     assert (log.recovery_point, written) == (3, [])
     log.truncate_to(2)
-    assert written == ["recovery-point-offset-checkpoint"]
+    assert [path.name for path in written] == ["recovery-point-offset-checkpoint"]
     written.clear()
     log.truncate_to(2)
     assert written == []

@@ -18,7 +18,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import append_batches, crash, flip_bits, online, produced
+from tests.support.logs import append_batches, crash, flip_bits, online, produced, spy
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S
 
@@ -205,16 +205,9 @@ def test_an_unclean_start_writes_the_epochs_only_where_they_change(
     log = open_log()
     for number in range(3):
         append_batches(log, produced(number), number)
-    written: list[str] = []
-    real = FileSystem.write_atomically
-
-    def noting(files: FileSystem, path: Path, data: memoryview | bytes, *, durable: bool) -> None:
-        written.append(path.name)
-        real(files, path, data, durable=durable)
-
-    monkeypatch.setattr(FileSystem, "write_atomically", noting)
+    written = spy(monkeypatch, FileSystem, "write_atomically")
     assert open_log().epoch_cache.entries == log.epoch_cache.entries
-    assert "leader-epoch-checkpoint" not in written
+    assert log.epoch_cache.path not in written
 
 
 class RetainingDisk(FileSystem):

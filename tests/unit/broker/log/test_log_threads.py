@@ -1,4 +1,4 @@
-"""Readers without a lock beside a writer that appends, rolls and deletes."""
+"""Readers without a lock while a writer appends, rolls and deletes."""
 
 from __future__ import annotations
 

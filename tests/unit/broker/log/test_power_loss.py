@@ -1,6 +1,6 @@
 """The logs of a broker that is stopped at every single file operation, by a power cut or a kill -9.
 
-The first tests check the simulated disk itself: what it may lose, and what it must keep.
+The first tests check which changes the simulated disk may lose, and which it must keep.
 """
 
 from __future__ import annotations
