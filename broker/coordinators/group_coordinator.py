@@ -102,7 +102,6 @@ class GroupCoordinator:
         return self.shards.find(self.topic.partition_of(group_id))
 
     def are_loading(self, group_ids: Iterable[str]) -> bool:
-        """Whether some of these groups are being loaded here."""
         try:
             return any(self.shards.is_loading(self.topic.partition_of(group_id)) for group_id in group_ids)
         except ApiError:

@@ -98,7 +98,6 @@ class InternalTopic:
 
     @property
     def is_known(self) -> bool:
-        """Whether this broker knows the topic."""
         return self.name in self._metadata.current.topics
 
     def create(self) -> None:

@@ -161,7 +161,6 @@ class LedShards(Generic[S]):
         return len(self._shards)
 
     def log_ends(self) -> dict[int, int]:
-        """The log end offsets of the partitions."""
         with self._condition:
             shards = list(self._shards.items())
         led = ((index, self._led(shard.partition)) for index, shard in shards)

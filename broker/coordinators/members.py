@@ -90,7 +90,6 @@ class Members:
         return self._by_id.get(member_id)
 
     def id_of_instance(self, instance_id: str) -> str | None:
-        """The id of the member that holds an instance id."""
         return self._static.get(instance_id)
 
     def error_of(self, member_id: str, instance_id: str | None) -> ErrorCode:
@@ -186,7 +185,6 @@ class Members:
         self.next_deadline_ms = min(self.next_deadline_ms, expires_at_ms)
 
     def support_one_of(self, protocols: Iterable[JoinGroupRequestProtocol]) -> bool:
-        """Whether all members support one of these protocols."""
         return any(self._supporters[protocol.name] == len(self._by_id) for protocol in protocols)
 
     def choose_protocol(self) -> str:

@@ -71,13 +71,11 @@ def parse_number(text: str, source: object) -> int:
 
 
 def encode_checkpoint(entries: Iterable[Iterable[object]]) -> bytes:
-    """The text of a checkpoint file with these entries."""
     rows = [" ".join(map(str, entry)) for entry in entries]
     return encode_lines([str(VERSION), str(len(rows)), *rows])
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
-    """The bytes of a text file with these lines."""
     return "".join(f"{line}\n" for line in lines).encode()
 
 

@@ -150,7 +150,6 @@ class FileSystem:
         path.unlink(missing_ok)
 
     def mkdir(self, path: Path) -> None:
-        """Create a folder unless it exists."""
         path.mkdir(exist_ok=True)
 
     def mkdir_durably(self, path: Path) -> None:

@@ -103,7 +103,6 @@ class IndexFile:
         return size % self.entry.size == 0 and (size > 0 or not self.count)
 
     def clear(self) -> None:
-        """Empty the index, in memory."""
         with _FORM_LOCK:
             self._state = (bytearray(), 0)
             self.is_dirty = True

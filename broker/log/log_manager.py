@@ -126,7 +126,6 @@ class LogManager:
         return self._logs.get(topic_partition)
 
     def all_logs(self) -> list[Log]:
-        """All logs that are online now."""
         with self._lock:
             return list(self._logs.values())
 
@@ -301,7 +300,6 @@ class LogManager:
 
     @property
     def has_online_dir(self) -> bool:
-        """Whether at least one log dir is usable."""
         return any(path not in self.offline_dirs for path in self._dirs)
 
     # Passes, called by a scheduler
@@ -320,7 +318,6 @@ class LogManager:
         return sum(log.expire_producers(now_ms, expiration_ms) for log in self.all_logs())
 
     def flush_pass(self, now_ms: int) -> None:
-        """Flush the logs whose `flush.ms` has passed."""
         for log in self.all_logs():
             if log.is_flush_due(now_ms):
                 self._guarded(partial(log.flush, now_ms), log)

@@ -378,7 +378,6 @@ def _batch(header: BatchHeader) -> str:
 
 
 def encode_snapshot(states: Iterable[ProducerState]) -> bytes:
-    """The bytes of a snapshot file."""
     entries = b"".join([state.entries() for state in states])
     body = _COUNT.pack(len(entries) // _ENTRY.size) + entries
     return _HEAD.pack(_VERSION, crc32c(body)) + body
@@ -544,7 +543,6 @@ class ProducerSnapshots:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all snapshots are on disk."""
         return not self._unsynced
 
     def note_synced(self) -> None:

@@ -564,7 +564,6 @@ class Segment:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all files are on disk as they are."""
         parts = (self.file, self.offset_index, self.time_index)
         return all(part.sync_state.is_synced for part in parts)
 
