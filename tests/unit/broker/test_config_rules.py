@@ -57,9 +57,9 @@ def test_a_value_comes_from_the_strongest_layer_and_names_all_others() -> None:
     made = layers(
         {"log.retention.ms": "1"}, {"log.retention.ms": "2"}, log_retention_ms="3", log_retention_hours="4"
     )
-    found = one(describe_topic({"retention.ms": "0"}, made), "retention.ms")
-    assert (found.value, found.config_source) == ("0", ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    assert sources(found) == [
+    result = one(describe_topic({"retention.ms": "0"}, made), "retention.ms")
+    assert (result.value, result.config_source) == ("0", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert sources(result) == [
         ("retention.ms", "0", ConfigSource.DYNAMIC_TOPIC_CONFIG),
         ("log.retention.ms", "1", ConfigSource.DYNAMIC_BROKER_CONFIG),
         ("log.retention.ms", "2", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
@@ -69,12 +69,12 @@ def test_a_value_comes_from_the_strongest_layer_and_names_all_others() -> None:
     ]
     broker = one(describe_broker(made), "log.retention.ms")
     assert (broker.value, broker.config_source) == ("1", ConfigSource.DYNAMIC_BROKER_CONFIG)
-    assert sources(broker) == sources(found)[1:]
+    assert sources(broker) == sources(result)[1:]
 
 
 def test_a_value_given_in_a_coarser_unit_has_the_coarser_name_as_source() -> None:
-    found = one(describe_topic({}, layers(log_retention_hours="2")), "retention.ms")
-    assert (found.value, found.config_source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
+    result = one(describe_topic({}, layers(log_retention_hours="2")), "retention.ms")
+    assert (result.value, result.config_source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
 
 
 def test_every_setting_is_described_with_its_type_and_a_text_that_parses_to_it() -> None:
@@ -147,8 +147,8 @@ KAFKAS_TOPIC_SETTINGS = {
 def test_every_topic_setting_of_kafka_is_accepted_and_shown() -> None:
     """Tools set them unasked: MirrorMaker, Connect, Terraform, kafka-reassign-partitions."""
     made = layers()
-    by_default = {found.name: found for found in describe_topic({}, made)}
-    assert {name: found.config_type for name, found in by_default.items()} == {
+    by_default = {result.name: result for result in describe_topic({}, made)}
+    assert {name: result.config_type for name, result in by_default.items()} == {
         name: kind for name, (kind, _) in KAFKAS_TOPIC_SETTINGS.items()
     }
     given = {name: value for name, (_, value) in KAFKAS_TOPIC_SETTINGS.items()}
@@ -156,10 +156,10 @@ def test_every_topic_setting_of_kafka_is_accepted_and_shown() -> None:
     written = altered(ConfigResourceType.TOPIC, {}, alterations, made)
     assert written == given
     validate_topic_config(given)
-    for found in describe_topic(written, made):
-        assert (found.value, found.config_source) == (given[found.name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
-        assert found.synonyms[0].source == ConfigSource.DYNAMIC_TOPIC_CONFIG
-        assert ("Without effect" in (found.documentation or "")) == (found.name in STORED_TOPIC_SETTINGS)
+    for result in describe_topic(written, made):
+        assert (result.value, result.config_source) == (given[result.name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
+        assert result.synonyms[0].source == ConfigSource.DYNAMIC_TOPIC_CONFIG
+        assert ("Without effect" in (result.documentation or "")) == (result.name in STORED_TOPIC_SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_throttled_replicas_are_a_list_that_can_be_appended_to() -> None:
 
 def test_of_the_defaults_of_all_brokers_only_set_ones_are_described() -> None:
     made = layers({"log.segment.bytes": "100"}, {"log.retention.ms": "2"})
-    [found] = describe_all_brokers(made)
-    assert (found.name, found.value, found.config_source) == (
+    [result] = describe_all_brokers(made)
+    assert (result.name, result.value, result.config_source) == (
         "log.retention.ms",
         "2",
         ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,

@@ -93,8 +93,8 @@ def test_an_instance_id_fences_every_other_member(state: GroupState) -> None:
         MemberIdentity(member_id=rig.ids["m"], group_instance_id="nobody's"),
     ]
     rig.do(rig.group.leave(leaving, "leave", rig.moment()))
-    found = [(m.group_instance_id, m.error_code) for m in rig.answer("leave").members]
-    assert found == [("i", E.FENCED_INSTANCE_ID), ("nobody's", E.UNKNOWN_MEMBER_ID)]
+    result = [(m.group_instance_id, m.error_code) for m in rig.answer("leave").members]
+    assert result == [("i", E.FENCED_INSTANCE_ID), ("nobody's", E.UNKNOWN_MEMBER_ID)]
 
 
 @pytest.mark.parametrize(
@@ -494,20 +494,20 @@ def test_two_coordinators_never_begin_the_same_generation() -> None:
 
 def test_a_group_is_described_with_assignments_only_while_it_is_stable() -> None:
     rig = rig_in(S.STABLE)
-    found = rig.group.describe()
-    assert (found.group_id, found.group_state, found.protocol_type) == ("g", "Stable", "consumer")
-    assert found.protocol_data == "range"
-    assert [(m.member_id, m.group_instance_id, m.client_id, m.client_host) for m in found.members] == [
+    result = rig.group.describe()
+    assert (result.group_id, result.group_state, result.protocol_type) == ("g", "Stable", "consumer")
+    assert result.protocol_data == "range"
+    assert [(m.member_id, m.group_instance_id, m.client_id, m.client_host) for m in result.members] == [
         (rig.ids["m"], None, "client-m", "/10.0.0.1"),
         (rig.ids["n"], None, "client-n", "/10.0.0.1"),
         (rig.ids["s"], "i", "client-s", "/10.0.0.1"),
     ]
-    assert [m.member_assignment for m in found.members] == [b"m", b"n", b"s"]
-    assert {m.member_metadata for m in found.members} == {subscription("t")}
+    assert [m.member_assignment for m in result.members] == [b"m", b"n", b"s"]
+    assert {m.member_metadata for m in result.members} == {subscription("t")}
     rig.join("m")
-    found = rig.group.describe()
-    assert (found.group_state, found.protocol_data) == ("PreparingRebalance", "")
-    assert {(m.member_metadata, m.member_assignment) for m in found.members} == {(b"", b"")}
+    result = rig.group.describe()
+    assert (result.group_state, result.protocol_data) == ("PreparingRebalance", "")
+    assert {(m.member_metadata, m.member_assignment) for m in result.members} == {(b"", b"")}
 
 
 @pytest.mark.parametrize(
@@ -519,9 +519,9 @@ def test_a_group_is_described_with_assignments_only_while_it_is_stable() -> None
     ],
 )
 def test_a_group_is_listed(make: Callable[[], GroupRig], expected: tuple[str, str]) -> None:
-    found = make().group.listed()
-    assert (found.protocol_type, found.group_state) == expected
-    assert (found.group_id, found.group_type) == ("g", "classic")
+    result = make().group.listed()
+    assert (result.protocol_type, result.group_state) == expected
+    assert (result.group_id, result.group_type) == ("g", "classic")
 
 
 def test_other_protocol_types_are_carried_as_they_are() -> None:

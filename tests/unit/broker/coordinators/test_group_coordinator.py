@@ -397,10 +397,10 @@ def test_a_log_that_cannot_be_read_keeps_its_groups_loading(
     whole = log.read
 
     def damaged(*arguments: Any, **options: Any) -> Any:
-        found = whole(*arguments, **options)
-        spoilt = bytearray(found.records)
+        result = whole(*arguments, **options)
+        spoilt = bytearray(result.records)
         spoilt[-1] ^= 1
-        return found._replace(records=memoryview(spoilt))
+        return result._replace(records=memoryview(spoilt))
 
     monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
     monkeypatch.setattr(log, "read", damaged)

@@ -138,10 +138,10 @@ def test_a_damaged_batch_ends_the_loading(log: Log) -> None:
     whole = log.read
 
     def damaged(*arguments: object, **options: object) -> object:
-        found = whole(*arguments, **options)
-        spoilt = bytearray(found.records)
+        result = whole(*arguments, **options)
+        spoilt = bytearray(result.records)
         spoilt[-2] ^= 0xFF
-        return found._replace(records=memoryview(spoilt))
+        return result._replace(records=memoryview(spoilt))
 
     log.read = damaged
     with pytest.raises(ApiError) as raised:

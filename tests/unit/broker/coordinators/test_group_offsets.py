@@ -23,9 +23,9 @@ RETENTION_MS = 1_000_000
 def committed(
     rig: GroupRig, partition: TopicPartition = T0, require_stable: bool = False
 ) -> tuple[int, ErrorCode]:
-    found = rig.group.fetch([partition], require_stable)[partition]
-    assert found.partition_index == partition.partition
-    return found.committed_offset, ErrorCode(found.error_code)
+    result = rig.group.fetch([partition], require_stable)[partition]
+    assert result.partition_index == partition.partition
+    return result.committed_offset, ErrorCode(result.error_code)
 
 
 def store(rig: GroupRig, *partitions: TopicPartition) -> None:
@@ -54,10 +54,10 @@ def test_a_commit_is_valid_when_it_is_replicated(rig: GroupRig) -> None:
     assert rig.appends[0].records == (OffsetRecord("g", T0, value), OffsetRecord("g", T1, rig.offset(8)))
     rig.settle()
     assert rig.answer("commit") == {T0: E.NONE, T1: E.NONE}
-    found = rig.group.fetch(None)
-    assert list(found) == [T0, T1]
-    assert (found[T0].committed_offset, found[T0].committed_leader_epoch) == (7, 3)
-    assert (found[T0].metadata, found[T0].error_code) == ("note", E.NONE)
+    result = rig.group.fetch(None)
+    assert list(result) == [T0, T1]
+    assert (result[T0].committed_offset, result[T0].committed_leader_epoch) == (7, 3)
+    assert (result[T0].metadata, result[T0].error_code) == ("note", E.NONE)
     assert committed(rig, T0, require_stable=True) == (7, E.NONE)
 
 

@@ -63,11 +63,11 @@ def test_an_offset_has_its_topic_id_in_the_flexible_version(length: int) -> None
     key, data = to_bytes(OffsetRecord("g", NAME, value))
     assert data is not None
     assert data[:2] == b"\x00\x04"
-    found = from_bytes(key, data)
-    assert found == OffsetRecord("g", NAME, value)
-    assert isinstance(found, OffsetRecord)
-    assert found.value is not None
-    assert found.value.topic_id == topic_id
+    result = from_bytes(key, data)
+    assert result == OffsetRecord("g", NAME, value)
+    assert isinstance(result, OffsetRecord)
+    assert result.value is not None
+    assert result.value.topic_id == topic_id
 
 
 def test_an_offset_is_written_as_kafka_3_9_writes_it() -> None:
@@ -130,8 +130,8 @@ def test_a_tombstone_is_a_key_without_a_value() -> None:
     ],
 )
 def test_offsets_of_every_version_are_read(version: int, rest: bytes, epoch: int) -> None:
-    found = from_bytes(OFFSET_KEY, struct.pack(">h", version) + rest)
-    assert found == OffsetRecord("g", NAME, OffsetAndMetadata(9, 17, LeaderEpoch(epoch), "m"))
+    result = from_bytes(OFFSET_KEY, struct.pack(">h", version) + rest)
+    assert result == OffsetRecord("g", NAME, OffsetAndMetadata(9, 17, LeaderEpoch(epoch), "m"))
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

@@ -105,9 +105,9 @@ class Life:
         return self.manager
 
     def log(self, key: TopicPartition) -> Log:
-        found = self.logs_here.get(key)
-        assert found is not None, (key, self.logs_here.offline_partitions)
-        return found
+        result = self.logs_here.get(key)
+        assert result is not None, (key, self.logs_here.offline_partitions)
+        return result
 
     # What a broker does
 
@@ -231,15 +231,15 @@ class Life:
         if manager is not None:
             crash(manager)
 
-    def restart_on(self, disk: PowerCutDisk, found: dict[TopicPartition, Found]) -> None:
+    def restart_on(self, disk: PowerCutDisk, result: dict[TopicPartition, Found]) -> None:
         """Continue with the disk that a crash has left and `judge` has accepted: all of it is durable."""
         self.disk = disk
         self.sequences.clear()
         for key in list(self.logs):
-            if key not in found:
+            if key not in result:
                 del self.logs[key]
                 continue
-            topic_id, start, end, history = found[key]
+            topic_id, start, end, history = result[key]
             self.logs[key] = Expected(
                 topic_id or self.logs[key].topic_id, history, end=end, start=start, least_end=end
             )
@@ -306,13 +306,13 @@ class Found(NamedTuple):
 
 def judge(life: Life, image: Path, *, is_kill: bool) -> dict[TopicPartition, Found]:
     """Open the logs of an image, compare them with the model and close them. Returns their content."""
-    found = image / "logs"
+    result = image / "logs"
     judged: dict[TopicPartition, Found] = {}
-    if not found.is_dir():
+    if not result.is_dir():
         assert not any(expected.safe for expected in life.logs.values())
         return judged
     for name in CHECKPOINTS:
-        OffsetCheckpoint(found / name).read()
+        OffsetCheckpoint(result / name).read()
     manager = life.open(image)
     try:
         assert not manager.offline_dirs
@@ -350,20 +350,20 @@ def contents(log: Log) -> Batches:
 
 def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
     start, end = log.log_start_offset, log.log_end_offset
-    found = contents(log)
+    result = contents(log)
     assert (
         start <= max(expected.start, *(next_offset(old) for old in expected.ended), 0)
         if expected.may_be_cut
         else (start <= expected.start)
     ), f"the log starts at {start}"
-    assert log.topic_id == expected.topic_id or (log.topic_id is None and not found), log.topic_id
-    history = _history(found, start, end, expected)
-    assert history is not None, _mixture(found, expected)
+    assert log.topic_id == expected.topic_id or (log.topic_id is None and not result), log.topic_id
+    history = _history(result, start, end, expected)
+    assert history is not None, _mixture(result, expected)
     assert end >= max(expected.safe, start), f"safe up to {expected.safe}, found up to {end}"
     if is_kill:
         assert end >= expected.least_end, f"{expected.least_end} was answered, found up to {end}"
         assert expected.may_be_cut or history is expected.batches, "a truncation is undone"
-    for batch in found:
+    for batch in result:
         head = header(batch)
         if head.last_offset < expected.start:
             # The epochs of deleted records may be gone before the deletion itself is durable.
@@ -372,10 +372,10 @@ def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
         assert epoch == head.partition_leader_epoch, f"{_short(batch)} in {log.epoch_cache.entries}"
     # An empty log does not show its moment.
     held = (
-        history if found else tuple(batch for each in (expected.batches, *expected.ended) for batch in each)
+        history if result else tuple(batch for each in (expected.batches, *expected.ended) for batch in each)
     )
-    _judge_producers(log, found, held)
-    for batch in found:
+    _judge_producers(log, result, held)
+    for batch in result:
         head = header(batch)
         at = log.offset_for_timestamp(head.max_timestamp)
         assert at is not None
@@ -385,13 +385,13 @@ def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
     return Found(log.topic_id, start, end, held if next_offset(held) == end else ())
 
 
-def _history(found: Batches, start: int, end: int, expected: Expected) -> Batches | None:
+def _history(result: Batches, start: int, end: int, expected: Expected) -> Batches | None:
     """The batches of a past moment that the log holds completely from its start to its end."""
     for held in (expected.batches, *reversed(expected.ended)):
         mine = tuple(
             batch for batch in held if header(batch).next_offset > start and header(batch).next_offset <= end
         )
-        if mine != found:
+        if mine != result:
             continue
         below = [batch for batch in expected.batches if header(batch).next_offset <= expected.safe]
         if all(batch in held for batch in below if header(batch).next_offset > start):
@@ -399,9 +399,9 @@ def _history(found: Batches, start: int, end: int, expected: Expected) -> Batche
     return None
 
 
-def _judge_producers(log: Log, found: Batches, history: Batches) -> None:
+def _judge_producers(log: Log, result: Batches, history: Batches) -> None:
     last: dict[int, BatchHeader] = {}
-    for batch in found:
+    for batch in result:
         if header(batch).producer_id >= 0:
             last[header(batch).producer_id] = header(batch)
     for producer_id, head in last.items():
@@ -425,7 +425,7 @@ def _short(batch: bytes) -> str:
     return f"{head.base_offset}-{head.last_offset}@{head.partition_leader_epoch}"
 
 
-def _mixture(found: Batches, expected: Expected) -> str:
-    held = [found[-12:], expected.batches[-12:], *(old[-12:] for old in expected.ended)]
+def _mixture(result: Batches, expected: Expected) -> str:
+    held = [result[-12:], expected.batches[-12:], *(old[-12:] for old in expected.ended)]
     lines = [" ".join(map(_short, batches)) for batches in held]
     return f"safe is {expected.safe}; found, held now, and before:\n" + "\n".join(lines)

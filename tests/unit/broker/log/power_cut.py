@@ -233,9 +233,9 @@ class PowerCutDisk(FileSystem):
 
     def check_follows(self) -> None:
         """Check that every change went through this object."""
-        found = _Folder()
-        _read_tree(self.root, found)
-        assert dict(_flat(found)) == dict(_flat(self._top))
+        result = _Folder()
+        _read_tree(self.root, result)
+        assert dict(_flat(result)) == dict(_flat(self._top))
 
     def _surviving(self, random: random.Random) -> list[_Change]:
         pending = self._pending
@@ -272,19 +272,19 @@ class PowerCutDisk(FileSystem):
         ]
 
     def _folder(self, path: Path) -> _Folder:
-        found = self._top
+        result = self._top
         for name in path.relative_to(self.root).parts:
-            child = found.names[name]
+            child = result.names[name]
             assert isinstance(child, _Folder)
-            found = child
-        return found
+            result = child
+        return result
 
     def _file(self, file: int | Path) -> _File:
         if isinstance(file, int):
             return self._by_descriptor[file]
-        found = self._folder(file.parent).names[file.name]
-        assert isinstance(found, _File)
-        return found
+        result = self._folder(file.parent).names[file.name]
+        assert isinstance(result, _File)
+        return result
 
 
 def _read_tree(path: Path, folder: _Folder) -> None:

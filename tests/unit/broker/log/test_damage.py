@@ -77,9 +77,9 @@ def test_a_wrong_leader_epoch_below_the_recovery_point_is_damage(managers: Manag
     assert parse_header(data, size).base_offset == starts[1]
     data[size + 12] ^= 2
     path.write_bytes(data)
-    found = managers.open().offline_partitions.get(KEY)
-    assert isinstance(found, CorruptLog)
-    assert "leader epoch 33554435, where the checkpoint has 3" in str(found)
+    result = managers.open().offline_partitions.get(KEY)
+    assert isinstance(result, CorruptLog)
+    assert "leader epoch 33554435, where the checkpoint has 3" in str(result)
 
 
 @pytest.mark.parametrize("stops", list(itertools.product(["crash", "clean"], repeat=3)), ids="-".join)
@@ -222,8 +222,8 @@ def test_a_log_created_after_the_deletion_of_a_damaged_one_inherits_nothing(
     manager.checkpoint_high_watermarks({OTHER: 3})
     crash(manager)
     again = managers.open()
-    found = online(again, KEY)
-    assert (found.log_start_offset, found.log_end_offset) == (0, 1)
+    result = online(again, KEY)
+    assert (result.log_start_offset, result.log_end_offset) == (0, 1)
     assert again.load_high_watermarks() == {OTHER: 3}
 
 

@@ -23,11 +23,11 @@ STEPS = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 90)), max_size=60)
 
 
 def rising(steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    first, second, found = 0, 0, []
+    first, second, result = 0, 0, []
     for first_step, second_step in steps:
         first, second = first + first_step, second + second_step
-        found.append((first, second))
-    return found
+        result.append((first, second))
+    return result
 
 
 @settings(max_examples=60, deadline=None)

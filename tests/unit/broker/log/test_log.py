@@ -181,11 +181,11 @@ def test_reads_give_whole_batches_within_the_size(open_log: OpenLog) -> None:
     for start in (0, 1, 2, 777, 3998, 3999):
         for count in (1, 2, 3, 600, 5000):
             for slack in (0, size - 1):
-                found = log.read(start, count * size + slack)
+                result = log.read(start, count * size + slack)
                 expected = min(count, 2000 - start // 2)
-                assert found.start_offset == start // 2 * 2
-                assert len(found.records) == expected * size
-                assert found.next_offset == found.start_offset + 2 * expected
+                assert result.start_offset == start // 2 * 2
+                assert len(result.records) == expected * size
+                assert result.next_offset == result.start_offset + 2 * expected
 
 
 def test_reads_stop_below_the_upper_bound(open_log: OpenLog) -> None:
@@ -194,9 +194,9 @@ def test_reads_stop_below_the_upper_bound(open_log: OpenLog) -> None:
     for _ in range(1500):
         append_batches(log, batch(2))
     for bound in (2, 3, 500, 2001, 2998, 3000):
-        found = log.read(0, 1 << 20, upper_bound_offset=bound)
-        assert found.next_offset == bound // 2 * 2
-        assert len(found.records) == bound // 2 * size
+        result = log.read(0, 1 << 20, upper_bound_offset=bound)
+        assert result.next_offset == bound // 2 * 2
+        assert len(result.records) == bound // 2 * size
     assert len(log.read(0, 1 << 20, upper_bound_offset=1).records) == 0
     assert len(log.read(10, 1 << 20, upper_bound_offset=10).records) == 0
 
@@ -229,9 +229,9 @@ def test_timestamps_are_found_exactly_also_when_out_of_order_and_compressed(open
         append_batches(log, builder.build(), 4)
     assert len(log.segments) > 1
     for target in range(-1, 33):
-        found = log.offset_for_timestamp(target)
+        result = log.offset_for_timestamp(target)
         expected = next(((time, offset, 4) for offset, time in enumerate(times) if time >= target), None)
-        assert (tuple(found) if found else None) == expected
+        assert (tuple(result) if result else None) == expected
     assert log.max_timestamp_offset() == (30, 10, 4)
     log.increment_log_start_offset(3)
     assert log.offset_for_timestamp(4) == (9, 3, 4)

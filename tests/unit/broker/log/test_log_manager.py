@@ -41,10 +41,10 @@ def test_logs_are_found_again_after_a_clean_stop(managers: Managers, manager: Lo
     assert all((path / ".kafka_cleanshutdown").exists() for path in managers.paths)
     again = managers.open()
     assert not any((path / ".kafka_cleanshutdown").exists() for path in managers.paths)
-    found = online(again, KEY)
-    assert (found.log_start_offset, found.log_end_offset, found.topic_id) == (2, 5, TOPIC_ID)
-    assert found.recovery_point == 5
-    assert found.epoch_cache.entries == ((2, 2),)
+    result = online(again, KEY)
+    assert (result.log_start_offset, result.log_end_offset, result.topic_id) == (2, 5, TOPIC_ID)
+    assert result.recovery_point == 5
+    assert result.epoch_cache.entries == ((2, 2),)
     assert again.get(OTHER) is None
 
 
@@ -104,9 +104,9 @@ def test_only_the_same_topic_reopens_a_log_that_was_set_aside(managers: Managers
     manager.remove_deleted(1 << 60)
     assert strays(managers) == [folder]
     manager.delete(KEY, 0, another.topic_id)
-    found = manager.get_or_create(KEY, TOPIC_ID, 0)
-    assert (found.log_start_offset, found.log_end_offset) == (2, 5)
-    assert found.epoch_cache.entries == ((2, 2),)
+    result = manager.get_or_create(KEY, TOPIC_ID, 0)
+    assert (result.log_start_offset, result.log_end_offset) == (2, 5)
+    assert result.epoch_cache.entries == ((2, 2),)
     assert strays(managers) == []
     assert manager.strays.all() == []
     manager.close(0)
@@ -132,8 +132,8 @@ def test_a_stray_that_could_not_be_reopened_is_reopened_the_next_time(
         with pytest.raises(StorageCallFailed):
             manager.get_or_create(KEY, TOPIC_ID, 0)
     # An empty log in its place would join an ISR with nothing, or lead.
-    found = manager.get_or_create(KEY, TOPIC_ID, 0)
-    assert (found.log_start_offset, found.log_end_offset) == (2, 5)
+    result = manager.get_or_create(KEY, TOPIC_ID, 0)
+    assert (result.log_start_offset, result.log_end_offset) == (2, 5)
     assert strays(managers) == []
     assert manager.strays.all() == []
 
@@ -169,8 +169,8 @@ def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(
     assert manager.delete(KEY, 0, TOPIC_ID)
     assert strays(managers) == []
     assert not manager.delete(KEY, 0, TOPIC_ID)
-    found = online(manager, KEY)
-    assert (found.topic_id, found.log_end_offset) == (other_id, 3)
+    result = online(manager, KEY)
+    assert (result.topic_id, result.log_end_offset) == (other_id, 3)
 
 
 def test_a_topic_with_the_longest_name_is_set_aside_and_reopened(managers: Managers) -> None:
@@ -304,8 +304,8 @@ def test_the_checkpoint_pass_saves_recovery_points_of_sealed_segments(managers: 
     text = (log.folder.parent / "recovery-point-offset-checkpoint").read_text()
     assert text == "0\n1\nsome-topic 3 4\n"
     crash(manager)
-    found = online(managers.open(), KEY)
-    assert (found.recovery_point, found.log_end_offset) == (4, 5)
+    result = online(managers.open(), KEY)
+    assert (result.recovery_point, result.log_end_offset) == (4, 5)
 
 
 def test_the_retention_pass_needs_a_high_watermark(managers: Managers) -> None:
@@ -419,8 +419,8 @@ def test_a_topic_created_again_inherits_no_checkpoint(managers: Managers, is_cra
     append_batches(manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0), batch())
     crash(manager)
     again = managers.open()
-    found = online(again, KEY)
-    assert (found.log_start_offset, found.log_end_offset) == (0, 1)
+    result = online(again, KEY)
+    assert (result.log_start_offset, result.log_end_offset) == (0, 1)
     assert again.load_high_watermarks() == {}
 
 

@@ -166,30 +166,30 @@ class LogAgainstList(RuleBasedStateMachine):
         start = data.draw(st.integers(self.log_start, self.end - 1))
         bound = data.draw(st.integers(start, self.end))
         max_bytes = data.draw(st.integers(0, 3000))
-        found = self.log.read(start, max_bytes, upper_bound_offset=bound)
+        result = self.log.read(start, max_bytes, upper_bound_offset=bound)
         records = [
             record
-            for position, header in iter_batches(found.records)
-            for record in decode_records(found.records[position : position + header.size_bytes])
+            for position, header in iter_batches(result.records)
+            for record in decode_records(result.records[position : position + header.size_bytes])
         ]
         first_base = next(row[3] for row in self.rows if row[0] == start)
-        expected = [row for row in self.rows if first_base <= row[0] < found.next_offset]
+        expected = [row for row in self.rows if first_base <= row[0] < result.next_offset]
         if records:
             assert [(record.offset, record.value) for record in records] == [row[:2] for row in expected]
-            assert found.next_offset <= bound
-            assert len(found.records) <= max_bytes or len({row[3] for row in expected}) == 1
+            assert result.next_offset <= bound
+            assert len(result.records) <= max_bytes or len({row[3] for row in expected}) == 1
         else:
             # Nothing comes only where the bound cuts the very first batch.
             assert any(row[3] == first_base and row[0] >= bound for row in self.rows)
 
     @rule(timestamp=st.integers(0, 55))
     def find_by_time(self, timestamp: int) -> None:
-        found = self.log.offset_for_timestamp(timestamp)
+        result = self.log.offset_for_timestamp(timestamp)
         expected = [row for row in self.rows if row[2] >= timestamp and row[0] >= self.log_start]
-        if found is None:
+        if result is None:
             assert not expected
         else:
-            assert (found.offset, found.timestamp_ms) == (expected[0][0], expected[0][2])
+            assert (result.offset, result.timestamp_ms) == (expected[0][0], expected[0][2])
 
     def teardown(self) -> None:
         if hasattr(self, "log"):
@@ -201,10 +201,10 @@ class LogAgainstList(RuleBasedStateMachine):
         offset = self.log_start
         read: list[tuple[int, bytes | None]] = []
         while offset < self.end:
-            found = self.log.read(offset, 1)
-            read += [(record.offset, record.value) for record in decode_records(found.records)]
-            assert found.next_offset > offset
-            offset = found.next_offset
+            result = self.log.read(offset, 1)
+            read += [(record.offset, record.value) for record in decode_records(result.records)]
+            assert result.next_offset > offset
+            offset = result.next_offset
         assert [row for row in read if row[0] >= self.log_start] == [
             row[:2] for row in self.rows if row[0] >= self.log_start
         ]

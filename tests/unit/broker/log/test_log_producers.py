@@ -112,6 +112,7 @@ def test_a_batch_that_the_disk_refuses_may_come_again(
     if restarts:
         log.abandon()
         log = open_log(log_config())
+    assert log.log_end_offset == 3
     assert append(log, 3) == 3
     assert sequences(log) == [0, 1, 2, 3]
 

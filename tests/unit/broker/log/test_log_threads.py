@@ -95,9 +95,9 @@ def test_two_readers_of_a_damaged_index_rebuild_it_once(
     is_sane, rebuild = OffsetIndex.is_sane, Segment._rebuild_indexes
 
     def look(index: OffsetIndex, size_bytes: int, **how: Any) -> bool:
-        found = is_sane(index, size_bytes, **how)
+        result = is_sane(index, size_bytes, **how)
         looked.release()
-        return found
+        return result
 
     def rebuild_when_both_have_looked(segment: Segment) -> None:
         rebuilt.append(segment)

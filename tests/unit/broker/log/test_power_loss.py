@@ -33,13 +33,13 @@ def images(tmp_path: Path, act: Callable[[PowerCutDisk, Path], None]) -> set[tup
     disk = PowerCutDisk(root)
     act(disk, root)
     disk.check_follows()
-    found = set()
+    result = set()
     for seed in range(200):
         image = tmp_path / str(seed)
         disk.write_cut(image, random.Random(seed))
         files = sorted(path for path in image.rglob("*") if path.is_file())
-        found.add(tuple((str(path.relative_to(image)), path.read_bytes()) for path in files))
-    return found
+        result.add(tuple((str(path.relative_to(image)), path.read_bytes()) for path in files))
+    return result
 
 
 def write(disk: PowerCutDisk, path: Path, data: bytes, position: int = 0) -> None:
@@ -62,8 +62,8 @@ def test_synced_bytes_always_survive(tmp_path: Path) -> None:
 
 
 def test_a_name_and_its_bytes_are_lost_apart(tmp_path: Path) -> None:
-    found = images(tmp_path, lambda disk, root: write(disk, root / "f", b"new"))
-    assert found >= {(), (("f", b""),), (("f", b"new"),)}
+    result = images(tmp_path, lambda disk, root: write(disk, root / "f", b"new"))
+    assert result >= {(), (("f", b""),), (("f", b"new"),)}
 
 
 def test_blocks_of_one_file_are_lost_apart(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_blocks_of_one_file_are_lost_apart(tmp_path: Path) -> None:
         write(disk, root / "f", b"a" * 512)
         write(disk, root / "f", b"b" * 512, 512)
 
-    found = {image[0][1] for image in images(tmp_path, act)}
-    assert found == {first * 512 + second * 512 for first in (b"\0", b"a") for second in (b"\0", b"b")}
+    result = {image[0][1] for image in images(tmp_path, act)}
+    assert result == {first * 512 + second * 512 for first in (b"\0", b"a") for second in (b"\0", b"b")}
 
 
 def test_truncated_bytes_do_not_come_back_with_the_new_size(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_truncated_bytes_do_not_come_back_with_the_new_size(tmp_path: Path) -> N
         disk.truncate(root / "f", 0)
         disk.truncate(root / "f", 512)
 
-    found = {image[0][1] for image in images(tmp_path, act)}
-    assert found == {b"o" * 1024, b"", bytes(512)}
+    result = {image[0][1] for image in images(tmp_path, act)}
+    assert result == {b"o" * 1024, b"", bytes(512)}
 
 
 def test_a_durable_write_survives_and_covers_no_other_bytes(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_a_durable_write_survives_and_covers_no_other_bytes(tmp_path: Path) -> N
         disk.write_durably(descriptor, bytes(512), 512)
         os.close(descriptor)
 
-    found = {image[0][1] for image in images(tmp_path, act)}
-    assert found == {first * 512 + bytes(512) for first in (b"o", b"n")}
+    result = {image[0][1] for image in images(tmp_path, act)}
+    assert result == {first * 512 + bytes(512) for first in (b"o", b"n")}
 
 
 @pytest.mark.parametrize("is_forced", [False, True])
@@ -104,12 +104,12 @@ def test_a_rename_is_found_whole_or_not_at_all(tmp_path: Path, is_forced: bool) 
         disk.write_atomically(root / "f", b"old", durable=True)
         disk.write_atomically(root / "f", b"new", durable=is_forced)
 
-    found = images(tmp_path, act)
+    result = images(tmp_path, act)
     if is_forced:
-        assert found == {(("f", b"new"),)}
+        assert result == {(("f", b"new"),)}
     else:
-        assert {(("f", b"old"),), (("f", b"new"),), (("f", b""),)} <= found
-        assert all(dict(image)["f"] in (b"old", b"new", b"", bytes(3)) for image in found)
+        assert {(("f", b"old"),), (("f", b"new"),), (("f", b""),)} <= result
+        assert all(dict(image)["f"] in (b"old", b"new", b"", bytes(3)) for image in result)
 
 
 def test_an_unlinked_file_may_be_back_and_a_deleted_folder_too(tmp_path: Path) -> None:
@@ -347,16 +347,16 @@ class Countdown:
 
 
 def live_until_crash(
-    life: Life, disk: PowerCutDisk, found: dict[TopicPartition, Found] | None, seed: str
+    life: Life, disk: PowerCutDisk, result: dict[TopicPartition, Found] | None, seed: str
 ) -> None:
     """Start on the disk of the last crash, and stop after some changes, perhaps within recovery."""
     chosen = random.Random(seed)
     disk.on_change = Countdown(chosen.choice((chosen.randrange(1, 20), chosen.randrange(1, 300))))
     try:
-        if found is None:
+        if result is None:
             life.begin()
         else:
-            life.restart_on(disk, found)
+            life.restart_on(disk, result)
         while True:
             live_at_random(life, chosen)
     except Crash:
@@ -377,9 +377,9 @@ def test_a_life_of_many_crashes(fast_folder: Path, seed: int) -> None:
     root.mkdir()
     disk = PowerCutDisk(root)
     life = Life(disk, seed, config)
-    found: dict[TopicPartition, Found] | None = None
+    result: dict[TopicPartition, Found] | None = None
     for crash in range(12):
-        live_until_crash(life, disk, found, f"{seed} {crash}")
+        live_until_crash(life, disk, result, f"{seed} {crash}")
         is_kill = chosen.random() < 0.3
         after = fast_folder / str(crash + 1)
         if is_kill:
@@ -387,7 +387,7 @@ def test_a_life_of_many_crashes(fast_folder: Path, seed: int) -> None:
         else:
             disk.write_cut(after, chosen)
         shutil.copytree(after, copy)
-        found = judge(life, copy, is_kill=is_kill)
+        result = judge(life, copy, is_kill=is_kill)
         shutil.rmtree(copy)
         shutil.rmtree(disk.root)
         disk = PowerCutDisk(after)

@@ -61,8 +61,8 @@ def test_a_batch_that_continues_is_taken() -> None:
 
 @pytest.mark.parametrize("number", [2, 3, 4, 5, 6])
 def test_each_of_the_last_five_batches_is_a_duplicate_with_its_first_offset_and_time(number: int) -> None:
-    (found,) = check(states_with(*SEVEN_BATCHES), produced(2 * number, 2))
-    assert (found.base_offset, found.last_offset, found.timestamp_ms) == (
+    (result,) = check(states_with(*SEVEN_BATCHES), produced(2 * number, 2))
+    assert (result.base_offset, result.last_offset, result.timestamp_ms) == (
         10 * number,
         10 * number + 1,
         number,
@@ -90,17 +90,17 @@ def test_a_newer_epoch_begins_at_zero_and_forgets_the_batches_of_the_older() -> 
     states.note(written(70, 0, epoch=1), 0)
     assert refusal(states, produced(12, 2)) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert refusal(states, produced(14)) is ErrorCode.INVALID_PRODUCER_EPOCH
-    assert [found.base_offset for found in check(states, produced(0, epoch=1))] == [70]
+    assert [result.base_offset for result in check(states, produced(0, epoch=1))] == [70]
 
 
 def test_sequences_wrap_from_the_largest_to_zero_also_within_a_batch() -> None:
     states = states_with(written(0, MAX_SEQUENCE - 1, 2))
     assert check(states, produced(0)) == []
     states.note(written(2, 0), 0)
-    assert [found.base_offset for found in check(states, produced(MAX_SEQUENCE - 1, 2))] == [0]
+    assert [result.base_offset for result in check(states, produced(MAX_SEQUENCE - 1, 2))] == [0]
     within = states_with(written(0, MAX_SEQUENCE, 3))
     assert check(within, produced(2)) == []
-    assert [found.last_sequence for found in check(within, produced(MAX_SEQUENCE, 3))] == [1]
+    assert [result.last_sequence for result in check(within, produced(MAX_SEQUENCE, 3))] == [1]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_the_batches_of_one_request_are_looked_at_in_turn(
 
 def test_a_request_may_begin_with_duplicates_and_continue_with_new_batches() -> None:
     states = states_with(*SEVEN_BATCHES)
-    found = check(states, produced(10, 2), produced(12, 2), produced(14), produced(15))
-    assert [batch.base_offset for batch in found] == [50, 60]
+    result = check(states, produced(10, 2), produced(12, 2), produced(14), produced(15))
+    assert [batch.base_offset for batch in result] == [50, 60]
     assert refusal(states, produced(14), produced(12, 2)) is ErrorCode.INVALID_RECORD
 
 
@@ -171,7 +171,7 @@ def test_a_producer_in_a_transaction_does_not_expire() -> None:
 def test_a_cut_leaves_the_batches_before_it() -> None:
     states = states_with(*SEVEN_BATCHES)
     assert states.cut(42)
-    assert [found.base_offset for found in check(states, produced(8, 2))] == [40]
+    assert [result.base_offset for result in check(states, produced(8, 2))] == [40]
     assert check(states, produced(10, 2)) == []
 
 
@@ -225,10 +225,10 @@ def test_a_producer_takes_far_less_than_two_kilobytes() -> None:
                 # The log's headers are new objects each time.
                 header = written(1_000 + 1_000 * sequence + number, sequence, producer_id=1_000 + number)
                 states.note(header, 1_000_000 + sequence)
-        found, _ = tracemalloc.get_traced_memory()
+        result, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert len(states) == count
-        return found
+        return result
 
     assert (bytes_of(1_100) - bytes_of(100)) / 1_000 < 800
 
@@ -270,12 +270,12 @@ def test_a_snapshot_of_kafkas_gives_the_one_batch_it_has_and_a_producer_without_
         + struct.pack(">qhiqiqiq", 1, 3, 0, 50, 4, 99, 6, 46)
         + struct.pack(">qhiqiqiq", 2, 5, -1, -1, 0, 77, 8, -1)
     )
-    found = decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body, "x")
-    assert described(found) == [
+    result = decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body, "x")
+    assert described(result) == [
         (1, 3, (RecentBatch(MAX_SEQUENCE - 3, 0, 46, 50, 99),), 99, 6, 46),
         (2, 5, (), 77, 8, -1),
     ]
-    assert described(decode_snapshot(encode_snapshot(found), "x")) == described(found)
+    assert described(decode_snapshot(encode_snapshot(result), "x")) == described(result)
 
 
 def test_no_producer_is_ten_bytes() -> None:
@@ -336,9 +336,9 @@ def test_the_newest_sound_one_is_taken_and_damaged_ones_go(
         snapshots.write(offset, states_with(*SEVEN_BATCHES))
     snapshots.path(20).write_bytes(b"")
     snapshots.path(12).unlink()
-    found = snapshots.load_newest()
-    assert found is not None
-    assert found[0] == 9
+    result = snapshots.load_newest()
+    assert result is not None
+    assert result[0] == 9
     assert snapshots.offsets == (5, 9)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "00000000000000000005.snapshot",
@@ -391,9 +391,9 @@ def test_a_large_snapshot_is_written_without_the_lock(tmp_path: Path) -> None:
     snapshots.write_kept(lock)
     assert snapshots.offsets == (5, 9_000)
     assert {path.name for path in tmp_path.iterdir()} == {snapshots.path(at).name for at in (5, 9_000)}
-    found = snapshots.load_newest()
-    assert found is not None
-    assert described(found[1]) == described(list(many()))
+    result = snapshots.load_newest()
+    assert result is not None
+    assert described(result[1]) == described(list(many()))
 
 
 class WithoutLock(FileSystem):

@@ -86,9 +86,9 @@ def test_reading_on_from_where_the_last_read_ended_gives_all_batches(open_log: O
     cold(log)
     offset, parts = 0, []
     while offset < log.log_end_offset:
-        found = log.read(offset, 7_000)
-        parts.append(bytes(found.records))
-        offset = found.next_offset
+        result = log.read(offset, 7_000)
+        parts.append(bytes(result.records))
+        offset = result.next_offset
     whole = b"".join(path.read_bytes()[: segment.size] for path, segment in in_order(log))
     assert b"".join(parts) == whole
 
@@ -101,9 +101,9 @@ def test_a_batch_larger_than_any_block_comes_whole(open_log: OpenLog) -> None:
     config = log_config(segment_bytes=8 << 20, max_message_bytes=8 << 20)
     log = filled(open_log, [3 * LARGE_BYTES, 10], config)
     cold(log)
-    found = log.read(0, 1)
-    assert found.next_offset == 1
-    assert len(found.records) > 3 * LARGE_BYTES
+    result = log.read(0, 1)
+    assert result.next_offset == 1
+    assert len(result.records) > 3 * LARGE_BYTES
     assert len(log.read(0, 1, min_one_batch=False).records) == 0
 
 
@@ -155,8 +155,8 @@ def test_no_single_read_of_the_disk_is_long(open_log: OpenLog, monkeypatch: pyte
     cold(log)
     sizes: list[int] = []
     intercept_reads(monkeypatch, lambda buffer, position, flags: sizes.append(len(buffer)))
-    found = log.read(0, 1 << 20)
-    assert len(found.records) > 500_000
+    result = log.read(0, 1 << 20)
+    assert len(result.records) > 500_000
     assert max(sizes) <= 128 * 1024
 
 

@@ -44,12 +44,12 @@ records = st.tuples(
 
 
 def batch_of(
-    *found: tuple[bytes | None, bytes | None, Any, int],
+    *result: tuple[bytes | None, bytes | None, Any, int],
     compression: Compression = Compression.NONE,
     producer_id: int = -1,
 ) -> bytearray:
     builder = RecordBatchBuilder(max_bytes=1 << 30, compression=compression)
-    for key, value, headers, timestamp_ms in found:
+    for key, value, headers, timestamp_ms in result:
         builder.append(key, value, headers, timestamp_ms)
     return builder.build(
         producer_id=producer_id, producer_epoch=min(producer_id, 3), base_sequence=min(producer_id, 5)
@@ -79,7 +79,7 @@ def test_recompressed_records_are_the_same_records(
     batches: list[tuple[list[Any], Compression]], target: Compression, producer_id: int
 ) -> None:
     sent = memoryview(
-        b"".join(batch_of(*found, compression=source, producer_id=producer_id) for found, source in batches)
+        b"".join(batch_of(*result, compression=source, producer_id=producer_id) for result, source in batches)
     )
     kept = prepared(sent, compression_type=target)
     assert decoded(kept) == decoded(sent)

@@ -166,9 +166,9 @@ def test_damaged_indexes_are_rebuilt_also_after_a_clean_stop(
     again = open_log(CONFIG, is_clean=True)
     assert described(again)[2:] == before[2:]
     for timestamp in range(10):
-        found = again.offset_for_timestamp(timestamp)
-        assert found is not None
-        assert found.offset == timestamp
+        result = again.offset_for_timestamp(timestamp)
+        assert result is not None
+        assert result.offset == timestamp
         assert again.read(timestamp, 1).start_offset == timestamp
 
 

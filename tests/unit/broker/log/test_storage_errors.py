@@ -167,7 +167,7 @@ def test_a_reader_of_a_deleted_log_takes_no_dir_offline(manager: LogManager) -> 
 def test_many_readers_during_a_deletion_report_no_failed_disk(manager: LogManager) -> None:
     append(manager, T0)
     log = online(manager, T0)
-    begun, found = threading.Semaphore(0), []
+    begun, result = threading.Semaphore(0), []
 
     def read() -> None:
         begun.release()
@@ -176,7 +176,7 @@ def test_many_readers_during_a_deletion_report_no_failed_disk(manager: LogManage
                 log.segments[0].file.close()
                 log.read(0, 1 << 20)
             except ApiError as error:
-                found.append(error)
+                result.append(error)
                 return
 
     readers = [threading.Thread(target=read) for _ in range(4)]
@@ -186,7 +186,7 @@ def test_many_readers_during_a_deletion_report_no_failed_disk(manager: LogManage
     manager.delete(T0, 0)
     for reader in readers:
         reader.join(60)
-    assert [type(error) for error in found] == [LogGone] * 4
+    assert [type(error) for error in result] == [LogGone] * 4
 
 
 def test_a_failure_below_a_deleted_folder_is_ignored_and_one_below_a_missing_dir_is_not(
@@ -315,11 +315,11 @@ def test_a_log_that_could_not_be_opened_at_start_is_opened_on_demand(
         with pytest.raises(StorageCallFailed):
             manager.get_or_create(T0, TOPIC_ID, 0)
     assert manager.load_high_watermarks() == {T0: 4}
-    found = manager.get_or_create(T0, TOPIC_ID, 0)
-    assert (found.log_start_offset, found.log_end_offset) == (2, 5)
+    result = manager.get_or_create(T0, TOPIC_ID, 0)
+    assert (result.log_start_offset, result.log_end_offset) == (2, 5)
     assert manager.offline_partitions == {}
     # The log writes its own checkpoint entries again.
-    found.truncate_fully_and_start_at(0)
+    result.truncate_fully_and_start_at(0)
     crash(manager)
     again = online(managers.open(), T0)
     assert again.log_start_offset == 0
