@@ -23,7 +23,6 @@ from barnabas.broker.coordinators.offsets import CommittedOffset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
-from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from tests.support.defaults import log_config
 from tests.support.logs import append_batches
@@ -130,23 +129,6 @@ def test_a_limited_number_of_unreadable_records_is_reported(
     assert len(reported) == MAX_REPORTED + 1
     assert "the record at 0 is ignored: a key of version 9" in reported[0]
     assert "17 records are ignored in all" in reported[-1]
-
-
-def test_a_damaged_batch_ends_the_loading(log: Log) -> None:
-    write(log, offset("a", 1))
-    write(log, offset("a", 2))
-    whole = log.read
-
-    def damaged(*arguments: object, **options: object) -> object:
-        result = whole(*arguments, **options)
-        spoilt = bytearray(result.records)
-        spoilt[-2] ^= 0xFF
-        return result._replace(records=memoryview(spoilt))
-
-    log.read = damaged
-    with pytest.raises(ApiError) as raised:
-        load(log)
-    assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_the_garbage_collector_is_off_only_while_groups_are_loaded() -> None:
