@@ -350,14 +350,6 @@ def test_ctrl_c_while_the_cluster_starts_ends_it_at_once(tmp_path: Path) -> None
     assert not record.is_running
 
 
-def test_a_second_up_in_the_same_directory_is_refused(
-    foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
-) -> None:
-    done = run_command("up", "--dir", str(tmp_path))
-    assert done.returncode == exit_codes.FAILED
-    assert str(tmp_path) in done.stderr
-
-
 def test_down_stops_a_foreground_cluster_and_its_command(
     foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
 ) -> None:

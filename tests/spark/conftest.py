@@ -82,7 +82,7 @@ def admin(spark_cluster: LocalCluster) -> Iterator[Admin]:
 
 @pytest.fixture
 def make_topic(admin: Admin) -> MakeTopic:
-    """Make a topic with a name that nobody else uses; arguments as those of `NewTopic`."""
+    """Make a topic with a name of its own; takes the arguments of `NewTopic`."""
 
     def make(partitions: int = 1, **arguments: object) -> str:
         name = f"topic-{uuid.uuid4().hex[:8]}"

@@ -13,7 +13,6 @@ import pytest
 
 from barnabas.client.blocking import Admin, Producer
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import wait_for
 
@@ -49,7 +48,7 @@ def produce(spark_cluster: LocalCluster) -> Callable[..., list[tuple[int, int]]]
                 for partition, key, value, headers, stamp in records
             ]
             producer.flush()
-            return [(found.partition, found.offset) for found in (future.result() for future in futures)]
+            return [(future.result().partition, future.result().offset) for future in futures]
 
     return send
 
@@ -76,9 +75,9 @@ def test_every_column_arrives_as_it_was_sent(read: Read, produce: Any, make_topi
     rows = frame.selectExpr(
         "key", "value", "topic", "partition", "offset", "unix_millis(timestamp)", "timestampType", "headers"
     ).collect()
-    found = {(row[3], row[4]): row for row in rows}
-    assert set(found) == set(places)
-    first, second, third = (found[place] for place in places)
+    by_place = {(row[3], row[4]): row for row in rows}
+    assert set(by_place) == set(places)
+    first, second, third = (by_place[place] for place in places)
     assert tuple(first)[:3] == (b"k", b"one", topic)
     assert first[5:7] == (1_700_000_000_123, 0)
     assert [tuple(header) for header in first["headers"]] == [("a", b"1"), ("a", None)]
@@ -87,7 +86,9 @@ def test_every_column_arrives_as_it_was_sent(read: Read, produce: Any, make_topi
     assert isinstance(read(topic).first()["timestamp"], datetime)
 
 
-def test_figures_by_group_are_those_of_what_was_sent(read: Read, produce: Any, make_topic: MakeTopic) -> None:
+def test_figures_by_group_are_those_of_the_sent_records(
+    read: Read, produce: Any, make_topic: MakeTopic
+) -> None:
     topic = make_topic(3)
     random.seed(4)
     delays = defaultdict(list)
@@ -109,8 +110,8 @@ def test_figures_by_group_are_those_of_what_was_sent(read: Read, produce: Any, m
         .agg({"d": "sum", "*": "count"})
         .collect()
     )
-    found = {row["carrier"]: (row["count(1)"], row["sum(d)"]) for row in rows}
-    assert found == {carrier: (len(all_), sum(all_)) for carrier, all_ in delays.items()}
+    figures = {row["carrier"]: (row["count(1)"], row["sum(d)"]) for row in rows}
+    assert figures == {carrier: (len(sent), sum(sent)) for carrier, sent in delays.items()}
 
 
 def test_offsets_bound_the_read(read: Read, produce: Any, make_topic: MakeTopic) -> None:
@@ -126,8 +127,7 @@ def test_offsets_bound_the_read(read: Read, produce: Any, make_topic: MakeTopic)
     assert Counter(map(tuple, frame.collect())) == Counter(
         [(0, offset) for offset in range(5, 9)] + [(1, offset) for offset in range(20)]
     )
-    one = read(topic, "offset bigint", assign=json.dumps({topic: [1]}))
-    assert one.count() == 20
+    assert read(topic, "offset bigint", assign=json.dumps({topic: [1]})).count() == 20
 
 
 def test_a_data_frame_is_a_snapshot_and_a_new_load_sees_more(
@@ -167,7 +167,7 @@ def test_nothing_beyond_the_high_watermark_is_read(
         after = high_watermark()
     finally:
         spark_cluster.resume(2)
-    assert (before, after) == (10, 10), "the follower left the ISR too soon for this test to tell anything"
+    assert (before, after) == (10, 10), "the follower left the ISR before the test could look"
     assert values == {b"committed"}
     wait_for(lambda: high_watermark() == 20, "the high watermark at 20")
     assert read(topic).count() == 20
@@ -203,7 +203,7 @@ def test_records_that_retention_took_fail_the_read_unless_that_is_allowed(
     assert offsets[0] > 0
 
 
-def test_what_is_wrong_is_said_by_name(read: Read, make_topic: MakeTopic) -> None:
+def test_the_error_for_a_wrong_option_topic_or_column_names_it(read: Read, make_topic: MakeTopic) -> None:
     topic = make_topic()
     with pytest.raises(Exception, match=r"'minpartition' is unknown .* did you mean minPartitions"):
         read(topic, minPartition="3")
@@ -219,19 +219,3 @@ def test_a_pattern_finds_the_topics(read: Read, produce: Any, make_topic: MakeTo
         produce(topic, [record(0, b"x")])
     frame = read("", subscribePattern=f"({first}|{second}|nothing.*)")
     assert {row["topic"] for row in frame.collect()} == {first, second}
-
-
-def test_a_deleted_topic_is_named(read: Read, make_topic: MakeTopic, admin: Admin) -> None:
-    topic = make_topic()
-    admin.delete_topics(topic)
-
-    def is_gone() -> bool:
-        try:
-            admin.describe_topics(topic)
-        except ApiError as error:
-            return error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return False
-
-    wait_for(is_gone, "the deletion")
-    with pytest.raises(Exception, match=f"there is no topic '{topic}'"):
-        read(topic).count()

@@ -61,7 +61,7 @@ def test_deep_shows_the_records(segment: Path, capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_the_text_form_tells_the_same(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_form_has_the_same_content(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "dump", str(segment), "--deep"]) == exit_codes.OK
     said = capsys.readouterr().out
     assert "offsets 100..102" in said
@@ -76,9 +76,7 @@ def test_zeros_after_the_last_batch_are_no_damage(segment: Path, capsys: pytest.
     assert "2 batches, 5 records; 4,096 bytes follow" in capsys.readouterr().out
 
 
-def test_a_flipped_bit_is_told_with_the_position_of_its_batch(
-    segment: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flipped_bit_is_reported_at_its_batch(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bytearray(segment.read_bytes())
     second = len(_batch(100, 3))
     data[-1] ^= 1
@@ -97,20 +95,32 @@ def test_a_torn_tail_is_damage(segment: Path, keep: int, capsys: pytest.CaptureF
     assert f"damaged at byte {first}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("suffix", "content", "entries"),
+    [
+        (
+            "index",
+            struct.pack(">IIII", 10, 4096, 20, 8192) + bytes(64),
+            [{"offset": 110, "position": 4096}, {"offset": 120, "position": 8192}],
+        ),
+        (
+            "timeindex",
+            struct.pack(">qI", 1_700_000_000_000, 7) + bytes(24),
+            [{"timestamp_ms": 1_700_000_000_000, "offset": 107}],
+        ),
+    ],
+)
 def test_index_entries_are_shown_with_whole_offsets(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    suffix: str,
+    content: bytes,
+    entries: list[dict[str, int]],
 ) -> None:
-    path = tmp_path / "00000000000000000100.index"
-    path.write_bytes(struct.pack(">IIII", 10, 4096, 20, 8192) + bytes(64))
+    path = tmp_path / f"00000000000000000100.{suffix}"
+    path.write_bytes(content)
     assert main(["log", "dump", str(path), "--json"]) == exit_codes.OK
-    assert _json_lines(capsys) == [{"offset": 110, "position": 4096}, {"offset": 120, "position": 8192}]
-
-
-def test_time_index_entries_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "00000000000000000100.timeindex"
-    path.write_bytes(struct.pack(">qI", 1_700_000_000_000, 7) + bytes(24))
-    assert main(["log", "dump", str(path), "--json"]) == exit_codes.OK
-    assert _json_lines(capsys) == [{"timestamp_ms": 1_700_000_000_000, "offset": 107}]
+    assert _json_lines(capsys) == entries
 
 
 def test_index_entries_that_do_not_rise_are_damage(

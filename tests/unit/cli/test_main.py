@@ -143,13 +143,6 @@ def test_the_error_for_a_wrong_value_names_the_expected_ones(
     assert said in capsys.readouterr().err
 
 
-def test_a_setting_that_the_cluster_sets_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main(["up", "--dir", str(tmp_path), "--set", "broker.id=7"]) != exit_codes.OK
-    assert "broker.id differs from broker to broker" in capsys.readouterr().err
-
-
 def test_the_broker_command_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"

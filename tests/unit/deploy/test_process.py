@@ -105,23 +105,31 @@ def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
         ManagedProcess.spawn("thing", ["/no/such/program"], log_file=tmp_path / "log")
 
 
-def test_a_detached_child_outlives_its_parent(tmp_path: Path) -> None:
+def child_of_a_program(log_file: Path, setup: str, arguments: str, ending: str) -> ManagedProcess:
+    """A child of a program that ends right after it started the child."""
     code = (
-        "import pathlib, sys\n"
+        "import os, pathlib, psutil, signal, sys\n"
         "from barnabas.deploy.process import ManagedProcess\n"
+        f"{setup}\n"
         "child = ManagedProcess.spawn('child', [sys.executable, '-c', 'import time; time.sleep(600)'],\n"
-        "    log_file=pathlib.Path(sys.argv[1]), die_with_parent=False)\n"
-        "print(*child.identity)"
+        f"    log_file=pathlib.Path(sys.argv[1]), {arguments})\n"
+        "print(*child.identity, flush=True)\n"
+        f"{ending}"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "log")],
+        [sys.executable, "-c", code, str(log_file)],
         capture_output=True,
         text=True,
-        check=True,
         timeout=DEADLINE_S,
+        check=False,
     )
+    assert done.stdout, done.stderr
     pid, started = done.stdout.split()
-    child = ManagedProcess("child", ProcessId(int(pid), started))
+    return ManagedProcess("child", ProcessId(int(pid), started))
+
+
+def test_a_detached_child_outlives_its_parent(tmp_path: Path) -> None:
+    child = child_of_a_program(tmp_path / "log", "", "die_with_parent=False", "")
     try:
         assert child.state == "running"
     finally:
@@ -130,29 +138,14 @@ def test_a_detached_child_outlives_its_parent(tmp_path: Path) -> None:
 
 
 def test_without_help_from_the_kernel_a_watcher_ends_the_child_with_its_parent(tmp_path: Path) -> None:
-    code = (
-        "import os, pathlib, psutil, signal, subprocess, sys\n"
-        "from barnabas.deploy.process import ManagedProcess\n"
-        "sys.platform = 'darwin'\n"
-        "child = ManagedProcess.spawn('child', [sys.executable, '-c', 'import time; time.sleep(600)'],\n"
-        "    log_file=pathlib.Path(sys.argv[1]))\n"
-        "print(*child.identity, flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
+    child = child_of_a_program(
+        tmp_path / "log", "sys.platform = 'darwin'", "", "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "log")],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    pid, started = done.stdout.split()
-    child = ProcessId(int(pid), started)
-    wait_for(lambda: child.state == "gone", lambda: done.stderr)
+    wait_for(lambda: child.state == "gone")
 
 
 def test_the_watcher_of_an_ended_child_ends(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert psutil.LINUX, "imported before it could be deceived too"
+    assert psutil.LINUX, "imported before the platform is faked"
     monkeypatch.setattr(sys, "platform", "darwin")
     child = spawn(_WAIT)
     watcher = child._watcher

@@ -11,7 +11,7 @@ import pytest
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import iter_batches, parse_header
+from barnabas.protocol.record_batch import Buffer, iter_batches, parse_header
 from barnabas.spark_connector.log_view import LogView
 
 
@@ -48,26 +48,29 @@ class MemoryView(LogView):
     ) -> None:
         """Append records with keys k0, k1, … by their offset, all committed."""
         tp = TopicPartition(topic, partition)
-        log = self.logs.setdefault(tp, [])
-        self.starts.setdefault(tp, 0)
-        base = self.committed.get(tp, 0)
+        self.append(tp)
         for first in range(0, len(values), batch_records):
+            base = self.committed[tp]
             part = values[first : first + batch_records]
             pairs = [(b"k%d" % (base + index), value) for index, value in enumerate(part)]
-            log.append(memoryview(build_batch(pairs, base_offset=base, timestamp_ms=1000 + base)))
-            base += len(part)
-        self.committed[tp] = base
+            self.append(tp, build_batch(pairs, base_offset=base, timestamp_ms=1000 + base))
+
+    def append(self, tp: TopicPartition, *batches: Buffer) -> None:
+        """Append batches, committed; without any, the log exists and is empty."""
+        log = self.logs.setdefault(tp, [])
+        self.starts.setdefault(tp, 0)
+        self.committed.setdefault(tp, 0)
+        for batch in batches:
+            log.append(memoryview(batch))
+            self.committed[tp] = parse_header(batch).next_offset
 
     def partitions_of(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        existing: dict[str, list[int]] = {}
         for tp in sorted(self.logs):
-            found.setdefault(tp.topic, []).append(tp.partition)
+            existing.setdefault(tp.topic, []).append(tp.partition)
         if topics is None:
-            return {name: indexes for name, indexes in found.items() if name not in self.internal}
-        for name in topics:
-            if name not in found:
-                raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        return {name: found[name] for name in topics}
+            return {name: indexes for name, indexes in existing.items() if name not in self.internal}
+        return {name: existing[name] for name in topics}
 
     def log_start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.starts[tp] for tp in partitions}
