@@ -10,10 +10,10 @@ import argparse
 import asyncio
 import os
 import shlex
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.client.config import ClientConfig
@@ -21,6 +21,10 @@ from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import STATE_FILE, read_record
 from barnabas.protocol.ids import Endpoint, parse_endpoints
 from barnabas.protocol.settings import parse_key_values
+
+if TYPE_CHECKING:
+    from barnabas.client.admin.admin import Admin
+    from barnabas.client.metadata import TopicInfo
 
 T = TypeVar("T")
 
@@ -45,10 +49,12 @@ def add_bootstrap_argument(parser: argparse.ArgumentParser, otherwise: str = "")
     )
 
 
-def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that connects to a cluster."""
+def add_cluster_arguments(parser: argparse.ArgumentParser, *, json_help: str | None = None) -> None:
+    """Add the options of a command that connects to a cluster; with `json_help` also ``--json``."""
     add_bootstrap_argument(parser, ", else the local cluster in --dir")
     add_dir_argument(parser)
+    if json_help is not None:
+        parser.add_argument("--json", action="store_true", help=json_help)
 
 
 def named_bootstrap(options: argparse.Namespace) -> str | None:
@@ -125,6 +131,13 @@ def open_running_cluster(options: argparse.Namespace) -> RunningCluster:
     return cluster
 
 
+def check_broker(cluster: RunningCluster, broker_id: int) -> None:
+    """Raise CommandError (not found), naming the brokers that exist, if the cluster lacks this one."""
+    if broker_id not in cluster.broker_ids:
+        existing = ", ".join(map(str, cluster.broker_ids))
+        raise CommandError(f"there is no broker {broker_id}; there are {existing}", NOT_FOUND)
+
+
 def exports(cluster: RunningCluster) -> list[str]:
     """Shell lines after which every command, and every program that reads the variable, finds the cluster."""
     lines = [f"export {BOOTSTRAP_VARIABLE}={shlex.quote(cluster.bootstrap)}"]
@@ -165,6 +178,16 @@ def client_settings(texts: list[str], config: type[ClientConfig]) -> dict[str, A
     return config.parse(key_values(texts))
 
 
-def admin_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings for connections out of another client's settings."""
-    return {name: value for name, value in settings.items() if name in _CONNECTION_SETTINGS}
+def make_admin(bootstrap: str, settings: Mapping[str, Any]) -> Admin:
+    """An admin client that connects as a client with these settings does."""
+    # Imported here: commands on local processes need no client.
+    from barnabas.client.admin.admin import Admin
+
+    connection = {name: value for name, value in settings.items() if name in _CONNECTION_SETTINGS}
+    return Admin(bootstrap_servers=bootstrap, **connection)
+
+
+async def describe_topic(bootstrap: str, topic: str, settings: Mapping[str, Any]) -> TopicInfo:
+    """The topic, as a client with these settings sees it; raises ApiError with similar names."""
+    async with make_admin(bootstrap, settings) as admin:
+        return (await admin.describe_topics(topic))[topic]

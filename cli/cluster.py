@@ -7,8 +7,15 @@ import json
 import os
 from typing import Final
 
-from barnabas.cli.arguments import add_dir_argument, chosen_dir, exports, open_cluster, open_running_cluster
-from barnabas.cli.exit_codes import NOT_FOUND, OK, CommandError
+from barnabas.cli.arguments import (
+    add_dir_argument,
+    check_broker,
+    chosen_dir,
+    exports,
+    open_cluster,
+    open_running_cluster,
+)
+from barnabas.cli.exit_codes import OK, CommandError
 from barnabas.deploy.process import ManagedProcess
 from barnabas.deploy.running_cluster import STOP_TIMEOUT_S, RunningCluster
 from barnabas.deploy.state import ask_restart
@@ -38,9 +45,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(exports(cluster)))
         return OK
     broker_id: int = options.broker
-    if broker_id not in cluster.broker_ids:
-        existing = ", ".join(map(str, cluster.broker_ids))
-        raise CommandError(f"there is no broker {broker_id}; there are {existing}", NOT_FOUND)
+    check_broker(cluster, broker_id)
     match options.command:
         case "kill":
             cluster.kill(broker_id)

@@ -36,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_change_arguments(alter)
 
     for action in (describe, alter):
-        add_cluster_arguments(action)
-        action.add_argument("--json", action="store_true", help="print JSON")
+        add_cluster_arguments(action, json_help="print JSON")
 
 
 def add_resource_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import signal
 import sys
 import time
@@ -20,14 +21,13 @@ from typing import Any, BinaryIO, Final
 from barnabas.cli.arguments import (
     add_cluster_arguments,
     add_settings_argument,
-    admin_settings,
     chosen_bootstrap,
     client_settings,
+    describe_topic,
     run_async,
 )
 from barnabas.cli.exit_codes import NOT_FOUND, OK, TERMINATED, USAGE, CommandError
-from barnabas.cli.output import field, iso_time, text
-from barnabas.client.admin.admin import Admin
+from barnabas.cli.output import record_fields, record_line
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.partition_state import ConsumerRecord
@@ -107,27 +107,11 @@ def make_formatter(name: str, key_separator: str) -> Formatter:
 
 
 def _full_line(record: ConsumerRecord) -> bytes:
-    line = (
-        f"{record.topic}-{record.partition}  {record.offset}  {iso_time(record.timestamp_ms)}  "
-        f"{text(record.key)}: {text(record.value)}"
-    )
-    for name, value in record.headers:
-        line += f"  [{name}={text(value)}]"
-    return line.encode()
+    return f"{record.topic}-{record.partition}  {record_line(record)}".encode()
 
 
 def _json_line(record: ConsumerRecord) -> bytes:
-    import json
-
-    fields: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-    }
-    fields |= field("key", record.key) | field("value", record.value)
-    if record.headers:
-        fields["headers"] = [{"name": name} | field("value", value) for name, value in record.headers]
+    fields = {"topic": record.topic, "partition": record.partition} | record_fields(record)
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
@@ -135,8 +119,7 @@ async def _consume(
     options: argparse.Namespace, start: str | int | datetime, bootstrap: str, out: BinaryIO
 ) -> int:
     settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides, ConsumerConfig)}
-    async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
-        topic = (await admin.describe_topics(options.topic))[options.topic]
+    topic = await describe_topic(bootstrap, options.topic, settings)
     existing = [partition.partition for partition in topic.partitions]
     chosen = existing if options.partition is None else sorted(set(options.partition))
     for partition in chosen:

@@ -6,7 +6,7 @@ import argparse
 import csv
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, TopicPartition
 
 _STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+_OFFSET_COLUMNS: Final = ("topic", "partition", "committed_offset", "log_end_offset", "lag")
 _DURATION: Final = re.compile(
     r"P(?=[^P]*\d)(?:(?P<days>\d+)D)?"
     r"(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,3})?)S)?)?"
@@ -77,8 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     )
 
     for action in (listing, describe, members, lag, reset, delete, delete_offsets):
-        add_cluster_arguments(action)
-        action.add_argument("--json", action="store_true", help="print JSON")
+        add_cluster_arguments(action, json_help="print JSON")
 
 
 def _add_reset_arguments(reset: argparse.ArgumentParser) -> None:
@@ -200,10 +200,21 @@ def _lag_text(rows: list[Row]) -> str:
     )
 
 
-async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
+async def _described(
+    options: argparse.Namespace, bootstrap: str
+) -> tuple[dict[str, GroupDescription], dict[str, list[Row]]]:
     async with Admin(bootstrap_servers=bootstrap) as admin:
         groups = await admin.describe_groups(options.groups)
-        rows = await _rows(admin, groups)
+        return groups, await _rows(admin, groups)
+
+
+def _print_rows(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    if rows:
+        print_table(columns, [[row[column] for column in columns] for row in rows])
+
+
+async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
+    groups, rows = await _described(options, bootstrap)
     if options.json:
         print_json([_group_object(group) | {"partitions": rows[name]} for name, group in groups.items()])
         return
@@ -213,9 +224,7 @@ async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
             f"{group.protocol or 'no assignor'}  coordinator {group.coordinator}  "
             f"{_lag_text(rows[name])}"
         )
-        columns = ("topic", "partition", "committed_offset", "log_end_offset", "lag", "member_id", "host")
-        if rows[name]:
-            print_table(columns, [[row[column] for column in columns] for row in rows[name]])
+        _print_rows((*_OFFSET_COLUMNS, "member_id", "host"), rows[name])
 
 
 def _group_object(group: GroupDescription) -> Row:
@@ -246,29 +255,21 @@ async def _members(options: argparse.Namespace, bootstrap: str) -> None:
     ]
     if options.json:
         print_json(rows)
-    elif rows:
-        columns = ("group", "member_id", "group_instance_id", "client_id", "host")
-        print_table(
-            (*columns, "partitions"),
-            [[*(row[column] for column in columns), " ".join(row["partitions"])] for row in rows],
-        )
-    else:
+    elif not rows:
         print("no members")
+    else:
+        columns = ("group", "member_id", "group_instance_id", "client_id", "host", "partitions")
+        _print_rows(columns, [row | {"partitions": " ".join(row["partitions"])} for row in rows])
 
 
 async def _lag(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        groups = await admin.describe_groups(options.groups)
-        rows = await _rows(admin, groups)
-    if options.json:
-        for name, partitions in rows.items():
-            print_json({"group": name, "lag": _total_lag(partitions), "partitions": partitions})
-        return
-    columns = ("topic", "partition", "committed_offset", "log_end_offset", "lag")
+    _, rows = await _described(options, bootstrap)
     for name, partitions in rows.items():
-        print(f"{name}  {_lag_text(partitions)}")
-        if partitions:
-            print_table(columns, [[row[column] for column in columns] for row in partitions])
+        if options.json:
+            print_json({"group": name, "lag": _total_lag(partitions), "partitions": partitions})
+        else:
+            print(f"{name}  {_lag_text(partitions)}")
+            _print_rows(_OFFSET_COLUMNS, partitions)
 
 
 async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
@@ -328,18 +329,12 @@ async def _new_offsets(
         partitions = [tp for tp in before if tp.partition < counts.get(tp.topic, 0)]
     if from_file is not None:
         partitions = [tp for tp in from_file if options.topic is None or tp in partitions]
-    first = {
-        tp: listed.offset
-        for tp, listed in (await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))).items()
-    }
-    end = {
-        tp: listed.offset
-        for tp, listed in (await admin.list_offsets(dict.fromkeys(partitions, LATEST))).items()
-    }
+    first = await _offsets_at(admin, partitions, EARLIEST)
+    end = await _offsets_at(admin, partitions, LATEST)
     if options.to_earliest:
-        return dict(first)
+        return first
     if options.to_latest:
-        return dict(end)
+        return end
     if from_file is not None:
         return {tp: within(from_file[tp], first[tp], end[tp]) for tp in partitions}
     if options.to_offset is not None:
@@ -351,8 +346,15 @@ async def _new_offsets(
         since = time_ms(options.to_datetime)
     else:
         since = max(0, int(time.time() * 1000) - duration_ms(options.by_duration))
-    listed_since = await admin.list_offsets(dict.fromkeys(partitions, since))
-    return {tp: listed.offset if listed.offset >= 0 else end[tp] for tp, listed in listed_since.items()}
+    listed = await _offsets_at(admin, partitions, since)
+    return {tp: offset if offset >= 0 else end[tp] for tp, offset in listed.items()}
+
+
+async def _offsets_at(
+    admin: Admin, partitions: Iterable[TopicPartition], spec: str | int
+) -> dict[TopicPartition, int]:
+    listed = await admin.list_offsets(dict.fromkeys(partitions, spec))
+    return {tp: entry.offset for tp, entry in listed.items()}
 
 
 async def _delete(options: argparse.Namespace, bootstrap: str) -> None:

@@ -19,10 +19,10 @@ from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import StorageError
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
-from barnabas.cli.output import count, field, iso_time, print_json, text
+from barnabas.cli.output import count, iso_time, print_json, record_fields, record_line
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader
-from barnabas.protocol.records import Record, decode_records
+from barnabas.protocol.records import decode_records
 
 _SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
@@ -117,12 +117,12 @@ def _dump_log(path: Path, options: argparse.Namespace) -> Damage | None:
             return Damage(batch.position, str(error))
         if options.json:
             print_json(
-                _batch_object(batch) | ({"records": [record_object(r) for r in content]} if content else {})
+                _batch_object(batch) | ({"records": [record_fields(r) for r in content]} if content else {})
             )
         else:
             print(_batch_line(batch))
             for record in content:
-                print(f"    {_record_line(record)}")
+                print(f"    {record_line(record)}")
     if not options.json:
         rest = path.stat().st_size - size
         tail = f"; {rest:,} bytes follow" if rest and options.max is None else ""
@@ -168,22 +168,6 @@ def _batch_line(batch: DumpedBatch) -> str:
         parts.append(f"producer {header.producer_id}/{header.producer_epoch} sequence {header.base_sequence}")
     parts += ["transactional"] * header.is_transactional + ["control"] * header.is_control
     return "  ".join(parts)
-
-
-def record_object(record: Record) -> dict[str, Any]:
-    """A record as plain data for JSON."""
-    fields: dict[str, Any] = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
-    fields |= field("key", record.key) | field("value", record.value)
-    if record.headers:
-        fields["headers"] = [{"name": name} | field("value", value) for name, value in record.headers]
-    return fields
-
-
-def _record_line(record: Record) -> str:
-    line = f"{record.offset}  {iso_time(record.timestamp_ms)}  {text(record.key)}: {text(record.value)}"
-    for name, value in record.headers:
-        line += f"  [{name}={text(value)}]"
-    return line
 
 
 def _dump_index(path: Path, options: argparse.Namespace) -> Damage | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.cli.arguments import add_dir_argument, open_cluster
+from barnabas.cli.arguments import add_dir_argument, check_broker, open_cluster
 from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
 from barnabas.deploy.running_cluster import RunningCluster
 
@@ -71,9 +71,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _chosen_files(cluster: RunningCluster, broker: int | None, file: str) -> dict[str, Path]:
     """The files by the label of their lines; raises CommandError if the broker or every file is missing."""
-    if broker is not None and broker not in cluster.broker_ids:
-        existing_ids = ", ".join(map(str, cluster.broker_ids))
-        raise CommandError(f"there is no broker {broker}; there are {existing_ids}", NOT_FOUND)
+    if broker is not None:
+        check_broker(cluster, broker)
     if file == "zookeeper":
         files = {"zookeeper": cluster.directory / "zookeeper" / "zookeeper.log"}
     else:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from barnabas.client.consumer.partition_state import ConsumerRecord
+    from barnabas.protocol.records import Record
+
 _TABLE_WIDTH: Final = 200
 
 
@@ -98,6 +101,21 @@ def field(name: str, data: bytes | memoryview | None) -> dict[str, str | None]:
         return {name: raw.decode("utf-8")}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(raw).decode("ascii")}
+
+
+def record_fields(record: ConsumerRecord | Record) -> dict[str, Any]:
+    """A record's own fields as plain data for JSON."""
+    fields: dict[str, Any] = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
+    fields |= field("key", record.key) | field("value", record.value)
+    if record.headers:
+        fields["headers"] = [{"name": name} | field("value", value) for name, value in record.headers]
+    return fields
+
+
+def record_line(record: ConsumerRecord | Record) -> str:
+    """A record's own fields on one line for a person."""
+    line = f"{record.offset}  {iso_time(record.timestamp_ms)}  {text(record.key)}: {text(record.value)}"
+    return line + "".join(f"  [{name}={text(value)}]" for name, value in record.headers)
 
 
 def text(data: bytes | memoryview | None) -> str:

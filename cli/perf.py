@@ -15,14 +15,15 @@ from typing import Any, Final
 from barnabas.cli.arguments import (
     add_cluster_arguments,
     add_settings_argument,
-    admin_settings,
     chosen_bootstrap,
     client_settings,
+    describe_topic,
+    make_admin,
     run_async,
 )
 from barnabas.cli.exit_codes import OK, USAGE, CommandError
 from barnabas.cli.output import print_json, progress
-from barnabas.client.admin.admin import Admin, NewTopic
+from barnabas.client.admin.admin import NewTopic
 from barnabas.client.config import ConsumerConfig, ProducerConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.producer.batch import RecordMetadata
@@ -57,9 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     for action, client in ((produce, "producer"), (consume, "consumer")):
         action.add_argument("--topic", default="perf", help="default: perf")
         action.add_argument("--records", type=int, default=1_000_000, metavar="N", help="default: 1,000,000")
-        action.add_argument("--json", action="store_true", help="print one JSON object")
         add_settings_argument(action, client)
-        add_cluster_arguments(action)
+        add_cluster_arguments(action, json_help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -98,8 +98,7 @@ class _Latencies:
 
 
 async def _ensure_topic(options: argparse.Namespace, bootstrap: str) -> None:
-    settings = admin_settings(client_settings(options.overrides, ProducerConfig))
-    async with Admin(bootstrap_servers=bootstrap, **settings) as admin:
+    async with make_admin(bootstrap, client_settings(options.overrides, ProducerConfig)) as admin:
         topic = NewTopic(
             options.topic, num_partitions=options.partitions, replication_factor=options.replication_factor
         )
@@ -153,8 +152,7 @@ async def _wait_for_turn(started: float, number: int, rate: int) -> None:
 
 async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any]:
     settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides, ConsumerConfig)}
-    async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
-        topic = (await admin.describe_topics(options.topic))[options.topic]
+    topic = await describe_topic(bootstrap, options.topic, settings)
     partitions = [TopicPartition(options.topic, partition.partition) for partition in topic.partitions]
     async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
         first = await consumer.beginning_offsets(partitions)

@@ -19,14 +19,13 @@ from typing import Any, BinaryIO, Final
 from barnabas.cli.arguments import (
     add_cluster_arguments,
     add_settings_argument,
-    admin_settings,
     chosen_bootstrap,
     client_settings,
+    describe_topic,
     run_async,
 )
 from barnabas.cli.exit_codes import OK, USAGE, CommandError, exit_code_of
 from barnabas.cli.output import count, print_json
-from barnabas.client.admin.admin import Admin
 from barnabas.client.config import ProducerConfig
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
@@ -50,9 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "--compression", default="none", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd"
     )
-    parser.add_argument("--json", action="store_true", help="print a summary as one JSON object")
     add_settings_argument(parser, "producer")
-    add_cluster_arguments(parser)
+    add_cluster_arguments(parser, json_help="print a summary as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,9 +88,8 @@ async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO
         "linger_ms": 0 if source.isatty() else 5,
         **client_settings(options.overrides, ProducerConfig),
     }
-    async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
-        # A misspelt topic must not be created; this raises an error with similar names.
-        topic = (await admin.describe_topics(options.topic))[options.topic]
+    # A misspelt topic must not be created; this raises an error with similar names.
+    topic = await describe_topic(bootstrap, options.topic, settings)
     if options.partition is not None and options.partition >= len(topic.partitions):
         last = len(topic.partitions) - 1
         raise CommandError(

@@ -156,9 +156,8 @@ def _partition_json(view: PartitionView) -> dict[str, Any]:
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    add_cluster_arguments(parser)
+    add_cluster_arguments(parser, json_help="print one JSON object")
     parser.add_argument("--topic", action="append", metavar="TOPIC", help="only this topic (may be repeated)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--watch",
         nargs="?",

@@ -57,8 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     delete.add_argument("topics", nargs="+", metavar="TOPIC")
 
     for action in (create, listing, describe, alter, add_partitions, delete):
-        add_cluster_arguments(action)
-        action.add_argument("--json", action="store_true", help="print JSON")
+        add_cluster_arguments(action, json_help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:

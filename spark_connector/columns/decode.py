@@ -1,8 +1,8 @@
 """Decoding record batches in bulk: raw bytes from a fetch become columns, with no Python work per record.
 
-Batches are checked (format, CRC), gathered into groups of a bounded number of rows and bytes, and each group is
-decoded at once: by a compiled loop where numba is installed, by `protocol.records` otherwise; both give the
-same columns. Control batches are skipped. Malformed bytes never cause a read or write out of bounds.
+Batches are checked (format, CRC) and gathered into groups of a bounded number of rows and bytes. A group is
+decoded at once, by a compiled loop if numba is installed and else by `protocol.records`; both give the same
+columns. Control batches are skipped. Malformed bytes never cause a read or write out of bounds.
 
 A decoder belongs to one thread at a time.
 """
@@ -71,8 +71,8 @@ class BulkDecoder:
         """The records of these buffers, group by group; empty groups are left out.
 
         Each buffer holds whole batches; the first may begin before and the last may end after the range.
-        Raises CORRUPT_MESSAGE, INVALID_RECORD or UNSUPPORTED_FOR_MESSAGE_FORMAT for damaged bytes, also before
-        all records in front of them were returned.
+        Raises CORRUPT_MESSAGE, INVALID_RECORD or UNSUPPORTED_FOR_MESSAGE_FORMAT for damaged bytes; the
+        records in front of them may not have been returned then.
         """
         group: list[PlacedBatch] = []
         rows = size_bytes = 0

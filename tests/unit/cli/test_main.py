@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.cli import exit_codes
-from barnabas.cli.arguments import admin_settings, client_settings
+from barnabas.cli.arguments import client_settings, make_admin
 from barnabas.cli.exit_codes import CommandError, exit_code_of
 from barnabas.cli.main import COMMANDS, build_parser, main
 from barnabas.client.config import ConsumerConfig, ProducerConfig
@@ -160,7 +160,8 @@ def test_the_broker_command_imports_nothing_heavy() -> None:
 
 def test_the_admin_client_gets_the_connection_settings_of_another_client() -> None:
     settings = client_settings(["wire=kafka", "linger.ms=5", "client.id=me"], ProducerConfig)
-    assert admin_settings(settings) == {"wire": "kafka", "client_id": "me"}
+    config = make_admin("h:1", settings).config
+    assert (config.wire, config.client_id) == ("kafka", "me")
 
 
 def test_a_setting_has_the_type_that_its_client_declares() -> None:
