@@ -121,6 +121,31 @@ class Inline:
             failed(error)
 
 
+class QueuedWork:
+    """Slow work that waits until the test runs it, or is refused as by a full queue."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        self.is_full = False
+
+    def submit(self, failed: Callable[[Exception], None], work: Callable[..., Any], *args: Any) -> None:
+        if self.is_full:
+            raise SlowWorkRefused("full")
+
+        def run() -> None:
+            try:
+                work(*args)
+            except OSError as error:
+                failed(error)
+
+        self.waiting.append(run)
+
+    def run(self) -> None:
+        """Run also the work that is queued meanwhile."""
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
 class Topics:
     """The results of creating, growing and deleting topics in ZooKeeper."""
 

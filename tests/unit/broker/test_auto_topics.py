@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from barnabas.broker import auto_topics
 from barnabas.broker.auto_topics import MAX_IN_PROGRESS, AutoTopicCreation
-from barnabas.broker.slow_work import SlowWorkRefused
 from barnabas.protocol.errors import ConnectionClosed, ErrorCode
+from tests.support.serving import QueuedWork
 
 AGAIN = ErrorCode.LEADER_NOT_AVAILABLE
 
 
-class Later:
-    """Slow work that is done when the test says so."""
+class Rig:
+    """The creation of topics; `outcome` is the result of each, or its error."""
 
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], None]] = []
-        self.is_full = False
-
-    def submit(self, failed: Callable[[Exception], None], work: Callable[..., Any], *args: Any) -> None:
-        if self.is_full:
-            raise SlowWorkRefused("full")
-        self.waiting.append(lambda: work(*args))
-
-    def finish(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for work in waiting:
-            work()
-
-
-class Desk:
     def __init__(self) -> None:
         self.now_ms = 0.0
-        self.later = Later()
-        self.asked: list[list[str]] = []
+        self.work = QueuedWork()
+        self.created: list[list[str]] = []
         self.outcome: Mapping[str, ErrorCode] | Exception = {}
         self.creation = AutoTopicCreation(
-            self._create,
-            self.later,
-            now_ms=lambda: self.now_ms,
-            is_enabled=True,
+            self._create, self.work, now_ms=lambda: self.now_ms, is_enabled=True
         )
 
     def _create(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        self.asked.append(list(names))
+        self.created.append(list(names))
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
@@ -57,77 +36,76 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def rig() -> Rig:
+    return Rig()
 
 
-def test_many_requests_at_once_cause_one_creation(desk: Desk) -> None:
+def test_many_requests_at_once_cause_one_creation(rig: Rig) -> None:
     for _ in range(5):
-        assert desk.ask("a", "b") == [AGAIN, AGAIN]
-    assert desk.ask("b", "c") == [AGAIN, AGAIN]
-    desk.later.finish()
-    assert desk.asked == [["a", "b"], ["c"]]
+        assert rig.ask("a", "b") == [AGAIN, AGAIN]
+    assert rig.ask("b", "c") == [AGAIN, AGAIN]
+    rig.work.run()
+    assert rig.created == [["a", "b"], ["c"]]
 
 
-def test_a_topic_is_not_created_again_before_the_metadata_has_it(desk: Desk) -> None:
-    desk.outcome = {"a": ErrorCode.NONE, "b": ErrorCode.TOPIC_ALREADY_EXISTS}
-    desk.ask("a", "b")
-    desk.later.finish()
-    assert desk.ask("a", "b") == [AGAIN, AGAIN]
-    assert desk.later.waiting == []
-    desk.now_ms = 1_000
-    desk.ask("a")
-    assert len(desk.later.waiting) == 1
+def test_a_topic_is_not_created_again_before_the_metadata_has_it(rig: Rig) -> None:
+    rig.outcome = {"a": ErrorCode.NONE, "b": ErrorCode.TOPIC_ALREADY_EXISTS}
+    rig.ask("a", "b")
+    rig.work.run()
+    assert rig.ask("a", "b") == [AGAIN, AGAIN]
+    assert rig.work.waiting == []
+    rig.now_ms = 1_000
+    rig.ask("a")
+    assert len(rig.work.waiting) == 1
 
 
-def test_a_lasting_error_is_the_answer_for_a_second_before_the_next_try(desk: Desk) -> None:
-    desk.outcome = {"a": ErrorCode.INVALID_REPLICATION_FACTOR}
-    assert desk.ask("a") == [AGAIN]
-    desk.later.finish()
-    assert desk.ask("a") == [ErrorCode.INVALID_REPLICATION_FACTOR]
-    desk.now_ms = 1_000
-    assert desk.ask("a") == [AGAIN]
-    assert len(desk.later.waiting) == 1
+def test_a_lasting_error_is_the_answer_for_a_second_before_the_next_try(rig: Rig) -> None:
+    rig.outcome = {"a": ErrorCode.INVALID_REPLICATION_FACTOR}
+    assert rig.ask("a") == [AGAIN]
+    rig.work.run()
+    assert rig.ask("a") == [ErrorCode.INVALID_REPLICATION_FACTOR]
+    rig.now_ms = 1_000
+    assert rig.ask("a") == [AGAIN]
+    assert len(rig.work.waiting) == 1
 
 
-def test_without_a_reachable_controller_the_next_request_tries_again(desk: Desk) -> None:
+def test_without_a_reachable_controller_the_next_request_tries_again(rig: Rig) -> None:
     for trouble in (ConnectionClosed("gone"), {}, {"a": ErrorCode.NOT_CONTROLLER}):
-        desk.outcome = trouble
-        assert desk.ask("a") == [AGAIN]
-        desk.later.finish()
-    assert desk.asked == [["a"]] * 3
-    desk.later.is_full = True
-    assert desk.ask("a") == [AGAIN]
-    desk.later.is_full = False
-    assert desk.ask("a") == [AGAIN]
-    assert len(desk.later.waiting) == 1
+        rig.outcome = trouble
+        assert rig.ask("a") == [AGAIN]
+        rig.work.run()
+    assert rig.created == [["a"]] * 3
+    rig.work.is_full = True
+    assert rig.ask("a") == [AGAIN]
+    rig.work.is_full = False
+    assert rig.ask("a") == [AGAIN]
+    assert len(rig.work.waiting) == 1
 
 
-def test_invalid_names_and_the_brokers_own_topics_are_not_created(desk: Desk) -> None:
-    assert desk.ask("a b", "", "__consumer_offsets") == [
+def test_invalid_names_and_the_brokers_own_topics_are_not_created(rig: Rig) -> None:
+    assert rig.ask("a b", "", "__consumer_offsets", "a") == [
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        AGAIN,
     ]
-    assert desk.later.waiting == []
+    rig.work.run()
+    assert rig.created == [["a"]]
 
 
-def test_the_creations_in_progress_are_bounded(desk: Desk) -> None:
-    desk.ask(*(f"t{number}" for number in range(MAX_IN_PROGRESS)))
-    assert desk.ask("one-more") == [AGAIN]
-    desk.later.finish()
-    assert "one-more" not in desk.asked[0]
-    assert len(desk.asked[0]) == auto_topics.MAX_IN_PROGRESS
-    desk.ask("one-more")
-    desk.later.finish()
-    assert desk.asked[1] == ["one-more"]
+def test_the_creations_in_progress_are_bounded(rig: Rig) -> None:
+    rig.ask(*(f"t{number}" for number in range(MAX_IN_PROGRESS)))
+    assert rig.ask("next") == [AGAIN]
+    rig.work.run()
+    assert "next" not in rig.created[0]
+    assert len(rig.created[0]) == MAX_IN_PROGRESS
+    rig.ask("next")
+    rig.work.run()
+    assert rig.created[1] == ["next"]
 
 
-def test_only_a_broker_can_have_the_brokers_own_topics_created(desk: Desk) -> None:
-    assert desk.ask("__consumer_offsets", "a") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, AGAIN]
-    desk.later.finish()
-    assert desk.asked == [["a"]]
-    assert desk.creation.ask_internal("__consumer_offsets") == AGAIN
-    assert desk.creation.ask_internal("__consumer_offsets") == AGAIN
-    desk.later.finish()
-    assert desk.asked == [["a"], ["__consumer_offsets"]]
+def test_the_brokers_own_topics_are_created_for_brokers_alone(rig: Rig) -> None:
+    for _ in range(2):
+        assert rig.creation.ask_internal("__consumer_offsets") == AGAIN
+    rig.work.run()
+    assert rig.created == [["__consumer_offsets"]]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from barnabas.broker.producer_ids import MAX_WAITING, RETRY, ProducerIds
-from barnabas.broker.slow_work import SlowWorkRefused
 from barnabas.protocol.errors import ErrorCode
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
+from tests.support.serving import Inline, QueuedWork
 
 
 class Blocks:
-    """What is shared by all brokers: each claim gets the next block."""
+    """The blocks in ZooKeeper: each claim gets the next one."""
 
     def __init__(self, size: int = 10) -> None:
         self.size = size
@@ -29,151 +28,116 @@ class Blocks:
             return range((self.claims - 1) * self.size, self.claims * self.size)
 
 
-class Later:
-    """Slow work that is done when the test says so."""
+class Requests:
+    """Asks for producer ids from blocks of this size, and collects the answers."""
 
-    def __init__(self) -> None:
-        self.work: list[Callable[[], None]] = []
-        self.is_full = False
-
-    def submit(self, failed: Callable[[Exception], None], work: Callable[..., None], *args: Any) -> None:
-        if self.is_full:
-            raise SlowWorkRefused("full")
-
-        def run() -> None:
-            try:
-                work(*args)
-            except OSError as error:
-                failed(error)
-
-        self.work.append(run)
-
-    def run(self) -> None:
-        while self.work:
-            self.work.pop(0)()
-
-
-class Asker:
-    """Asks, and keeps what is answered."""
-
-    def __init__(self, ids: ProducerIds) -> None:
-        self._ids = ids
-        self.got: list[tuple[int, ErrorCode]] = []
+    def __init__(self, block_size: int = 10, blocks: Blocks | None = None, work: Any = None) -> None:
+        self.blocks = blocks or Blocks(block_size)
+        self.work = work or QueuedWork()
+        self.answers: list[tuple[int, ErrorCode]] = []
+        self._producer_ids = ProducerIds(self.blocks.claim, self.work)
 
     def ask(self, times: int = 1) -> None:
         for _ in range(times):
-            self._ids.give(lambda producer_id, code: self.got.append((producer_id, code)))
+            self._producer_ids.give(lambda producer_id, code: self.answers.append((producer_id, code)))
 
     @property
     def ids(self) -> list[int]:
-        return [producer_id for producer_id, code in self.got if code == ErrorCode.NONE]
+        return [producer_id for producer_id, code in self.answers if code == ErrorCode.NONE]
 
 
 def test_the_first_requests_wait_for_one_claim_together() -> None:
-    later, blocks = Later(), Blocks()
-    asker = Asker(ProducerIds(blocks.claim, later))
-    asker.ask(3)
-    assert asker.got == []
-    assert len(later.work) == 1
-    later.run()
-    assert asker.ids == [0, 1, 2]
-    asker.ask()
-    assert asker.ids == [0, 1, 2, 3]
+    requests = Requests()
+    requests.ask(3)
+    assert requests.answers == []
+    assert len(requests.work.waiting) == 1
+    requests.work.run()
+    assert requests.ids == [0, 1, 2]
+    requests.ask()
+    assert requests.ids == [0, 1, 2, 3]
 
 
 def test_the_next_block_is_claimed_before_the_last_id_is_gone() -> None:
-    later, blocks = Later(), Blocks()
-    asker = Asker(ProducerIds(blocks.claim, later))
-    asker.ask()
-    later.run()
-    asker.ask(7)
-    assert (len(asker.ids), later.work) == (8, [])
-    asker.ask()
-    assert len(later.work) == 1
-    asker.ask()
-    assert len(later.work) == 1, "one claim at a time"
-    later.run()
-    asker.ask(5)
-    assert asker.ids == list(range(15))
-    assert blocks.claims == 2
+    requests = Requests()
+    requests.ask()
+    requests.work.run()
+    requests.ask(7)
+    assert (len(requests.ids), requests.work.waiting) == (8, [])
+    requests.ask()
+    assert len(requests.work.waiting) == 1
+    requests.ask()
+    assert len(requests.work.waiting) == 1, "one claim at a time"
+    requests.work.run()
+    requests.ask(5)
+    assert requests.ids == list(range(15))
+    assert requests.blocks.claims == 2
 
 
 def test_a_request_without_a_free_id_waits_for_the_claim_in_progress() -> None:
-    later = Later()
-    asker = Asker(ProducerIds(Blocks(2).claim, later))
-    asker.ask()
-    later.run()
-    asker.ask(4)
-    assert len(asker.ids) == 2
-    later.run()
-    assert asker.ids == [0, 1, 2, 3, 4]
+    requests = Requests(2)
+    requests.ask()
+    requests.work.run()
+    requests.ask(4)
+    assert len(requests.ids) == 2
+    requests.work.run()
+    assert requests.ids == [0, 1, 2, 3, 4]
 
 
 def test_requests_beyond_a_small_block_get_ids_of_the_next() -> None:
-    later = Later()
-    asker = Asker(ProducerIds(Blocks(2).claim, later))
-    asker.ask(5)
-    later.run()
-    assert asker.ids == [0, 1, 2, 3, 4]
+    requests = Requests(2)
+    requests.ask(5)
+    requests.work.run()
+    assert requests.ids == [0, 1, 2, 3, 4]
 
 
 def test_without_zookeeper_waiting_requests_get_a_retriable_error() -> None:
-    later, blocks = Later(), Blocks()
-    asker = Asker(ProducerIds(blocks.claim, later))
-    blocks.trouble = ZooKeeperUnavailable("no ZooKeeper")
-    asker.ask(2)
-    later.run()
-    assert asker.got == [(-1, RETRY)] * 2
-    blocks.trouble = None
-    asker.ask()
-    later.run()
-    assert asker.ids == [0]
+    requests = Requests()
+    requests.blocks.trouble = ZooKeeperUnavailable("no ZooKeeper")
+    requests.ask(2)
+    requests.work.run()
+    assert requests.answers == [(-1, RETRY)] * 2
+    requests.blocks.trouble = None
+    requests.ask()
+    requests.work.run()
+    assert requests.ids == [0]
 
 
 def test_an_unforeseen_error_is_not_retriable() -> None:
-    later, blocks = Later(), Blocks()
-    asker = Asker(ProducerIds(blocks.claim, later))
-    blocks.trouble = OSError("the znode holds nonsense")
-    asker.ask()
-    later.run()
-    assert asker.got == [(-1, ErrorCode.UNKNOWN_SERVER_ERROR)]
+    requests = Requests()
+    requests.blocks.trouble = OSError("the znode holds nonsense")
+    requests.ask()
+    requests.work.run()
+    assert requests.answers == [(-1, ErrorCode.UNKNOWN_SERVER_ERROR)]
 
 
 def test_a_full_slow_work_queue_refuses_requests_at_once() -> None:
-    later = Later()
-    asker = Asker(ProducerIds(Blocks().claim, later))
-    later.is_full = True
-    asker.ask()
-    assert asker.got == [(-1, RETRY)]
-    later.is_full = False
-    asker.ask()
-    later.run()
-    assert asker.ids == [0]
+    requests = Requests()
+    requests.work.is_full = True
+    requests.ask()
+    assert requests.answers == [(-1, RETRY)]
+    requests.work.is_full = False
+    requests.ask()
+    requests.work.run()
+    assert requests.ids == [0]
 
 
 def test_the_number_of_waiting_requests_is_bounded() -> None:
-    later = Later()
-    asker = Asker(ProducerIds(Blocks(2 * MAX_WAITING).claim, later))
-    asker.ask(MAX_WAITING + 1)
-    assert asker.got == [(-1, RETRY)]
-    later.run()
-    assert asker.ids == list(range(MAX_WAITING))
+    requests = Requests(2 * MAX_WAITING)
+    requests.ask(MAX_WAITING + 1)
+    assert requests.answers == [(-1, RETRY)]
+    requests.work.run()
+    assert requests.ids == list(range(MAX_WAITING))
 
 
 def test_many_threads_of_several_brokers_never_get_the_same_id() -> None:
     blocks = Blocks(7)
-
-    class Now:
-        def submit(self, failed: Callable[[Exception], None], work: Callable[..., None], *args: Any) -> None:
-            work(*args)
-
-    askers = [Asker(ProducerIds(blocks.claim, Now())) for _ in range(2)]
-    # Few enough that the requests during one slow claim are fewer than the bound of waiting ones.
+    brokers = [Requests(blocks=blocks, work=Inline()) for _ in range(2)]
+    # Fewer requests wait during one slow claim than are allowed to.
     times = MAX_WAITING // 4
-    threads = [threading.Thread(target=asker.ask, args=(times,)) for asker in askers * 4]
+    threads = [threading.Thread(target=broker.ask, args=(times,)) for broker in brokers * 4]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    given = askers[0].ids + askers[1].ids
+    given = brokers[0].ids + brokers[1].ids
     assert len(given) == len(set(given)) == 8 * times
