@@ -1,4 +1,4 @@
-"""Partitions over a log in memory, and states from the controller, for the tests of replicas."""
+"""Partitions over a log in memory, and requests of the controller, to test replicas."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def fetch_params(
     max_bytes: int = 1 << 20,
     broker_epoch: int = 5,
 ) -> FetchParams:
-    """Of a follower, or without a replica id of a consumer."""
+    """The parameters of a follower, or without a replica id of a consumer."""
     return FetchParams(
         BrokerId(replica),
         BrokerEpoch(broker_epoch),
@@ -217,16 +217,16 @@ class Settings:
 
 
 class NoStore:
-    """ZooKeeper, out of reach."""
+    """ZooKeeper that cannot be reached."""
 
     def update_isr(self, tp: TopicPartition, state: LeadershipState, **arguments: Any) -> int:
-        raise ZooKeeperUnavailable("not here")
+        raise ZooKeeperUnavailable("out of reach")
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
-        raise ZooKeeperUnavailable("not here")
+        raise ZooKeeperUnavailable("out of reach")
 
     def notify_log_dir_failure(self, broker: BrokerId) -> None:
-        raise ZooKeeperUnavailable("not here")
+        raise ZooKeeperUnavailable("out of reach")
 
 
 def fatal(error: BaseException) -> None:
@@ -324,11 +324,11 @@ class Managed:
         return [ErrorCode(error.error_code) for error in errors]
 
     def know(self, epochs: Mapping[int, int], *states: UpdateMetadataPartition) -> None:
-        """The controller says who lives, with which broker epoch, and who leads."""
+        """An UpdateMetadata arrives: the live brokers with their epochs, and the leaders."""
         self.metadata.update(metadata(epochs, *states))
 
     def produce(self, acks: int = -1, count: int = 1, timeout_ms: int = 1_000) -> Appended:
-        """A produce request; its answer will be in the list."""
+        """Send a produce request; its answer will be in the list."""
         answers: Appended = []
         self.manager.append(acks, timeout_ms, [(TP, encode(*range(count)))], answers.append)
         self.manager.wake_followers()

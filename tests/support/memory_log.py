@@ -99,18 +99,18 @@ class MemoryLog:
         self.must_flush = False
 
     def reopened(self, keep_until: int | None = None) -> MemoryLog:
-        """The log as the next process finds it."""
-        found = MemoryLog(self.topic_partition, self.topic_id)
+        """The log that the next process opens."""
+        reopened = MemoryLog(self.topic_partition, self.topic_id)
         end = self.log_end_offset if keep_until is None else max(keep_until, self._log_start)
-        found._first, found._log_start = self._first, self._log_start
-        found._entries = self._entries[: end - self._first]
-        found._read_producers()
-        found.flushed = min(self.flushed, end)
+        reopened._first, reopened._log_start = self._first, self._log_start
+        reopened._entries = self._entries[: end - self._first]
+        reopened._read_producers()
+        reopened.flushed = min(self.flushed, end)
         for epoch, start in self.epoch_cache.entries:
             # As recovery does: an epoch that begins at the very end is still known.
             if start <= end:
-                found.epoch_cache.assign(epoch, start)
-        return found
+                reopened.epoch_cache.assign(epoch, start)
+        return reopened
 
     def between(self, start: int, end: int) -> list[Entry]:
         return self._entries[start - self._first : end - self._first]
@@ -147,15 +147,15 @@ class MemoryLog:
     def append_as_follower(
         self, records: memoryview, now_ms: int, newest_epoch: LeaderEpoch | None = None
     ) -> AppendResult:
-        found = decode(records)
-        for expected, (offset, entry) in enumerate(found, self.log_end_offset):
+        entries = decode(records)
+        for expected, (offset, entry) in enumerate(entries, self.log_end_offset):
             if newest_epoch is not None and entry.epoch > newest_epoch:
                 raise api_error(
                     ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {entry.epoch}, at most {newest_epoch}"
                 )
             if offset != expected:
                 raise UnexpectedAppendOffset(f"offset {offset}, expected {expected}")
-        return self._append([entry for _, entry in found])
+        return self._append([entry for _, entry in entries])
 
     def _append(self, entries: list[Entry], leader_epoch: int = NO_LEADER_EPOCH) -> AppendResult:
         base = self.log_end_offset
@@ -196,14 +196,14 @@ class MemoryLog:
     ) -> MemoryRead:
         count = max(max_bytes // RECORD.size, 1 if min_one_batch else 0)
         end = min(upper_bound_offset, start_offset + count)
-        found = self.between(start_offset, end)
-        packed = [RECORD.pack(offset, *entry) for offset, entry in enumerate(found, start_offset)]
-        return MemoryRead(memoryview(b"".join(packed)), start_offset + len(found))
+        entries = self.between(start_offset, end)
+        packed = [RECORD.pack(offset, *entry) for offset, entry in enumerate(entries, start_offset)]
+        return MemoryRead(memoryview(b"".join(packed)), start_offset + len(entries))
 
     def truncate_to(self, offset: int) -> bool:
         if offset >= self.log_end_offset:
             return False
-        invariant(offset >= self._log_start, "cut to %d, below the start %d", offset, self._log_start)
+        invariant(offset >= self._log_start, "truncation to %d, below the start %d", offset, self._log_start)
         del self._entries[offset - self._first :]
         self.flushed = min(self.flushed, offset)
         self.epoch_cache.truncate_from_end(offset)

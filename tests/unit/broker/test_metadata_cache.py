@@ -56,7 +56,7 @@ def test_a_partial_update_changes_the_named_partitions_and_all_brokers(cache: Me
     cache.update(metadata({1: 10, 3: 30}, led_by(3, epoch=1)))
     assert sorted(cache.current.brokers) == [1, 3]
     assert leader(cache, 0) == 3
-    assert leader(cache, 1) == NO_BROKER, "a leader that does not live is none"
+    assert leader(cache, 1) == NO_BROKER, "broker 2 is not alive"
     cache.update(metadata({1: 10, 3: 30}, led_by(1), topic="other", topic_id=uuid.UUID(int=9)))
     assert sorted(cache.current.topics) == ["other", "topic"]
 
@@ -148,7 +148,7 @@ def test_a_suspicion_survives_an_update_without_news(cache: MetadataCache) -> No
     cache.update(metadata(ALL, led_by(2, index=1)))
     assert leader(cache) == NO_BROKER
     cache.update(metadata(ALL, led_by(1), led_by(2, index=1), controller_epoch=2, is_full=True))
-    assert leader(cache) == NO_BROKER, "a new controller repeats what the one before had said"
+    assert leader(cache) == NO_BROKER, "a new controller repeats the state of the former one"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_suspicion_survives_an_update_without_news(cache: MetadataCache) -> No
     [
         pytest.param(metadata(ALL, led_by(2, epoch=1, index=1)), id="elected in a newer epoch"),
         pytest.param(metadata(ALL, led_by(2), topic="other"), id="leads a new topic"),
-        pytest.param(metadata(ALL | {2: 21}), id="registered anew"),
+        pytest.param(metadata(ALL | {2: 21}), id="registered again"),
         pytest.param(metadata({1: 10, 3: 30}), id="dropped by the controller"),
     ],
 )
@@ -228,12 +228,7 @@ def test_the_cache_learns_leaders_from_leader_and_isr(cache: MetadataCache) -> N
         leader_and_isr(3, epoch=1, name="other"),
         leader_and_isr(3, epoch=1, index=5),
     ],
-    ids=[
-        "no newer epoch",
-        "a topic made anew",
-        "an unknown topic",
-        "a new partition",
-    ],
+    ids=["no newer epoch", "a recreated topic", "an unknown topic", "a new partition"],
 )
 def test_leader_and_isr_changes_only_known_partitions_of_earlier_epochs(
     cache: MetadataCache, request_: LeaderAndIsrRequest

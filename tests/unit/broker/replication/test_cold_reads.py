@@ -29,15 +29,15 @@ PARAMS = fetch_params(max_bytes=10_000)
 
 
 class Reader:
-    """A partition whose test decides whether it can be read at once."""
+    """A partition whose records are cold, or fail to be read, as the test sets it."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
         self.is_cold = True
         self.error: Exception | None = None
-        self.waited_on: list[str] = []
-        self.may_go_on = threading.Event()
-        self.may_go_on.set()
+        self.waiting_threads: list[str] = []
+        self.may_continue = threading.Event()
+        self.may_continue.set()
         self.is_waiting = threading.Event()
 
     def read(
@@ -53,13 +53,13 @@ class Reader:
         if self.is_cold and not may_wait:
             return PartitionRead(memoryview(b""), end, end, Offset(0), end, end, is_cold=True)
         if may_wait:
-            self.waited_on.append(threading.current_thread().name)
+            self.waiting_threads.append(threading.current_thread().name)
             self.is_waiting.set()
-            self.may_go_on.wait(DEADLINE_S)
+            self.may_continue.wait(DEADLINE_S)
         if self.error is not None:
             raise self.error
-        found = self.log.read(fetch_offset, max_bytes, min_one_batch=min_one_batch)
-        return PartitionRead(found.records, end, end, Offset(0), end, end)
+        result = self.log.read(fetch_offset, max_bytes, min_one_batch=min_one_batch)
+        return PartitionRead(result.records, end, end, Offset(0), end, end)
 
 
 class Rig:
@@ -78,13 +78,13 @@ class Rig:
 
     def fetch(self, *names: TopicPartition, params: FetchParams = PARAMS) -> FetchResult:
         items = [fetch_item(name, max_bytes=5_000) for name in names]
-        found = self.reader.read_all(params, items)
-        self.reader.finish(params, found, self.answer)
-        return found
+        result = self.reader.read_all(params, items)
+        self.reader.finish(params, result, self.answer)
+        return result
 
-    def answer(self, found: FetchResult) -> None:
+    def answer(self, result: FetchResult) -> None:
         with self.news:
-            self.answered.append(found)
+            self.answered.append(result)
             self.news.notify()
 
     def wait_for(self, count: int) -> list[FetchResult]:
@@ -97,8 +97,8 @@ def raise_it(error: BaseException) -> None:
     raise error
 
 
-def sizes(found: FetchResult) -> list[int]:
-    return [len(outcome.read.records) if outcome.read else -1 for outcome in found.outcomes]
+def sizes(result: FetchResult) -> list[int]:
+    return [len(outcome.read.records) if outcome.read else -1 for outcome in result.outcomes]
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     yield make
     for rig in made:
         for reader in rig.readers.values():
-            reader.may_go_on.set()
+            reader.may_continue.set()
         rig.reader.stop()
         for reader in rig.readers.values():
             reader.log.abandon()
@@ -127,7 +127,7 @@ def test_hot_records_are_answered_at_once_on_the_same_thread(make_rig: Callable[
         reader.is_cold = False
     rig.fetch(*NAMES)
     assert len(rig.answered) == 1
-    assert all(reader.waited_on == [] for reader in rig.readers.values())
+    assert all(reader.waiting_threads == [] for reader in rig.readers.values())
 
 
 def test_cold_records_are_read_by_another_thread_and_answered_with_the_rest(
@@ -138,31 +138,31 @@ def test_cold_records_are_read_by_another_thread_and_answered_with_the_rest(
     begun = rig.fetch(*NAMES)
     assert begun.is_cold
     assert sizes(begun)[0] == 0 < sizes(begun)[1]
-    (found,) = rig.wait_for(1)
-    assert not found.is_cold
-    assert min(sizes(found)) >= 0
-    assert found.bytes_read == sum(sizes(found)) <= PARAMS.max_bytes
+    (result,) = rig.wait_for(1)
+    assert not result.is_cold
+    assert min(sizes(result)) >= 0
+    assert result.bytes_read == sum(sizes(result)) <= PARAMS.max_bytes
     for name in (NAMES[0], NAMES[2]):
-        assert rig.readers[name].waited_on[0].startswith("cold-read-")
-    assert rig.readers[NAMES[1]].waited_on == []
+        assert rig.readers[name].waiting_threads[0].startswith("cold-read-")
+    assert rig.readers[NAMES[1]].waiting_threads == []
 
 
 def test_a_hung_disk_blocks_only_its_own_readers(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(threads=2)
-    rig.readers[NAMES[0]].may_go_on.clear()
+    rig.readers[NAMES[0]].may_continue.clear()
     rig.readers[NAMES[2]].is_cold = False
     rig.fetch(NAMES[0])
     rig.fetch(NAMES[1])
     rig.fetch(NAMES[2])
-    assert {found.outcomes[0].item.partition for found in rig.wait_for(2)} == {NAMES[1], NAMES[2]}
-    rig.readers[NAMES[0]].may_go_on.set()
+    assert {result.outcomes[0].item.partition for result in rig.wait_for(2)} == {NAMES[1], NAMES[2]}
+    rig.readers[NAMES[0]].may_continue.set()
     assert rig.wait_for(3)[2].outcomes[0].item.partition == NAMES[0]
 
 
 def test_beyond_the_queue_a_fetch_is_answered_without_cold_records(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(threads=1, max_waiting=2)
     first = rig.readers[NAMES[0]]
-    first.may_go_on.clear()
+    first.may_continue.clear()
     rig.fetch(NAMES[0])
     assert first.is_waiting.wait(DEADLINE_S)
     for _ in range(2):
@@ -170,8 +170,8 @@ def test_beyond_the_queue_a_fetch_is_answered_without_cold_records(make_rig: Cal
     assert rig.answered == []
     rig.fetch(NAMES[1])
     assert sizes(rig.answered[0]) == [0]
-    first.may_go_on.set()
-    assert [sizes(found)[0] > 0 for found in rig.wait_for(4)] == [False, True, True, True]
+    first.may_continue.set()
+    assert [sizes(result)[0] > 0 for result in rig.wait_for(4)] == [False, True, True, True]
 
 
 def test_a_sector_that_cannot_be_read_is_the_answer_for_its_partition(make_rig: Callable[..., Rig]) -> None:
@@ -179,21 +179,21 @@ def test_a_sector_that_cannot_be_read_is_the_answer_for_its_partition(make_rig: 
     failure = LogDirFailure(Path("/logs/t-0"), OSError(5, "Input/output error"))
     rig.readers[NAMES[0]].error = failure
     rig.fetch(*NAMES[:2])
-    (found,) = rig.wait_for(1)
-    assert [outcome.error for outcome in found.outcomes] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
-    assert sizes(found)[1] > 0
+    (result,) = rig.wait_for(1)
+    assert [outcome.error for outcome in result.outcomes] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+    assert sizes(result)[1] > 0
     assert rig.noted == [failure]
 
 
-def test_an_unforeseen_error_fails_one_fetch_and_no_thread(make_rig: Callable[..., Rig]) -> None:
+def test_an_unforeseen_error_fails_one_partition_and_no_thread(make_rig: Callable[..., Rig]) -> None:
     # Bytes on a disk may cause it, so it may recur.
     rig = make_rig(threads=1)
     rig.readers[NAMES[0]].error = ZeroDivisionError("unforeseen")
     rig.readers[NAMES[1]].is_cold = False
     rig.fetch(*NAMES[:2])
-    (found,) = rig.wait_for(1)
-    assert [outcome.error for outcome in found.outcomes] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
-    assert sizes(found)[1] > 0
+    (result,) = rig.wait_for(1)
+    assert [outcome.error for outcome in result.outcomes] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+    assert sizes(result)[1] > 0
     rig.fetch(NAMES[2])
     assert sizes(rig.wait_for(2)[1])[0] > 0
 
@@ -204,8 +204,8 @@ def test_an_answer_that_fails_ends_no_thread(
     rig = make_rig(threads=1)
     answer = rig.answer
 
-    def buggy(found: FetchResult) -> None:
-        answer(found)
+    def buggy(result: FetchResult) -> None:
+        answer(result)
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(rig, "answer", buggy)
@@ -215,30 +215,32 @@ def test_an_answer_that_fails_ends_no_thread(
     assert "cannot be answered" in caplog.text
 
 
-def test_a_leader_that_was_deposed_while_the_disk_was_read_says_so(make_rig: Callable[..., Rig]) -> None:
+def test_a_leader_that_was_deposed_during_the_read_answers_with_the_error(
+    make_rig: Callable[..., Rig],
+) -> None:
     rig = make_rig()
     rig.readers[NAMES[0]].error = api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "others lead")
     rig.fetch(NAMES[0])
-    (found,) = rig.wait_for(1)
-    assert found.is_urgent
-    assert found.outcomes[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    (result,) = rig.wait_for(1)
+    assert result.is_urgent
+    assert result.outcomes[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_an_answer_holds_only_so_much_and_each_partition_comes_first_at_times(
+def test_the_cold_bytes_of_an_answer_are_bounded_and_partitions_take_turns(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_wait, "_MAX_COLD_BYTES", 1_000)
     rig = make_rig(is_running=False)
     for _ in range(3):
         rig.fetch(*NAMES)
-    assert [[size > 0 for size in sizes(found)].index(True) for found in rig.answered] == [0, 1, 2]
-    assert all([size > 0 for size in sizes(found)].count(True) == 1 for found in rig.answered)
+    assert [[size > 0 for size in sizes(result)].index(True) for result in rig.answered] == [0, 1, 2]
+    assert all([size > 0 for size in sizes(result)].count(True) == 1 for result in rig.answered)
 
 
-def test_a_log_says_that_it_is_cold_rather_than_wait(tmp_path: Path) -> None:
+def test_a_log_raises_not_cached_instead_of_waiting(tmp_path: Path) -> None:
     log = Log.open(NAMES[0], LogLoader(tmp_path / "t-0", log_config(), now_ms=0))
     append_batches(log, build_batch([(None, b"v" * 200_000)]))
-    assert len(log.read(0, 1 << 20, may_wait=False).records) > 200_000, "what was just written is hot"
+    assert len(log.read(0, 1 << 20, may_wait=False).records) > 200_000, "new records are hot"
     log.segments[0].file._hot_from = log.segments[0].size
     with pytest.raises(NotCached):
         log.read(0, 1 << 20, may_wait=False)

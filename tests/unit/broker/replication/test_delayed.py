@@ -31,7 +31,7 @@ def purgatories_are_empty(managed: Managed) -> bool:
 # Produce
 
 
-def test_acks_all_is_answered_when_the_last_in_sync_has_it(led: Managed) -> None:
+def test_acks_all_is_answered_when_all_replicas_in_sync_have_the_records(led: Managed) -> None:
     answers = led.produce(count=2)
     led.fetch(2, replica=TWO)
     assert answers == []
@@ -140,8 +140,8 @@ def test_a_consumer_is_woken_when_the_high_watermark_moves_not_by_the_append(led
     led.produce(acks=1)
     assert answers == []
     commit(led, 1)
-    (found,) = answers
-    assert [offset for offset, _ in decode(found.outcomes[0].read.records)] == [0]
+    (result,) = answers
+    assert [offset for offset, _ in decode(result.outcomes[0].read.records)] == [0]
     led.pass_time(10_000)
     assert len(answers) == 1
     assert purgatories_are_empty(led)
@@ -151,8 +151,8 @@ def test_a_follower_is_woken_by_the_append(led: Managed) -> None:
     answers = led.fetch(0, replica=TWO, max_wait_ms=1_000)
     assert answers == []
     led.produce(acks=1, count=3)
-    (found,) = answers
-    assert found.bytes_read == 3 * RECORD.size
+    (result,) = answers
+    assert result.bytes_read == 3 * RECORD.size
     assert purgatories_are_empty(led)
 
 
@@ -164,7 +164,7 @@ def test_consumers_are_answered_when_the_follower_that_moved_the_high_watermark_
     led.manager.fetch(
         fetch_params(max_wait_ms=60_000),
         FixedItems([fetch_item()]),
-        lambda found: waiting.append(led.manager.follower_purgatory.waiting),
+        lambda result: waiting.append(led.manager.follower_purgatory.waiting),
     )
     produced = led.produce()
     led.fetch(1, replica=TWO, max_wait_ms=60_000)
@@ -174,20 +174,12 @@ def test_consumers_are_answered_when_the_follower_that_moved_the_high_watermark_
     assert len(produced) == 1
 
 
-def test_a_fetch_waits_for_the_bytes_it_asks_for(led: Managed) -> None:
-    answers = led.fetch(0, max_wait_ms=1_000, min_bytes=2 * RECORD.size)
-    led.produce(acks=1)
-    commit(led, 1)
-    assert answers == []
-    led.produce(acks=1)
-    commit(led, 2)
-    assert [found.bytes_read for found in answers] == [2 * RECORD.size]
-
-
 @pytest.mark.parametrize("replica", [-1, TWO])
 @pytest.mark.parametrize(
     ("records", "limits", "min_records", "answered"),
     [
+        pytest.param([2], {}, 2, [2], id="min_bytes are reached"),
+        pytest.param([1], {}, 2, None, id="min_bytes are not reached"),
         pytest.param([5], {"max_bytes": 2.5}, 2.5, [2], id="the request's limit is reached"),
         pytest.param([1, 4], {"max_bytes": 2.5}, 2.5, [1, 1], id="two partitions reach it"),
         pytest.param([3, 4], {"max_bytes": 3.5}, 3.5, [3, 0], id="nothing fits for the second partition"),
@@ -234,20 +226,20 @@ def test_the_deadline_answers_with_the_records_so_far(led: Managed) -> None:
     led.pass_time(299)
     assert answers == []
     led.pass_time(1)
-    assert [found.bytes_read for found in answers] == [RECORD.size]
+    assert [result.bytes_read for result in answers] == [RECORD.size]
 
 
 def test_enough_is_answered_at_once_and_so_is_an_error(led: Managed) -> None:
     led.produce(acks=1)
     commit(led, 1)
-    assert [found.bytes_read for found in led.fetch(0, max_wait_ms=1_000)] == [RECORD.size]
-    (found,) = led.fetch(7, max_wait_ms=1_000)
-    assert found.outcomes[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert found.outcomes[0].log_start_offset == 0
-    (found,) = led.fetch(0, max_wait_ms=1_000, partitions=[TopicPartition("nowhere", 0)])
-    assert found.outcomes[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    (found,) = led.fetch(0, max_wait_ms=1_000, epoch=4)
-    assert found.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert [result.bytes_read for result in led.fetch(0, max_wait_ms=1_000)] == [RECORD.size]
+    (result,) = led.fetch(7, max_wait_ms=1_000)
+    assert result.outcomes[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert result.outcomes[0].log_start_offset == 0
+    (result,) = led.fetch(0, max_wait_ms=1_000, partitions=[TopicPartition("nowhere", 0)])
+    assert result.outcomes[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    (result,) = led.fetch(0, max_wait_ms=1_000, epoch=4)
+    assert result.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert purgatories_are_empty(led)
 
 
@@ -262,15 +254,15 @@ def test_a_change_of_leadership_answers_the_waiting_fetches(
     answers = led.fetch(0, replica=replica, max_wait_ms=1_000, epoch=epoch)
     assert answers == []
     led.tell(state(leader=leader, epoch=1))
-    (found,) = answers
-    assert found.outcomes[0].error is code
+    (result,) = answers
+    assert result.outcomes[0].error is code
 
 
 def test_a_newer_fetch_of_a_follower_answers_its_older_long_poll(led: Managed) -> None:
     first = led.fetch(0, replica=TWO, max_wait_ms=1_000)
     other = led.fetch(0, replica=THREE, max_wait_ms=1_000)
     second = led.fetch(0, replica=TWO, max_wait_ms=1_000)
-    assert [found.bytes_read for found in first] == [0]
+    assert [result.bytes_read for result in first] == [0]
     assert (other, second) == ([], [])
     # A nudge: a fetch of nothing.
     nudged: list[object] = []
@@ -287,17 +279,17 @@ def test_a_consumer_may_have_many_long_polls(led: Managed) -> None:
     assert (len(first), len(second)) == (1, 1)
 
 
-def test_a_fenced_broker_serves_committed_records_and_lets_no_consumer_wait(led: Managed) -> None:
+def test_at_a_fenced_broker_a_consumer_reads_committed_records_but_does_not_wait(led: Managed) -> None:
     led.produce(count=2)
     commit(led, 2)
     waiting = led.fetch(2, max_wait_ms=500)
     led.manager.roles.registration_lost("the session has expired")
-    ((outcome,),) = [found.outcomes for found in led.fetch(0, max_wait_ms=500)]
+    ((outcome,),) = [result.outcomes for result in led.fetch(0, max_wait_ms=500)]
     assert outcome.read is not None
     assert len(decode(outcome.read.records)) == 2
-    ((outcome,),) = [found.outcomes for found in led.fetch(2, max_wait_ms=500)]
+    ((outcome,),) = [result.outcomes for result in led.fetch(2, max_wait_ms=500)]
     assert (outcome.error, outcome.read) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
-    # A follower is told nothing of this: whom it follows, the controller says.
+    # A follower learns its leader from the controller, so it may wait.
     assert led.fetch(2, replica=TWO, max_wait_ms=500) == []
     led.pass_time(500)
     assert len(waiting) == 1
@@ -307,7 +299,7 @@ def test_a_fetch_with_a_used_up_limit_does_not_count_as_waiting(led: Managed) ->
     led.produce(count=2)
     commit(led, 2)
     led.manager.roles.registration_lost("the session has expired")
-    ((outcome,),) = [found.outcomes for found in led.fetch(1, partition_max_bytes=0, max_wait_ms=500)]
+    ((outcome,),) = [result.outcomes for result in led.fetch(1, partition_max_bytes=0, max_wait_ms=500)]
     assert outcome.error is ErrorCode.NONE
 
 
@@ -329,7 +321,7 @@ def test_a_request_limit_is_shared_by_its_partitions_but_the_first_batch_comes_w
     assert fetch(1) == [1, 0, 0]
 
 
-# What a follower's fetch does besides
+# The ISR and the high watermark
 
 
 def test_a_fetch_with_an_earlier_broker_epoch_is_answered_and_not_counted(led: Managed) -> None:
@@ -354,8 +346,8 @@ def test_a_follower_that_has_caught_up_is_proposed_for_the_isr(led: Managed) -> 
 
 
 def test_a_broker_without_a_replica_cannot_follow_here(led: Managed) -> None:
-    (found,) = led.fetch(0, replica=8, max_wait_ms=1_000)
-    assert found.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    (result,) = led.fetch(0, replica=8, max_wait_ms=1_000)
+    assert result.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def test_laggards_are_proposed_to_leave(led: Managed) -> None:
@@ -389,4 +381,4 @@ def test_the_high_watermark_waits_for_a_hung_replica_outside_the_isr_no_longer_t
     managed.manager.shrink_isrs()
     ((outcome,),) = answers
     assert outcome.error_code == ErrorCode.NONE
-    assert [found.bytes_read for found in consumed] == [RECORD.size]
+    assert [result.bytes_read for result in consumed] == [RECORD.size]

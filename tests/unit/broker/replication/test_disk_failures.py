@@ -20,7 +20,6 @@ from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.replication.failures import DiskFailures
 from barnabas.broker.replication.fetch_wait import FetchResult
 from barnabas.broker.replication.following import FetcherSettings, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
@@ -51,16 +50,16 @@ def a_batch() -> bytearray:
 
 
 class Store(NoStore):
-    """ZooKeeper takes notifications, or is out of reach."""
+    """Takes notifications, after raising `errors`."""
 
     def __init__(self) -> None:
-        self.is_away = False
+        self.errors: list[Exception] = []
         self.notified: list[BrokerId] = []
         self.was_notified = threading.Event()
 
     def notify_log_dir_failure(self, broker: BrokerId) -> None:
-        if self.is_away:
-            raise ZooKeeperUnavailable("no connection")
+        if self.errors:
+            raise self.errors.pop(0)
         self.notified.append(broker)
         self.was_notified.set()
 
@@ -87,8 +86,8 @@ class Broker(Managed):
     def lead(self, *names: TopicPartition, leader: int = ME, is_new: bool = True) -> list[ErrorCode]:
         """LeaderAndIsr of the next leader epoch."""
         self.epoch += 1
-        told = state(leader, self.epoch, (ME, OTHER), (ME, OTHER), self.epoch)
-        states = [replace(told, partition_index=name.partition, is_new=is_new) for name in names]
+        role = state(leader, self.epoch, (ME, OTHER), (ME, OTHER), self.epoch)
+        states = [replace(role, partition_index=name.partition, is_new=is_new) for name in names]
         return self.tell(*states, topic="t")
 
     def delete(self, name: TopicPartition) -> list[ErrorCode]:
@@ -135,7 +134,7 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     made.logs.close(0)
 
 
-def test_a_full_disk_refuses_the_append_and_its_partitions_are_lost_the_others_not(broker: Broker) -> None:
+def test_a_full_disk_loses_its_own_partitions_and_no_others(broker: Broker) -> None:
     assert broker.append(T0)[0].base_offset == 0
     broker.full.add(broker.dirs[0])
     [outcome] = broker.append(T0)
@@ -154,7 +153,7 @@ def test_a_full_disk_refuses_the_append_and_its_partitions_are_lost_the_others_n
     assert list(broker.logs.offline_dirs) == [broker.dirs[0]]
 
 
-def test_a_dir_that_fails_again_is_no_news(broker: Broker) -> None:
+def test_a_dir_that_fails_again_is_not_reported_again(broker: Broker) -> None:
     broker.full.add(broker.dirs[0])
     partition = broker.replicas.partition(T0)
     broker.append(T0)
@@ -165,27 +164,27 @@ def test_a_dir_that_fails_again_is_no_news(broker: Broker) -> None:
     assert broker.store.notified == [ME]
 
 
-def test_an_error_that_is_not_the_disks_costs_nothing(broker: Broker) -> None:
+def test_an_error_that_is_not_of_a_disk_takes_no_dir_offline(broker: Broker) -> None:
     [outcome] = broker.append(TopicPartition("t", 7))
     assert outcome.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert broker.replicas.disk_failures.work_off()
     assert (broker.store.notified, broker.logs.offline_dirs) == ([], {})
 
 
-def test_all_that_waits_on_a_lost_partition_is_answered(broker: Broker) -> None:
+def test_requests_that_wait_for_a_lost_partition_are_answered(broker: Broker) -> None:
     waiting = broker.append(T0, ACKS_ALL)
     followed = broker.read(T2, follower=OTHER)
     consumed = broker.read(T2)
     assert (waiting, followed, consumed) == ([], [], [])
     broker.lose_first_dir()
     assert [outcome.error_code for outcome in waiting] == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert [found.outcomes[0].error for found in (*followed, *consumed)] == [
+    assert [result.outcomes[0].error for result in (*followed, *consumed)] == [
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.KAFKA_STORAGE_ERROR,
     ]
 
 
-def test_a_follower_is_followed_no_longer_and_holds_no_role(broker: Broker) -> None:
+def test_a_lost_follower_is_not_fetched_and_has_no_role(broker: Broker) -> None:
     assert broker.lead(T0, T1, leader=OTHER) == []
     assert set(broker.fetchers.followed) == {T0, T1}
     partition = broker.replicas.partition(T0)
@@ -231,8 +230,8 @@ def test_a_log_that_cannot_be_read_takes_the_dir_offline(
 
     with monkeypatch.context() as patch:
         patch.setattr(segment_file, "mmap", SimpleNamespace(mmap=refuse, ACCESS_READ=mmap.ACCESS_READ))
-        [found] = broker.read(T0, follower=OTHER)
-    assert found.outcomes[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+        [result] = broker.read(T0, follower=OTHER)
+    assert result.outcomes[0].error == ErrorCode.KAFKA_STORAGE_ERROR
     broker.replicas.disk_failures.work_off()
     assert broker.error_of(T2) == ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -310,36 +309,23 @@ def test_a_lost_replica_cannot_be_deleted(broker: Broker) -> None:
     assert broker.delete(T1) == []
 
 
-def test_the_controller_is_notified_as_soon_as_zookeeper_is_back(broker: Broker) -> None:
-    broker.store.is_away = True
-    broker.full.add(broker.dirs[0])
-    broker.append(T0)
-    assert not broker.replicas.disk_failures.work_off()
-    assert broker.error_of(T0) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert not broker.replicas.disk_failures.work_off()
-    broker.store.is_away = False
-    assert broker.replicas.disk_failures.work_off()
-    assert broker.replicas.disk_failures.work_off()
-    assert broker.store.notified == [ME]
-
-
-def test_an_unforeseen_error_of_a_notification_is_retried(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [ZooKeeperUnavailable("no connection"), ZeroDivisionError("a bug")])
+def test_a_notification_that_fails_is_retried(
+    broker: Broker, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    def buggy(broker_id: BrokerId) -> None:
-        raise ZeroDivisionError("a bug")
-
+    broker.store.errors = [error, error]
     broker.full.add(broker.dirs[0])
     broker.append(T0)
-    with monkeypatch.context() as patch:
-        patch.setattr(broker.store, "notify_log_dir_failure", buggy)
+    for _ in range(2):
         assert not broker.replicas.disk_failures.work_off()
+        assert broker.error_of(T0) == ErrorCode.KAFKA_STORAGE_ERROR
     assert "a failed log dir" in caplog.text
-    assert broker.replicas.disk_failures.work_off()
+    for _ in range(2):
+        assert broker.replicas.disk_failures.work_off()
     assert broker.store.notified == [ME]
 
 
-def test_the_thread_does_all_of_it(broker: Broker) -> None:
+def test_the_thread_takes_the_dir_offline_and_notifies(broker: Broker) -> None:
     broker.replicas.disk_failures.start()
     broker.full.add(broker.dirs[0])
     assert broker.append(T0)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -348,29 +334,7 @@ def test_the_thread_does_all_of_it(broker: Broker) -> None:
     broker.replicas.disk_failures.stop()
 
 
-def test_a_bug_on_its_thread_is_fatal(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    fatal: list[BaseException] = []
-    done = threading.Event()
-
-    def on_fatal(error: BaseException) -> None:
-        fatal.append(error)
-        done.set()
-
-    def break_down(failure: object) -> None:
-        raise RuntimeError("a bug")
-
-    logs = broker.replicas.logs
-    monkeypatch.setattr(logs, "fail_dir", break_down)
-    failures = DiskFailures(ME, logs, broker.store, on_fatal=on_fatal)
-    failures.start()
-    failures.note(LogDirFailure(broker.dirs[0], OSError(5, "Input/output error")))
-    assert done.wait(DEADLINE_S)
-    assert str(fatal[0]) == "a bug"
-
-
-def test_without_any_disk_the_broker_goes_on_answering(
-    broker: Broker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_any_disk_the_broker_still_answers(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     broker.full |= set(broker.dirs)
     broker.append(T0)
     broker.append(T1)
@@ -391,10 +355,10 @@ def test_described_replicas_include_offline_ones_and_their_dirs(broker: Broker) 
     request: Any = SimpleNamespace(body=DescribeReplicasRequest(topics=["t"]), respond=answers.append)
     describe_replicas.handle(services, request)
     [topic] = answers[0].topics
-    found: dict[int, tuple[bool, str]] = {
-        one.partition_index: (one.is_offline, one.log_dir) for one in topic.replicas
+    described: dict[int, tuple[bool, str]] = {
+        replica.partition_index: (replica.is_offline, replica.log_dir) for replica in topic.replicas
     }
-    assert found == {
+    assert described == {
         0: (True, str(broker.dirs[0])),
         1: (False, str(broker.dirs[1])),
         2: (True, str(broker.dirs[0])),

@@ -1,4 +1,4 @@
-"""Fetch sessions: epochs, the partitions that are read, the content of answers, and who has a session."""
+"""Fetch sessions: epochs, the partitions that are read, the content of answers, evictions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.errors import refused
 A, B, C, D = (TopicPartition("topic", index) for index in range(4))
 ID = uuid.UUID(int=7)
 CONSUMER = BrokerId(-1)
-PARTED = EpochEnd(LeaderEpoch(1), Offset(0))
+DIVERGED = EpochEnd(LeaderEpoch(1), Offset(0))
 
 
 def item(name: TopicPartition, offset: int = 0, *, topic_id: uuid.UUID | None = None) -> FetchItem:
@@ -59,12 +59,12 @@ def failed(name: TopicPartition) -> FetchOutcome:
     return FetchOutcome(item(name), ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
 
 
-def arrange(outcomes: Sequence[FetchOutcome]) -> list[FetchItem]:
+def items_of(outcomes: Sequence[FetchOutcome]) -> list[FetchItem]:
     return [outcome.item for outcome in outcomes]
 
 
 class Rig:
-    """Sessions with ids 1, 2, 3…, whose wake-ups are noted."""
+    """Sessions with ids 1, 2, 3…; `woken` are their wake-ups."""
 
     fetcher = CONSUMER
 
@@ -108,11 +108,13 @@ class Rig:
         return SessionRequest(replica_id, session_id, epoch, items, forgotten, by_id)
 
     def open(self, *outcomes: FetchOutcome, by_id: bool = False, fetcher: BrokerId | None = None) -> int:
-        request = self.request(NO_SESSION, 0, *arrange(outcomes), by_id=by_id, fetcher=fetcher)
+        request = self.request(NO_SESSION, 0, *items_of(outcomes), by_id=by_id, fetcher=fetcher)
         assert self.sessions.begin(request) is None
         return self.sessions.open(request, outcomes)
 
-    def go_on(self, session_id: int, epoch: int, *items: FetchItem, **fields: object) -> FetchSession:
+    def continue_session(
+        self, session_id: int, epoch: int, *items: FetchItem, **fields: object
+    ) -> FetchSession:
         session = self.sessions.begin(self.request(session_id, epoch, *items, **fields))
         assert session is not None
         assert session.id == session_id
@@ -121,7 +123,7 @@ class Rig:
     def drained(self, *names: TopicPartition) -> FetchSession:
         """A session whose fetcher knows everything, at epoch 2."""
         outcomes = [read(name) for name in names]
-        session = self.go_on(self.open(*outcomes), 1)
+        session = self.continue_session(self.open(*outcomes), 1)
         assert session.items() == [item(name) for name in names]
         assert session.answer(1, outcomes) == []
         assert session.items() == []
@@ -148,19 +150,19 @@ def rig(request: pytest.FixtureRequest) -> Rig:
     return made
 
 
-# The rules that both policies share
+# Sessions of both kinds
 
 
 def test_epochs_restart_at_one() -> None:
     assert [next_epoch(epoch) for epoch in (0, 1, (1 << 31) - 1, -1)] == [1, 2, 1, -1]
 
 
-def test_a_repeated_or_lost_request_is_noticed_and_changes_nothing(rig: Rig) -> None:
+def test_a_repeated_or_lost_request_is_refused_and_changes_nothing(rig: Rig) -> None:
     session = rig.drained(A)
     for epoch in (1, 3):
         with refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH):
-            rig.go_on(session.id, epoch, item(B), forget=[A])
-    assert rig.go_on(session.id, 2) is session
+            rig.continue_session(session.id, epoch, item(B), forget=[A])
+    assert rig.continue_session(session.id, 2) is session
     assert (len(session), session.items()) == (1, [])
 
 
@@ -172,23 +174,23 @@ def test_a_full_fetch_closes_the_session_that_it_names(rig: Rig) -> None:
         assert rig.is_gone(session_id)
 
 
-def test_a_fetch_outside_of_the_session_leaves_it_alone(rig: Rig) -> None:
+def test_a_fetch_outside_of_the_session_does_not_change_it(rig: Rig) -> None:
     session = rig.drained(A)
     assert rig.sessions.begin(rig.request(NO_SESSION, -1)) is None
-    assert rig.go_on(session.id, 2) is session
+    assert rig.continue_session(session.id, 2) is session
 
 
 def test_a_session_without_partitions_ends(rig: Rig) -> None:
     session = rig.drained(A, B)
-    assert rig.go_on(session.id, 2, forget=[A]) is session
+    assert rig.continue_session(session.id, 2, forget=[A]) is session
     assert rig.sessions.begin(rig.request(session.id, 3, forget=[B])) is None
     assert len(rig.sessions) == rig.listeners == 0
 
 
 def test_an_answer_after_the_next_request_is_refused(rig: Rig) -> None:
     session = rig.drained(A)
-    rig.go_on(session.id, 2)
-    rig.go_on(session.id, 3, item(B))
+    rig.continue_session(session.id, 2)
+    rig.continue_session(session.id, 3, item(B))
     assert session.answer(2, [read(A, b"x", mark=1)]) is None
     assert session.answer(3, [read(A, b"x", mark=1)]) == [read(A, b"x", mark=1)]
 
@@ -198,15 +200,15 @@ def test_only_partitions_that_may_have_news_are_read(rig: Rig) -> None:
     rig.sessions.listeners.wake([B])
     assert rig.woken == [session.id]
     assert session.items() == [item(B)]
-    rig.go_on(session.id, 2, item(C, 5))
+    rig.continue_session(session.id, 2, item(C, 5))
     assert session.items() == [item(B), item(C, 5)]
-    # Nothing new after all.
+    # There is no news.
     assert session.answer(2, [read(B), read(C, offset=5, mark=0)]) == []
     assert session.items() == []
 
 
 def test_all_partitions_are_read_until_they_are_drained(rig: Rig) -> None:
-    session = rig.go_on(rig.open(read(A), read(B)), 1)
+    session = rig.continue_session(rig.open(read(A), read(B)), 1)
     assert session.items() == [item(A), item(B)]
     assert session.answer(1, [read(A), read(B, mark=1)]) == [read(B, mark=1)]
     assert session.items() == [item(B)]
@@ -214,7 +216,7 @@ def test_all_partitions_are_read_until_they_are_drained(rig: Rig) -> None:
 
 def test_a_change_during_the_read_is_not_lost(rig: Rig) -> None:
     session = rig.drained(A)
-    rig.go_on(session.id, 2)
+    rig.continue_session(session.id, 2)
     outcomes = [read(item.partition) for item in session.items()]
     rig.sessions.listeners.mark(A)
     session.answer(2, outcomes)
@@ -226,7 +228,7 @@ def test_a_partition_is_drained_at_the_end_of_the_readers_isolation(
     rig: Rig, end: int, is_read_again: bool
 ) -> None:
     session = rig.drained(A)
-    rig.go_on(session.id, 2, item(A, 5))
+    rig.continue_session(session.id, 2, item(A, 5))
     session.answer(2, [read(A, offset=5, mark=5, end=end)])
     assert session.items() == ([item(A, 5)] if is_read_again else [])
 
@@ -240,7 +242,7 @@ def test_a_wake_up_comes_once_for_many_partitions(rig: Rig) -> None:
 
 def test_a_mark_wakes_no_session_and_is_answered_with_the_rest(rig: Rig) -> None:
     session = rig.drained(A, B)
-    rig.go_on(session.id, 2)
+    rig.continue_session(session.id, 2)
     rig.sessions.listeners.mark(B)
     assert rig.woken == []
     assert session.items() == [item(B)]
@@ -249,27 +251,27 @@ def test_a_mark_wakes_no_session_and_is_answered_with_the_rest(rig: Rig) -> None
 
 @pytest.mark.parametrize(
     "news",
-    [read(A, b"x"), read(A, mark=1), read(A, start=1), read(A, diverging=PARTED), failed(A)],
+    [read(A, b"x"), read(A, mark=1), read(A, start=1), read(A, diverging=DIVERGED), failed(A)],
     ids=["records", "high watermark", "log start", "diverging", "error"],
 )
 def test_an_answer_contains_news_and_nothing_else(rig: Rig, news: FetchOutcome) -> None:
     session = rig.drained(A, B)
-    rig.go_on(session.id, 2)
+    rig.continue_session(session.id, 2)
     assert session.answer(2, [news, read(B)]) == [news]
 
 
-@pytest.mark.parametrize("outcome", [failed(A), read(A, diverging=PARTED)], ids=["error", "diverging"])
+@pytest.mark.parametrize("outcome", [failed(A), read(A, diverging=DIVERGED)], ids=["error", "diverging"])
 def test_after_an_answer_without_offsets_they_are_sent_again(rig: Rig, outcome: FetchOutcome) -> None:
     session = rig.drained(A)
-    rig.go_on(session.id, 2)
+    rig.continue_session(session.id, 2)
     assert session.answer(2, [outcome]) == [outcome]
-    rig.go_on(session.id, 3)
+    rig.continue_session(session.id, 3)
     assert session.items() == [item(A)]
     assert session.answer(3, [read(A)]) == [read(A)]
 
 
 def test_busy_partitions_take_turns(rig: Rig) -> None:
-    session = rig.go_on(rig.open(read(A, b"x", mark=9), read(B, mark=9), read(C, mark=9)), 1)
+    session = rig.continue_session(rig.open(read(A, b"x", mark=9), read(B, mark=9), read(C, mark=9)), 1)
     assert session.items() == [item(B), item(C), item(A)]
     session.answer(1, [read(B, b"x", mark=9), read(C, mark=9), read(A, mark=9)])
     assert session.items() == [item(C), item(A), item(B)]
@@ -279,12 +281,12 @@ def test_a_forgotten_partition_is_not_read_even_if_a_change_comes_late(rig: Rig)
     session = rig.drained(A, B)
     rig.sessions.listeners.mark(A)
     [late] = session.arrived
-    rig.go_on(session.id, 2, forget=[A, C])
+    rig.continue_session(session.id, 2, forget=[A, C])
     rig.sessions.listeners.mark(A)
     session.arrived.add(late)
     assert (session.items(), rig.listeners) == ([], 1)
     assert session.answer(2, [read(A, b"x")]) == []
-    rig.go_on(session.id, 3, item(A, 7))
+    rig.continue_session(session.id, 3, item(A, 7))
     session.arrived.add(late)
     assert session.items() == [item(A, 7)]
 
@@ -292,17 +294,17 @@ def test_a_forgotten_partition_is_not_read_even_if_a_change_comes_late(rig: Rig)
 # Followers
 
 
-def test_a_follower_has_one_session_and_nobody_else_can_use_it() -> None:
+def test_a_follower_has_one_session_that_no_other_broker_can_use() -> None:
     rig = FollowerRig()
     first = rig.open(read(A))
     with refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
-        rig.go_on(first, 1, fetcher=THREE)
-    session = rig.go_on(first, 1)
+        rig.continue_session(first, 1, fetcher=THREE)
+    session = rig.continue_session(first, 1)
     second = rig.open(read(A))
     assert rig.is_gone(first, 2)
     # The request under way is still answered.
     assert session.answer(1, [read(A, b"x")]) == [read(A, b"x")]
-    rig.go_on(second, 1)
+    rig.continue_session(second, 1)
     rig.sessions.listeners.wake([A])
     assert (rig.woken, len(rig.sessions)) == ([second], 1)
 
@@ -314,7 +316,7 @@ def test_only_living_brokers_have_sessions() -> None:
     rig.alive.remove(THREE)
     assert rig.open(read(A)) != NO_SESSION
     with refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
-        rig.go_on(session_id, 1, fetcher=THREE)
+        rig.continue_session(session_id, 1, fetcher=THREE)
     assert len(rig.sessions) == 1
 
 
@@ -326,18 +328,18 @@ def test_topic_names_and_ids_are_not_mixed() -> None:
     by_name, by_id = rig.open(read(A)), rig.open(read(A), by_id=True)
     for session_id, uses_id in ((by_name, True), (by_id, False)):
         with refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR):
-            rig.go_on(session_id, 1, by_id=uses_id)
-    rig.go_on(by_name, 1)
+            rig.continue_session(session_id, 1, by_id=uses_id)
+    rig.continue_session(by_name, 1)
 
 
-def test_a_topic_id_that_becomes_known_is_found_and_stays_so() -> None:
+def test_a_session_keeps_the_name_of_a_topic_id() -> None:
     rig = Rig()
     unknown = item(TopicPartition("", 0), topic_id=ID)
     session_id = rig.open(FetchOutcome(unknown, ErrorCode.UNKNOWN_TOPIC_ID, None), by_id=True)
-    session = rig.go_on(session_id, 1, by_id=True)
+    session = rig.continue_session(session_id, 1, by_id=True)
     assert session.items() == [unknown]
     rig.names[ID] = "topic"
-    rig.go_on(session_id, 2, by_id=True)
+    rig.continue_session(session_id, 2, by_id=True)
     known = item(A, topic_id=ID)
     assert session.items() == [known]
     session.answer(2, [read(A)._replace(item=known)])
@@ -345,7 +347,7 @@ def test_a_topic_id_that_becomes_known_is_found_and_stays_so() -> None:
     rig.sessions.listeners.wake([A])
     assert session.items() == [known]
     del rig.names[ID]
-    rig.go_on(session_id, 3, unknown._replace(fetch_offset=Offset(5)), by_id=True)
+    rig.continue_session(session_id, 3, unknown._replace(fetch_offset=Offset(5)), by_id=True)
     assert session.items() == [item(A, 5, topic_id=ID)]
 
 
@@ -357,37 +359,37 @@ def test_without_room_a_consumer_gets_no_session() -> None:
     assert rig.open(read(A), read(B)) == NO_SESSION
 
 
-def test_a_stale_session_gives_way() -> None:
+def test_a_stale_session_is_evicted() -> None:
     rig = Rig(slots=2)
     first = rig.open(read(A), read(B))
     rig.clock.now_ms = 1
     second = rig.open(read(C))
     rig.clock.now_ms = 2
-    rig.go_on(first, 1)
+    rig.continue_session(first, 1)
     rig.clock.now_ms = EVICTION_MS + 1
     assert rig.open(read(C)) == NO_SESSION
     rig.clock.now_ms += 1
     third = rig.open(read(C))
     assert rig.is_gone(second)
-    rig.go_on(first, 2)
-    rig.go_on(third, 1)
+    rig.continue_session(first, 2)
+    rig.continue_session(third, 1)
 
 
-def test_the_smallest_old_session_gives_way_to_a_larger_one() -> None:
+def test_the_smallest_old_session_is_evicted_for_a_larger_one() -> None:
     rig = Rig(slots=2)
     large, small = rig.open(read(A), read(B)), rig.open(read(A))
     rig.clock.now_ms = EVICTION_MS + 1
     for session_id in (large, small):
-        rig.go_on(session_id, 1)
+        rig.continue_session(session_id, 1)
     assert rig.open(read(C)) == NO_SESSION
     larger = rig.open(read(B), read(C))
     assert rig.is_gone(small, 2)
-    # The new one is too young to give way, the other not smaller.
+    # The new session is too young to be evicted, the other is not smaller.
     assert rig.open(read(A), read(C)) == NO_SESSION
-    rig.go_on(large, 2, forget=[A])
+    rig.continue_session(large, 2, forget=[A])
     assert rig.open(read(A), read(C)) != NO_SESSION
     assert rig.is_gone(large, 3)
-    rig.go_on(larger, 1)
+    rig.continue_session(larger, 1)
 
 
 def test_the_partitions_of_all_sessions_are_bounded() -> None:
@@ -395,13 +397,13 @@ def test_the_partitions_of_all_sessions_are_bounded() -> None:
     first, second = rig.open(read(A), read(B)), rig.open(read(C))
     assert rig.open(read(A), read(B)) == NO_SESSION
     assert rig.open(*[read(A)] * 5) == NO_SESSION
-    rig.go_on(second, 1, item(A))
+    rig.continue_session(second, 1, item(A))
     assert rig.open(read(A)) == NO_SESSION
-    rig.go_on(first, 1, forget=[A])
+    rig.continue_session(first, 1, forget=[A])
     rig.clock.now_ms = 1
     third = rig.open(read(A))
     # A session that grows too much is dropped, but the request is answered.
-    rig.go_on(third, 1, item(B))
+    rig.continue_session(third, 1, item(B))
     assert rig.is_gone(third, 2)
     # Stale sessions make room, until there is enough.
     rig.clock.now_ms = EVICTION_MS + 1

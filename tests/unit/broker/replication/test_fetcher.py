@@ -1,4 +1,4 @@
-"""The fetchers' thread against a real leader: handlers, logs and sockets are those of a broker."""
+"""The fetchers' thread against a real leader: its handlers, logs and sockets are real."""
 
 from __future__ import annotations
 
@@ -53,9 +53,8 @@ class Leader(Serving):
             self.tell(index)
 
     def tell(self, index: int, epoch: int = 0, leader: int = 1) -> None:
-        told = state(leader=leader, epoch=epoch, isr=(1, 2), replicas=(1, 2))
-        told.partition_index = index
-        assert self.managed.tell(told) == []
+        role = state(leader=leader, epoch=epoch, isr=(1, 2), replicas=(1, 2), index=index)
+        assert self.managed.tell(role) == []
 
     def start(self) -> None:
         server = start_server(
@@ -78,7 +77,7 @@ class Leader(Serving):
 
 
 class LosingPort:
-    """A port that closes the first connection when something comes in, and keeps the next one, silent."""
+    """A port that closes its first connection after some bytes, and accepts a second without answering."""
 
     refuses = False
 
@@ -142,9 +141,9 @@ class Follower:
 
     def follow(self, leader: Leader, *names: TopicPartition, epoch: int = 0) -> None:
         for name in names:
-            told = state(leader=1, epoch=epoch, isr=(1, 2), replicas=(1, 2))
-            told.partition_index = name.partition
-            self.partitions[name].make_follower(told)
+            self.partitions[name].make_follower(
+                state(leader=1, epoch=epoch, isr=(1, 2), replicas=(1, 2), index=name.partition)
+            )
         endpoint = Endpoint("127.0.0.1", leader.port)
         self.fetchers.follow({name: FollowedLeader(ME, endpoint, LeaderEpoch(epoch)) for name in names})
 
@@ -236,7 +235,7 @@ def test_a_slow_disk_delays_only_the_fetches_to_that_leader(tmp_path: Path, lead
         follower.close()
 
 
-def test_another_history_is_cut(leader: Leader, follower: Follower) -> None:
+def test_a_diverging_log_is_truncated_to_the_leaders_history(leader: Leader, follower: Follower) -> None:
     leader.append(b"a", b"b")
     follower.follow(leader, TP)
     wait_for(lambda: follower.has_all_of(leader), "the first records")
@@ -285,18 +284,18 @@ def test_a_leader_whose_connection_is_lost_is_suspected_at_once_and_for_a_while(
         wait_for(lambda: not follower.metadata.suspects, "the end of the suspicion, without an answer")
 
 
-def test_a_leader_that_does_not_know_its_epoch_yet_is_asked_again(leader: Leader, follower: Follower) -> None:
+def test_a_leader_that_does_not_know_the_epoch_yet_is_retried(leader: Leader, follower: Follower) -> None:
     leader.append(b"a")
     follower.follow(leader, TP, epoch=1)
     follower.follow(leader, SECOND)
     leader.append(b"x", to=SECOND)
-    wait_for(lambda: follower.has_all_of(leader, SECOND), "the partition beside it")
+    wait_for(lambda: follower.has_all_of(leader, SECOND), "the other partition")
     assert follower.partitions[TP].log_end_offset == 0
     leader.tell(TP.partition, epoch=1)
-    wait_for(lambda: follower.has_all_of(leader), "the one that was refused")
+    wait_for(lambda: follower.has_all_of(leader), "the refused partition")
 
 
-def test_what_is_not_followed_any_more_is_not_copied(leader: Leader, follower: Follower) -> None:
+def test_a_partition_that_is_no_longer_followed_is_not_copied(leader: Leader, follower: Follower) -> None:
     follower.follow(leader, TP, SECOND)
     leader.append(b"a")
     wait_for(lambda: follower.has_all_of(leader), "the first record")
@@ -304,7 +303,7 @@ def test_what_is_not_followed_any_more_is_not_copied(leader: Leader, follower: F
     follower.partitions[TP].make_follower(state(leader=3, epoch=1, isr=(1, 2), replicas=(1, 2)))
     leader.append(b"b")
     leader.append(b"x", to=SECOND)
-    wait_for(lambda: follower.has_all_of(leader, SECOND), "the one still followed")
+    wait_for(lambda: follower.has_all_of(leader, SECOND), "the partition that is still followed")
     assert follower.partitions[TP].log_end_offset == 1
 
 
@@ -319,29 +318,7 @@ def test_following_a_partition_that_does_not_exist_has_no_effect(leader: Leader,
     wait_for(lambda: follower.has_all_of(leader), "the record")
 
 
-def test_a_bug_in_a_change_of_the_followed_partitions_is_fatal(follower: Follower) -> None:
-    died: list[BaseException] = []
-
-    def broken(name: TopicPartition) -> Partition:
-        raise ZeroDivisionError("a bug")
-
-    fetchers = FetcherManager(
-        TWO,
-        broken,
-        follower.metadata,
-        follower.fetchers.settings,
-        broker_epoch=lambda: BrokerEpoch(5),
-        note_error=lambda error: None,
-        on_fatal=died.append,
-    )
-    fetchers.start()
-    fetchers.follow({TP: FollowedLeader(ME, Endpoint("127.0.0.1", 1), LeaderEpoch(0))})
-    wait_for(lambda: len(died) > 0, "the bug to be told")
-    fetchers.stop()
-    assert isinstance(died[0], ZeroDivisionError)
-
-
-def test_a_leader_that_refuses_fetches_as_such_is_asked_at_leisure(
+def test_a_leader_that_refuses_every_fetch_is_retried_after_the_back_off(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []

@@ -1,4 +1,4 @@
-"""Which partition is fetched from which leader, and when a connection to a leader begins and ends."""
+"""The leader that each partition is fetched from, and the life of the connections to leaders."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Table:
 
     @property
     def fetched(self) -> dict[BrokerId, set[TopicPartition]]:
-        return {leader: set(found.fetches.followed) for leader, found in self.table.fetchers.items()}
+        return {leader: set(fetcher.fetches.followed) for leader, fetcher in self.table.fetchers.items()}
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_new_epoch_of_all_its_partitions_keeps_a_leaders_connection(table: Tab
     # The session begins again with both, in their new epoch.
     named = fetcher.fetches.followed.next_fetch(0.0).included
     assert table.fetched == {TWO: {TP, SECOND}}
-    assert {name: says[0] for name, says in named.items()} == {TP: 1, SECOND: 1}
+    assert {name: position.leader_epoch for name, position in named.items()} == {TP: 1, SECOND: 1}
 
 
 def test_a_leader_without_partitions_loses_its_connection(table: Table) -> None:
@@ -101,13 +101,13 @@ def test_partitions_that_are_followed_already_continue(table: Table) -> None:
 
 def test_all_partitions_of_a_leader_move_to_its_new_address(table: Table) -> None:
     table.follow(TWO, 1, TP, SECOND)
-    # Only one of them is named, in the epoch that it has.
+    # The request names only one of them, in its present epoch.
     table.follow(TWO, 1, TP, port=10)
     assert [fetcher.is_closed for fetcher in table.made] == [True, False]
     assert table.fetched == {TWO: {TP, SECOND}}
 
 
-def test_a_leader_that_was_not_there_is_fetched_from_in_the_same_epoch(table: Table) -> None:
+def test_a_leader_that_gets_an_address_is_fetched_from_in_the_same_epoch(table: Table) -> None:
     table.follow(None, 1, TP)
     table.follow(TWO, 1, TP)
     assert table.fetched == {TWO: {TP}}

@@ -1,4 +1,4 @@
-"""The fetches of a follower, without a socket or a clock: their partitions and times, answers and retries."""
+"""The fetches of a follower without a socket or a clock: their partitions and times, answers and retries."""
 
 from __future__ import annotations
 
@@ -43,35 +43,31 @@ REFRESH_MS, LONGEST_PAUSE_MS, BACKOFF_MS = 1_000.0, 40.0, 200
 
 
 def in_session() -> tuple[FollowedPartitions, dict[TopicPartition, FollowedPartition]]:
-    """Two partitions, of which the leader has answered the first fetch at time 0 in a session."""
+    """Two partitions in a session: the leader has answered their first fetch at time 0."""
     partitions = FollowedPartitions(REFRESH_MS, LONGEST_PAUSE_MS)
     followed = {name: FollowedPartition(follower_of(), LeaderEpoch(0)) for name in (TP, OTHER)}
-    for name, one in followed.items():
-        partitions.add(name, one)
+    for name, partition in followed.items():
+        partitions.add(name, partition)
     first = partitions.next_fetch(0.0)
     assert (first.session_id, first.epoch, list(first.included)) == (NO_SESSION, 0, [TP, OTHER])
     partitions.opened(SESSION)
     return partitions, followed
 
 
-def test_without_partitions_there_is_nothing_to_ask() -> None:
-    assert FollowedPartitions(REFRESH_MS, LONGEST_PAUSE_MS).next_fetch(0.0).is_empty
-
-
-def test_what_has_changed_is_named_and_nothing_else() -> None:
+def test_a_fetch_names_only_changed_partitions() -> None:
     partitions, followed = in_session()
     follow(followed[OTHER].partition, 0, 3)
     partitions.applied(OTHER, followed[OTHER])
     second = partitions.next_fetch(0.1)
     assert (second.session_id, second.epoch, second.forgotten) == (SESSION, 1, [])
     assert second.included == {OTHER: (0, 3, 0, 0, NO_TOPIC_ID)}
-    # An answer that changed nothing here, such as a high watermark, gives no reason to name it.
+    # An answer that leaves the log as it was, such as a new high watermark, changes no field of a fetch.
     partitions.applied(OTHER, followed[OTHER])
     third = partitions.next_fetch(0.2)
     assert (third.epoch, third.included, third.is_empty) == (2, {}, False)
 
 
-def test_each_is_named_now_and_then() -> None:
+def test_each_partition_is_named_once_in_the_refresh_time() -> None:
     partitions, followed = in_session()
     follow(followed[TP].partition, 0, 1)
     partitions.applied(TP, followed[TP])
@@ -81,15 +77,15 @@ def test_each_is_named_now_and_then() -> None:
     assert list(partitions.next_fetch(1.6).included) == [TP]
 
 
-def test_one_that_failed_rests_outside_of_the_session_twice_as_long_each_time() -> None:
+def test_a_failed_partition_pauses_outside_of_the_session_twice_as_long_each_time() -> None:
     partitions, followed = in_session()
     now = 0.0
-    for rests_ms in (10.0, 20.0, 40.0, 40.0):
-        assert partitions.failed(TP, followed[TP], now) == rests_ms
-        resting = partitions.next_fetch(now)
-        assert (resting.included, resting.forgotten, resting.next_retry) == ({}, [TP], now + rests_ms / 1000)
+    for pause_ms in (10.0, 20.0, 40.0, 40.0):
+        assert partitions.failed(TP, followed[TP], now) == pause_ms
+        paused = partitions.next_fetch(now)
+        assert (paused.included, paused.forgotten, paused.next_retry) == ({}, [TP], now + pause_ms / 1000)
         assert partitions.fetched(TP) is None
-        now += rests_ms / 1000
+        now += pause_ms / 1000
         again = partitions.next_fetch(now)
         assert (list(again.included), again.forgotten, again.next_retry) == ([TP], [], 0.0)
     partitions.applied(TP, followed[TP])
@@ -103,7 +99,7 @@ def test_after_a_short_pause_the_leader_still_forgets_the_partition() -> None:
     assert (list(again.included), again.forgotten) == ([TP], [TP])
 
 
-def test_what_is_followed_no_more_is_forgotten_and_the_last_ends_the_session() -> None:
+def test_a_removed_partition_is_forgotten_and_the_last_one_ends_the_session() -> None:
     partitions, _ = in_session()
     partitions.remove(TP)
     assert partitions.next_fetch(0.1).forgotten == [TP]
@@ -117,31 +113,25 @@ def test_what_is_followed_no_more_is_forgotten_and_the_last_ends_the_session() -
 def test_an_answer_does_not_concern_a_partition_added_again_since() -> None:
     partitions, followed = in_session()
     assert partitions.fetched(TP) is followed[TP]
-    anew = FollowedPartition(follower_of(epoch=1), LeaderEpoch(1))
-    partitions.add(TP, anew)
+    added_again = FollowedPartition(follower_of(epoch=1), LeaderEpoch(1))
+    partitions.add(TP, added_again)
     assert partitions.fetched(TP) is None
     second = partitions.next_fetch(0.1)
     assert (list(second.included), second.forgotten) == ([TP], [TP])
-    assert partitions.fetched(TP) is anew
+    assert partitions.fetched(TP) is added_again
 
 
-def test_after_a_lost_session_everything_is_named() -> None:
+def test_without_a_session_every_fetch_names_all_partitions() -> None:
     partitions, _ = in_session()
     assert partitions.next_fetch(0.1).included == {}
     partitions.reset()
-    first = partitions.next_fetch(0.2)
-    assert (first.session_id, first.epoch, list(first.included)) == (NO_SESSION, 0, [TP, OTHER])
-
-
-def test_without_a_session_every_fetch_names_everything() -> None:
-    partitions, _ = in_session()
-    partitions.reset()
     for _ in range(2):
-        assert list(partitions.next_fetch(0.1).included) == [TP, OTHER]
+        fetch = partitions.next_fetch(0.2)
+        assert (fetch.session_id, fetch.epoch, list(fetch.included)) == (NO_SESSION, 0, [TP, OTHER])
         partitions.opened(NO_SESSION)
 
 
-def test_one_with_another_role_is_left_out_until_it_is_clear() -> None:
+def test_a_partition_with_another_role_is_not_named() -> None:
     partitions, followed = in_session()
     followed[TP].leader_epoch = LeaderEpoch(9)
     partitions.applied(TP, followed[TP])
@@ -173,7 +163,11 @@ class Follower:
         )
 
     def follow(self) -> None:
+        """Follow the partition, and send the first fetch."""
         self.fetches.followed.add(TP, FollowedPartition(self.partition, LeaderEpoch(0)))
+        first = self.fetches.next_request(0.0).request
+        assert first is not None
+        assert (first.session_id, first.session_epoch, first.replica_epoch) == (NO_SESSION, INITIAL_EPOCH, 5)
 
 
 def answer(error: ErrorCode = ErrorCode.NONE, *, session_id: int = SESSION) -> FetchResponse:
@@ -189,15 +183,12 @@ def follower(tmp_path: Path) -> Follower:
     return Follower(Log.open(TP, LogLoader(tmp_path / str(TP), log_config(), now_ms=0)))
 
 
-def test_without_a_partition_nothing_is_asked(follower: Follower) -> None:
+def test_without_partitions_there_is_no_request(follower: Follower) -> None:
     assert follower.fetches.next_request(0.0) == (None, None)
 
 
-def test_an_answer_opens_the_session_that_the_next_fetch_goes_on_with(follower: Follower) -> None:
+def test_an_answer_opens_the_session_of_the_next_fetch(follower: Follower) -> None:
     follower.follow()
-    first = follower.fetches.next_request(0.0).request
-    assert first is not None
-    assert (first.session_id, first.session_epoch, first.replica_epoch) == (NO_SESSION, INITIAL_EPOCH, 5)
     assert follower.fetches.answered(answer(), 0.0, 0) == 0.0
     second = follower.fetches.next_request(0.0).request
     assert second is not None
@@ -206,7 +197,6 @@ def test_an_answer_opens_the_session_that_the_next_fetch_goes_on_with(follower: 
 
 def test_a_new_registration_of_this_broker_begins_a_new_session(follower: Follower) -> None:
     follower.follow()
-    follower.fetches.next_request(0.0)
     follower.fetches.answered(answer(), 0.0, 0)
     follower.epoch = BrokerEpoch(6)
     request = follower.fetches.next_request(0.0).request
@@ -215,16 +205,15 @@ def test_a_new_registration_of_this_broker_begins_a_new_session(follower: Follow
     assert [topic.topic for topic in request.topics] == [TP.topic]
 
 
-def test_a_partition_that_fails_rests_and_is_asked_for_again(follower: Follower) -> None:
+def test_a_partition_that_fails_is_fetched_again_after_a_pause(follower: Follower) -> None:
     follower.follow()
-    follower.fetches.next_request(0.0)
     assert follower.fetches.answered(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), 0.0, 0) == 0.0
     assert [error.code for error in follower.noted] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert follower.fetches.next_request(0.0) == (None, 0.01)
     assert follower.fetches.next_request(0.02).request is not None
 
 
-def test_a_partition_that_fails_by_an_unforeseen_error_is_no_longer_fetched(
+def test_a_partition_with_an_unforeseen_error_is_no_longer_fetched(
     follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[tuple[Partition, LeaderEpoch, str]] = []
@@ -232,9 +221,8 @@ def test_a_partition_that_fails_by_an_unforeseen_error_is_no_longer_fetched(
     def poisoned(*_: object, **__: object) -> None:
         raise KeyError("a bug")
 
-    follower.follow()
     follower.fetches._fail = lambda partition, epoch, error: failed.append((partition, epoch, repr(error)))
-    follower.fetches.next_request(0.0)
+    follower.follow()
     monkeypatch.setattr(following, "apply_answer", poisoned)
     assert follower.fetches.answered(answer(), 0.0, 0) == 0.0
     assert failed == [(follower.partition, 0, "KeyError('a bug')")]
@@ -249,7 +237,6 @@ def test_a_partition_that_fails_by_an_unforeseen_error_is_no_longer_fetched(
 )
 def test_an_unknown_session_is_replaced_at_once(follower: Follower, code: ErrorCode) -> None:
     follower.follow()
-    follower.fetches.next_request(0.0)
     follower.fetches.answered(answer(), 0.0, 0)
     follower.fetches.next_request(0.0)
     assert follower.fetches.answered(FetchResponse(error_code=code, responses=[]), 0.0, 0) == 0.0
@@ -258,16 +245,14 @@ def test_an_unknown_session_is_replaced_at_once(follower: Follower, code: ErrorC
     assert request.session_id == NO_SESSION
 
 
-def test_a_leader_that_refuses_all_fetches_is_retried_after_the_back_off(follower: Follower) -> None:
+def test_a_leader_that_refuses_every_fetch_is_retried_after_the_back_off(follower: Follower) -> None:
     follower.follow()
-    follower.fetches.next_request(0.0)
     refused = FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[])
     assert follower.fetches.answered(refused, 0.0, 0) == BACKOFF_MS / 1000
 
 
 def test_a_lost_connection_is_suspected_once_and_for_a_while(follower: Follower) -> None:
     follower.follow()
-    follower.fetches.next_request(0.0)
     assert follower.fetches.failed(ConnectionClosed("lost")) == Failed(0.01, 1.0)
     assert follower.metadata.suspects == {ME}
     assert follower.fetches.failed(ConnectionClosed("lost")) == Failed(0.01)
@@ -280,7 +265,6 @@ def test_a_refusal_is_suspected_until_the_leader_answers(follower: Follower) -> 
     assert follower.fetches.failed(ConnectionRefused("refused")) == Failed(0.01)
     follower.fetches.end_suspicion()
     assert follower.metadata.suspects == {ME}
-    follower.fetches.next_request(0.0)
     follower.fetches.answered(answer(), 0.0, 0)
     assert not follower.metadata.suspects
 
@@ -297,20 +281,19 @@ def test_the_back_off_follows_a_network_error_but_not_a_timeout(
 
 def test_a_nudge_is_outside_of_the_session(follower: Follower) -> None:
     follower.follow()
-    follower.fetches.next_request(0.0)
     nudge = follower.fetches.nudge()
     assert (nudge.session_id, nudge.session_epoch, nudge.max_wait_ms) == (NO_SESSION, FINAL_EPOCH, 0)
     assert nudge.topics == []
 
 
-def test_an_error_that_is_usual_for_a_moment_is_a_warning_once_it_lasts(
+def test_an_error_that_is_usual_during_an_election_is_logged_once_when_it_lasts(
     follower: Follower, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower.follow()
     warnings = []
     for second in range(8):
-        assert follower.fetches.next_request(second).request is not None
         follower.fetches.answered(answer(ErrorCode.UNKNOWN_LEADER_EPOCH), second, 0)
+        assert follower.fetches.next_request(second + 1).request is not None
         warnings.append(sum(record.levelname == "WARNING" for record in caplog.records))
     # After delays of 10, 20, 40, 80 and 160 ms.
     assert warnings == [0, 0, 0, 0, 1, 1, 1, 1]

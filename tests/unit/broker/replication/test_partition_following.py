@@ -1,4 +1,4 @@
-"""A replica that follows, on a real log: append, truncate by epoch, restart."""
+"""A replica that follows: append, truncate by epoch, restart."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log.appending import ProducedBatches, parse_produced
+from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation
 from barnabas.broker.replication.rules import EpochEnd
-from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, Offset
 from barnabas.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
@@ -58,25 +58,25 @@ def test_the_log_start_follows_the_leaders_up_to_the_high_watermark(partition: P
     assert partition.log.log_start_offset == 4
 
 
-def test_what_was_meant_for_another_epoch_is_dropped() -> None:
+def test_an_answer_of_an_earlier_epoch_is_dropped() -> None:
     partition = follower_of(epoch=1)
     follow(partition, 0, 2, epoch=1)
     partition.make_follower(state(leader=3, epoch=2))
     before = partition.view()
     answer = EpochEnd(LeaderEpoch(0), Offset(0))
-    for late in (
+    for apply_late in (
         lambda: follow(partition, 2, 1, epoch=1),
         lambda: partition.truncate_for(LeaderEpoch(1), answer),
         lambda: partition.restart_at(LeaderEpoch(1), Offset(7)),
         lambda: partition.follower_position(LeaderEpoch(1)),
     ):
         with refused(ErrorCode.FENCED_LEADER_EPOCH):
-            late()
+            apply_late()
     assert partition.view() == before
 
 
 def test_records_of_a_later_epoch_than_the_leaders_are_refused() -> None:
-    """The leader was deposed, cut and wrote on while its answer was read: the bytes are another history's."""
+    """The leader was deposed while its answer was read, and its log then got records of the next leader."""
     partition = follower_of(epoch=1)
     follow(partition, 0, 2, epoch=1)
     with refused(ErrorCode.UNKNOWN_LEADER_EPOCH):
@@ -96,18 +96,18 @@ def test_a_leader_appends_no_fetched_records() -> None:
         follow(partition, 0, 1, epoch=0)
 
 
-def test_a_new_follower_cuts_nothing_by_itself(partition: Partition) -> None:
+def test_a_new_follower_truncates_nothing_by_itself(partition: Partition) -> None:
     """Its high watermark may be stale: records above it may be committed (KIP-101)."""
     follow(partition, 0, 5, mark=1)
     partition.make_follower(state(leader=3, epoch=1))
     assert (partition.high_watermark, partition.log_end_offset) == (1, 5)
 
 
-def test_it_cuts_where_the_histories_part_and_its_high_watermark_with_it(partition: Partition) -> None:
+def test_a_truncation_lowers_the_high_watermark_with_the_log(partition: Partition) -> None:
     follow(partition, 0, 5, mark=4)
     partition.make_follower(state(leader=3, epoch=2))
-    found = partition.truncate_for(LeaderEpoch(2), EpochEnd(LeaderEpoch(0), Offset(3)))
-    assert found == (3, True)
+    truncation = partition.truncate_for(LeaderEpoch(2), EpochEnd(LeaderEpoch(0), Offset(3)))
+    assert truncation == (3, True)
     assert (partition.log_end_offset, partition.high_watermark) == (3, 3)
 
 
@@ -128,7 +128,7 @@ def test_a_truncation_that_fails_late_leaves_no_high_watermark_beyond_the_end(
     assert (partition.log_end_offset, partition.high_watermark) == (3, 3)
 
 
-def test_an_epoch_in_which_it_led_and_wrote_nothing_is_forgotten() -> None:
+def test_an_epoch_in_which_it_led_without_an_append_is_dropped() -> None:
     partition = leader_of(1, records=3)
     partition.make_leader(state(epoch=5, isr=(1,)), 0.0)
     partition.make_follower(state(leader=2, epoch=6))
@@ -146,7 +146,7 @@ def test_it_restarts_at_the_leaders_log_start(partition: Partition) -> None:
     assert follow(partition, 9, 2, mark=10)
 
 
-# An answer as it comes from the wire
+# The answer of a leader
 
 
 def answered(**fields: object) -> FetchPartitionResponse:
@@ -164,13 +164,13 @@ def test_an_answer_is_appended(partition: Partition) -> None:
     assert partition.high_watermark == 2
 
 
-def test_a_diverging_answer_cuts(partition: Partition) -> None:
+def test_a_diverging_answer_truncates(partition: Partition) -> None:
     follow(partition, 0, 5)
     apply(partition, answered(diverging_epoch=EpochEndOffset(epoch=0, end_offset=2), high_watermark=9))
     assert (partition.log_end_offset, partition.high_watermark) == (2, 0)
 
 
-def test_who_was_left_behind_begins_at_the_leaders_start(partition: Partition) -> None:
+def test_a_follower_below_the_leaders_log_start_restarts_there(partition: Partition) -> None:
     follow(partition, 0, 2)
     out_of_range = int(ErrorCode.OFFSET_OUT_OF_RANGE)
     apply(partition, answered(error_code=out_of_range, log_start_offset=7))
@@ -220,11 +220,10 @@ def test_an_error_of_the_leader_changes_nothing(partition: Partition) -> None:
 # With a real log
 
 
-def batch(*values: bytes) -> ProducedBatches:
-    builder = RecordBatchBuilder()
-    for value in values:
-        builder.append(None, value, None, 0)
-    return parse_produced(builder.build())
+def append_batch(partition: Partition) -> None:
+    """A batch of two records."""
+    produced = parse_produced(build_batch([(None, b"a"), (None, b"b")]))
+    partition.append_as_leader(produced, require_all=True, now_ms=0.0, wall_clock_ms=0)
 
 
 def test_leader_and_follower_over_real_logs_end_up_byte_for_byte_equal(tmp_path: Path) -> None:
@@ -234,8 +233,8 @@ def test_leader_and_follower_over_real_logs_end_up_byte_for_byte_equal(tmp_path:
     leader, follower = (partition_of(log) for log in logs)
     leader.make_leader(state(isr=(1,)), 0.0)
     follower.make_follower(state(leader=1))
-    for number in range(5):
-        leader.append_as_leader(batch(b"%d" % number, b"x"), require_all=True, now_ms=0.0, wall_clock_ms=0)
+    for _ in range(5):
+        append_batch(leader)
 
     def copy(epoch: int) -> None:
         while True:
@@ -262,13 +261,13 @@ def test_leader_and_follower_over_real_logs_end_up_byte_for_byte_equal(tmp_path:
                 return
 
     copy(0)
-    # The follower leads for a moment and writes what nobody copies; then the first leads again.
+    # The follower leads for a moment and appends without replication; then the first leads again.
     follower.make_leader(state(leader=1, epoch=1, isr=(1,)), 0.0)
-    append_real(follower)
+    append_batch(follower)
     leader.make_leader(state(epoch=2, isr=(1,)), 0.0)
     follower.make_follower(state(leader=1, epoch=2))
-    append_real(leader)
-    append_real(leader)
+    append_batch(leader)
+    append_batch(leader)
     copy(2)
     whole = [log.read(0, 1 << 20).records.tobytes() for log in logs]
     assert whole[0] == whole[1]
@@ -278,19 +277,14 @@ def test_leader_and_follower_over_real_logs_end_up_byte_for_byte_equal(tmp_path:
         log.close(0)
 
 
-def append_real(partition: object) -> None:
-    partition.append_as_leader(batch(b"a", b"b"), require_all=True, now_ms=0.0, wall_clock_ms=0)
-
-
 def test_an_append_in_memory_looks_like_a_real_one(tmp_path: Path) -> None:
-    """The log in memory must not promise what the real one does not keep."""
+    """`MemoryLog` must not promise more than `Log` keeps."""
     real = partition_of(Log.open(TP, LogLoader(tmp_path / "real", log_config(), now_ms=0)))
     real.make_leader(state(isr=(1,)), 0.0)
-    for _ in range(3):
-        real.append_as_leader(batch(b"v"), require_all=True, now_ms=0.0, wall_clock_ms=0)
     simulated = leader_of(1)
     for _ in range(3):
-        append(simulated)
+        append_batch(real)
+        append(simulated, 2)
     assert simulated.log.epoch_cache.entries == real.log.epoch_cache.entries
     for partition in (real, simulated):
         partition.make_follower(state(leader=2, epoch=4))

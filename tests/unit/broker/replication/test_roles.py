@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,13 +38,11 @@ def managed() -> Managed:
     return Managed()
 
 
-def second(**arguments: object) -> LeaderAndIsrPartition:
-    found = state(**arguments)
-    found.partition_index = SECOND.partition
-    return found
+def second(**fields: Any) -> LeaderAndIsrPartition:
+    return state(index=SECOND.partition, **fields)
 
 
-def test_it_takes_the_roles_of_the_request(managed: Managed) -> None:
+def test_replicas_take_the_roles_of_the_request(managed: Managed) -> None:
     assert managed.tell(state(), second(leader=2)) == []
     assert managed.manager.partition(TP).role is Role.LEADER
     assert managed.manager.partition(SECOND).role is Role.FOLLOWER
@@ -53,16 +52,16 @@ def test_it_takes_the_roles_of_the_request(managed: Managed) -> None:
 
 
 def test_role_listeners_are_called_after_the_change(managed: Managed) -> None:
-    told = []
+    calls = []
 
     def listen(name: TopicPartition) -> None:
-        told.append((name, managed.manager.partition(name).role))
+        calls.append((name, managed.manager.partition(name).role))
 
     managed.manager.role_listeners.append(listen)
     managed.tell(state(), second(leader=2))
     managed.stop_replica(0)
-    assert sorted(told[:2]) == [(TP, Role.LEADER), (SECOND, Role.FOLLOWER)]
-    assert told[2:] == [(TP, Role.NONE)]
+    assert sorted(calls[:2]) == [(TP, Role.LEADER), (SECOND, Role.FOLLOWER)]
+    assert calls[2:] == [(TP, Role.NONE)]
 
 
 def test_a_new_leader_fetches_no_longer(managed: Managed) -> None:
@@ -94,7 +93,7 @@ def test_a_known_state_changes_nothing(managed: Managed) -> None:
     before = managed.fetchers.followed[TP]
     assert managed.tell(state(leader=2)) == []
     assert managed.fetchers.followed[TP] == before
-    # Without the leader's address the follower keeps the one it has.
+    # Without the leader's address the follower keeps the former address.
     assert managed.tell(state(leader=2), live=(1, 3)) == []
     assert managed.fetchers.followed[TP] == before
     managed.tell(state(leader=2, epoch=1))
@@ -144,7 +143,7 @@ def test_a_follower_that_fails_is_followed_no_longer_unless_its_epoch_has_passed
     managed.tell(state(leader=2), second(leader=2))
     partition = managed.manager.partition(TP)
     managed.tell(state(leader=2, epoch=1))
-    managed.manager.roles.fail_follower(partition, LeaderEpoch(0), KeyError("of the past"))
+    managed.manager.roles.fail_follower(partition, LeaderEpoch(0), KeyError("late"))
     assert partition.role is Role.FOLLOWER
     managed.manager.roles.fail_follower(partition, LeaderEpoch(1), KeyError("a bug"))
     assert partition.role is Role.NONE
@@ -162,14 +161,14 @@ class Notified(NoStore):
         self.count += 1
 
 
-def asked(managed: Managed, store: Notified) -> int:
+def requests_for_roles(managed: Managed, store: Notified) -> int:
     """How often the controller was asked for roles, after another pass of the scheduler."""
     managed.manager.shrink_isrs()
     managed.manager.disk_failures.work_off()
     return store.count
 
 
-def test_the_role_of_a_failed_replica_is_asked_for_again_after_ever_longer_pauses() -> None:
+def test_the_role_of_a_failed_replica_is_requested_after_longer_and_longer_pauses() -> None:
     store = Notified()
     managed = Managed(store=store)
     managed.tell(state(leader=2))
@@ -178,19 +177,19 @@ def test_the_role_of_a_failed_replica_is_asked_for_again_after_ever_longer_pause
         managed.manager.roles.fail_follower(partition, LeaderEpoch(0), KeyError("a bug"))
         assert managed.fetchers.followed == {}
         managed.clock.now_ms += pause_ms - 1
-        assert asked(managed, store) == count
+        assert requests_for_roles(managed, store) == count
         managed.clock.now_ms += 1
-        assert asked(managed, store) == count + 1
-        # The controller has nothing new to say, and says it again.
+        assert requests_for_roles(managed, store) == count + 1
+        # The controller repeats its request.
         assert managed.tell(state(leader=2)) == []
         assert list(managed.fetchers.followed) == [TP]
     assert managed.manager.roles.failed.reasons() == {}
     managed.clock.now_ms += 100 * LONGEST_PAUSE_MS
-    assert asked(managed, store) == 3
-    # That was long ago.
+    assert requests_for_roles(managed, store) == 3
+    # After a long time without failures the pause is short again.
     managed.manager.roles.fail_follower(partition, LeaderEpoch(0), KeyError("a bug"))
     managed.clock.now_ms += FIRST_PAUSE_MS
-    assert asked(managed, store) == 4
+    assert requests_for_roles(managed, store) == 4
 
 
 def test_a_replaced_controller_is_refused_as_a_whole(managed: Managed) -> None:
@@ -217,7 +216,7 @@ def test_requests_for_an_earlier_broker_epoch_are_refused(managed: Managed) -> N
     assert managed.tell(state(epoch=1), broker_epoch=31) == []
 
 
-def test_settings_of_the_topic_come_along(managed: Managed) -> None:
+def test_a_role_request_has_the_settings_of_its_topic(managed: Managed) -> None:
     managed.tell(state(), min_insync_replicas=2)
     partition = managed.manager.partition(TP)
     assert partition.min_insync_replicas == 2
@@ -251,7 +250,7 @@ def test_a_full_request_sets_aside_logs_that_it_does_not_name() -> None:
     assert managed.manager.partition(SECOND).log is kept
 
 
-def test_who_waits_for_a_stray_is_answered(managed: Managed) -> None:
+def test_requests_that_wait_for_a_stray_are_answered(managed: Managed) -> None:
     managed.tell(state(isr=(1, 2)), second(isr=(1, 2)))
     answers = managed.produce(timeout_ms=30_000)
     polled = managed.fetch(0, max_wait_ms=30_000)
@@ -333,7 +332,7 @@ def test_an_older_stop_is_refused(managed: Managed) -> None:
     assert list(managed.fetchers.followed) == [TP]
 
 
-def test_a_deletion_counts_in_every_epoch_and_again(managed: Managed) -> None:
+def test_a_deletion_is_accepted_in_every_epoch_and_when_repeated(managed: Managed) -> None:
     managed.tell(state(epoch=3))
     partition = managed.manager.partition(TP)
     assert managed.stop_replica(-2, delete=True) == []
@@ -372,7 +371,7 @@ def test_high_watermarks_survive_a_restart_also_before_a_role_is_given() -> None
     assert again.manager.partition(TP).high_watermark == 4
 
 
-def test_a_deleted_replica_leaves_no_high_watermark_behind() -> None:
+def test_a_deleted_replica_leaves_no_high_watermark() -> None:
     logs = MemoryLogs()
     logs.high_watermarks = {TP: Offset(9)}
     stray(logs, TP)
@@ -380,27 +379,6 @@ def test_a_deleted_replica_leaves_no_high_watermark_behind() -> None:
     managed.stop_replica(-2, delete=True)
     managed.manager.checkpoint_high_watermarks()
     assert logs.high_watermarks == {}
-
-
-# A disk that fails
-
-
-def test_a_failing_append_is_answered_and_the_disk_reported(
-    managed: Managed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    managed.tell(state(isr=(1,)))
-    failure = LogDirFailure(Path("disk"), OSError(28, "No space left on device"))
-
-    def refuse(*_: object) -> None:
-        raise failure
-
-    noted: list[object] = []
-    monkeypatch.setattr(managed.manager.disk_failures, "note", noted.append)
-    monkeypatch.setattr(managed.manager.partition(TP).log, "append_as_leader", refuse)
-    ((outcome,),) = managed.produce()
-    assert outcome.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert noted == [failure]
-    assert managed.manager.partition(TP).high_watermark == 0
 
 
 def test_threads_start_and_end_together(managed: Managed) -> None:
@@ -413,35 +391,29 @@ def test_threads_start_and_end_together(managed: Managed) -> None:
 ENDED, PRESENT = BrokerEpoch(4), BrokerEpoch(9)
 
 
-def test_silence_ends_when_zookeeper_answers() -> None:
+def test_a_fence_for_silence_ends_when_zookeeper_answers() -> None:
     fence = Fence()
     assert fence.reason is None
     fence.silent("nothing heard")
     assert fence.reason == "nothing heard"
     fence.confirmed(PRESENT)
-    assert fence.reason == "nothing heard", "a controller cannot speak for our session"
+    assert fence.reason == "nothing heard", "a controller knows nothing of this session"
     fence.heard()
     assert fence.reason is None
 
 
-def test_a_lost_registration_ends_when_the_controller_has_spoken() -> None:
+def test_a_fence_for_a_lost_registration_ends_when_the_controller_confirms_the_next() -> None:
     fence = Fence()
     fence.silent("nothing heard")
     fence.registration_lost("expired", ENDED)
     fence.heard()
+    fence.confirmed(ENDED)
     assert fence.reason == "expired"
     fence.confirmed(PRESENT)
     assert fence.reason is None
 
 
-def test_a_confirmation_of_the_lost_registration_comes_too_late() -> None:
-    fence = Fence()
-    fence.registration_lost("expired", ENDED)
-    fence.confirmed(ENDED)
-    assert fence.reason == "expired"
-
-
-def test_it_says_once_that_it_came_down() -> None:
+def test_the_callback_of_a_fence_is_called_when_writes_stop() -> None:
     fenced: list[str | None] = []
     fence = Fence(lambda: fenced.append(fence.reason))
     fence.silent("nothing heard")

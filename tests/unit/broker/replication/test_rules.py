@@ -34,16 +34,16 @@ def fetched(state: FollowerState, offset: int, leader_end: int, now_ms: float) -
     )
 
 
-# What a fetch says
+# A follower after a fetch
 
 
-def test_who_asks_for_the_end_is_caught_up_now() -> None:
+def test_a_fetch_at_the_leaders_end_is_caught_up_now() -> None:
     state = fetched(FollowerState(), 10, 10, 100.0)
     assert state.last_caught_up_ms == 100.0
     assert state.log_end_offset == 10
 
 
-def test_who_asks_for_the_end_of_the_last_time_was_caught_up_then() -> None:
+def test_a_fetch_at_the_former_end_was_caught_up_at_the_fetch_before() -> None:
     state = fetched(FollowerState(), 0, 10, 100.0)
     assert state.last_caught_up_ms == -math.inf
     state = fetched(state, 10, 20, 200.0)
@@ -58,7 +58,7 @@ def test_the_first_fetch_at_offset_zero_of_a_growing_log_is_not_caught_up() -> N
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30))
 def test_caught_up_time_is_the_latest_at_which_it_had_all_there_was(steps: list[tuple[int, int]]) -> None:
-    """Against the whole history: at its k-th fetch the leader's end was e_k, the follower asked for f_k."""
+    """Compared with a model that keeps the leader's end and the fetch offset of every fetch."""
     state, end, offset = FollowerState(), 0, 0
     seen: list[tuple[float, int, int]] = []
     for now, (grown, read) in enumerate(steps, 1):
@@ -67,7 +67,7 @@ def test_caught_up_time_is_the_latest_at_which_it_had_all_there_was(steps: list[
         state = fetched(state, offset, end, float(now))
         seen.append((float(now), end, offset))
     ends_known_then = [time for time, then_end, _ in seen if then_end <= offset]
-    # The rule remembers one fetch back, so it may know of less than the history, never of more.
+    # The rule keeps only the fetch before, so its time may be earlier, but never later.
     latest = max(ends_known_then, default=-math.inf)
     assert state.last_caught_up_ms <= latest
     if offset == end:
@@ -110,7 +110,7 @@ ends = st.integers(-1, 30)
     ),
     st.frozensets(st.integers(1, 6).map(BrokerId)),
 )
-def test_everything_below_the_high_watermark_is_on_all_that_count(
+def test_all_replicas_that_count_have_everything_below_the_high_watermark(
     mark: int,
     grown: int,
     known: dict[BrokerId, tuple[int, float]],
@@ -118,7 +118,7 @@ def test_everything_below_the_high_watermark_is_on_all_that_count(
 ) -> None:
     end = mark + grown
     followers = {broker: follower(min(offset, end), caught) for broker, (offset, caught) in known.items()}
-    found = rules.next_high_watermark(
+    result = rules.next_high_watermark(
         Offset(mark), Offset(end), followers, maximal, now_ms=1_000.0, max_lag_ms=LAG_MS
     )
     counting = [
@@ -126,11 +126,11 @@ def test_everything_below_the_high_watermark_is_on_all_that_count(
         for broker, state in followers.items()
         if broker in maximal or state.log_end_offset == end or state.last_caught_up_ms == 900.0
     ]
-    assert found == max(mark, min([end, *counting]))
-    assert mark <= found <= end
+    assert result == max(mark, min([end, *counting]))
+    assert mark <= result <= end
 
 
-def test_one_that_is_about_to_join_is_waited_for_until_it_lags() -> None:
+def test_the_high_watermark_waits_for_a_joining_replica_until_it_lags() -> None:
     followers = {BrokerId(2): follower(4, caught_up_ms=0.0)}
 
     def mark(now_ms: float) -> int:
@@ -142,7 +142,7 @@ def test_one_that_is_about_to_join_is_waited_for_until_it_lags() -> None:
     assert mark(LAG_MS + 1) == 9
 
 
-def test_one_that_is_leaving_is_waited_for_only_while_it_is_in_the_isr() -> None:
+def test_the_high_watermark_waits_for_a_stopping_replica_only_in_the_isr() -> None:
     followers = {BrokerId(2): follower(4, caught_up_ms=0.0, broker_epoch=LEAVING_BROKER_EPOCH)}
 
     def mark(*in_sync_replicas: int) -> int:
@@ -198,7 +198,7 @@ def test_replicas_that_lag_too_long_are_out_of_sync_but_never_the_leader() -> No
         BrokerId(4): follower(5, caught_up_ms=500.0),
         BrokerId(6): follower(0),
     }
-    found = rules.out_of_sync(
+    lagging = rules.out_of_sync(
         followers,
         [BrokerId(number) for number in (1, 2, 3, 4, 5)],
         BrokerId(1),
@@ -206,11 +206,11 @@ def test_replicas_that_lag_too_long_are_out_of_sync_but_never_the_leader() -> No
         now_ms=1_001.0,
         max_lag_ms=LAG_MS,
     )
-    # 2 has everything, 4 had so a moment ago, 5 was never heard of, 6 is not in the ISR.
-    assert found == {3, 5}
+    # 2 has all records, 4 had them a moment ago, 5 has never fetched, 6 is not in the ISR.
+    assert lagging == {3, 5}
 
 
-# Where a follower cuts
+# Truncation
 
 
 class History(NamedTuple):
@@ -229,10 +229,10 @@ class History(NamedTuple):
 
 @st.composite
 def two_histories(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
-    """A leader's and a follower's log: equal up to a point, then each with epochs that only it has seen.
+    """A leader's and a follower's log: equal up to a point, then each with epochs that the other lacks.
 
-    That is all that elections from the ISR can make: an epoch belongs to one leader, and whoever has a record
-    of it has all before it.
+    Elections from the ISR lead to no other case: an epoch belongs to one leader, and a replica with a record
+    of an epoch has all earlier ones.
     """
     common = sorted(draw(st.lists(st.integers(0, 4), max_size=6)))
     mine = draw(st.lists(st.sampled_from([5, 7, 9]), max_size=5))
@@ -240,14 +240,14 @@ def two_histories(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
     tails = [sorted(mine), sorted(theirs)]
     last = common[-1] if common else 0
     if draw(st.booleans()):
-        # One of them is merely ahead in the last common epoch.
+        # One of them has more records of the last common epoch.
         tails[draw(st.integers(0, 1))] = [last] * draw(st.integers(0, 3))
     logs = [[Entry(epoch, offset) for offset, epoch in enumerate(common + tail)] for tail in tails]
     return logs[0], logs[1]
 
 
 @given(two_histories())
-def test_truncation_ends_where_the_histories_part(logs: tuple[list[Entry], list[Entry]]) -> None:
+def test_truncation_ends_where_the_logs_diverge(logs: tuple[list[Entry], list[Entry]]) -> None:
     leader, mine = History.of(logs[0]), logs[1]
     agreed = 0
     while agreed < min(len(leader.log), len(mine)) and leader.log[agreed] == mine[agreed]:
@@ -262,14 +262,14 @@ def test_truncation_ends_where_the_histories_part(logs: tuple[list[Entry], list[
         answer = EpochEnd(*leader.epochs.end_offset_for(last_epoch, len(leader.log)))
         if not rules.diverges(last_epoch, Offset(len(mine)), answer):
             break
-        found = rules.truncation_for(answer, follower_epochs, Offset(len(mine)))
-        assert found.offset < len(mine), "every round cuts something"
-        mine = mine[: found.offset]
+        truncation = rules.truncation_for(answer, follower_epochs, Offset(len(mine)))
+        assert truncation.offset < len(mine), "every round truncates something"
+        mine = mine[: truncation.offset]
     else:
-        pytest.fail("the histories are compared for ever")
+        pytest.fail("the comparison does not end")
     assert mine == logs[1][: len(mine)]
-    assert mine == leader.log[: len(mine)], "what is kept is the leader's"
-    assert len(mine) == agreed, "and nothing that both have is thrown away"
+    assert mine == leader.log[: len(mine)], "all kept records are the leader's"
+    assert len(mine) == agreed, "no common record is dropped"
 
 
 @pytest.mark.parametrize(
@@ -278,13 +278,13 @@ def test_truncation_ends_where_the_histories_part(logs: tuple[list[Entry], list[
         # Both know the epoch: the smaller of the two ends.
         (EpochEnd(LeaderEpoch(2), Offset(15)), Truncation(Offset(15), True)),
         (EpochEnd(LeaderEpoch(2), Offset(99)), Truncation(Offset(20), True)),
-        # The leader's epoch is one the follower has not seen: its next lower one ends here.
+        # The follower lacks the leader's epoch: its next lower one ends here.
         (EpochEnd(LeaderEpoch(1), Offset(15)), Truncation(Offset(10), False)),
-        # Older than all the follower knows.
+        # The follower's newest epoch ends at its log's end.
         (EpochEnd(LeaderEpoch(3), Offset(30)), Truncation(Offset(25), True)),
-        # The leader knows nothing of it.
+        # The leader does not know the epoch.
         (EpochEnd(LeaderEpoch(-1), Offset(-1)), Truncation(Offset(25), True)),
-        # Newer than all that this follower knows: it never had it.
+        # The epoch is newer than all epochs of the follower.
         (EpochEnd(LeaderEpoch(9), Offset(7)), Truncation(Offset(7), True)),
     ],
 )
@@ -324,7 +324,7 @@ def test_histories_diverge_when_the_epoch_is_unknown_or_ended_before(
 def test_a_leader_without_zookeeper_has_witnesses_while_all_others_in_sync_fetch(
     fetched_ms: dict[BrokerId, float], in_sync: set[BrokerId], expected: bool
 ) -> None:
-    found = rules.are_witnesses(
+    result = rules.are_witnesses(
         fetched_ms, frozenset(in_sync), BrokerId(1), now_ms=1_100.0, max_lag_ms=1_000.0
     )
-    assert found is expected
+    assert result is expected

@@ -1,4 +1,4 @@
-"""The thread that works off what its owner has."""
+"""A `WorkThread`: it waits for work, retries, and stops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.waiting import DEADLINE_S, wait_for
 
 
 class Owner:
-    """Has so much work, of which each turn does what `turn` says."""
+    """Has an amount of work, which each call of `turn` reduces."""
 
     def __init__(self, turn: Callable[[Owner], bool]) -> None:
         self.condition = threading.Condition()
@@ -59,7 +59,7 @@ def test_it_works_when_there_is_work_and_only_then() -> None:
     assert owner.died == []
 
 
-def test_what_could_not_be_done_is_tried_again_without_a_notice() -> None:
+def test_unfinished_work_is_retried_without_a_notification() -> None:
     owner = Owner(one_at_a_time)
     owner.thread.start()
     owner.give(3)
@@ -68,7 +68,7 @@ def test_what_could_not_be_done_is_tried_again_without_a_notice() -> None:
     assert owner.turns == 3
 
 
-def test_it_stops_though_there_is_work_that_cannot_be_done() -> None:
+def test_it_stops_with_unfinished_work() -> None:
     owner = Owner(lambda owner: False)
     owner.thread.start()
     owner.give(1)
@@ -77,7 +77,7 @@ def test_it_stops_though_there_is_work_that_cannot_be_done() -> None:
     assert not owner.thread._thread.is_alive()
 
 
-def test_stopping_one_that_was_not_started_does_nothing() -> None:
+def test_a_thread_that_was_not_started_can_be_stopped() -> None:
     Owner(all_of_it).thread.stop(DEADLINE_S)
 
 
@@ -88,6 +88,6 @@ def test_a_bug_in_the_work_is_fatal() -> None:
     owner = Owner(break_down)
     owner.thread.start()
     owner.give(1)
-    wait_for(lambda: len(owner.died) > 0, "the bug to be told")
+    wait_for(lambda: len(owner.died) > 0, "the error")
     owner.thread.stop(DEADLINE_S)
     assert [str(error) for error in owner.died] == ["a bug"]
