@@ -44,7 +44,10 @@ Work = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class FetchParams:
-    """The fetching replica, and the limits of the fetch. ``replica_id`` is negative for a consumer."""
+    """The fetching replica, and the limits of the fetch. ``replica_id`` is negative for a consumer.
+
+    ``min_bytes`` is at most ``max_bytes``.
+    """
 
     replica_id: BrokerId
     replica_epoch: BrokerEpoch
@@ -138,20 +141,19 @@ class FetchResult(NamedTuple):
     def is_enough(self, params: FetchParams) -> bool:
         """Whether the fetch is answered without waiting for more records.
 
-        As in Kafka, a partition with more records than the answer may hold counts with its limit: waiting
-        would add nothing from it. (Kafka fills the limit with a part of a batch.) So does a partition whose
-        read ended with a segment.
+        As in Kafka, a partition with more records than were read counts with its limit: waiting would add
+        nothing from it. (Kafka fills the limit with a part of a batch.) If the request's limit was reached,
+        that is enough too, because ``min_bytes`` is not above it.
         """
         if self.is_urgent or self.is_cold or self.bytes_read >= params.min_bytes:
             return True
         if not self.bytes_read:
             return False
-        bytes_readable, bytes_left = 0, params.max_bytes
-        for item, _, read, _ in self.outcomes:
-            if read is not None:
-                size = len(read.records)
-                bytes_readable += max(size, min(item.max_bytes, bytes_left)) if read.has_more else size
-                bytes_left -= size
+        bytes_readable = sum(
+            max(len(read.records), item.max_bytes) if read.has_more else len(read.records)
+            for item, _, read, _ in self.outcomes
+            if read is not None
+        )
         return bytes_readable >= params.min_bytes
 
 

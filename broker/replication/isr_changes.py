@@ -127,8 +127,6 @@ class IsrChanges:
         """Try each change; returns those whose outcome is unknown."""
         unsettled = {}
         for name, (partition, pending) in work.items():
-            if partition.isr is not pending:
-                continue
             try:
                 self._change(partition, pending)
             except _RETRIED as error:

@@ -185,6 +185,7 @@ def test_consumers_are_answered_when_the_follower_that_moved_the_high_watermark_
         pytest.param([3, 4], {"max_bytes": 3.5}, 3.5, [3, 0], id="nothing fits for the second partition"),
         pytest.param([5], {"partition_max_bytes": 2.5}, 2.5, [2], id="the partition's limit is reached"),
         pytest.param([5], {"max_bytes": 0.5}, 0.5, [1], id="the first batch exceeds the limit"),
+        pytest.param([5], {"partition_max_bytes": 0}, 1, [1], id="the partition's limit is zero"),
         pytest.param([5, 0], {"partition_max_bytes": 2.5}, 3, None, id="the other partition may fill it"),
         pytest.param([5, 1], {"partition_max_bytes": 2.5}, 3.5, [2, 1], id="both partitions fill it"),
         pytest.param([2], {"max_bytes": 2.5}, 2.5, None, id="everything is read"),
