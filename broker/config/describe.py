@@ -14,7 +14,6 @@ from barnabas.broker.config.load import parse_setting, usable_topic_config
 from barnabas.broker.config.settings import (
     KNOWN_NAMES,
     SETTINGS,
-    STORED_TOPIC_SETTINGS,
     TOPIC_SETTINGS,
     ReplicaList,
     topic_setting,
@@ -49,21 +48,19 @@ def describe_topic(
     """All settings of a topic, or the named ones; unknown names are ignored."""
     usable, _ = usable_topic_config(overrides)
     results = []
-    for name, (_, declared) in TOPIC_SETTINGS.items():
-        if names is not None and name not in names:
+    for name in topic_setting_names():
+        declared = topic_setting(name)
+        if declared is None or (names is not None and name not in names):
             continue
-        sources = layers.layers(declared.name)
+        if name in TOPIC_SETTINGS:
+            value, sources = layers.value(declared.name), layers.layers(declared.name)
+        else:
+            value = declared.default
+            sources = [Layer(name, setting_text(value), ConfigSource.DEFAULT_CONFIG)]
         if name in usable:
+            value = usable[name]
             sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        value = usable.get(name, layers.value(declared.name))
         results.append(_described(name, declared, setting_text(value), sources, read_only=False))
-    for name, declared in STORED_TOPIC_SETTINGS.items():
-        if names is None or name in names:
-            sources = [Layer(name, setting_text(declared.default), ConfigSource.DEFAULT_CONFIG)]
-            if name in usable:
-                sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
-            value = usable.get(name, declared.default)
-            results.append(_described(name, declared, setting_text(value), sources, read_only=False))
     return results
 
 

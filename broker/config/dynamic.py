@@ -12,7 +12,7 @@ Source: KIP-226.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from barnabas.broker.config.load import parse_setting
 from barnabas.broker.config.settings import ALIASES, SETTINGS, TOPIC_SETTINGS, BrokerConfig, SettingValue
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.protocol.messages.configs import ConfigSource
-from barnabas.protocol.settings import NoDefault, Setting, setting_text
+from barnabas.protocol.settings import NoDefault, setting_text
 from barnabas.protocol.suggestions import did_you_mean
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity, EntityKind
 from barnabas.zookeeper.znodes import StoredConfig
@@ -65,26 +65,23 @@ class ConfigLayers:
 
     def layers(self, name: str) -> list[Layer]:
         """All layers with a value, the one in force first."""
-        return list(self._layers(SETTINGS[name][1]))
+        declared = SETTINGS[name][1]
+        layers = []
+        if name in self.broker:
+            layers.append(Layer(name, self.broker[name], ConfigSource.DYNAMIC_BROKER_CONFIG))
+        if name in self.all_brokers:
+            layers.append(Layer(name, self.all_brokers[name], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG))
+        aliases = [alias for alias, aliased in ALIASES.items() if aliased == name]
+        for given in (name, *(coarse for coarse, _ in declared.coarser), *aliases):
+            if given in self.static.given:
+                layers.append(Layer(given, self.static.given[given], ConfigSource.STATIC_BROKER_CONFIG))
+        if not isinstance(declared.default, NoDefault):
+            layers.append(Layer(name, setting_text(declared.default), ConfigSource.DEFAULT_CONFIG))
+        return layers
 
     def topic_defaults(self) -> dict[str, SettingValue]:
         """The settings of a topic without overrides, by topic-level name."""
         return {name: self.value(declared.name) for name, (_, declared) in TOPIC_SETTINGS.items()}
-
-    def _layers(self, declared: Setting) -> Iterator[Layer]:
-        name = declared.name
-        if name in self.broker:
-            yield Layer(name, self.broker[name], ConfigSource.DYNAMIC_BROKER_CONFIG)
-        if declared.name in self.all_brokers:
-            yield Layer(
-                declared.name, self.all_brokers[declared.name], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-            )
-        aliases = [alias for alias, aliased in ALIASES.items() if aliased == name]
-        for given in (name, *(coarse for coarse, _ in declared.coarser), *aliases):
-            if given in self.static.given:
-                yield Layer(given, self.static.given[given], ConfigSource.STATIC_BROKER_CONFIG)
-        if not isinstance(declared.default, NoDefault):
-            yield Layer(name, setting_text(declared.default), ConfigSource.DEFAULT_CONFIG)
 
 
 def usable_dynamic(settings: Mapping[str, str], problems: list[str]) -> dict[str, str]:

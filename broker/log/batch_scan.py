@@ -118,10 +118,6 @@ class _Blocks:
         lease.block = block
         return memoryview(lease).cast("B")
 
-    @property
-    def free(self) -> int:
-        return self._unallocated + len(self._free)
-
 
 class ReadBuffers:
     """Pooled memory for reads of files. `blocks` is the number of blocks of each size.
@@ -153,11 +149,6 @@ class ReadBuffers:
         """A lease of the whole length, because a single batch must be read whole."""
         lease = self.lease(size)
         return lease if len(lease) == size else memoryview(bytearray(size))
-
-    @property
-    def free(self) -> dict[int, int]:
-        """How many blocks of each size are free."""
-        return {size: blocks.free for size, blocks in self._blocks.items()}
 
 
 READ_BUFFERS: Final = ReadBuffers()

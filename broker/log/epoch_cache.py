@@ -41,12 +41,12 @@ UNDEFINED = EpochEndOffset(NO_LEADER_EPOCH, NO_OFFSET)
 class EpochCache:
     """The epochs of one log, oldest first."""
 
-    __slots__ = ("_entries", "_files", "path", "sync_state")
+    __slots__ = ("_files", "entries", "path", "sync_state")
 
     def __init__(self, folder: Path, files: FileSystem = FILE_SYSTEM) -> None:
         self.path = folder / EPOCH_CHECKPOINT
         self._files = files
-        self._entries: tuple[EpochEntry, ...] = ()
+        self.entries: tuple[EpochEntry, ...] = ()
         self.sync_state = SyncState(is_synced=False)
 
     @classmethod
@@ -66,17 +66,13 @@ class EpochCache:
         for before, after in pairwise(entries):
             if before.epoch >= after.epoch or before.start_offset >= after.start_offset:
                 raise CheckpointDamaged(f"{cache.path}: {after} does not follow {before}")
-        cache._entries = entries
+        cache.entries = entries
         return cache
-
-    @property
-    def entries(self) -> tuple[EpochEntry, ...]:
-        return self._entries
 
     @property
     def latest_epoch(self) -> LeaderEpoch:
         """The newest epoch, or -1."""
-        entries = self._entries
+        entries = self.entries
         return entries[-1].epoch if entries else NO_LEADER_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
@@ -85,7 +81,7 @@ class EpochCache:
         The newest epoch ends at the log's end. An epoch older than all known ones ends where the oldest known
         one begins. An epoch newer than all known ones is UNDEFINED.
         """
-        entries = self._entries
+        entries = self.entries
         if not entries or epoch < 0 or epoch > entries[-1].epoch:
             return UNDEFINED
         following = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
@@ -96,7 +92,7 @@ class EpochCache:
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
         """The epoch in which an offset was written, or -1 if it is older than all known epochs."""
-        entries = self._entries
+        entries = self.entries
         following = bisect_right(entries, offset, key=lambda entry: entry.start_offset)
         return entries[following - 1].epoch if following else NO_LEADER_EPOCH
 
@@ -109,14 +105,14 @@ class EpochCache:
         invariant(epoch >= 0 and start_offset >= 0, "epoch %d cannot start at offset %d", epoch, start_offset)
         if epoch <= self.latest_epoch:
             return
-        kept = [entry for entry in self._entries if entry.start_offset < start_offset]
+        kept = [entry for entry in self.entries if entry.start_offset < start_offset]
         kept.append(EpochEntry(LeaderEpoch(epoch), Offset(start_offset)))
         self._replace(tuple(kept))
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Drop the epochs that begin at or after a log's new end. Raises LogDirFailure."""
-        kept = tuple(entry for entry in self._entries if entry.start_offset < end_offset)
-        if len(kept) != len(self._entries):
+        kept = tuple(entry for entry in self.entries if entry.start_offset < end_offset)
+        if len(kept) != len(self.entries):
             self._replace(kept)
 
     def truncate_from_start(self, start_offset: int) -> None:
@@ -124,11 +120,11 @@ class EpochCache:
 
         Raises LogDirFailure.
         """
-        kept = [entry for entry in self._entries if entry.start_offset > start_offset]
-        in_force = len(self._entries) - len(kept) - 1
+        kept = [entry for entry in self.entries if entry.start_offset > start_offset]
+        in_force = len(self.entries) - len(kept) - 1
         if in_force >= 0:
-            kept.insert(0, self._entries[in_force]._replace(start_offset=Offset(start_offset)))
-        if tuple(kept) != self._entries:
+            kept.insert(0, self.entries[in_force]._replace(start_offset=Offset(start_offset)))
+        if tuple(kept) != self.entries:
             self._replace(tuple(kept))
 
     def correct(self, batches: Sequence[tuple[int, int]], end_offset: int | None) -> None:
@@ -136,7 +132,7 @@ class EpochCache:
 
         Entries that begin at or after the first pair are replaced. Raises LogDirFailure.
         """
-        entries = self._entries
+        entries = self.entries
         if batches:
             entries = tuple(entry for entry in entries if entry.start_offset < batches[0][1])
         for epoch, start_offset in batches:
@@ -145,12 +141,12 @@ class EpochCache:
                 entries = (*kept, EpochEntry(LeaderEpoch(epoch), Offset(start_offset)))
         if end_offset is not None:
             entries = tuple(entry for entry in entries if entry.start_offset <= end_offset)
-        if entries != self._entries:
+        if entries != self.entries:
             self._replace(entries)
 
     def clear(self) -> None:
         """Drop all epochs. Raises LogDirFailure."""
-        if self._entries:
+        if self.entries:
             self._replace(())
 
     def fsync(self) -> None:
@@ -165,12 +161,12 @@ class EpochCache:
             return
 
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
-        before = self._entries
-        self._entries = entries
+        before = self.entries
+        self.entries = entries
         try:
             self._files.write_atomically(self.path, encode_checkpoint(entries), durable=False)
         except OSError as error:
-            self._entries = before
+            self.entries = before
             raise storage_error(self.path, error) from error
         finally:
             self.sync_state.note_change()

@@ -260,12 +260,11 @@ class IndexFile:
 
     # Changing
 
-    def load(self) -> None:
-        """Load the entries into memory, so that an append needs no disk. Raises as a lookup."""
-        self._growing()
+    def load(self) -> tuple[bytearray, int]:
+        """Load the entries into memory, where they can change, so that an append needs no disk.
 
-    def _growing(self) -> tuple[bytearray, int]:
-        """The entries in memory, where they can change."""
+        Raises as a lookup.
+        """
         state = self._state
         if state is not None:
             return state
@@ -276,7 +275,7 @@ class IndexFile:
             return self._state
 
     def _append(self, *values: int) -> None:
-        buffer, count = self._growing()
+        buffer, count = self.load()
         buffer += self.entry.pack(*values)
         # Published last: a reader that has the old count does not look at the new entry.
         self._state = (buffer, count + 1)
@@ -284,7 +283,7 @@ class IndexFile:
 
     def _keep_up_to(self, target: int, field: int) -> None:
         """Keep the entries whose field is at most the target."""
-        buffer, before = self._growing()
+        buffer, before = self.load()
         count = self._search(buffer, before, target, field)
         if count < before:
             with _FORM_LOCK:

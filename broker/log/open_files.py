@@ -85,11 +85,7 @@ class OpenFiles:
         self._lock = threading.Lock()
         self._keepers: dict[Keeper, int] = {}
         """In the order in which the clock's hand passes them."""
-        self._kept = 0
-
-    @property
-    def kept(self) -> int:
-        return self._kept
+        self.kept = 0
 
     @property
     def max_kept(self) -> int:
@@ -101,11 +97,11 @@ class OpenFiles:
     def keep(self, keeper: Keeper, count: int) -> None:
         """Record how many descriptors a keeper now keeps; others are evicted if there are too many."""
         with self._lock:
-            self._kept -= self._keepers.pop(keeper, 0)
-            victims = self._pick(self.max_kept - count) if self._kept >= _FEWEST else ()
+            self.kept -= self._keepers.pop(keeper, 0)
+            victims = self._pick(self.max_kept - count) if self.kept >= _FEWEST else ()
             if count:
                 self._keepers[keeper] = count
-                self._kept += count
+                self.kept += count
         for victim in victims:
             victim.let_go()
 
@@ -120,7 +116,7 @@ class OpenFiles:
             if error.errno not in _OUT_OF_DESCRIPTORS:
                 raise
         with self._lock:
-            victims = self._pick(self._kept // 2)
+            victims = self._pick(self.kept // 2)
         for victim in victims:
             victim.let_go()
         return opening()
@@ -129,7 +125,7 @@ class OpenFiles:
         """The keepers to evict until at most `most` descriptors are kept; recently used keepers stay."""
         victims: list[Keeper] = []
         looks = 2 * len(self._keepers)
-        while self._kept > most and looks > 0:
+        while self.kept > most and looks > 0:
             looks -= 1
             keeper = next(iter(self._keepers))
             count = self._keepers.pop(keeper)
@@ -137,7 +133,7 @@ class OpenFiles:
                 keeper.is_used = False
                 self._keepers[keeper] = count
             else:
-                self._kept -= count
+                self.kept -= count
                 victims.append(keeper)
         return victims
 

@@ -63,7 +63,7 @@ class MemoryEpochs(EpochCache):
         super().__init__(Path("memory"))
 
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
-        self._entries = entries
+        self.entries = entries
 
     def fsync(self) -> None:
         return
