@@ -151,27 +151,27 @@ def fetch(group: str = "g", *indexes: int, require_stable: bool = False) -> Offs
 
 
 def fetched(serving: Serving, group: str = "g", *indexes: int) -> dict[tuple[str, int], int]:
-    (found,) = serving.call(fetch(group, *indexes)).groups
-    assert found.error_code == NONE
+    (answer,) = serving.call(fetch(group, *indexes)).groups
+    assert answer.error_code == NONE
     return {
-        (topic.name, one.partition_index): one.committed_offset
-        for topic in found.topics
-        for one in topic.partitions
+        (topic.name, partition.partition_index): partition.committed_offset
+        for topic in answer.topics
+        for partition in topic.partitions
     }
 
 
 def records(serving: Serving) -> list[Record]:
     """All records of the offsets topic."""
     log = serving.managed.manager.partition(PARTITION).log
-    found: list[Record] = []
+    decoded: list[Record] = []
     position = 0
     while position < log.log_end_offset:
         view = log.read(position, 1 << 20).records
         for at, header in iter_batches(view):
             position = header.next_offset
             for record in decode_records(view[at : at + header.size_bytes]):
-                found.append(from_bytes(record.key or b"", record.value))
-    return found
+                decoded.append(from_bytes(record.key or b"", record.value))
+    return decoded
 
 
 def delete_offsets(group: str, *partitions: tuple[str, int]) -> OffsetDeleteRequest:

@@ -43,7 +43,7 @@ def produce(
 
 
 def produced(connection: Connection, index: int = 0) -> Any:
-    """What became of the batches of one partition."""
+    """The result of one partition's batches."""
     return connection.response.responses[0].partition_responses[index]
 
 
@@ -96,7 +96,7 @@ def fetched(connection: Connection) -> Any:
 
 
 def catch_up(serving: Serving, log_start_offset: int = 0) -> list[Connection]:
-    """Both followers have everything, and say so."""
+    """Both followers fetch from the log end."""
     end = serving.managed.manager.partition(TP).log_end_offset
     return [follow(serving, end, replica, log_start_offset=log_start_offset) for replica in (TWO, THREE)]
 

@@ -205,7 +205,7 @@ class Blocks:
         return range(1_000 * self.claimed, 1_000 * self.claimed + 1_000)
 
 
-class ControllerBeside:
+class FakeController:
     """The controller of this process."""
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ class Serving:
         self.logs = open_logs(folder) if logs is None else logs
         self.managed = Managed(self.logs, real_clock=real_clock, broker_id=broker_id)
         self.topics = Topics() if topics is None else topics
-        self.controller = ControllerBeside()
+        self.controller = FakeController()
         self.slow = Inline()
         self.blocks = Blocks()
         self.configs = Configs()

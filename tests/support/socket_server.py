@@ -1,4 +1,4 @@
-"""A socket server on a free port, for a handler of the test's own, and blocking clients of it."""
+"""A socket server on a free port that runs a test's handler, and blocking clients."""
 
 from __future__ import annotations
 

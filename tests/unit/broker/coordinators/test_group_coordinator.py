@@ -148,8 +148,8 @@ def test_removals_with_too_few_replicas_in_sync_are_permanent(hosting: Serving, 
         result = hosting.call(DeleteGroupsRequest(groups_names=["g"])).results[0]
         assert result.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     elif what == "offsets":
-        found = hosting.call(delete_offsets("g", ("topic", 0)))
-        assert found.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        answer = hosting.call(delete_offsets("g", ("topic", 0)))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     else:
         hosting.wall_ms += 8 * 24 * 3_600_000
         hosting.groups.expire_offsets()
@@ -172,7 +172,7 @@ def test_nothing_expires_while_nothing_can_be_written(hosting: Serving) -> None:
 
 OTHER_ID = uuid.UUID(int=9)
 HIDDEN = metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True)
-"""Does not name the topic "other", whose znode may be unreadable."""
+"""A full update without the topic "other", as if its znode were unreadable."""
 DELETED = metadata(LIVE, led_by(-2), topic="other", topic_id=OTHER_ID)
 RECREATED = metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10))
 
@@ -210,7 +210,7 @@ def test_offsets_of_a_hidden_topic_stay(hosting: Serving) -> None:
 def test_offsets_of_a_deleted_topic_do_not_survive_a_change_of_coordinator(
     hosting: Serving, is_known_first: bool
 ) -> None:
-    """It was deleted and recreated under another coordinator, or without one."""
+    """The topic was deleted and recreated under another coordinator, or without one."""
     hosting.send(commit(7, topic="other"))
     hosting.send(commit(8))
     lead(hosting, epoch=1, leader=2)
@@ -325,9 +325,9 @@ def test_groups_and_offsets_are_loaded_when_leadership_returns(hosting: Serving)
     work(hosting)
     assert fetched(hosting) == {("topic", 0): 7}
     assert fetched(hosting, "store") == {("topic", 0): 8}
-    assert {one.group_id for one in hosting.call(ListGroupsRequest()).groups} == {"g", "store"}
+    assert {group.group_id for group in hosting.call(ListGroupsRequest()).groups} == {"g", "store"}
     assert hosting.call(heartbeat(joined)).error_code == NONE
-    # Its session restarted, and expires.
+    # Its session begins again, and expires.
     hosting.managed.pass_time(10_001)
     assert hosting.call(heartbeat(joined)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 

@@ -81,11 +81,11 @@ def test_a_topic_shows_its_settings_and_their_sources(hosting: Serving, version:
         MYSELF: {"min.insync.replicas": "2"},
     }
     result = describe(hosting, TOPIC, "topic", version=version)
-    found = {config.name: (config.value, config.config_source) for config in result.configs}
-    assert found["retention.ms"] == ("5", ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    assert found["segment.bytes"] == ("100", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-    assert found["min.insync.replicas"] == ("2", ConfigSource.DYNAMIC_BROKER_CONFIG)
-    assert found["compression.type"] == ("producer", ConfigSource.DEFAULT_CONFIG)
+    settings = {config.name: (config.value, config.config_source) for config in result.configs}
+    assert settings["retention.ms"] == ("5", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert settings["segment.bytes"] == ("100", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    assert settings["min.insync.replicas"] == ("2", ConfigSource.DYNAMIC_BROKER_CONFIG)
+    assert settings["compression.type"] == ("producer", ConfigSource.DEFAULT_CONFIG)
 
 
 def test_a_resource_that_is_named_often_is_described_once(hosting: Serving) -> None:
@@ -175,7 +175,7 @@ def test_a_refused_resource_does_not_stop_another(hosting: Serving) -> None:
         responses = hosting.call(
             IncrementalAlterConfigsRequest(resources=resources), version=version
         ).responses
-        assert [one.error_code for one in responses] == [
+        assert [response.error_code for response in responses] == [
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.NONE,
         ]
@@ -184,9 +184,9 @@ def test_a_refused_resource_does_not_stop_another(hosting: Serving) -> None:
 
 def test_without_zookeeper_the_request_times_out(hosting: Serving) -> None:
     hosting.configs.trouble = api_error(ErrorCode.REQUEST_TIMED_OUT, "no connection to ZooKeeper")
-    for found in (describe(hosting, TOPIC, "topic"), alter(hosting, TOPIC, "topic", retention_ms="1")):
-        assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert "no connection to ZooKeeper" in found.error_message
+    for result in (describe(hosting, TOPIC, "topic"), alter(hosting, TOPIC, "topic", retention_ms="1")):
+        assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "no connection to ZooKeeper" in result.error_message
 
 
 def test_a_full_queue_of_slow_work_closes_the_connection(hosting: Serving) -> None:

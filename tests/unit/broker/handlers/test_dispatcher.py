@@ -46,10 +46,10 @@ def test_a_kafka_client_gets_the_apis_that_have_kafka_versions(serving: Serving,
         ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1"), version=version
     )
     assert answer.error_code == ErrorCode.NONE
-    found = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
-    assert found == {key: APIS[key].versions for key in HANDLERS if not APIS[key].is_native_only}
-    assert found[ApiKey.PRODUCE] == (0, 9)
-    assert found[ApiKey.FETCH] == (4, 13)
+    versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+    assert versions == {key: APIS[key].versions for key in HANDLERS if not APIS[key].is_native_only}
+    assert versions[ApiKey.PRODUCE] == (0, 9)
+    assert versions[ApiKey.FETCH] == (4, 13)
 
 
 def test_a_newer_api_versions_request_is_answered_in_version_0(serving: Serving) -> None:

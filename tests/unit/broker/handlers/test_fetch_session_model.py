@@ -31,7 +31,7 @@ indexes = st.sampled_from(PARTITIONS)
 
 
 @dataclass
-class Known:
+class View:
     """The client's view of a partition in its session."""
 
     fetch_offset: int = 0
@@ -52,8 +52,8 @@ class SessionMachine(RuleBasedStateMachine):
             self._give_role(index)
         self.session_id = 0
         self.session_epoch = 0
-        self.known: dict[int, Known] = {}
-        self.wanted: dict[int, Known] = {}
+        self.views: dict[int, View] = {}
+        self.positions: dict[int, View] = {}
 
     def teardown(self) -> None:
         self.serving.close()
@@ -91,14 +91,14 @@ class SessionMachine(RuleBasedStateMachine):
     # What the client does
 
     @rule(index=indexes, offset=st.none() | st.integers(0, 5))
-    def want(self, index: int, offset: int | None) -> None:
-        """Subscribe, or seek."""
-        before = self.wanted.get(index, Known())
-        self.wanted[index] = Known(before.fetch_offset if offset is None else offset)
+    def subscribe(self, index: int, offset: int | None) -> None:
+        """Or seek."""
+        before = self.positions.get(index, View())
+        self.positions[index] = View(before.fetch_offset if offset is None else offset)
 
     @rule(index=indexes)
-    def want_no_more(self, index: int) -> None:
-        self.wanted.pop(index, None)
+    def unsubscribe(self, index: int) -> None:
+        self.positions.pop(index, None)
 
     @rule()
     def forget_the_session(self) -> None:
@@ -113,16 +113,16 @@ class SessionMachine(RuleBasedStateMachine):
         self.fetch(1 << 20, is_lost=is_lost, waits=True)
 
     def fetch(self, max_bytes: int, *, is_lost: bool = False, waits: bool = False) -> None:
-        if not self.wanted:
+        if not self.positions:
             return
         is_full = self.session_epoch == 0
         # A client names a partition that is new or has another offset than in its last request.
         named = {
-            index: wish.fetch_offset
-            for index, wish in self.wanted.items()
-            if is_full or index not in self.known or self.known[index].fetch_offset != wish.fetch_offset
+            index: position.fetch_offset
+            for index, position in self.positions.items()
+            if is_full or index not in self.views or self.views[index].fetch_offset != position.fetch_offset
         }
-        forgotten = [] if is_full else [index for index in self.known if index not in self.wanted]
+        forgotten = [] if is_full else [index for index in self.views if index not in self.positions]
         connection = self.serving.send(
             fetch_of(
                 named,
@@ -145,20 +145,20 @@ class SessionMachine(RuleBasedStateMachine):
         assert is_full or answer.session_id == self.session_id
         self.session_id = answer.session_id
         self.session_epoch += 1
-        kept = {} if is_full else self.known
-        self.known = {
-            index: replace(kept.get(index, Known()), fetch_offset=wish.fetch_offset)
-            for index, wish in self.wanted.items()
+        kept = {} if is_full else self.views
+        self.views = {
+            index: replace(kept.get(index, View()), fetch_offset=position.fetch_offset)
+            for index, position in self.positions.items()
         }
         given = {data.partition_index: data for topic in answer.responses for data in topic.partitions}
         if is_full:
-            assert set(given) == set(self.wanted)
+            assert set(given) == set(self.positions)
         for index, data in given.items():
-            known = self.known[index]
-            known.error = data.error_code
-            known.high_watermark, known.log_start_offset = data.high_watermark, data.log_start_offset
+            view = self.views[index]
+            view.error = data.error_code
+            view.high_watermark, view.log_start_offset = data.high_watermark, data.log_start_offset
             for _, header in iter_batches(data.records):
-                self.wanted[index].fetch_offset = header.next_offset
+                self.positions[index].fetch_offset = header.next_offset
         self._check_view(given, max_bytes)
 
     def _check_view(self, given: dict[int, Any], max_bytes: int) -> None:
@@ -166,20 +166,20 @@ class SessionMachine(RuleBasedStateMachine):
         has_more = False
         # The broker's own limit is 2,048 bytes, and no batch here has 500.
         is_all = max_bytes > 2_048 and sum(len(data.records) for data in given.values()) < 1_500
-        for index, known in self.known.items():
+        for index, view in self.views.items():
             partition = self.serving.managed.manager.partition(TopicPartition(TP.topic, index))
-            fits = partition.log.log_start_offset <= known.fetch_offset <= partition.log_end_offset
-            assert (known.error == 0) == (self.leads[index] and fits)
-            if known.error:
+            fits = partition.log.log_start_offset <= view.fetch_offset <= partition.log_end_offset
+            assert (view.error == 0) == (self.leads[index] and fits)
+            if view.error:
                 assert index in given
                 continue
-            assert known.high_watermark == partition.high_watermark
-            assert known.log_start_offset == partition.log.log_start_offset
-            has_more = has_more or partition.high_watermark > known.fetch_offset
+            assert view.high_watermark == partition.high_watermark
+            assert view.log_start_offset == partition.log.log_start_offset
+            has_more = has_more or partition.high_watermark > view.fetch_offset
             if is_all:
-                assert self.wanted[index].fetch_offset >= partition.high_watermark
+                assert self.positions[index].fetch_offset >= partition.high_watermark
         got = any(
-            self.wanted[index].fetch_offset != known.fetch_offset for index, known in self.known.items()
+            self.positions[index].fetch_offset != view.fetch_offset for index, view in self.views.items()
         )
         assert got == has_more
 

@@ -61,9 +61,14 @@ def test_the_coordinator_is_the_leader_of_the_groups_partition(hosting: Serving,
     several = version is None or version >= 4
     request = find("g", "") if several else FindCoordinatorRequest(key="g")
     response = hosting.call(request, INTERNAL, version=version)
-    for one in response.coordinators if several else [response]:
-        assert (one.error_code, one.node_id, one.host, one.port) == (NONE, 1, "host", 9001)
-    assert [one.key for one in response.coordinators] == (["g", ""] if several else [])
+    for coordinator in response.coordinators if several else [response]:
+        assert (coordinator.error_code, coordinator.node_id, coordinator.host, coordinator.port) == (
+            NONE,
+            1,
+            "host",
+            9001,
+        )
+    assert [coordinator.key for coordinator in response.coordinators] == (["g", ""] if several else [])
 
 
 @pytest.mark.parametrize(
@@ -71,9 +76,9 @@ def test_the_coordinator_is_the_leader_of_the_groups_partition(hosting: Serving,
     [(CoordinatorType.TRANSACTION, ErrorCode.COORDINATOR_NOT_AVAILABLE), (7, ErrorCode.INVALID_REQUEST)],
 )
 def test_only_groups_have_coordinators(hosting: Serving, key_type: int, code: ErrorCode) -> None:
-    (one,) = hosting.call(find("t", key_type=key_type)).coordinators
-    assert (one.error_code, one.node_id, one.port) == (code, -1, -1)
-    assert one.error_message
+    (coordinator,) = hosting.call(find("t", key_type=key_type)).coordinators
+    assert (coordinator.error_code, coordinator.node_id, coordinator.port) == (code, -1, -1)
+    assert coordinator.error_message
 
 
 def test_the_first_request_for_a_coordinator_creates_the_topic(serving: Serving) -> None:
@@ -83,8 +88,8 @@ def test_the_first_request_for_a_coordinator_creates_the_topic(serving: Serving)
     assert serving.call(join()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert not connection.is_answered
     serving.expire(after_ms=3_001)
-    (one,) = connection.response.coordinators
-    assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    (coordinator,) = connection.response.coordinators
+    assert coordinator.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_requests_wait_until_the_topic_is_known(serving: Serving) -> None:
@@ -96,8 +101,8 @@ def test_requests_wait_until_the_topic_is_known(serving: Serving) -> None:
     assert not any(connection.is_answered for connection in (finding, describing, fetching))
     all_led = [led_by(1, index=index) for index in range(50)]
     serving.managed.metadata.update(metadata(LIVE, *all_led, topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
-    (one,) = finding.response.coordinators
-    assert (one.error_code, one.node_id) == (NONE, 1)
+    (coordinator,) = finding.response.coordinators
+    assert (coordinator.error_code, coordinator.node_id) == (NONE, 1)
     assert fetching.is_answered
     work(serving)
     assert describing.is_answered
@@ -110,9 +115,9 @@ def test_the_topic_waits_until_as_many_brokers_live_as_it_has_replicas(serving: 
     connection = serving.send(find("g"))
     assert serving.auto_created == []
     serving.expire(after_ms=3_001)
-    (one,) = connection.response.coordinators
-    assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert "offsets.topic.replication.factor is 3, alive are 2" in one.error_message
+    (coordinator,) = connection.response.coordinators
+    assert coordinator.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "offsets.topic.replication.factor is 3, alive are 2" in coordinator.error_message
     serving.managed.metadata.update(metadata(LIVE, led_by(1)))
     serving.send(find("g"))
     assert serving.auto_created == [[OFFSETS_TOPIC]]
@@ -125,14 +130,14 @@ def test_another_number_of_partitions_is_used_when_zookeeper_confirms_it(
     lead(serving)
     for in_zookeeper in (None, 50, 2):
         serving.partitions_in_zookeeper = in_zookeeper
-        (one,) = serving.call(find("g")).coordinators
-        assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        (coordinator,) = serving.call(find("g")).coordinators
+        assert coordinator.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         work(serving)
     serving.partitions_in_zookeeper = 1
     serving.call(find("g"))
     work(serving)
-    (one,) = serving.call(find("g"), INTERNAL).coordinators
-    assert one.error_code == NONE
+    (coordinator,) = serving.call(find("g"), INTERNAL).coordinators
+    assert coordinator.error_code == NONE
 
 
 @pytest.mark.parametrize(("listener", "leader"), [(EXTERNAL, 1), (INTERNAL, 9)])
@@ -140,8 +145,8 @@ def test_without_a_live_leader_or_its_listener_there_is_no_coordinator(
     hosting: Serving, listener: str, leader: int
 ) -> None:
     learn(hosting, leader=leader)
-    (one,) = hosting.call(find("g"), listener).coordinators
-    assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    (coordinator,) = hosting.call(find("g"), listener).coordinators
+    assert coordinator.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_other_brokers_groups_are_refused(hosting: Serving) -> None:
@@ -279,7 +284,7 @@ def test_the_oldest_version_has_an_error_for_each_partition(hosting: Serving) ->
     lead(hosting, epoch=1, leader=2)
     topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=[0, 1])]
     (topic,) = hosting.call(OffsetFetchRequest(group_id="g", topics=topics), version=1).topics
-    assert [one.error_code for one in topic.partitions] == [ErrorCode.NOT_COORDINATOR] * 2
+    assert [partition.error_code for partition in topic.partitions] == [ErrorCode.NOT_COORDINATOR] * 2
     response = hosting.call(OffsetFetchRequest(group_id="g", topics=topics), version=2)
     assert (response.error_code, response.topics) == (ErrorCode.NOT_COORDINATOR, [])
 
@@ -355,11 +360,13 @@ def test_groups_are_described(hosting: Serving, version: int | None) -> None:
 def test_groups_are_listed(hosting: Serving, version: int | None) -> None:
     become_member(hosting)
     hosting.send(commit(group="store"))
-    found = hosting.call(ListGroupsRequest(), version=version)
-    assert found.error_code == NONE
+    answer = hosting.call(ListGroupsRequest(), version=version)
+    assert answer.error_code == NONE
     has_state = version is None or version >= 4
     has_type = version is None or version >= 5
-    assert [(one.group_id, one.protocol_type, one.group_state, one.group_type) for one in found.groups] == [
+    assert [
+        (group.group_id, group.protocol_type, group.group_state, group.group_type) for group in answer.groups
+    ] == [
         ("g", "consumer", "Stable" if has_state else "", "classic" if has_type else ""),
         ("store", "", "Empty" if has_state else "", "classic" if has_type else ""),
     ]
@@ -380,15 +387,15 @@ def test_lists_are_filtered(
 ) -> None:
     become_member(hosting)
     hosting.send(commit(group="store"))
-    found = hosting.call(ListGroupsRequest(states_filter=states, types_filter=types), version=5)
-    assert [one.group_id for one in found.groups] == expected
+    answer = hosting.call(ListGroupsRequest(states_filter=states, types_filter=types), version=5)
+    assert [group.group_id for group in answer.groups] == expected
 
 
 def test_empty_groups_are_deleted_and_others_are_not(hosting: Serving) -> None:
     become_member(hosting)
     hosting.send(commit(group="store"))
     results = hosting.call(DeleteGroupsRequest(groups_names=["g", "store", "nobody"])).results
-    assert [(one.group_id, one.error_code) for one in results] == [
+    assert [(result.group_id, result.error_code) for result in results] == [
         ("g", ErrorCode.NON_EMPTY_GROUP),
         ("store", NONE),
         ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
@@ -416,9 +423,9 @@ def test_a_deletion_is_answered_when_its_tombstones_are_replicated(hosting: Serv
 def test_offsets_are_deleted(hosting: Serving, version: int | None) -> None:
     hosting.send(commit(7))
     hosting.send(commit(8, topic="other"))
-    found = hosting.call(delete_offsets("g", ("topic", 0), ("nowhere", 0)), version=version)
-    codes = {topic.name: topic.partitions[0].error_code for topic in found.topics}
-    assert (found.error_code, codes) == (
+    answer = hosting.call(delete_offsets("g", ("topic", 0), ("nowhere", 0)), version=version)
+    codes = {topic.name: topic.partitions[0].error_code for topic in answer.topics}
+    assert (answer.error_code, codes) == (
         NONE,
         {"topic": NONE, "nowhere": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
     )

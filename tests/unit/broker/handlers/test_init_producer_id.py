@@ -19,10 +19,10 @@ def init(serving: Serving, **fields: object) -> InitProducerIdResponse:
 
 
 def test_each_producer_gets_an_id_of_its_own_at_epoch_zero(serving: Serving) -> None:
-    found = [init(serving) for _ in range(1_500)]
-    assert {response.error_code for response in found} == {ErrorCode.NONE}
-    assert {response.producer_epoch for response in found} == {0}
-    assert len({response.producer_id for response in found}) == 1_500
+    responses = [init(serving) for _ in range(1_500)]
+    assert {response.error_code for response in responses} == {ErrorCode.NONE}
+    assert {response.producer_epoch for response in responses} == {0}
+    assert len({response.producer_id for response in responses}) == 1_500
 
 
 def test_a_producer_that_requests_a_higher_epoch_gets_another_id(serving: Serving) -> None:
@@ -44,8 +44,8 @@ def test_a_producer_that_requests_a_higher_epoch_gets_another_id(serving: Servin
 def test_transactions_and_half_an_identity_are_refused(
     serving: Serving, fields: dict[str, object], code: ErrorCode
 ) -> None:
-    found = init(serving, **fields)
-    assert (found.error_code, found.producer_id, found.producer_epoch) == (code, -1, -1)
+    response = init(serving, **fields)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (code, -1, -1)
     assert serving.blocks.claimed == 0
 
 
@@ -60,7 +60,7 @@ def produce(serving: Serving, sequence: int, acks: int = -1) -> Connection:
 
 def test_a_repeated_batch_is_acknowledged_when_the_old_one_is_on_all_replicas(leading: Serving) -> None:
     first = produce(leading, 0)
-    # The answer to the first is lost, and the producer asks again before anybody has its batch.
+    # The first answer is lost, and the producer retries before a follower has the batch.
     again = produce(leading, 0)
     later = produce(leading, 1)
     assert [first.is_answered, again.is_answered, later.is_answered] == [False, False, False]
@@ -75,7 +75,7 @@ def test_a_repeated_batch_is_acknowledged_when_the_old_one_is_on_all_replicas(le
 
 def test_a_gap_is_refused_and_nothing_is_written(leading: Serving) -> None:
     produce(leading, 0, acks=1)
-    found = produced(produce(leading, 2, acks=1))
-    assert found.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert "expected sequence 1" in (found.error_message or "")
+    result = produced(produce(leading, 2, acks=1))
+    assert result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert "expected sequence 1" in (result.error_message or "")
     assert leading.managed.manager.partition(TP).log_end_offset == 1

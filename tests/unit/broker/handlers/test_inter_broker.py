@@ -137,7 +137,7 @@ def test_a_broker_that_registers_again_is_fenced_until_the_controller_sends_its_
     manager.roles.registered(20)
     manager.roles.registration_lost("the session has expired")
     serving.call(leader_and_isr(broker_epoch=20), INTERNAL)
-    assert manager.fence.reason == "the session has expired", "it speaks of the life that has ended"
+    assert manager.fence.reason == "the session has expired", "the request is for the earlier registration"
     manager.roles.registered(31)
     assert manager.fence.reason == "the session has expired"
     serving.call(leader_and_isr(broker_epoch=31), INTERNAL)

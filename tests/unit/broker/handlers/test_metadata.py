@@ -82,7 +82,7 @@ def test_only_brokers_of_the_requested_listener_are_named(known: Serving) -> Non
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("requested", "code"),
     [
         (MetadataRequestTopic(name="nowhere"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (MetadataRequestTopic(name=""), ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -90,10 +90,12 @@ def test_only_brokers_of_the_requested_listener_are_named(known: Serving) -> Non
         (MetadataRequestTopic(name="topic", topic_id=uuid.UUID(int=99)), ErrorCode.UNKNOWN_TOPIC_ID),
     ],
 )
-def test_an_unknown_topic_has_an_error(known: Serving, asked: MetadataRequestTopic, code: ErrorCode) -> None:
-    missing, there = ask(known, asked, TOPIC).topics
+def test_an_unknown_topic_has_an_error(
+    known: Serving, requested: MetadataRequestTopic, code: ErrorCode
+) -> None:
+    missing, existing = ask(known, requested, TOPIC).topics
     assert (missing.error_code, missing.partitions) == (code, [])
-    assert there.error_code == ErrorCode.NONE
+    assert existing.error_code == ErrorCode.NONE
 
 
 def test_a_suspect_is_named_neither_as_leader_nor_as_broker_nor_as_controller(known: Serving) -> None:
@@ -127,16 +129,16 @@ def test_an_empty_list_requests_no_topic_and_in_version_0_all(hosting: Serving) 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_topic_that_is_named_often_is_answered_once(hosting: Serving, version: int | None) -> None:
-    """As in Apache Kafka; else few bytes could ask for gigabytes."""
-    # The first versions cannot say that nothing is to be made.
+    """As in Apache Kafka: otherwise a few bytes could request gigabytes."""
+    # The first versions cannot forbid the creation of topics.
     may_create = version is not None and version < 4
-    asked = named("topic", "none", "topic", "none", "topic", may_create=may_create)
-    assert [topic.name for topic in hosting.call(asked, version=version).topics] == ["topic", "none"]
+    request = named("topic", "none", "topic", "none", "topic", may_create=may_create)
+    assert [topic.name for topic in hosting.call(request, version=version).topics] == ["topic", "none"]
 
 
 def test_a_topic_id_that_is_named_often_is_answered_once(hosting: Serving) -> None:
-    asked = MetadataRequest(topics=[MetadataRequestTopic(topic_id=TOPIC_ID, name=None)] * 3)
-    assert [topic.name for topic in hosting.call(asked, version=12).topics] == ["topic"]
+    request = MetadataRequest(topics=[MetadataRequestTopic(topic_id=TOPIC_ID, name=None)] * 3)
+    assert [topic.name for topic in hosting.call(request, version=12).topics] == ["topic"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -164,12 +166,12 @@ def test_no_topic_is_created_if_the_request_or_the_settings_forbid_it(empty: Ser
 def test_an_id_wins_over_the_name_and_makes_no_topic(
     hosting: Serving, version: int | None, name: str | None
 ) -> None:
-    asked = [
+    requested = [
         MetadataRequestTopic(name=name, topic_id=TOPIC_ID),
         MetadataRequestTopic(name=name, topic_id=uuid.UUID(int=99)),
     ]
-    found, unknown = hosting.call(MetadataRequest(topics=asked), version=version).topics
-    assert (found.error_code, found.name, found.topic_id) == (ErrorCode.NONE, "topic", TOPIC_ID)
+    existing, unknown = hosting.call(MetadataRequest(topics=requested), version=version).topics
+    assert (existing.error_code, existing.name, existing.topic_id) == (ErrorCode.NONE, "topic", TOPIC_ID)
     assert (unknown.error_code, unknown.name) == (ErrorCode.UNKNOWN_TOPIC_ID, name)
     assert unknown.topic_id == uuid.UUID(int=99)
     assert hosting.auto_created == []
@@ -188,24 +190,28 @@ def test_authorized_operations_are_answered_only_on_request(hosting: Serving) ->
 
 @pytest.mark.parametrize("version", [None, 0, 1])
 def test_the_cluster_is_described_as_metadata_does(empty: Serving, version: int | None) -> None:
-    found = empty.call(DescribeClusterRequest(), INTERNAL, version=version)
-    seen = empty.call(MetadataRequest(topics=[]), INTERNAL)
-    assert (found.error_code, found.cluster_id, found.controller_id) == (0, "cluster", seen.controller_id)
-    assert [(one.broker_id, one.host, one.port) for one in found.brokers] == [
-        (one.node_id, one.host, one.port) for one in seen.brokers
+    description = empty.call(DescribeClusterRequest(), INTERNAL, version=version)
+    answer = empty.call(MetadataRequest(topics=[]), INTERNAL)
+    assert (description.error_code, description.cluster_id, description.controller_id) == (
+        0,
+        "cluster",
+        answer.controller_id,
+    )
+    assert [(broker.broker_id, broker.host, broker.port) for broker in description.brokers] == [
+        (broker.node_id, broker.host, broker.port) for broker in answer.brokers
     ]
-    assert len(found.brokers) == 3
-    assert found.cluster_authorized_operations == OPERATIONS_UNKNOWN
-    asked = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    assert empty.call(asked, version=version).cluster_authorized_operations == CLUSTER_OPERATIONS
+    assert len(description.brokers) == 3
+    assert description.cluster_authorized_operations == OPERATIONS_UNKNOWN
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    assert empty.call(request, version=version).cluster_authorized_operations == CLUSTER_OPERATIONS
 
 
 @pytest.mark.parametrize(
     ("kind", "code"), [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (7, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)]
 )
 def test_other_types_of_endpoints_are_refused(empty: Serving, kind: int, code: ErrorCode) -> None:
-    found = empty.call(DescribeClusterRequest(endpoint_type=kind), version=1)
-    assert (found.error_code, found.brokers) == (code, [])
+    answer = empty.call(DescribeClusterRequest(endpoint_type=kind), version=1)
+    assert (answer.error_code, answer.brokers) == (code, [])
 
 
 def test_a_kafka_client_waits_for_a_new_leader_while_the_old_one_is_suspected(hosting: Serving) -> None:
@@ -278,15 +284,15 @@ def large(serving: Serving) -> Serving:
 
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The topics for which answers are built from now on."""
-    found: list[str] = []
+    names: list[str] = []
     make = handler._topic
 
     def note(cache: MetadataCache, current: ClusterMetadata, name: str) -> MetadataTopic:
-        found.append(name)
+        names.append(name)
         return make(cache, current, name)
 
     monkeypatch.setattr(handler, "_topic", note)
-    return found
+    return names
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -326,8 +332,8 @@ def test_a_cached_answer_ends_with_its_metadata(large: Serving) -> None:
 
 def test_an_unknown_topic_is_looked_up_each_time(large: Serving) -> None:
     for _ in range(2):
-        found = large.call(named("topic", "fresh"), version=9)
-        assert [len(topic.partitions) for topic in found.topics] == [MANY, 0]
+        answer = large.call(named("topic", "fresh"), version=9)
+        assert [len(topic.partitions) for topic in answer.topics] == [MANY, 0]
     assert large.auto_created == [["fresh"], ["fresh"]]
 
 

@@ -53,8 +53,8 @@ def deleted(error: ErrorCode = ErrorCode.NONE) -> DeletableTopicResult:
 
 def codes(connection: Connection) -> list[int]:
     response = connection.response
-    found = response.topics if hasattr(response, "topics") else response.responses
-    return [topic.error_code for topic in found]
+    results = response.topics if hasattr(response, "topics") else response.responses
+    return [topic.error_code for topic in results]
 
 
 # Creating
@@ -190,9 +190,9 @@ def test_the_answer_to_a_creation_has_the_topics_settings(serving: Serving) -> N
     )
     good, bad = serving.call(request, version=7).topics
     assert good.configs is not None
-    found = {config.name: (config.value, config.config_source) for config in good.configs}
-    assert found["retention.ms"] == ("5", ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    assert found["segment.bytes"] == ("1073741824", ConfigSource.DEFAULT_CONFIG)
+    settings = {config.name: (config.value, config.config_source) for config in good.configs}
+    assert settings["retention.ms"] == ("5", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert settings["segment.bytes"] == ("1073741824", ConfigSource.DEFAULT_CONFIG)
     assert bad.configs is None
     for version in range(2, 8):
         assert serving.call(request, version=version).topics[0].error_code == ErrorCode.NONE
@@ -265,12 +265,12 @@ def test_internal_topics_may_be_deleted(serving: Serving) -> None:
 
 
 def test_internal_topics_do_not_grow(serving: Serving) -> None:
-    asked = [CreatePartitionsTopic(name=name, count=100) for name in ("__consumer_offsets", "topic")]
-    result = CreatePartitionsTopicResult(name="topic", error_code=ErrorCode.INVALID_PARTITIONS)
-    serving.topics.grown = [(result, TopicId(TOPIC_ID), 2)]
-    results = serving.call(CreatePartitionsRequest(topics=asked, timeout_ms=0)).results
+    topics = [CreatePartitionsTopic(name=name, count=100) for name in ("__consumer_offsets", "topic")]
+    refused = CreatePartitionsTopicResult(name="topic", error_code=ErrorCode.INVALID_PARTITIONS)
+    serving.topics.grown = [(refused, TopicId(TOPIC_ID), 2)]
+    results = serving.call(CreatePartitionsRequest(topics=topics, timeout_ms=0)).results
     assert serving.topics.asked == [([("topic", 100)], False)]
-    assert [(one.name, one.error_code) for one in results] == [
+    assert [(result.name, result.error_code) for result in results] == [
         ("topic", ErrorCode.INVALID_PARTITIONS),
         ("__consumer_offsets", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ]

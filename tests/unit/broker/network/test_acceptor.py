@@ -73,14 +73,14 @@ def test_a_single_listener_is_not_protected() -> None:
 
 @pytest.fixture
 def listening() -> Iterator[list[tuple[str, socket.socket]]]:
-    found = []
+    sockets = []
     for name in ("CLIENTS", "BROKERS"):
         sock = socket.socket()
         sock.bind(("127.0.0.1", 0))
         sock.listen()
-        found.append((name, sock))
-    yield found
-    for _, sock in found:
+        sockets.append((name, sock))
+    yield sockets
+    for _, sock in sockets:
         sock.close()
 
 

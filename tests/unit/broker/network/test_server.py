@@ -28,16 +28,16 @@ from tests.support.waiting import DEADLINE_S, wait_for
 LARGE = 1 << 20
 
 
-def client_that_is_heard(
+def connect_before_the_idle_limit(
     served: Served, is_heard: Callable[[], bool], *payloads: bytes, receive_buffer_bytes: int | None = None
 ) -> Client:
-    """Where idle connections are closed soon, one that waits too long with its first word may be one."""
+    """Connect and send until the server has received it: a slow client may be closed as idle first."""
     while True:
         client = served.client(receive_buffer_bytes)
         with suppress(ConnectionError):
             client.send(*payloads)
         has_ended = client.has_seen_the_end
-        wait_for(lambda: is_heard() or has_ended(), "a word")  # noqa: B023 - called before it changes
+        wait_for(lambda: is_heard() or has_ended(), "a request")  # noqa: B023 - called before it changes
         if is_heard():
             return client
 
@@ -60,7 +60,7 @@ Serve = Callable[..., Served]
 
 
 def emptied(served: Served) -> None:
-    """What has its answer may still be on its way out of the queue."""
+    """Wait for the queue, which may count an answered request a moment longer."""
     wait_for(lambda: served.queued() == 0, "the queue to be emptied")
 
 
@@ -73,7 +73,7 @@ def _network(view: memoryview) -> Lane:
 
 
 def _in_turn(view: memoryview) -> Lane:
-    """By the last byte, so that both lanes take turns on every connection."""
+    """Choose by the last byte, so that both lanes take turns on every connection."""
     return Lane.NETWORK if view[-1] % 2 == 0 else _general(view)
 
 
@@ -173,7 +173,7 @@ def test_requests_run_on_the_network_thread_or_on_a_worker_by_their_lane() -> No
         client.send(b"0", b"1", b"2", b"4", b"5")
         assert [client.receive() for _ in range(5)] == [b"0", b"1", b"2", b"4", b"5"]
         assert threads[b"0"].startswith("network")
-        # What waits behind a long request goes with it, so that the order is kept.
+        # Later requests run on the worker too, so that the order is kept.
         assert threads[b"1"].startswith("io-worker")
 
 
@@ -300,18 +300,18 @@ def test_a_failing_handler_closes_only_its_connection(serve: Serve, caplog: pyte
         echo(request)
 
     served = serve(process)
-    for _ in range(5):  # more often than there are workers: they survive
+    for _ in range(5):  # more often than there are workers, so they survive
         client, neighbour = served.client(), served.client()
         client.send(b"!")
         assert client.is_closed_by_server()
         neighbour.send(b"n")
         assert neighbour.receive() == b"n"
     assert "no such thing" in caplog.text
-    wait_for(lambda: served.server.quota.total == 5, "the closed ones to be gone")
+    wait_for(lambda: served.server.quota.total == 5, "the closed connections to be gone")
 
 
 def test_a_refused_request_is_freed_with_its_connection(serve: Serve) -> None:
-    """Not only when the garbage collector comes: many frames of 100 MB could wait for that."""
+    """Before the garbage collector runs: many frames of 100 MB could wait for it."""
     refused: list[weakref.ref[Request]] = []
 
     def process(request: Request) -> None:
@@ -340,11 +340,11 @@ def test_a_closing_connection_whose_peer_does_not_read_is_aborted(serve: Serve) 
             request.respond((frame(bytes(16 * LARGE)),))
 
     served = serve(process, connections_max_idle_ms=200)
-    client_that_is_heard(served, is_closing.is_set, b"much", b"!", receive_buffer_bytes=4_096)
-    wait_for(lambda: served.server.quota.total == 0, "the closing one to be cut off")
+    connect_before_the_idle_limit(served, is_closing.is_set, b"much", b"!", receive_buffer_bytes=4_096)
+    wait_for(lambda: served.server.quota.total == 0, "the closing connection to be aborted")
 
 
-def test_a_full_queue_stops_reading_and_goes_on_later(serve_by_workers: Serve) -> None:
+def test_a_full_queue_pauses_reading(serve_by_workers: Serve) -> None:
     gate = threading.Event()
 
     def process(request: Request) -> None:
@@ -359,7 +359,7 @@ def test_a_full_queue_stops_reading_and_goes_on_later(serve_by_workers: Serve) -
     for sender in senders:
         sender.start()
     wait_for(lambda: served.queued() >= 4, "the full queue")
-    # 24 MB per client do not fit into the sockets: the senders are stuck because nobody reads.
+    # 24 MB per client do not fit into the sockets, so the senders block while the server does not read.
     senders[0].join(0.1)
     assert all(sender.is_alive() for sender in senders)
     assert served.queued() <= 4 + len(clients) * 2
@@ -407,7 +407,7 @@ def test_an_idle_connection_is_closed_but_not_one_that_waits_for_an_answer(
 ) -> None:
     caplog.set_level(logging.INFO)
     served = serve(holding, connections_max_idle_ms=100)
-    waiting = client_that_is_heard(served, lambda: bool(holding.requests), b"long poll")
+    waiting = connect_before_the_idle_limit(served, lambda: bool(holding.requests), b"long poll")
     (request,) = holding.requests
     idle = served.client()
     assert idle.is_closed_by_server()
@@ -434,7 +434,7 @@ def test_connections_above_the_maximum_are_refused(serve: Serve, caplog: pytest.
 
 @pytest.mark.parametrize("count", [2, 99, 1000])
 def test_requests_from_before_the_peer_ended_are_run(serve: Serve, count: int) -> None:
-    """A producer with acks=0 writes, closes, and trusts that."""
+    """A producer with acks=0 writes, closes and relies on that."""
     ran: list[bytes] = []
 
     def process(request: Request) -> None:
@@ -469,7 +469,7 @@ def test_a_half_closed_connection_does_not_wait_for_answers(
     emptied(served)
 
 
-def test_a_peer_that_resets_in_the_middle_leaves_nothing_behind(serve: Serve, holding: Holding) -> None:
+def test_a_reset_in_the_middle_of_a_frame_frees_everything(serve: Serve, holding: Holding) -> None:
     served = serve(holding)
     for number in range(1, 11):
         client = served.client()
@@ -487,7 +487,7 @@ def test_a_peer_that_resets_in_the_middle_leaves_nothing_behind(serve: Serve, ho
     emptied(served)
 
 
-def test_a_peer_that_goes_while_its_requests_wait_frees_the_queue(serve_by_workers: Serve) -> None:
+def test_a_reset_while_requests_wait_frees_the_queue(serve_by_workers: Serve) -> None:
     gate, entered = threading.Event(), threading.Event()
 
     def process(request: Request) -> None:
@@ -505,7 +505,7 @@ def test_a_peer_that_goes_while_its_requests_wait_frees_the_queue(serve_by_worke
     emptied(served)
 
 
-def test_stopping_answers_what_is_in_flight(
+def test_stopping_answers_requests_in_flight(
     serve: Serve, caplog: pytest.LogCaptureFixture, holding: Holding
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -525,7 +525,7 @@ def test_stopping_answers_what_is_in_flight(
     assert "closed: the broker is stopping" in caplog.text
 
 
-def test_stopping_cuts_off_what_stays_unanswered(serve: Serve, holding: Holding) -> None:
+def test_stopping_aborts_connections_with_unanswered_requests(serve: Serve, holding: Holding) -> None:
     served = serve(holding)
     client = served.client()
     client.send(b"never answered")
