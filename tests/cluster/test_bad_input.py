@@ -23,10 +23,8 @@ from barnabas.protocol.messages.list_offsets import (
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.topics import (
-    CreatableTopic,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
-    CreateTopicsRequest,
 )
 from barnabas.protocol.record_batch import write_crc
 from barnabas.protocol.schema import ApiKey
@@ -278,29 +276,6 @@ def test_names_that_no_topic_can_have_are_answered(broker: Endpoint) -> None:
         codes = [topic.error_code for topic in client.ask(request).topics]
         assert len(codes) == len(names)
         assert set(codes) <= {ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-
-
-def test_invalid_topics_are_refused_one_by_one(shared_cluster: LocalCluster) -> None:
-    view = ClusterView(shared_cluster)
-    endpoint = shared_cluster.broker(view.controller()).endpoint
-    wrong = {
-        "none": CreatableTopic(name="none", num_partitions=0, replication_factor=1),
-        "less": CreatableTopic(name="less", num_partitions=-7, replication_factor=1),
-        "huge": CreatableTopic(name="huge", num_partitions=INT32_MAX, replication_factor=1),
-        "nowhere": CreatableTopic(name="nowhere", num_partitions=1, replication_factor=0),
-        "many": CreatableTopic(name="many", num_partitions=1, replication_factor=4),
-    }
-    with RawClient(endpoint) as client:
-        answer = client.ask(CreateTopicsRequest(topics=list(wrong.values()), timeout_ms=10_000))
-        found = {topic.name: topic for topic in answer.topics}
-        assert found.keys() == wrong.keys()
-        for topic in found.values():
-            assert topic.error_code in (
-                ErrorCode.INVALID_PARTITIONS,
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                ErrorCode.POLICY_VIOLATION,
-            ), topic
-            assert topic.error_message
 
 
 @pytest.mark.parametrize("name", ["..", "", "t/partitions", "t/partitions/0/state", "../ids", "\x00"])

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -19,13 +18,8 @@ from .tools import ClusterView
 DEADLINE_S = 60.0
 
 
-class Ended(NamedTuple):
-    exit_code: int
-    said: str
-
-
-def run_broker(directory: Path, settings: Mapping[str, str], **overrides: str) -> Ended:
-    """Run a broker until it ends by itself; the test fails if it keeps running."""
+def refusal(directory: Path, settings: Mapping[str, str], **overrides: str) -> str:
+    """The output of a broker that ends by itself with an error; the test fails if it keeps running."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "server.properties"
     named = {name.replace("_", "."): value for name, value in overrides.items()}
@@ -41,7 +35,9 @@ def run_broker(directory: Path, settings: Mapping[str, str], **overrides: str) -
     finally:
         process.kill()
         process.wait()
-    return Ended(process.returncode, said)
+    assert process.returncode == 1
+    assert "Traceback" not in said
+    return said
 
 
 @pytest.fixture
@@ -59,7 +55,7 @@ def settings(tmp_path: Path, shared_cluster: LocalCluster) -> dict[str, str]:
 def test_without_zookeeper_it_names_the_address_and_ends(tmp_path: Path, settings: dict[str, str]) -> None:
     port = ReservedPort.pick()
     try:
-        ended = run_broker(
+        said = refusal(
             tmp_path,
             settings,
             zookeeper_connect=f"127.0.0.1:{port.port}/test",
@@ -67,18 +63,14 @@ def test_without_zookeeper_it_names_the_address_and_ends(tmp_path: Path, setting
         )
     finally:
         port.close()
-    assert ended.exit_code == 1
-    assert f"no ZooKeeper answers at 127.0.0.1:{port.port}/test within 800 ms" in ended.said
-    assert "Traceback" not in ended.said
+    assert f"no ZooKeeper answers at 127.0.0.1:{port.port}/test within 800 ms" in said
 
 
 def test_a_broker_id_that_is_taken_is_refused_and_its_owner_stays(
     tmp_path: Path, settings: dict[str, str], shared_cluster: LocalCluster
 ) -> None:
-    ended = run_broker(tmp_path, settings, broker_id="2")
-    assert ended.exit_code == 1
-    assert "broker id 2" in ended.said
-    assert "Traceback" not in ended.said
+    said = refusal(tmp_path, settings, broker_id="2")
+    assert "broker id 2" in said
     assert ClusterView(shared_cluster).live_brokers() == {1, 2, 3}
 
 
@@ -86,11 +78,9 @@ def test_a_log_dir_that_another_process_has_locked_is_refused_by_name(
     tmp_path: Path, settings: dict[str, str], shared_cluster: LocalCluster
 ) -> None:
     taken = str(shared_cluster.broker(1).log_dirs[0])
-    ended = run_broker(tmp_path, settings, log_dirs=taken)
-    assert ended.exit_code == 1
-    assert taken in ended.said
-    assert "in use by another process" in ended.said
-    assert "Traceback" not in ended.said
+    said = refusal(tmp_path, settings, log_dirs=taken)
+    assert taken in said
+    assert "in use by another process" in said
 
 
 @pytest.mark.parametrize(
@@ -110,11 +100,9 @@ def test_a_foreign_meta_properties_is_refused_and_left_as_it_is(
     path = folder / "meta.properties"
     content = line if line == "rubbish" else f"version=0\n{line}"
     path.write_text(content)
-    ended = run_broker(tmp_path, settings)
-    assert ended.exit_code == 1
-    assert str(path) in ended.said
-    assert expected in ended.said
-    assert "Traceback" not in ended.said
+    said = refusal(tmp_path, settings)
+    assert str(path) in said
+    assert expected in said
     assert path.read_text() == content
 
 
@@ -122,24 +110,11 @@ def test_a_port_that_is_taken_is_refused_by_name(
     tmp_path: Path, settings: dict[str, str], shared_cluster: LocalCluster
 ) -> None:
     taken = shared_cluster.broker(1).endpoint
-    ended = run_broker(tmp_path, settings, listeners=f"PLAINTEXT://{taken}")
-    assert ended.exit_code == 1
-    assert str(taken) in ended.said
-    assert "Traceback" not in ended.said
+    said = refusal(tmp_path, settings, listeners=f"PLAINTEXT://{taken}")
+    assert str(taken) in said
 
 
 def test_a_log_dir_that_is_a_file_is_refused_by_name(tmp_path: Path, settings: dict[str, str]) -> None:
     (tmp_path / "data").write_text("in the way")
-    ended = run_broker(tmp_path, settings)
-    assert ended.exit_code == 1
-    assert str(tmp_path / "data") in ended.said
-    assert "Traceback" not in ended.said
-
-
-def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_was_meant(
-    tmp_path: Path, settings: dict[str, str]
-) -> None:
-    ended = run_broker(tmp_path, {**settings, "num.io.thread": "2"})
-    assert ended.exit_code != 0
-    assert "did you mean num.io.threads?" in ended.said
-    assert "Traceback" not in ended.said
+    said = refusal(tmp_path, settings)
+    assert str(tmp_path / "data") in said

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ from barnabas.deploy.process import DeployError
 from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView, StartCluster
+from .tools import ClusterView, StartCluster, run_command
 
 Samples = dict[tuple[str, ...], float]
 """Values by the name and the `LABELS` that a sample has."""
@@ -72,9 +69,7 @@ def shown_by(cluster: LocalCluster, group: str) -> dict[int, Samples]:
 
 def barnabas(*words: str) -> str:
     """The output of a command that must succeed."""
-    cleaned = {name: value for name, value in os.environ.items() if not name.startswith("BARNABAS_")}
-    command = [sys.executable, "-m", "barnabas.cli.main", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=cleaned)
+    done = run_command(*words)
     assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from barnabas.client import NewTopic
-from barnabas.client.blocking import Consumer, Producer
+from barnabas.client.blocking import Producer
 from barnabas.client.errors import DeliveryTimedOut, TopicErrors
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ApiError, ErrorCode, RequestTimedOutLocally
-from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import wait_for
 
 from .tools import ClusterView, StartCluster, knows_topic
@@ -26,23 +25,6 @@ def folders(cluster: LocalCluster, topic: str) -> list[Path]:
         for found in broker.log_dirs[0].iterdir()
         if found.is_dir() and found.name.startswith(f"{topic}-")
     ]
-
-
-def fill(cluster: LocalCluster, topic: str, values: list[bytes]) -> None:
-    with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
-        for future in [producer.send(topic, value) for value in values]:
-            future.result(20)
-
-
-def read(cluster: LocalCluster, topic: str, partitions: int) -> set[bytes | None]:
-    names = [TopicPartition(topic, number) for number in range(partitions)]
-    found: set[bytes | None] = set()
-    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-        ends = consumer.end_offsets(names)
-        consumer.assign(names)
-        while any(consumer.position(name) < ends[name] for name in names):
-            found |= {record.value for record in consumer.poll(timeout_ms=5_000)}
-    return found
 
 
 def refusal(cluster: LocalCluster, topic: NewTopic) -> ApiError:
@@ -139,7 +121,7 @@ def test_too_few_in_sync_replicas_refuse_acks_all(shared_cluster: LocalCluster) 
 def test_a_deleted_topic_is_gone_everywhere_and_its_name_is_free(shared_cluster: LocalCluster) -> None:
     view = ClusterView(shared_cluster)
     view.create_topic("short", 3, 3)
-    fill(shared_cluster, "short", [b"old"] * 30)
+    view.write("short", [b"old"] * 30)
     first = view.partitions("short")
     assert len(first) == 3
     with view.admin() as admin:
@@ -150,15 +132,15 @@ def test_a_deleted_topic_is_gone_everywhere_and_its_name_is_free(shared_cluster:
         for path in ("/brokers/topics/short", "/admin/delete_topics/short", "/config/topics/short"):
             wait_for(lambda path=path: zookeeper.exists(path) is None, f"{path} is still there")
     view.create_topic("short", 1, 3)
-    fill(shared_cluster, "short", [b"new"])
-    assert read(shared_cluster, "short", 1) == {b"new"}
+    view.write("short", [b"new"])
+    assert set(view.read("short", 1)) == {b"new"}
 
 
 def test_deleted_files_are_removed_from_the_disk(start_cluster: StartCluster) -> None:
     cluster = start_cluster(settings={"log.segment.delete.delay.ms": "100"})
     view = ClusterView(cluster)
     view.create_topic("short", 3, 3)
-    fill(cluster, "short", [b"old"] * 30)
+    view.write("short", [b"old"] * 30)
     wait_for(lambda: len(folders(cluster, "short")) == 9, lambda: str(folders(cluster, "short")))
     with view.admin() as admin:
         admin.delete_topics("short")
@@ -171,7 +153,7 @@ def test_a_deletion_waits_for_a_broker_that_is_away_and_then_leaves_nothing(
     cluster = start_cluster(settings={"log.segment.delete.delay.ms": "100"})
     view = ClusterView(cluster)
     view.create_topic("short", 3, 3)
-    fill(cluster, "short", [b"old"] * 30)
+    view.write("short", [b"old"] * 30)
     away = next(broker for broker in cluster.broker_ids if broker != view.controller())
     cluster.stop_broker(away)
 
@@ -189,9 +171,9 @@ def test_a_deletion_waits_for_a_broker_that_is_away_and_then_leaves_nothing(
         wait_for(lambda: zookeeper.exists("/admin/delete_topics/short") is None, "the request is there")
     wait_for(lambda: not folders(cluster, "short"), lambda: str(folders(cluster, "short")))
     view.create_topic("short", 3, 3)
-    fill(cluster, "short", [b"new"] * 9)
+    view.write("short", [b"new"] * 9)
     view.wait_isr("short", 3)
-    assert read(cluster, "short", 3) == {b"new"}
+    assert set(view.read("short", 3)) == {b"new"}
 
 
 def test_deletion_that_is_switched_off_is_refused_and_a_request_by_hand_cleared(
@@ -200,7 +182,7 @@ def test_deletion_that_is_switched_off_is_refused_and_a_request_by_hand_cleared(
     cluster = start_cluster(settings={"delete.topic.enable": "false"})
     view = ClusterView(cluster)
     view.create_topic("kept", 1, 3)
-    fill(cluster, "kept", [b"kept"])
+    view.write("kept", [b"kept"])
     with view.admin() as admin, pytest.raises(ApiError) as caught:
         admin.delete_topics("kept")
     assert caught.value.code is ErrorCode.TOPIC_DELETION_DISABLED
@@ -208,4 +190,4 @@ def test_deletion_that_is_switched_off_is_refused_and_a_request_by_hand_cleared(
         zookeeper.create("/admin/delete_topics/kept")
         wait_for(lambda: zookeeper.exists("/admin/delete_topics/kept") is None, "it is not cleared")
         assert zookeeper.exists("/brokers/topics/kept") is not None
-    assert read(cluster, "kept", 1) == {b"kept"}
+    assert set(view.read("kept", 1)) == {b"kept"}

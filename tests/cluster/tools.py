@@ -8,7 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -142,6 +142,23 @@ class ClusterView:
             if broker.state == "running":
                 knows = functools.partial(knows_topic, broker.endpoint, name)
                 wait_for(knows, f"broker {broker.id} does not know {name}")
+
+    def write(self, topic: str, values: Iterable[bytes]) -> None:
+        """Write values to any partitions; all are acknowledged on return."""
+        with Producer(bootstrap_servers=self.cluster.bootstrap, acks="all") as producer:
+            for future in [producer.send(topic, value) for value in values]:
+                future.result(60)
+
+    def read(self, topic: str, partitions: int) -> list[bytes | None]:
+        """All values up to the present ends."""
+        names = [TopicPartition(topic, number) for number in range(partitions)]
+        values: list[bytes | None] = []
+        with Consumer(bootstrap_servers=self.cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+            ends = consumer.end_offsets(names)
+            consumer.assign(names)
+            while any(consumer.position(name) < ends[name] for name in names):
+                values += [record.value for record in consumer.poll(timeout_ms=5_000)]
+        return values
 
     def partitions(self, topic: str) -> tuple[PartitionInfo, ...]:
         with self.admin() as admin:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from barnabas.deploy.local import LocalCluster
-
 from .clients import Unavailable
-from .conftest import Spare, StartDriver, make_bench
 from .features import Bench
 from .group_features import Member, all_of, wait_read, wait_shared, written
-from .offsets_topic import have_offsets_topic_made
 
 pytestmark = pytest.mark.timeout(420)
 CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka")
@@ -55,19 +51,3 @@ def test_a_client_begins_where_another_committed(bench: Bench) -> None:
         with Member(bench, group, client, topics=[topic], auto_commit=True) as member:
             wait_read([member], places)
         assert set(member.read) == places, f"{client} read committed records"
-
-
-def test_a_group_of_three_clients_continues_when_its_coordinator_is_killed(
-    start_cluster: Callable[[], LocalCluster], driver_of: StartDriver, spare: Spare
-) -> None:
-    cluster = start_cluster()
-    have_offsets_topic_made(cluster.bootstrap)
-    bench = make_bench(cluster.bootstrap, "confluent-kafka", driver_of, spare)
-    topic, group = bench.topic(PARTITIONS), bench.name()
-    with one_of_each(bench, group, topic) as members:
-        wait_read(members, written(bench, topic, PARTITIONS, 20))
-        victim = bench.ask_reference("describe_group", group=group)["coordinator"]
-        cluster.kill(victim)
-        bench.bootstrap = ",".join(str(broker.endpoint) for broker in cluster.brokers if broker.id != victim)
-        wait_read(members, written(bench, topic, PARTITIONS, 20))
-        wait_shared(members, all_of(topic, PARTITIONS))
