@@ -11,7 +11,7 @@
         cluster.requests(ApiKey.FETCH)                          # all requests received so far
         Coordinator(cluster).kick("g", member_id)               # looks at groups and disturbs them
 
-Each broker is a `Serving` behind a socket. Only the controller and replication are fake: all brokers share
+Each broker is a `Serving` with a socket. Only the controller and replication are fake: all brokers share
 one set of logs, so a new leader has every record at once, and the test decides who leads. The answers of one
 connection leave in order. The brokers' clock stops while the loop is held up, because the clients that must
 send heartbeats run on the same loop.

@@ -178,21 +178,21 @@ async def test_settings_are_asked_of_the_broker_that_has_them() -> None:
         cluster.configs[Entity.topic("t")] = {"retention.ms": "5"}
         topic, broker = ConfigResource.topic("t"), ConfigResource.broker(2)
         async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
-            found = await admin.describe_configs([topic, broker, ConfigResource.all_brokers()])
-            entry = found[topic]["retention.ms"]
+            described = await admin.describe_configs([topic, broker, ConfigResource.all_brokers()])
+            entry = described[topic]["retention.ms"]
             assert (entry.value, entry.source, entry.is_default) == (
                 "5",
                 ConfigSource.DYNAMIC_TOPIC_CONFIG,
                 False,
             )
-            asked = {
+            resources_by_node = {
                 node: [
                     one.resource_name for key, body in fake.received if key == 32 for one in body.resources
                 ]
                 for node, fake in cluster.brokers.items()
             }
-            assert asked[2] == ["2"]
-            assert sorted(asked[1] + asked[3]) == ["", "t"]
+            assert resources_by_node[2] == ["2"]
+            assert sorted(resources_by_node[1] + resources_by_node[3]) == ["", "t"]
             with pytest.raises(ApiError, match="UNKNOWN_TOPIC"):
                 await admin.describe_configs(ConfigResource.topic("x"))
             with pytest.raises(TopicErrors) as failure:
@@ -254,9 +254,9 @@ async def test_an_unknown_topic_is_refused_with_names_that_are_near() -> None:
 async def test_the_cluster_is_described() -> None:
     async with FakeCluster(3) as cluster:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            found = await admin.describe_cluster()
-        assert (found.cluster_id, found.controller_id) == ("cluster", 1)
-        assert [node.endpoint.port for node in found.nodes] == [b.port for b in cluster.brokers.values()]
+            described = await admin.describe_cluster()
+        assert (described.cluster_id, described.controller_id) == ("cluster", 1)
+        assert [node.endpoint.port for node in described.nodes] == [b.port for b in cluster.brokers.values()]
 
 
 async def test_offsets_are_listed_by_name_and_time_and_nothing_else(cluster: FakeCluster) -> None:

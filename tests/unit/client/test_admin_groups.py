@@ -58,7 +58,7 @@ def _committed(broker: FakeBroker, body: Any) -> Any:
     return OffsetFetchResponse(
         groups=[
             OffsetFetchResponseGroup(
-                group_id=asked.group_id,
+                group_id=requested.group_id,
                 topics=[
                     OffsetFetchResponseTopic(
                         name="t",
@@ -66,7 +66,7 @@ def _committed(broker: FakeBroker, body: Any) -> Any:
                     )
                 ],
             )
-            for asked in body.groups
+            for requested in body.groups
         ]
     )
 
@@ -106,8 +106,10 @@ async def test_deleting_continues_after_a_group_that_is_in_use() -> None:
                 await admin.delete_groups("used-1")
         assert sorted(caught.value.errors) == ["used-1", "used-2"]
         assert sorted(caught.value.results) == ["c", "d"]
-        asked = {name for request in cluster.requests(ApiKey.DELETE_GROUPS) for name in request.groups_names}
-        assert asked == {"a", "b", "used-1", "c", "used-2", "d"}
+        requested = {
+            name for request in cluster.requests(ApiKey.DELETE_GROUPS) for name in request.groups_names
+        }
+        assert requested == {"a", "b", "used-1", "c", "used-2", "d"}
 
 
 async def test_the_command_says_which_groups_were_deleted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +132,6 @@ async def test_many_groups_are_described_with_one_look_at_all_topics(
         await command._describe(options, cluster.bootstrap)
         assert sum(request.topics is None for request in cluster.requests(ApiKey.METADATA)) == 1
         assert len(cluster.requests(ApiKey.LIST_OFFSETS)) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert [group["group"] for group in found] == names
-    assert all(group["partitions"][0]["committed_offset"] == 3 for group in found)
+    described = json.loads(capsys.readouterr().out)
+    assert [group["group"] for group in described] == names
+    assert all(group["partitions"][0]["committed_offset"] == 3 for group in described)

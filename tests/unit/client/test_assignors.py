@@ -44,7 +44,7 @@ def assign(name: str, members: list[Member], partitions: dict[str, int]) -> Assi
 
 
 def rejoined(name: str, members: list[Member], before: Assignments, generation: int) -> list[Member]:
-    """The members as they join the next time, with what they own or remember."""
+    """The members as they join the next time, with their owned or remembered partitions."""
     strategy = ASSIGNORS[name]
     return [
         Member(

@@ -87,7 +87,7 @@ def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> Non
 
 def test_many_threads_may_send(cluster: ThreadedCluster) -> None:
     cluster.do(lambda: cluster.fake.add_topic("t", 3))
-    told: list[int] = []
+    outcomes: list[int] = []
     settings: dict[str, Any] = {"batch_size": 500, "buffer_memory": 5_000}
     with blocking.Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
 
@@ -97,7 +97,7 @@ def test_many_threads_may_send(cluster: ThreadedCluster) -> None:
                     "t",
                     b"%d" % number,
                     b"thread-%d" % thread,
-                    on_delivery=lambda metadata, error: told.append(metadata.offset if metadata else -1),
+                    on_delivery=lambda metadata, error: outcomes.append(metadata.offset if metadata else -1),
                 )
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -106,8 +106,8 @@ def test_many_threads_may_send(cluster: ThreadedCluster) -> None:
         for thread in threads:
             thread.join()
         producer.flush()
-    assert len(told) == 2_000
-    assert -1 not in told
+    assert len(outcomes) == 2_000
+    assert -1 not in outcomes
     values = cluster.do(lambda: [partition.values() for partition in cluster.fake.topics["t"]])
     assert sorted(value for each in values for value in each) == sorted(
         [b"%d" % number for number in range(500)] * 4
@@ -234,19 +234,19 @@ def test_after_close_every_call_is_refused(client: Any, cluster: ThreadedCluster
 
 
 def test_a_call_from_a_callback_that_could_never_end_is_refused(cluster: ThreadedCluster) -> None:
-    told: list[BaseException] = []
+    refusals: list[BaseException] = []
     with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
 
         def callback(metadata: object, error: object) -> None:
             try:
                 producer.flush()
             except RuntimeError as refusal:
-                told.append(refusal)
+                refusals.append(refusal)
 
         producer.send("t", b"x", on_delivery=callback)
         producer.flush()
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), producer._thread.loop).result()
-    assert "own thread" in str(told[0])
+    assert "own thread" in str(refusals[0])
 
 
 def test_after_a_fork_a_client_of_the_parent_raises_client_closed(cluster: ThreadedCluster) -> None:

@@ -100,22 +100,22 @@ def test_a_consumer_that_is_dropped_unclosed_leaves_its_group_and_commits_nothin
 
 
 def test_commit_callbacks_run_in_the_thread_of_the_user(group: Group) -> None:
-    told: list[tuple[Any, Any, threading.Thread]] = []
+    calls: list[tuple[Any, Any, threading.Thread]] = []
 
     def on_commit(offsets: Any, error: Any) -> None:
-        told.append((offsets, error, threading.current_thread()))
+        calls.append((offsets, error, threading.current_thread()))
 
     with group.consumer(enable_auto_commit=False) as consumer:
         consumer.subscribe("t")
         poll_until(lambda: len(consumer.assignment()) == 2, consumer)
         consumer.commit_nowait({P0: 3}, on_commit)
-        poll_until(lambda: told, consumer)
+        poll_until(lambda: calls, consumer)
         consumer.commit_nowait({P0: 4}, on_commit)
         consumer.commit({P0: 5})
-        assert [offsets[P0].offset for offsets, _, _ in told] == [3, 4]
+        assert [offsets[P0].offset for offsets, _, _ in calls] == [3, 4]
         consumer.commit_nowait({P0: 6}, on_commit)
-    assert [offsets[P0].offset for offsets, _, _ in told] == [3, 4, 6]
-    assert {(error, thread) for _, error, thread in told} == {(None, threading.current_thread())}
+    assert [offsets[P0].offset for offsets, _, _ in calls] == [3, 4, 6]
+    assert {(error, thread) for _, error, thread in calls} == {(None, threading.current_thread())}
     assert group.committed() == 6
 
 
@@ -192,22 +192,22 @@ def test_iterating_notices_a_rebalance_and_loses_no_record(group: Group) -> None
 
 
 def test_a_listener_is_called_in_the_polling_thread_and_may_use_the_consumer(group: Group) -> None:
-    told: list[tuple[str, threading.Thread]] = []
+    calls: list[tuple[str, threading.Thread]] = []
 
     class Listener(RebalanceListener):
         def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
-            told.append(("assigned", threading.current_thread()))
+            calls.append(("assigned", threading.current_thread()))
             assert consumer.assignment() == partitions
 
         def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
-            told.append(("revoked", threading.current_thread()))
+            calls.append(("revoked", threading.current_thread()))
             consumer.commit({P0: 17})
 
     with group.consumer(enable_auto_commit=False) as consumer:
         consumer.subscribe("t", listener=Listener())
-        poll_until(lambda: told, consumer)
-    assert [what for what, _ in told] == ["assigned", "revoked"]
-    assert {thread for _, thread in told} == {threading.current_thread()}
+        poll_until(lambda: calls, consumer)
+    assert [what for what, _ in calls] == ["assigned", "revoked"]
+    assert {thread for _, thread in calls} == {threading.current_thread()}
     assert group.committed() == 17
 
 
@@ -229,7 +229,7 @@ def test_poll_raises_the_exception_of_a_listener(group: Group) -> None:
 def test_records_of_an_interrupted_poll_come_with_the_next_one(
     group: Group, monkeypatch: pytest.MonkeyPatch, comes: str, listens: bool
 ) -> None:
-    """Ctrl-C while the thread of the consumer has found records, or just finds them."""
+    """Ctrl-C after or just before the consumer's thread gets records."""
     group.fill(0, 30)
     with group.consumer() as consumer:
         consumer.subscribe("t", listener=RebalanceListener() if listens else None)
@@ -277,18 +277,18 @@ def test_a_listener_without_a_method_is_refused(group: Group) -> None:
 
 
 def test_a_listener_may_subscribe_with_another_one(group: Group) -> None:
-    told: list[str] = []
+    calls: list[str] = []
 
     class Second(RebalanceListener):
         def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
-            told.append("second")
+            calls.append("second")
 
     class First(RebalanceListener):
         def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
-            told.append("first")
+            calls.append("first")
             consumer.subscribe(["t", "u"], listener=Second())
 
     with group.consumer() as consumer:
         consumer.subscribe("t", listener=First())
-        poll_until(lambda: "second" in told, consumer)
-    assert told == ["first", "second"]
+        poll_until(lambda: "second" in calls, consumer)
+    assert calls == ["first", "second"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from barnabas.client.errors import InvalidConfiguration
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.ids import Endpoint
@@ -47,40 +47,35 @@ def test_compression_is_known_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("config", "settings", "message"),
     [
-        ({"acks": 2}, "acks=2: expected 0, 1 or all"),
-        ({"acks": True}, "acks=True: expected"),
-        ({"linger_ms": -1}, "linger_ms=-1: expected a whole number, at least 0"),
-        ({"linger_ms": 1.5}, "linger_ms=1.5: expected a whole number"),
-        ({"batch_size": "16384"}, "batch_size='16384': expected a whole number"),
-        ({"bootstrap_servers": "nowhere"}, "bootstrap_servers='nowhere': expected host:port"),
-        ({"bootstrap_servers": []}, "expected at least one host:port"),
-        ({"bootstrap_servers": 9092}, "bootstrap_servers=9092: expected host:port"),
-        ({"compression_type": "lzma"}, "expected one of none, gzip, snappy, lz4, zstd"),
-        ({"partitioner": "best"}, "expected sticky, murmur2, round_robin, random"),
-        ({"client_id": ""}, "client_id='': expected a text that is not empty"),
-        ({"linger_msec": 5}, "there is no such setting; did you mean linger_ms?"),
-        ({"linger.ms": 5}, "did you mean linger_ms?"),
-        ({"delivery_timeout_ms": 100}, "delivery_timeout_ms=100: expected at least linger_ms (0) + request"),
-        ({"buffer_memory": 1_000}, "batch_size=16384: expected at most buffer_memory (1000)"),
+        (ProducerConfig, {"acks": 2}, "acks=2: expected 0, 1 or all"),
+        (ProducerConfig, {"acks": True}, "acks=True: expected"),
+        (ProducerConfig, {"linger_ms": -1}, "linger_ms=-1: expected a whole number, at least 0"),
+        (ProducerConfig, {"linger_ms": 1.5}, "linger_ms=1.5: expected a whole number"),
+        (ProducerConfig, {"batch_size": "16384"}, "batch_size='16384': expected a whole number"),
+        (ProducerConfig, {"bootstrap_servers": "nowhere"}, "bootstrap_servers='nowhere': expected host:port"),
+        (ProducerConfig, {"bootstrap_servers": []}, "expected at least one host:port"),
+        (ProducerConfig, {"bootstrap_servers": 9092}, "bootstrap_servers=9092: expected host:port"),
+        (ProducerConfig, {"compression_type": "lzma"}, "expected one of none, gzip, snappy, lz4, zstd"),
+        (ProducerConfig, {"partitioner": "best"}, "expected sticky, murmur2, round_robin, random"),
+        (ProducerConfig, {"client_id": ""}, "client_id='': expected a text that is not empty"),
+        (ProducerConfig, {"linger_msec": 5}, "there is no such setting; did you mean linger_ms?"),
+        (ProducerConfig, {"linger.ms": 5}, "did you mean linger_ms?"),
+        (
+            ProducerConfig,
+            {"delivery_timeout_ms": 100},
+            "delivery_timeout_ms=100: expected at least linger_ms (0) + request",
+        ),
+        (ProducerConfig, {"buffer_memory": 1_000}, "batch_size=16384: expected at most buffer_memory (1000)"),
+        (ConsumerConfig, {"auto_offset_reset": "first"}, "expected one of earliest, latest, none"),
+        (ConsumerConfig, {"check_crcs": 1}, "check_crcs=1: expected true or false"),
+        (ConsumerConfig, {"request_timeout_ms": 400}, "expected more than fetch_max_wait_ms (500)"),
     ],
 )
-def test_a_wrong_producer_setting_is_refused_by_name(settings: dict[str, Any], said: str) -> None:
+def test_a_wrong_setting_is_refused_by_name(
+    config: type[ClientConfig], settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidConfiguration) as refusal:
-        ProducerConfig.of(settings)
-    assert said in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"auto_offset_reset": "first"}, "expected one of earliest, latest, none"),
-        ({"check_crcs": 1}, "check_crcs=1: expected true or false"),
-        ({"request_timeout_ms": 400}, "expected more than fetch_max_wait_ms (500)"),
-    ],
-)
-def test_a_wrong_consumer_setting_is_refused_by_name(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidConfiguration) as refusal:
-        ConsumerConfig.of(settings)
-    assert said in str(refusal.value)
+        config.of(settings)
+    assert message in str(refusal.value)

@@ -44,12 +44,12 @@ def values(start: int, end: int) -> list[bytes]:
 
 
 async def read(consumer: Consumer, count: int, max_records: int | None = None) -> list[bytes | None]:
-    found: list[bytes | None] = []
-    while len(found) < count:
+    received: list[bytes | None] = []
+    while len(received) < count:
         records = await consumer.poll(10_000, max_records)
-        assert records, f"only {len(found)} of {count} records came"
-        found += [record.value for record in records]
-    return found
+        assert records, f"only {len(received)} of {count} records came"
+        received += [record.value for record in records]
+    return received
 
 
 @asynccontextmanager
@@ -237,10 +237,10 @@ async def test_all_partitions_together_stay_within_fetch_max_bytes() -> None:
         settings = {"fetch_max_bytes": 4_000, **EARLIEST}
         async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
             consumer.assign([("t", partition) for partition in range(4)])
-            found = await read(consumer, 2_000)
-            assert sorted(found) == sorted(values(0, 500) * 4)
-        asked = [request.max_bytes for request in cluster.requests(ApiKey.FETCH)]
-        assert max(asked) <= 4_000
+            received = await read(consumer, 2_000)
+            assert sorted(received) == sorted(values(0, 500) * 4)
+        limits = [request.max_bytes for request in cluster.requests(ApiKey.FETCH)]
+        assert max(limits) <= 4_000
 
 
 async def test_paused_partitions_give_nothing_until_resumed(cluster: FakeCluster) -> None:
@@ -318,10 +318,10 @@ async def test_offsets_are_listed_by_position_and_time() -> None:
         async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
             assert await consumer.beginning_offsets(both) == {both[0]: 0, both[1]: 0}
             assert await consumer.end_offsets(both) == {both[0]: 20, both[1]: 0}
-            found = await consumer.offsets_for_times({both[0]: 1_500, both[1]: 0})
-            assert found[both[0]] is not None
-            assert found[both[0]][:2] == (10, 2_000)
-            assert found[both[1]] is None
+            listed = await consumer.offsets_for_times({both[0]: 1_500, both[1]: 0})
+            assert listed[both[0]] is not None
+            assert listed[both[0]][:2] == (10, 2_000)
+            assert listed[both[1]] is None
             cluster.move_leader("t", 0, 2)
             assert (await consumer.end_offsets([T0]))[T0] == 20
 
@@ -407,22 +407,22 @@ def fetched_state(position: int | None, log_start_offset: int, high_watermark: i
     return state
 
 
-def test_the_worst_partition_counts() -> None:
-    states = [fetched_state(10, 2, 30), fetched_state(100, 99, 101), fetched_state(5, 0, 5)]
-    assert consumer_metrics(states) == {"records-lag-max": 20, "records-lead-min": 1}
-
-
-def test_partitions_without_a_fetch_do_not_count() -> None:
-    assert consumer_metrics([]) == {}
-    assert consumer_metrics([fetched_state(None, 0, 10), fetched_state(3, -1, -1)]) == {}
-    assert consumer_metrics([fetched_state(None, 0, 10), fetched_state(3, 1, 4)]) == {
-        "records-lag-max": 1,
-        "records-lead-min": 2,
-    }
-
-
-def test_a_position_outside_the_log_has_no_lag_and_no_lead() -> None:
-    assert consumer_metrics([fetched_state(9, 10, 8)]) == {"records-lag-max": 0, "records-lead-min": 0}
+@pytest.mark.parametrize(
+    ("states", "lag_and_lead"),
+    [
+        pytest.param([(10, 2, 30), (100, 99, 101), (5, 0, 5)], (20, 1), id="the worst partition counts"),
+        pytest.param([(None, 0, 10), (3, 1, 4)], (1, 2), id="a partition without a position does not"),
+        pytest.param([(9, 10, 8)], (0, 0), id="a position outside the log"),
+        pytest.param([(None, 0, 10), (3, -1, -1)], None, id="no partition was fetched"),
+        pytest.param([], None, id="no partitions"),
+    ],
+)
+def test_lag_and_lead(
+    states: list[tuple[int | None, int, int]], lag_and_lead: tuple[int, int] | None
+) -> None:
+    names = ("records-lag-max", "records-lead-min")
+    expected = {} if lag_and_lead is None else dict(zip(names, lag_and_lead, strict=True))
+    assert consumer_metrics([fetched_state(*state) for state in states]) == expected
 
 
 async def test_the_metrics_of_a_consumer_follow_its_position(cluster: FakeCluster) -> None:

@@ -33,8 +33,8 @@ def answer_with(code: int) -> Any:
                 FetchTopicResponse(
                     topic=topic.topic,
                     partitions=[
-                        FetchPartitionResponse(partition_index=asked.partition, error_code=code)
-                        for asked in topic.partitions
+                        FetchPartitionResponse(partition_index=fetched.partition, error_code=code)
+                        for fetched in topic.partitions
                     ],
                 )
                 for topic in body.topics
@@ -51,7 +51,7 @@ def hang(cluster: FakeCluster, node_id: int) -> None:
 
 @asynccontextmanager
 async def reading_from_one_that_hangs() -> AsyncIterator[tuple[FakeCluster, Consumer]]:
-    """A consumer that has read ten records of `t`, whose leader, broker 1, answers no more from then on."""
+    """A consumer that has read ten records of `t`; then its leader, broker 1, stops answering."""
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 10)
@@ -132,14 +132,14 @@ async def test_the_error_of_a_partition_comes_out_though_others_have_records_all
         async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
             consumer.assign([T0, T1])
             await until(lambda: consumer._assignment.states[T0].error is not None)
-            found: list[bytes | None] = []
+            received: list[bytes | None] = []
             codes = set()
-            while len(found) < 1_000:
+            while len(received) < 1_000:
                 try:
-                    found += [record.value for record in await consumer.poll(10_000, 10)]
+                    received += [record.value for record in await consumer.poll(10_000, 10)]
                 except ApiError as error:
                     codes.add(error.code)
-            assert found == values(0, 1_000)
+            assert received == values(0, 1_000)
             assert codes == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
 
@@ -204,11 +204,11 @@ async def test_records_handed_out_one_by_one_are_not_lost_by_a_later_truncation(
     fill(pair.partition("t"), 0, 30)
     async with reading(pair) as consumer:
         await until(lambda: consumer._assignment.states[T0].fetch_offset == 30)
-        found = [(await consumer.getone()).value for _ in range(5)]
+        received = [(await consumer.getone()).value for _ in range(5)]
         await lose(pair, 10, 40)
         await until(lambda: consumer._assignment.states[T0].checked_epoch == 1)
-        found += [(await consumer.getone()).value for _ in range(35)]
-        assert found == values(0, 10) + values(1_010, 1_040)
+        received += [(await consumer.getone()).value for _ in range(35)]
+        assert received == values(0, 10) + values(1_010, 1_040)
 
 
 async def test_a_leader_change_without_loss_costs_one_question_and_no_record(

@@ -133,7 +133,7 @@ async def test_members_share_partitions_and_take_over_those_of_a_leaving_member(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "calls"),
     [
         ({}, [("assigned", 6), ("revoked", 6), ("assigned", 3)]),
         (COOPERATIVE, [("assigned", 6), ("revoked", 3), ("assigned", 0)]),
@@ -141,9 +141,9 @@ async def test_members_share_partitions_and_take_over_those_of_a_leaving_member(
     ids=["eager", "cooperative"],
 )
 async def test_a_member_revokes(
-    coordinator: Coordinator, settings: dict[str, Any], told: list[tuple[str, int]]
+    coordinator: Coordinator, settings: dict[str, Any], calls: list[tuple[str, int]]
 ) -> None:
-    """An eager one everything, a cooperative one only what moves."""
+    """An eager member revokes everything, a cooperative one only the partitions that move."""
     diary = Diary()
     async with consumer_of(coordinator, **settings) as first, consumer_of(coordinator, **settings) as second:
         first.subscribe("t", listener=diary)
@@ -151,7 +151,7 @@ async def test_a_member_revokes(
         second.subscribe("t")
         await poll_until(lambda: shares(first, second) == [3, 3], first, second)
         await poll_until(lambda: len(diary.entries) >= 3, first, second)
-    assert [(what, len(found)) for what, found in diary.entries[:3]] == told
+    assert [(event, len(partitions)) for event, partitions in diary.entries[:3]] == calls
     assert diary.entries[-1][0] == "revoked", "closing tells the listener"
 
 
@@ -176,12 +176,12 @@ async def test_the_next_member_starts_at_the_committed_offsets(coordinator: Coor
         await read(consumer, 10, max_records=10)
         await consumer.commit()
         await read(consumer, 10, max_records=10)
-        found = await consumer.committed([P[0], P[1]])
-        assert found[P[0]] is not None
-        assert found[P[0]].offset == 10
-        assert found[P[0]].leader_epoch == 0
-        assert found[P[1]] is not None
-        assert found[P[1]].offset == 0
+        committed = await consumer.committed([P[0], P[1]])
+        assert committed[P[0]] is not None
+        assert committed[P[0]].offset == 10
+        assert committed[P[0]].leader_epoch == 0
+        assert committed[P[1]] is not None
+        assert committed[P[1]].offset == 0
         assert (await consumer.committed([("t", 9)])) == {("t", 9): None}
     async with subscriber_of(coordinator, enable_auto_commit=False) as consumer:
         assert await read(consumer, 20) == values(10, 30)
@@ -313,7 +313,7 @@ async def test_an_evicted_member_loses_its_partitions_and_rejoins(
         (old,) = coordinator.group("g").members
         coordinator.kick("g", old)
         await poll_until(lambda: len(diary.entries) == 3, consumer)
-        assert [what for what, _ in diary.entries] == ["assigned", "lost", "assigned"]
+        assert [event for event, _ in diary.entries] == ["assigned", "lost", "assigned"]
         assert old not in coordinator.group("g").members
 
 
@@ -378,7 +378,7 @@ async def test_a_fenced_static_member_gets_an_error_from_every_poll(coordinator:
                 await consumer.poll(10_000)
             assert refused.value.code == ErrorCode.FENCED_INSTANCE_ID
         assert consumer.assignment() == set()
-    assert [what for what, _ in diary.entries] == ["assigned", "lost"]
+    assert [event for event, _ in diary.entries] == ["assigned", "lost"]
 
 
 async def test_a_static_member_does_not_leave_and_keeps_its_partitions(coordinator: Coordinator) -> None:

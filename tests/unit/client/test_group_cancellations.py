@@ -1,8 +1,8 @@
 """Members of a group whose calls are cancelled anywhere, under faults, by a seed that a failure names.
 
-What has to hold: between being given a partition and giving it up a member sees its records in order and
-without a gap; it sees none of others; no commit covers a record that nobody saw; when the faults are over the
-group has seen everything; and after closing nothing of a member is left, neither a task nor in the group.
+Checked: while a member owns a partition, it gets its records in order and without a gap, and no records of
+other partitions; no commit covers a record that no member got; after the faults the group has got every
+record; a closed member leaves no task and is not in the group.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECORDS = 600
 
 
 class Truth:
-    """What was handed out, whoever got it, and what may be committed because of that."""
+    """The records that any member got, and so the offsets that may be committed."""
 
     def __init__(self) -> None:
         self.seen: dict[int, set[int]] = {number: set() for number in range(PARTITIONS)}
@@ -96,9 +96,9 @@ class Life(RebalanceListener):
             if tp not in self.expected:
                 self.world.truth.wrong.append(f"{place}, which it does not own")
                 continue
-            wanted = self.expected[tp]
-            if wanted is not None and record.offset != wanted:
-                self.world.truth.wrong.append(f"{place} instead of {wanted}")
+            expected = self.expected[tp]
+            if expected is not None and record.offset != expected:
+                self.world.truth.wrong.append(f"{place} instead of {expected}")
             if record.offset > self.world.truth.end(record.partition):
                 self.world.truth.wrong.append(f"{place}, and nobody what is before")
             self.expected[tp] = record.offset + 1

@@ -1,4 +1,4 @@
-"""A member that is interrupted, closed from elsewhere or misused: nothing is lost, nothing stays behind."""
+"""A member that is interrupted, closed by another task or misused loses nothing and leaves no task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ from tests.support.coordinator import Coordinator
 from tests.support.waiting import until
 
 from .test_consumer import fill, read, values
-from .test_group import Diary, P, consumer_of, coordinator, member_of, poll_until, refusal, shares
+from .test_group import (
+    Diary,
+    P,
+    consumer_of,
+    coordinator,
+    member_of,
+    poll_until,
+    refusal,
+    shares,
+    subscriber_of,
+)
 
 __all__ = ["coordinator"]
 
@@ -32,7 +42,7 @@ def joins(coordinator: Coordinator) -> int:
 
 
 async def tasks_are_gone(before: set[asyncio.Task[Any]]) -> None:
-    """Those of the fake brokers' connections come and go as well."""
+    """Wait for the clients' tasks; the fake brokers have tasks too."""
 
     def left() -> list[asyncio.Task[Any]]:
         return [task for task in asyncio.all_tasks() - before if "barnabas/client" in repr(task.get_coro())]
@@ -44,7 +54,7 @@ async def tasks_are_gone(before: set[asyncio.Task[Any]]) -> None:
 
 
 async def test_revoked_partitions_are_not_reported_as_lost_too(coordinator: Coordinator) -> None:
-    """The member is thrown out while its listener is at work."""
+    """The member is evicted while its listener runs."""
 
     class Slow(Diary):
         async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
@@ -59,7 +69,7 @@ async def test_revoked_partitions_are_not_reported_as_lost_too(coordinator: Coor
             ApiKey.HEARTBEAT, lambda _: HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         )
         await poll_until(lambda: len(diary.entries) >= 3, consumer)
-        assert [what for what, _ in diary.entries] == ["assigned", "revoked", "assigned"]
+        assert [event for event, _ in diary.entries] == ["assigned", "revoked", "assigned"]
 
 
 async def test_a_commit_that_finds_the_member_evicted_turns_the_revocation_into_a_loss(
@@ -67,13 +77,12 @@ async def test_a_commit_that_finds_the_member_evicted_turns_the_revocation_into_
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 10)
     diary = Diary()
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t", listener=diary)
+    async with subscriber_of(coordinator, diary) as consumer:
         await read(consumer, 10)
         coordinator.cluster.brokers[1].script(
             ApiKey.OFFSET_COMMIT, lambda body: refusal(body, ErrorCode.UNKNOWN_MEMBER_ID)
         )
-    assert [what for what, _ in diary.entries] == ["assigned", "lost"]
+    assert [event for event, _ in diary.entries] == ["assigned", "lost"]
 
 
 @pytest.mark.parametrize("act", ["poll", "getone", "unsubscribe", "close"])
@@ -82,8 +91,7 @@ async def test_a_listener_that_would_wait_for_itself_is_refused(coordinator: Coo
         async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
             await getattr(consumer, act)()
 
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t", listener=Wrong())
+    async with subscriber_of(coordinator, Wrong()) as consumer:
         with pytest.raises(LocalError, match="rebalance listener"):
             await consumer.poll(10_000)
         assert shares(consumer) == [6]
@@ -107,7 +115,7 @@ async def test_subscribing_to_the_same_topics_only_changes_the_listener(
                 await consumer.poll(10)
             assert joins(coordinator) == before
             assert consumer.subscription() == {"t"}
-    assert {what for what, _ in second.entries} == {"revoked"}
+    assert {event for event, _ in second.entries} == {"revoked"}
 
 
 # Closing
@@ -124,7 +132,7 @@ async def test_a_poll_ends_when_another_task_closes(coordinator: Coordinator) ->
 
     async def work() -> None:
         async for record in consumer:
-            assert all(what != "revoked" for what, _ in diary.entries), "handed out after it was revoked"
+            assert all(event != "revoked" for event, _ in diary.entries), "handed out after it was revoked"
             seen.append(record.offset)
 
     working = asyncio.create_task(work())
@@ -132,37 +140,37 @@ async def test_a_poll_ends_when_another_task_closes(coordinator: Coordinator) ->
     await asyncio.gather(consumer.close(), consumer.close())
     with pytest.raises(ClientClosed):
         await working
-    assert [what for what, _ in diary.entries] == ["assigned", "revoked"]
+    assert [event for event, _ in diary.entries] == ["assigned", "revoked"]
     assert coordinator.group("g").members == []
     assert coordinator.group("g").offsets["t", 0][0] == 30
     await tasks_are_gone(before)
 
 
 async def test_closing_waits_for_the_rebalance_that_another_task_is_in(coordinator: Coordinator) -> None:
-    told: list[str] = []
+    calls: list[str] = []
 
     class Slow(RebalanceListener):
         async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
-            told.append("assigned begins")
+            calls.append("assigned begins")
             await go_on.wait()
-            told.append("assigned ends")
+            calls.append("assigned ends")
 
         def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
-            told.append("revoked")
+            calls.append("revoked")
 
     go_on = asyncio.Event()
     consumer = consumer_of(coordinator)
     await consumer.start()
     consumer.subscribe("t", listener=Slow())
     polling = asyncio.create_task(consumer.poll(10_000))
-    await until(lambda: told)
+    await until(lambda: calls)
     closing = asyncio.create_task(consumer.close())
     await asyncio.sleep(0)
     go_on.set()
     await closing
     with pytest.raises(ClientClosed):
         await polling
-    assert told == ["assigned begins", "assigned ends", "revoked"]
+    assert calls == ["assigned begins", "assigned ends", "revoked"]
     assert coordinator.group("g").members == []
 
 
@@ -222,8 +230,7 @@ async def test_a_cancelled_unsubscribe_still_releases_the_partitions(
     coordinator: Coordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator) as consumer:
         await read(consumer, 30)
         gate = coordinator.cluster.brokers[1].gate(ApiKey.OFFSET_COMMIT)
         leaving = asyncio.create_task(consumer.unsubscribe())
@@ -252,7 +259,7 @@ async def test_commits_keep_the_order_of_their_calls_while_the_coordinator_is_lo
         for round_ in range(20):
             assert consumer._group is not None
             consumer._group.member.coordinator_lost()
-            # Who is asked first is slow to answer.
+            # The first broker that is asked is slow.
             gates = [broker.gate(ApiKey.FIND_COORDINATOR) for broker in coordinator.cluster.brokers.values()]
             first = consumer.commit_nowait({P[0]: 10 * round_ + 1})
             await asyncio.sleep(0.002)
@@ -302,8 +309,7 @@ async def test_automatic_commits_do_not_pile_up_while_one_is_not_answered(
     coordinator: Coordinator,
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 30)
-    async with consumer_of(coordinator, auto_commit_interval_ms=0) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator, auto_commit_interval_ms=0) as consumer:
         gate = coordinator.cluster.brokers[1].gate(ApiKey.OFFSET_COMMIT)
         await read(consumer, 30, max_records=1)
         for _ in range(20):
@@ -317,7 +323,7 @@ async def test_automatic_commits_do_not_pile_up_while_one_is_not_answered(
 async def test_offsets_of_a_group_without_members_are_committed_again_without_new_records(
     coordinator: Coordinator,
 ) -> None:
-    """They would expire: what counts is the time of their last commit."""
+    """Otherwise they would expire, a retention time after their last commit."""
     fill(coordinator.cluster.partition("t"), 0, 10)
     async with consumer_of(coordinator, auto_commit_interval_ms=10) as consumer:
         consumer.assign([P[0]])
@@ -335,8 +341,7 @@ async def test_a_slow_group_leader_does_not_end_the_sessions_of_others(
     """Heartbeats go on while the answer to a sync is waited for."""
     gate = coordinator.cluster.brokers[1].gate(ApiKey.SYNC_GROUP)
     begun_ms = coordinator.cluster.now_ms
-    async with consumer_of(coordinator, session_timeout_ms=200, heartbeat_interval_ms=20) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator, session_timeout_ms=200, heartbeat_interval_ms=20) as consumer:
         await poll_until(lambda: coordinator.cluster.now_ms > begun_ms + 500, consumer)
         gate.set()
         await poll_until(lambda: shares(consumer) == [6], consumer)
@@ -347,12 +352,11 @@ async def test_a_slow_group_leader_does_not_end_the_sessions_of_others(
 async def test_an_unreadable_assignment_is_an_error_and_the_member_rejoins(
     coordinator: Coordinator,
 ) -> None:
-    """The member must not sit there with a generation and no partitions."""
+    """The member must not keep a generation without partitions."""
     coordinator.cluster.brokers[1].script(
         ApiKey.SYNC_GROUP, lambda _: SyncGroupResponse(error_code=0, assignment=b"\x00")
     )
-    async with consumer_of(coordinator) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator) as consumer:
         with pytest.raises(ApiError, match="ConsumerProtocolAssignment"):
             await consumer.poll(10_000)
         await poll_until(lambda: shares(consumer) == [6], consumer)
@@ -369,8 +373,7 @@ async def test_a_poll_while_the_member_leaves_after_max_poll_interval_keeps_it_i
             await may_join.wait()
 
     coordinator.cluster.intercept[ApiKey.JOIN_GROUP] = join
-    async with consumer_of(coordinator, max_poll_interval_ms=60) as consumer:
-        consumer.subscribe("t")
+    async with subscriber_of(coordinator, max_poll_interval_ms=60) as consumer:
         session = consumer._group
         assert session is not None
         stop_joining = session._stop_joining
@@ -399,7 +402,7 @@ def unstable(body: Any) -> OffsetFetchResponse:
 async def test_offsets_that_are_not_available_for_long_are_waited_for(
     coordinator: Coordinator, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither another rebalance nor a reset takes their place."""
+    """There is neither another rebalance nor a reset meanwhile."""
     monkeypatch.setattr("barnabas.client.consumer.group_joining._OFFSETS_WITHIN_MS", 30)
     fill(coordinator.cluster.partition("t"), 0, 30)
     coordinator.commit("g", 12)

@@ -1,4 +1,4 @@
-"""The example of a poller with workers, whose member is evicted while they work."""
+"""The example of a poller with workers: its member is evicted while they work."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_an_evicted_member_rejoins_and_commits_nothing_of_its_lost_partitions(gr
     running = runner.submit(example().run, group.cluster.bootstrap, "t", "g", 20, work, is_over)
     try:
         wait_for(lambda: len(begun) == 20, "the beginning of the work")
-        known = group.coordinator.group("g")
-        member_id = next(iter(known.members))
+        state = group.coordinator.group("g")
+        member_id = next(iter(state.members))
         group.cluster.do(lambda: group.coordinator.kick("g", member_id))
         may_go_on.set()
         wait_for(lambda: group.committed() == 20, "the work on what was lost, by the member that came back")
@@ -49,4 +49,4 @@ def test_an_evicted_member_rejoins_and_commits_nothing_of_its_lost_partitions(gr
         may_go_on.set()
         runner.shutdown()
     running.result()
-    assert known.members == []
+    assert state.members == []

@@ -1,4 +1,4 @@
-"""The idempotent producer: what is acknowledged is written once and in order, whatever the brokers do."""
+"""The idempotent producer: under any fault, an acknowledged record is written once and in order."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def number(value: int) -> bytes:
 
 def headers(cluster: FakeCluster, partition: int = 0) -> list[tuple[int, int]]:
     """Epoch and base sequence of every batch in the log."""
-    found = [parse_header(batch) for batch in cluster.partition("t", partition).batches]
-    return [(header.producer_epoch, header.base_sequence) for header in found]
+    batch_headers = [parse_header(batch) for batch in cluster.partition("t", partition).batches]
+    return [(header.producer_epoch, header.base_sequence) for header in batch_headers]
 
 
 def pipeline_of(producer: Producer, partition: int = 0) -> Pipeline:
@@ -414,7 +414,7 @@ async def test_through_random_faults_every_acknowledged_record_is_there_once_and
         settings = {**SMALL, "request_timeout_ms": 5_000, "delivery_timeout_ms": 60_000}
         settings |= {"retry_backoff_ms": 1, "retry_backoff_max_ms": 2, "reconnect_backoff_ms": 0}
         if seed % 2:
-            # Records that run out of attempts leave gaps and questions behind.
+            # Records that run out of attempts leave gaps and doubtful batches.
             settings["retries"] = 2
         async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
             futures = []

@@ -45,13 +45,13 @@ def assert_nothing_is_left(accumulator: Accumulator) -> None:
 
 async def outcomes(futures: list[Any]) -> list[Any]:
     """The offset of each record, or the text of its error."""
-    found: list[Any] = []
+    results: list[Any] = []
     for future in futures:
         try:
-            found.append((await future).offset)
+            results.append((await future).offset)
         except BarnabasError as error:
-            found.append(str(error))
-    return found
+            results.append(str(error))
+    return results
 
 
 BUG = "KeyError: 'a bug'"

@@ -136,12 +136,12 @@ async def test_an_epoch_that_never_appears_is_waited_for_and_then_ignored(
 
 
 async def test_a_request_that_fails_at_once_is_retried_after_a_pause() -> None:
-    asked: list[int] = []
+    timeouts_ms: list[int] = []
 
     async def fetch(
         partitions: Collection[TopicPartition], timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        asked.append(timeout_ms)
+        timeouts_ms.append(timeout_ms)
         await asyncio.sleep(0)
         raise RequestTimedOutLocally("nobody coordinates")
 
@@ -153,7 +153,7 @@ async def test_a_request_that_fails_at_once_is_retried_after_a_pause() -> None:
     for _ in range(100):
         await asyncio.sleep(0)
     assignment.close()
-    assert asked == [1]
+    assert timeouts_ms == [1]
 
 
 async def test_a_bug_in_finding_the_starts_is_raised_by_the_poll_that_waits_for_them(
