@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from barnabas.controller.events import Event
+from barnabas.controller.events import BrokerChange, Event
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.term import ControllerTerm
@@ -45,6 +45,7 @@ from tests.support.zookeeper import Kind, Node, Operation, SimZooKeeper, parent_
 from tests.support.zookeeper_client import Door, SimKazooClient
 
 GARBLED = b"{"
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -395,12 +396,41 @@ class Cluster:
         self.run_watches()
         return self._put
 
+    @property
+    def states(self) -> View[TopicPartition, LeadershipState]:
+        """The partition states in ZooKeeper."""
+        return self.zookeeper.states
+
+    def handle(self, event: Event) -> None:
+        self.term.handle(event)
+
+    def event(self, kind: Callable[..., Event], broker: int, *arguments: object) -> Event:
+        """An event of the link to the present registration of a broker."""
+        return kind(self.writer.epoch, BrokerId(broker), self.epoch_of(broker), *arguments)
+
+    def die(self, *brokers: int) -> None:
+        self.zookeeper.unregister(*brokers)
+        self.handle(BrokerChange())
+
+    def restart(self, broker: int) -> None:
+        """Register, also in place of an earlier registration."""
+        self.zookeeper.register(broker)
+        self.handle(BrokerChange())
+
     def run_watches(self) -> None:
         while self._client is not None and self._client.run_callback():
             continue
 
     def epoch_of(self, broker: int) -> BrokerEpoch:
         return self.zookeeper.registrations[BrokerId(broker)].broker_epoch
+
+
+def make_cluster(**settings: Any) -> Cluster:
+    """A cluster of three brokers with the partitions `T0` and `T1` on all of them."""
+    cluster = Cluster(1, 2, 3, **settings)
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3), 1: (2, 3, 1)}, min_insync_replicas="2")
+    cluster.elect()
+    return cluster
 
 
 def state(

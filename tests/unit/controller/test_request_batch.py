@@ -8,9 +8,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataBroker,
     UpdateMetadataPartition,
 )
-from tests.support.controller_fakes import Cluster, leader_and_isr, state
-
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+from tests.support.controller_fakes import T0, T1, Cluster, leader_and_isr, state
 
 
 def leadership(tp: TopicPartition, epoch: int, *, is_new: bool = False) -> BrokerBatch:

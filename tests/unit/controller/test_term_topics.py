@@ -1,0 +1,278 @@
+"""The controller's handling of topics: first leaders, added partitions, settings and deletions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from barnabas.controller import events
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
+from barnabas.protocol.messages.inter_broker import (
+    LEADER_DURING_DELETE,
+    LeaderAndIsrRequest,
+    StopReplicaResponse,
+)
+from barnabas.zookeeper.controller_writer import ControllerWriter
+from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment
+from tests.support.controller_fakes import T0, T1, Cluster, make_cluster, state
+
+
+def request_deletion(cluster: Cluster, *topics: str) -> None:
+    """Also drops the requests that were sent before."""
+    cluster.channels.forget()
+    cluster.zookeeper.deletions += topics
+    cluster.handle(events.DeletionRequested())
+
+
+def answer_stops(cluster: Cluster, *brokers: int, error: ErrorCode = ErrorCode.NONE) -> None:
+    """Let brokers answer the StopReplica requests that they got."""
+    for broker in brokers:
+        for request in cluster.channels.stops(broker):
+            response = StopReplicaResponse(error_code=int(error))
+            cluster.handle(cluster.event(events.StopReplicaAnswered, broker, request, response))
+
+
+def test_an_unreadable_topic_is_loaded_when_its_node_is_repaired(cluster: Cluster) -> None:
+    whole = cluster.zookeeper.assignments["t"]
+    cluster.zookeeper.assignments["t"] = MalformedZnode("not JSON")
+    cluster.elect()
+    assert T0 not in cluster.channels.leadership(1)
+    cluster.zookeeper.assignments["t"] = whole
+    cluster.zookeeper.touch("t")
+    assert cluster.put == [events.AssignmentChange()]
+    cluster.handle(events.AssignmentChange())
+    assert cluster.channels.leadership(1)[T0].leader == 1
+    assert cluster.channels.metadata(3)[T1].leader == 2
+    assert cluster.term.context.unreadable_topics == set()
+
+
+def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3)})
+    old = cluster.zookeeper.assignments["t"]
+    assert isinstance(old, TopicAssignment)
+    cluster.zookeeper.assignments["t"] = replace(old, topic_id=NO_TOPIC_ID)
+    write = ControllerWriter.set_topic_assignment
+
+    def too_late(self: ControllerWriter, name: str, topic: TopicAssignment) -> bool:
+        monkeypatch.setattr(ControllerWriter, "set_topic_assignment", write)
+        cluster.zookeeper.grow("t", {1: (2, 3, 1)})
+        return write(self, name, topic)
+
+    monkeypatch.setattr(ControllerWriter, "set_topic_assignment", too_late)
+    cluster.elect()
+    assert cluster.put == [events.AssignmentChange()]
+    cluster.handle(events.AssignmentChange())
+    grown = cluster.zookeeper.assignments["t"]
+    assert isinstance(grown, TopicAssignment)
+    assert (sorted(grown.partitions), grown.topic_id == NO_TOPIC_ID) == ([0, 1], False)
+    assert sorted(cluster.channels.leadership(2)) == [T0, T1]
+
+
+def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
+    cluster = Cluster(2, 3)
+    cluster.elect()
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3)}, min_insync_replicas="2")
+    cluster.handle(events.TopicChange())
+    assert cluster.states[T0] == state(2, (2, 3))
+    sent = cluster.channels.leadership(2)[T0]
+    assert (sent.leader, sent.is_new, sent.isr, sent.replicas) == (2, True, [2, 3], [1, 2, 3])
+    [request] = [
+        r for r in cluster.channels.requests(3) if isinstance(r, LeaderAndIsrRequest) and r.topic_states
+    ]
+    assert [(c.name, c.value) for c in request.topic_states[0].configs] == [("min.insync.replicas", "2")]
+    assert request.topic_states[0].topic_id == cluster.zookeeper.assignments["t"].topic_id
+    assert cluster.channels.metadata(3)[T0].offline_replicas == [1]
+
+
+def test_a_partition_without_live_replicas_gets_its_first_leader_when_one_comes() -> None:
+    cluster = Cluster(3)
+    cluster.elect()
+    cluster.zookeeper.add_topic("t", {0: (1, 2)})
+    cluster.handle(events.TopicChange())
+    assert T0 not in cluster.states
+    assert cluster.term.offline_partitions_count == 1
+    cluster.restart(2)
+    assert cluster.states[T0] == state(2, (2,))
+    assert cluster.channels.leadership(2)[T0].is_new
+    assert cluster.term.offline_partitions_count == 0
+
+
+def test_added_partitions_get_leaders_and_reach_every_broker() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.zookeeper.add_topic("t", {0: (1, 2)})
+    cluster.elect()
+    cluster.channels.forget()
+    cluster.zookeeper.grow("t", {1: (2, 3), 2: (3, 1)})
+    assert cluster.put == [events.AssignmentChange()]
+    cluster.handle(events.AssignmentChange())
+    first, second = TopicPartition("t", 1), TopicPartition("t", 2)
+    assert (cluster.states[first].leader, cluster.states[second].leader) == (2, 3)
+    assert cluster.channels.leadership(3).keys() == {first, second}
+    assert cluster.channels.leadership(3)[first].is_new
+    assert cluster.channels.metadata(1).keys() == {first, second}
+    cluster.channels.forget()
+    # The node is watched again; a write that adds no partition changes nothing.
+    cluster.zookeeper.touch("t")
+    cluster.handle(events.AssignmentChange())
+    assert cluster.channels.batches == []
+    cluster.zookeeper.grow("t", {3: (1, 2)})
+    cluster.handle(events.AssignmentChange())
+    assert cluster.channels.leadership(2).keys() == {TopicPartition("t", 3)}
+
+
+def test_a_topic_that_is_being_deleted_gets_no_partitions() -> None:
+    cluster = Cluster(1, 2)
+    cluster.zookeeper.add_topic("t", {0: (1, 2)})
+    term = cluster.elect()
+    cluster.zookeeper.deletions = ["t"]
+    cluster.handle(events.DeletionRequested())
+    cluster.zookeeper.grow("t", {1: (1, 2)})
+    cluster.handle(events.AssignmentChange())
+    assert TopicPartition("t", 1) not in cluster.states
+    assert TopicPartition("t", 1) not in term.context.partition_states
+
+
+def test_a_leaderless_partition_gets_a_leader_when_unclean_elections_are_allowed_for_its_topic() -> None:
+    cluster = Cluster(1, 2)
+    cluster.zookeeper.add_topic("t", {0: (1, 2)})
+    cluster.zookeeper.add_topic("other", {0: (1, 2)})
+    for name in ("t", "other"):
+        cluster.states[TopicPartition(name, 0)] = state(1, [1])
+    cluster.zookeeper.unregister(1)
+    term = cluster.elect()
+    assert term.offline_partitions_count == 2
+    cluster.zookeeper.configure("t", unclean_leader_election_enable="true")
+    cluster.handle(events.TopicConfigChange(frozenset({"t", "unknown"})))
+    assert cluster.states[TopicPartition("t", 0)].leader == 2
+    assert term.offline_partitions_count == 1
+    cluster.handle(events.UncleanElectionChange(is_enabled=True))
+    assert cluster.states[TopicPartition("other", 0)].leader == 2
+
+
+def test_settings_are_sent_with_the_zxid_of_their_write() -> None:
+    cluster = Cluster(1)
+    cluster.zookeeper.add_topic("t", {0: (1,)}, retention_ms="5")
+    cluster.elect()
+    cluster.zookeeper.configure("t", retention_ms="6")
+    cluster.handle(events.TopicConfigChange(frozenset({"t"})))
+    cluster.channels.forget()
+    cluster.zookeeper.grow("t", {1: (1,)})
+    cluster.handle(events.AssignmentChange())
+    [request] = [r for r in cluster.channels.requests(1) if isinstance(r, LeaderAndIsrRequest)]
+    [topic] = request.topic_states
+    assert [(config.name, config.value) for config in topic.configs] == [("retention.ms", "6")]
+    assert topic.config_zxid == cluster.zookeeper.configs["t"].zxid
+
+
+def test_a_topic_removed_by_hand_is_forgotten(cluster: Cluster) -> None:
+    del cluster.zookeeper.assignments["t"]
+    cluster.states.clear()
+    cluster.handle(events.TopicChange())
+    assert cluster.term.context.leadership == {}
+    cluster.die(1)
+    assert cluster.states == {}
+
+
+def test_a_topic_is_deleted_when_every_replica_has_confirmed(cluster: Cluster) -> None:
+    request_deletion(cluster, "t")
+    assert cluster.channels.metadata(3)[T0].leader == LEADER_DURING_DELETE
+    answer_stops(cluster, 1, 2)
+    assert "t" in cluster.zookeeper.assignments
+    answer_stops(cluster, 3)
+    assert cluster.zookeeper.assignments == {}
+    assert cluster.states == {}
+    assert cluster.zookeeper.deletions == []
+    assert cluster.term.context.partition_states == {}
+    assert cluster.term.context.replica_states == {}
+
+
+def test_a_late_answer_about_an_earlier_topic_of_the_name_deletes_nothing(cluster: Cluster) -> None:
+    request_deletion(cluster, "t")
+    (earlier,) = cluster.channels.stops(3)
+    answer_stops(cluster, 1, 2, 3)
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3)})
+    cluster.handle(events.TopicChange())
+    request_deletion(cluster, "t")
+    answer_stops(cluster, 1, 2)
+    # Sent twice after a failed link, it is answered twice.
+    cluster.handle(cluster.event(events.StopReplicaAnswered, 3, earlier, StopReplicaResponse(error_code=0)))
+    assert "t" in cluster.zookeeper.assignments
+    answer_stops(cluster, 3)
+    assert "t" not in cluster.zookeeper.assignments
+
+
+def test_a_deletion_waits_for_a_broker_that_is_down(cluster: Cluster) -> None:
+    cluster.die(3)
+    request_deletion(cluster, "t")
+    assert cluster.channels.stops(1) == []
+    cluster.restart(3)
+    answer_stops(cluster, 1, 2, 3)
+    assert cluster.zookeeper.assignments == {}
+
+
+def fail_link(cluster: Cluster) -> None:
+    cluster.channels.forget()
+    cluster.handle(cluster.event(events.LinkFailed, 3))
+
+
+def return_after(fault: Callable[[Cluster], None]) -> Callable[[Cluster], None]:
+    def act(cluster: Cluster) -> None:
+        fault(cluster)
+        assert cluster.term.context.topics_ineligible_for_deletion == {"t"}
+        cluster.channels.forget()
+        cluster.restart(3)
+
+    return act
+
+
+@pytest.mark.parametrize(
+    "interruption",
+    [
+        return_after(lambda cluster: cluster.die(3)),
+        return_after(lambda cluster: answer_stops(cluster, 3, error=ErrorCode.KAFKA_STORAGE_ERROR)),
+        fail_link,
+    ],
+    ids=["its broker dies", "its disk fails", "its link fails"],
+)
+def test_a_deletion_continues_with_the_last_replica_after(
+    cluster: Cluster, interruption: Callable[[Cluster], None]
+) -> None:
+    request_deletion(cluster, "t")
+    answer_stops(cluster, 1, 2)
+    interruption(cluster)
+    assert "t" in cluster.zookeeper.assignments
+    assert cluster.channels.stops(1) == []
+    answer_stops(cluster, 3)
+    assert cluster.zookeeper.assignments == {}
+
+
+def test_a_deletion_continues_under_the_next_controller(cluster: Cluster) -> None:
+    request_deletion(cluster, "t")
+    cluster.elect()
+    assert cluster.channels.leadership(1) == {}
+    answer_stops(cluster, 1, 2, 3)
+    assert cluster.zookeeper.assignments == {}
+
+
+def test_deletion_requests_are_cleared_where_deletion_is_disabled() -> None:
+    cluster = make_cluster(delete_topic_enable=False)
+    request_deletion(cluster, "t")
+    assert cluster.zookeeper.deletions == []
+    assert "t" in cluster.zookeeper.assignments
+    assert cluster.channels.stops(1) == []
+
+
+def test_a_request_to_delete_an_unknown_topic_is_cleared(cluster: Cluster) -> None:
+    request_deletion(cluster, "nosuch")
+    assert cluster.zookeeper.deletions == []
+
+
+def test_a_topic_whose_creation_was_not_seen_yet_can_be_deleted(cluster: Cluster) -> None:
+    cluster.zookeeper.add_topic("new", {0: (1, 2)})
+    request_deletion(cluster, "new")
+    answer_stops(cluster, 1, 2)
+    assert "new" not in cluster.zookeeper.assignments
