@@ -1,4 +1,4 @@
-"""How a controller comes to power and loses it, event by event, over a cluster in memory."""
+"""Elections and resignations of a controller, event by event, over a cluster in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Clock(NoThreads):
         thread.start()
 
 
-class Desk:
+class Rig:
     """The controller of broker 1, of which the test handles every event."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Desk:
         self.store = self.zookeeper.open_store()
         self._current = self.store.election.current
         self.store.election.current = self.read_controller
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
         # A set, as in the library: the same watch counts once.
         self.watches: set[object] = set()
         self.channels: list[FakeChannels] = []
@@ -57,8 +57,8 @@ class Desk:
         return self.channels[-1]
 
     def read_controller(self, watch: Any = None) -> ControllerNode | None:
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
         if watch is not None:
             self.watches.add(watch)
         return self._current(watch)
@@ -67,7 +67,7 @@ class Desk:
     def node(self) -> ControllerNode | None:
         return self._current()
 
-    def look(self) -> Controller:
+    def read(self) -> Controller:
         self.controller.process(events.ControllerChange())
         return self.controller
 
@@ -77,33 +77,33 @@ class Desk:
     def shut_down(self) -> list[tuple[ErrorCode, list[TopicPartition]]]:
         answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
         self.controller.process(
-            events.ControlledShutdown(BrokerId(2), self.epoch_of(2), lambda *said: answers.append(said))
+            events.ControlledShutdown(BrokerId(2), self.epoch_of(2), lambda *answer: answers.append(answer))
         )
         return answers
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def rig() -> Rig:
+    return Rig()
 
 
 @pytest.fixture
-def elected(desk: Desk) -> Desk:
+def elected(rig: Rig) -> Rig:
     """The broker is the controller."""
-    assert desk.look().is_active
-    return desk
+    assert rig.read().is_active
+    return rig
 
 
-def test_a_broker_is_elected_if_there_is_no_controller(desk: Desk) -> None:
-    controller = desk.look()
+def test_a_broker_is_elected_if_there_is_no_controller(rig: Rig) -> None:
+    controller = rig.read()
     assert controller.is_active
     assert (controller.epoch, controller.active_broker_id) == (1, 1)
     assert controller.live_brokers == (1, 2)
 
 
-def test_no_election_while_another_broker_is_the_controller(desk: Desk) -> None:
-    desk.zookeeper.take_over(2)
-    controller = desk.look()
+def test_no_election_while_another_broker_is_the_controller(rig: Rig) -> None:
+    rig.zookeeper.take_over(2)
+    controller = rig.read()
     assert not controller.is_active
     assert controller.active_broker_id == 2
     with pytest.raises(ApiError, match="broker 1 is not the controller, broker 2 is"):
@@ -112,27 +112,27 @@ def test_no_election_while_another_broker_is_the_controller(desk: Desk) -> None:
         _ = controller.live_brokers
 
 
-def test_reading_our_own_node_again_changes_nothing(elected: Desk) -> None:
-    elected.look()
+def test_reading_our_own_node_again_changes_nothing(elected: Rig) -> None:
+    elected.read()
     assert len(elected.channels) == 1
     assert elected.controller.epoch == 1
 
 
-def test_a_controller_resigns_if_another_broker_owns_the_node(elected: Desk) -> None:
+def test_a_controller_resigns_if_another_broker_owns_the_node(elected: Rig) -> None:
     elected.zookeeper.take_over(2)
-    assert not elected.look().is_active
+    assert not elected.read().is_active
     assert elected.channels[0].is_stopped
     assert elected.controller.active_broker_id == 2
 
 
-def test_a_node_deleted_by_hand_causes_an_election(elected: Desk) -> None:
+def test_a_node_deleted_by_hand_causes_an_election(elected: Rig) -> None:
     elected.zookeeper.remove_controller()
-    elected.look()
+    elected.read()
     assert elected.controller.epoch == 2
     assert [channels.is_stopped for channels in elected.channels] == [True, False]
 
 
-def test_a_write_that_finds_a_newer_epoch_ends_the_term(elected: Desk) -> None:
+def test_a_write_that_finds_a_newer_epoch_ends_the_term(elected: Rig) -> None:
     elected.zookeeper.take_over(2)
     elected.zookeeper.epoch = ControllerEpoch(2)
     elected.zookeeper.add_topic("t", {0: (1, 2)})
@@ -142,32 +142,32 @@ def test_a_write_that_finds_a_newer_epoch_ends_the_term(elected: Desk) -> None:
     assert elected.controller._queue.take(0) == events.ControllerChange()
 
 
-def test_a_changed_epoch_ends_the_term_although_the_node_is_ours(elected: Desk) -> None:
+def test_a_changed_epoch_ends_the_term_although_the_node_is_ours(elected: Rig) -> None:
     elected.zookeeper.epoch = ControllerEpoch(7)
-    assert not elected.look().is_active
-    elected.look()
+    assert not elected.read().is_active
+    elected.read()
     assert elected.controller.epoch == 8
 
 
-def test_repeated_reads_leave_one_watch(elected: Desk) -> None:
-    elected.look()
+def test_repeated_reads_leave_one_watch(elected: Rig) -> None:
+    elected.read()
     assert len(elected.watches) == 1
 
 
-def test_an_expired_session_ends_the_term_until_the_broker_has_registered_again(elected: Desk) -> None:
+def test_an_expired_session_ends_the_term_until_the_broker_has_registered_again(elected: Rig) -> None:
     elected.controller._session_changed(SessionEvent.EXPIRED)
     elected.zookeeper.remove_controller()
     assert elected.controller._queue.take(0) == events.SessionExpired()
     elected.controller.process(events.SessionExpired())
     assert not elected.controller.is_active
-    assert not elected.look().is_active
+    assert not elected.read().is_active
     elected.controller._session_changed(SessionEvent.RENEWED)
-    assert elected.look().is_active
+    assert elected.read().is_active
 
 
-def test_an_expiry_reported_after_the_next_election_leaves_a_controller(desk: Desk) -> None:
+def test_an_expiry_reported_after_the_next_election_leaves_a_controller(rig: Rig) -> None:
     """A watch event of the old session is queued already, so the new session's event is merged into it."""
-    controller = desk.look()
+    controller = rig.read()
     controller._queue.put(events.ControllerChange())
     controller._session_changed(SessionEvent.EXPIRED)
     controller._session_changed(SessionEvent.RENEWED)
@@ -176,62 +176,62 @@ def test_an_expiry_reported_after_the_next_election_leaves_a_controller(desk: De
     assert controller.is_active
 
 
-@pytest.mark.parametrize("trouble", [ZooKeeperUnavailable("away"), SessionLost("gone")])
-def test_an_unreachable_zookeeper_ends_the_term_and_is_retried(elected: Desk, trouble: Exception) -> None:
-    elected.trouble = trouble
-    assert not elected.look().is_active
+@pytest.mark.parametrize("error", [ZooKeeperUnavailable("away"), SessionLost("gone")])
+def test_an_unreachable_zookeeper_ends_the_term_and_is_retried(elected: Rig, error: Exception) -> None:
+    elected.error = error
+    assert not elected.read().is_active
     assert elected.controller._must_retry
-    elected.trouble = None
-    assert elected.look().is_active
+    elected.error = None
+    assert elected.read().is_active
     assert not elected.controller._must_retry
 
 
-def test_a_dead_controller_is_replaced(desk: Desk) -> None:
-    desk.zookeeper.take_over(2)
-    desk.look()
-    assert desk.node is not None
-    desk.controller.process(events.ControllerGone(desk.node))
-    assert desk.controller.is_active
+def test_a_dead_controller_is_replaced(rig: Rig) -> None:
+    rig.zookeeper.take_over(2)
+    rig.read()
+    assert rig.node is not None
+    rig.controller.process(events.ControllerGone(rig.node))
+    assert rig.controller.is_active
 
 
-def test_a_term_that_begins_with_a_death_replaces_the_dead_leaders_at_once(desk: Desk) -> None:
+def test_a_term_that_begins_with_a_death_replaces_the_dead_leaders_at_once(rig: Rig) -> None:
     tp = TopicPartition("t", 0)
-    desk.zookeeper.add_topic("t", {0: (2, 1)})
-    desk.zookeeper.states[tp] = state(2, (2, 1))
-    desk.zookeeper.take_over(2)
-    desk.look()
-    life = (BrokerId(2), desk.epoch_of(2))
-    desk.controller.detector.connected(*life)
-    assert desk.controller.detector.attempted(*life, ConnectResult.REFUSES)
-    assert desk.node is not None
-    desk.controller.process(events.ControllerGone(desk.node))
-    assert desk.controller.live_brokers == (1,)
-    assert (desk.zookeeper.states[tp].leader, desk.zookeeper.states[tp].isr) == (1, (1,))
-    desk.controller.process(events.BrokerReturned(desk.controller.epoch, *life))
-    assert desk.controller.live_brokers == (1, 2)
+    rig.zookeeper.add_topic("t", {0: (2, 1)})
+    rig.zookeeper.states[tp] = state(2, (2, 1))
+    rig.zookeeper.take_over(2)
+    rig.read()
+    registration = (BrokerId(2), rig.epoch_of(2))
+    rig.controller.detector.connected(*registration)
+    assert rig.controller.detector.attempted(*registration, ConnectResult.REFUSES)
+    assert rig.node is not None
+    rig.controller.process(events.ControllerGone(rig.node))
+    assert rig.controller.live_brokers == (1,)
+    assert (rig.zookeeper.states[tp].leader, rig.zookeeper.states[tp].isr) == (1, (1,))
+    rig.controller.process(events.BrokerReturned(rig.controller.epoch, *registration))
+    assert rig.controller.live_brokers == (1, 2)
 
 
-def test_a_pausing_broker_does_not_replace_a_dead_controller(elected: Desk) -> None:
-    elected.trouble = KeyError("a bug")
-    elected.look()
-    elected.trouble = None
+def test_a_pausing_broker_does_not_replace_a_dead_controller(elected: Rig) -> None:
+    elected.error = KeyError("a bug")
+    elected.read()
+    elected.error = None
     elected.zookeeper.take_over(2)
     assert elected.node is not None
     elected.controller.process(events.ControllerGone(elected.node))
     assert not elected.controller.is_active
 
 
-def test_the_report_of_an_earlier_controllers_death_changes_nothing(desk: Desk) -> None:
+def test_the_report_of_an_earlier_controllers_death_changes_nothing(rig: Rig) -> None:
     past = ControllerNode(broker_id=BrokerId(2), session_id=22, czxid=0)
-    desk.zookeeper.take_over(2)
-    desk.look()
-    desk.controller.process(events.ControllerGone(past))
-    assert not desk.controller.is_active
+    rig.zookeeper.take_over(2)
+    rig.read()
+    rig.controller.process(events.ControllerGone(past))
+    assert not rig.controller.is_active
 
 
-def test_events_of_an_earlier_terms_channels_are_ignored(elected: Desk) -> None:
+def test_events_of_an_earlier_terms_channels_are_ignored(elected: Rig) -> None:
     elected.zookeeper.remove_controller()
-    elected.look()
+    elected.read()
     epoch = elected.epoch_of(2)
     elected.controller.process(events.BrokerSuspected(ControllerEpoch(1), BrokerId(2), epoch))
     assert elected.controller.live_brokers == (1, 2)
@@ -239,108 +239,108 @@ def test_events_of_an_earlier_terms_channels_are_ignored(elected: Desk) -> None:
     assert elected.controller.live_brokers == (1,)
 
 
-def test_a_controlled_shutdown_is_always_answered(desk: Desk) -> None:
-    assert desk.shut_down() == [(ErrorCode.NOT_CONTROLLER, [])]
-    desk.look()
-    desk.zookeeper.add_topic("t", {0: (2, 1)})
-    desk.controller.process(events.TopicChange())
-    desk.zookeeper.epoch = ControllerEpoch(7)
-    assert desk.shut_down() == [(ErrorCode.NOT_CONTROLLER, [])]
-    assert not desk.controller.is_active
+def test_a_controlled_shutdown_is_always_answered(rig: Rig) -> None:
+    assert rig.shut_down() == [(ErrorCode.NOT_CONTROLLER, [])]
+    rig.read()
+    rig.zookeeper.add_topic("t", {0: (2, 1)})
+    rig.controller.process(events.TopicChange())
+    rig.zookeeper.epoch = ControllerEpoch(7)
+    assert rig.shut_down() == [(ErrorCode.NOT_CONTROLLER, [])]
+    assert not rig.controller.is_active
 
 
-def test_a_term_that_cannot_start_closes_its_channels(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_term_that_cannot_start_closes_its_channels(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(self: ClusterStore, watch: object = None) -> list[str]:
         raise ZooKeeperUnavailable("away")
 
     monkeypatch.setattr(ClusterStore, "deletion_requests", unavailable)
-    assert not desk.look().is_active
-    assert desk.channels[0].is_stopped
+    assert not rig.read().is_active
+    assert rig.channels[0].is_stopped
 
 
-def test_the_thread_handles_events_and_resigns_at_the_end(desk: Desk) -> None:
-    desk.controller.start()
-    wait_for(lambda: desk.controller.is_active)
+def test_the_thread_handles_events_and_resigns_at_the_end(rig: Rig) -> None:
+    rig.controller.start()
+    wait_for(lambda: rig.controller.is_active)
     answers: list[ErrorCode] = []
-    desk.controller.controlled_shutdown(BrokerId(2), BrokerEpoch(0), lambda code, left: answers.append(code))
+    rig.controller.controlled_shutdown(BrokerId(2), BrokerEpoch(0), lambda code, left: answers.append(code))
     wait_for(lambda: answers)
     assert answers == [ErrorCode.STALE_BROKER_EPOCH]
-    desk.controller.stop()
-    desk.controller.stop()
-    assert desk.node is None
-    assert desk.store.session._listeners == []
-    desk.controller.controlled_shutdown(BrokerId(2), BrokerEpoch(0), lambda code, left: answers.append(code))
+    rig.controller.stop()
+    rig.controller.stop()
+    assert rig.node is None
+    assert rig.store.session._listeners == []
+    rig.controller.controlled_shutdown(BrokerId(2), BrokerEpoch(0), lambda code, left: answers.append(code))
     assert answers[1] is ErrorCode.NOT_CONTROLLER
-    assert desk.fatal == []
+    assert rig.fatal == []
 
 
-def test_an_unforeseen_error_ends_the_term_but_not_the_broker(elected: Desk) -> None:
-    elected.trouble = KeyError("a bug")
-    assert not elected.look().is_active
+def test_an_unforeseen_error_ends_the_term_but_not_the_broker(elected: Rig) -> None:
+    elected.error = KeyError("a bug")
+    assert not elected.read().is_active
     assert elected.channels[0].is_stopped
     # Deleted, so that another broker can be elected.
     assert elected.node is None
-    elected.trouble = None
-    assert not elected.look().is_active
+    elected.error = None
+    assert not elected.read().is_active
     assert elected.controller._must_retry
     elected.clock.time_s += 1.0
-    assert elected.look().is_active
+    assert elected.read().is_active
     assert elected.fatal == []
 
 
-def test_an_error_after_a_thousand_others_does_not_end_the_broker(elected: Desk) -> None:
+def test_an_error_after_a_thousand_others_does_not_end_the_broker(elected: Rig) -> None:
     elected.controller._failures, elected.controller._failed_at_s = 5_000, elected.clock.time_s
-    elected.trouble = KeyError("a bug")
-    assert not elected.look().is_active
+    elected.error = KeyError("a bug")
+    assert not elected.read().is_active
     assert elected.fatal == []
 
 
-def test_events_in_between_do_not_end_the_retries(elected: Desk) -> None:
-    elected.trouble = ZooKeeperUnavailable("away")
-    elected.look()
+def test_events_in_between_do_not_end_the_retries(elected: Rig) -> None:
+    elected.error = ZooKeeperUnavailable("away")
+    elected.read()
     elected.controller.process(events.BrokerChange())
     assert elected.controller._must_retry
 
 
 def test_a_broker_that_fails_repeatedly_pauses_longer_each_time(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def buggy(self: ClusterStore, watch: object = None) -> list[str]:
         raise KeyError("a bug")
 
     monkeypatch.setattr(ClusterStore, "deletion_requests", buggy)
-    rests = []
+    pauses = []
     for _ in range(7):
-        tried = len(desk.channels)
-        began_s = desk.clock.time_s
-        while len(desk.channels) == tried:
-            desk.look()
-            desk.clock.time_s += 0.5
-        rests.append(desk.clock.time_s - began_s - 0.5)
-        assert desk.node is None
-    assert rests == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 29.5]
-    assert all(channels.is_stopped for channels in desk.channels)
+        tried = len(rig.channels)
+        began_s = rig.clock.time_s
+        while len(rig.channels) == tried:
+            rig.read()
+            rig.clock.time_s += 0.5
+        pauses.append(rig.clock.time_s - began_s - 0.5)
+        assert rig.node is None
+    assert pauses == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 29.5]
+    assert all(channels.is_stopped for channels in rig.channels)
     monkeypatch.undo()
-    desk.clock.time_s += 30.0
-    assert desk.look().is_active
+    rig.clock.time_s += 30.0
+    assert rig.read().is_active
 
 
-def test_after_a_failed_link_everything_is_sent_again(desk: Desk) -> None:
-    desk.zookeeper.add_topic("t", {0: (1, 2)})
-    desk.look()
-    epoch = desk.epoch_of(2)
-    desk.channels[0].forget()
-    desk.controller.process(events.LinkFailed(ControllerEpoch(1), BrokerId(2), epoch))
-    assert list(desk.channels[0].leadership(2)) == [TopicPartition("t", 0)]
-    assert desk.channels[0].full_requests(2)
+def test_after_a_failed_link_everything_is_sent_again(rig: Rig) -> None:
+    rig.zookeeper.add_topic("t", {0: (1, 2)})
+    rig.read()
+    epoch = rig.epoch_of(2)
+    rig.channels[0].forget()
+    rig.controller.process(events.LinkFailed(ControllerEpoch(1), BrokerId(2), epoch))
+    assert list(rig.channels[0].leadership(2)) == [TopicPartition("t", 0)]
+    assert rig.channels[0].full_requests(2)
 
 
-def test_failed_channels_end_the_term(elected: Desk) -> None:
+def test_failed_channels_end_the_term(elected: Rig) -> None:
     elected.controller.process(events.ChannelsFailed(ControllerEpoch(1), KeyError("a bug")))
     assert not elected.controller.is_active
     assert elected.node is None
 
 
-def test_without_a_controller_the_active_broker_is_minus_one(desk: Desk) -> None:
-    assert desk.controller.active_broker_id == NO_BROKER
-    assert desk.controller.offline_partitions_count == 0
+def test_without_a_controller_the_active_broker_is_minus_one(rig: Rig) -> None:
+    assert rig.controller.active_broker_id == NO_BROKER
+    assert rig.controller.offline_partitions_count == 0

@@ -1,4 +1,4 @@
-"""Which brokers are declared dead: by which signs, after which time, and never each other for ever."""
+"""Which evidence declares a broker dead, and after how long."""
 
 from __future__ import annotations
 
@@ -21,121 +21,121 @@ from barnabas.controller.failure_detector import (
 from barnabas.protocol.ids import BrokerEpoch, BrokerId
 
 ONE = BrokerId(1)
-LIFE, NEXT = BrokerEpoch(7), BrokerEpoch(8)
+EPOCH, NEXT = BrokerEpoch(7), BrokerEpoch(8)
 
 
-class Desk:
+class Rig:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.elsewhere: set[BrokerEpoch] = set()
         self.detector = FailureDetector(lambda: self.now_s, lambda broker, epoch: epoch in self.elsewhere)
 
-    def attempt(self, result: ConnectResult, life: BrokerEpoch = LIFE) -> bool:
-        return self.detector.attempted(ONE, life, result)
+    def attempt(self, result: ConnectResult, epoch: BrokerEpoch = EPOCH) -> bool:
+        return self.detector.attempted(ONE, epoch, result)
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def rig() -> Rig:
+    return Rig()
 
 
-def test_a_refusal_counts_only_after_a_connection_to_this_very_life(desk: Desk) -> None:
-    assert not desk.attempt(ConnectResult.REFUSES)
-    desk.detector.connected(ONE, LIFE)
-    assert desk.attempt(ConnectResult.REFUSES)
-    assert desk.detector.is_dead(ONE, LIFE)
-    assert not desk.attempt(ConnectResult.REFUSES, NEXT)
-    assert not desk.detector.is_dead(ONE, LIFE)
+def test_a_refusal_counts_only_after_a_connection_to_this_registration(rig: Rig) -> None:
+    assert not rig.attempt(ConnectResult.REFUSES)
+    rig.detector.connected(ONE, EPOCH)
+    assert rig.attempt(ConnectResult.REFUSES)
+    assert rig.detector.is_dead(ONE, EPOCH)
+    assert not rig.attempt(ConnectResult.REFUSES, NEXT)
+    assert not rig.detector.is_dead(ONE, EPOCH)
 
 
-def test_a_connection_of_another_part_of_this_process_counts_too(desk: Desk) -> None:
-    desk.elsewhere.add(LIFE)
-    assert desk.attempt(ConnectResult.REFUSES)
+def test_a_connection_of_another_part_of_this_process_counts(rig: Rig) -> None:
+    rig.elsewhere.add(EPOCH)
+    assert rig.attempt(ConnectResult.REFUSES)
 
 
 @pytest.mark.parametrize(
     ("result", "needed_s"), [(ConnectResult.UNREACHABLE, UNREACHABLE_S), (ConnectResult.VANISHED, VANISHED_S)]
 )
-def test_a_host_that_is_gone_counts_after_a_while(desk: Desk, result: ConnectResult, needed_s: float) -> None:
-    desk.detector.connected(ONE, LIFE)
-    assert not desk.attempt(result)
-    desk.now_s += needed_s - 0.1
-    assert not desk.attempt(result)
-    desk.now_s += 0.1
-    assert desk.attempt(result)
+def test_a_host_that_is_gone_counts_after_a_while(rig: Rig, result: ConnectResult, needed_s: float) -> None:
+    rig.detector.connected(ONE, EPOCH)
+    assert not rig.attempt(result)
+    rig.now_s += needed_s - 0.1
+    assert not rig.attempt(result)
+    rig.now_s += 0.1
+    assert rig.attempt(result)
 
 
 @pytest.mark.parametrize(
     ("result", "needed_s"), [(ConnectResult.UNREACHABLE, UNREACHABLE_S), (ConnectResult.VANISHED, VANISHED_S)]
 )
 def test_the_time_runs_from_the_first_of_at_least_two_attempts(
-    desk: Desk, result: ConnectResult, needed_s: float
+    rig: Rig, result: ConnectResult, needed_s: float
 ) -> None:
     """An attempt without an answer takes long itself; but this process may have been paused in one."""
-    desk.detector.connected(ONE, LIFE)
-    began_s = desk.now_s
-    desk.now_s += needed_s
-    assert not desk.detector.attempted(ONE, LIFE, result, began_s)
-    desk.now_s += 0.1
-    assert desk.detector.attempted(ONE, LIFE, result, desk.now_s)
+    rig.detector.connected(ONE, EPOCH)
+    began_s = rig.now_s
+    rig.now_s += needed_s
+    assert not rig.detector.attempted(ONE, EPOCH, result, began_s)
+    rig.now_s += 0.1
+    assert rig.detector.attempted(ONE, EPOCH, result, rig.now_s)
 
 
-def test_a_timeout_is_no_sign_and_restarts_the_time(desk: Desk) -> None:
-    desk.detector.connected(ONE, LIFE)
-    assert not desk.attempt(ConnectResult.UNREACHABLE)
-    desk.now_s += UNREACHABLE_S
-    assert not desk.attempt(ConnectResult.SILENT)
-    assert not desk.attempt(ConnectResult.UNREACHABLE)
-    desk.now_s += 3_600.0
-    assert not desk.attempt(ConnectResult.SILENT)
+def test_a_timeout_is_no_evidence_and_restarts_the_time(rig: Rig) -> None:
+    rig.detector.connected(ONE, EPOCH)
+    assert not rig.attempt(ConnectResult.UNREACHABLE)
+    rig.now_s += UNREACHABLE_S
+    assert not rig.attempt(ConnectResult.SILENT)
+    assert not rig.attempt(ConnectResult.UNREACHABLE)
+    rig.now_s += 3_600.0
+    assert not rig.attempt(ConnectResult.SILENT)
 
 
 def test_each_error_lengthens_the_time_and_after_a_few_only_the_session_decides(
-    desk: Desk,
+    rig: Rig,
 ) -> None:
-    """Otherwise two brokers that refuse each other would depose each other for ever."""
-    desk.detector.connected(ONE, LIFE)
+    """Otherwise two brokers that refuse each other would depose each other again and again."""
+    rig.detector.connected(ONE, EPOCH)
     waited = []
     for _ in range(MOST_ERRORS):
-        began_s = desk.now_s
-        while not desk.attempt(ConnectResult.REFUSES):
-            desk.now_s += 1.0
-        waited.append(desk.now_s - began_s)
-        desk.detector.proved_alive(ONE, LIFE)
+        began_s = rig.now_s
+        while not rig.attempt(ConnectResult.REFUSES):
+            rig.now_s += 1.0
+        waited.append(rig.now_s - began_s)
+        rig.detector.proved_alive(ONE, EPOCH)
     assert waited == [0.0, *(FIRST_HOLD_S * 2**n for n in range(MOST_ERRORS - 1))]
-    assert not desk.attempt(ConnectResult.REFUSES)
-    desk.now_s += 1e9
-    assert not desk.attempt(ConnectResult.REFUSES)
+    assert not rig.attempt(ConnectResult.REFUSES)
+    rig.now_s += 1e9
+    assert not rig.attempt(ConnectResult.REFUSES)
     # The next registration starts without errors.
-    desk.detector.connected(ONE, NEXT)
-    assert desk.attempt(ConnectResult.REFUSES, NEXT)
+    rig.detector.connected(ONE, NEXT)
+    assert rig.attempt(ConnectResult.REFUSES, NEXT)
 
 
-def test_a_declaration_is_dropped_some_time_after_its_last_sign(desk: Desk) -> None:
+def test_a_declaration_is_dropped_some_time_after_the_last_evidence(rig: Rig) -> None:
     """It may have been an error that was not noticed."""
-    desk.detector.connected(ONE, LIFE)
-    assert desk.attempt(ConnectResult.REFUSES)
-    desk.now_s += FRESH_S
-    assert desk.attempt(ConnectResult.UNREACHABLE)
-    desk.now_s += FRESH_S
-    assert desk.detector.is_dead(ONE, LIFE)
-    desk.now_s += 1.0
-    assert not desk.detector.is_dead(ONE, LIFE)
-    assert not desk.attempt(ConnectResult.ANSWERS)
-    assert not desk.attempt(ConnectResult.UNREACHABLE)
-    assert desk.attempt(ConnectResult.REFUSES)
+    rig.detector.connected(ONE, EPOCH)
+    assert rig.attempt(ConnectResult.REFUSES)
+    rig.now_s += FRESH_S
+    assert rig.attempt(ConnectResult.UNREACHABLE)
+    rig.now_s += FRESH_S
+    assert rig.detector.is_dead(ONE, EPOCH)
+    rig.now_s += 1.0
+    assert not rig.detector.is_dead(ONE, EPOCH)
+    assert not rig.attempt(ConnectResult.ANSWERS)
+    assert not rig.attempt(ConnectResult.UNREACHABLE)
+    assert rig.attempt(ConnectResult.REFUSES)
 
 
-def test_signs_of_an_earlier_life_change_nothing(desk: Desk) -> None:
-    desk.detector.connected(ONE, NEXT, ("127.0.0.1", 1))
-    desk.detector.connected(ONE, LIFE, ("127.0.0.1", 2))
-    assert not desk.attempt(ConnectResult.REFUSES, LIFE)
-    assert not desk.detector.is_dead(ONE, NEXT)
-    assert desk.detector.address(ONE, NEXT) == ("127.0.0.1", 1)
-    assert desk.detector.address(ONE, LIFE) is None
+def test_evidence_about_an_earlier_registration_changes_nothing(rig: Rig) -> None:
+    rig.detector.connected(ONE, NEXT, ("127.0.0.1", 1))
+    rig.detector.connected(ONE, EPOCH, ("127.0.0.1", 2))
+    assert not rig.attempt(ConnectResult.REFUSES, EPOCH)
+    assert not rig.detector.is_dead(ONE, NEXT)
+    assert rig.detector.address(ONE, NEXT) == ("127.0.0.1", 1)
+    assert rig.detector.address(ONE, EPOCH) is None
 
 
-def test_errors_as_signs() -> None:
+def test_the_evidence_of_errors() -> None:
     assert result_of(ConnectionRefusedError()) is ConnectResult.REFUSES
     assert result_of(OSError(errno.EHOSTUNREACH, "no route")) is ConnectResult.UNREACHABLE
     assert result_of(OSError(errno.ENETUNREACH, "no network")) is ConnectResult.UNREACHABLE

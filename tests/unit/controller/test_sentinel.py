@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from barnabas.controller.failure_detector import FailureDetector
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
 from barnabas.zookeeper.znodes import ControllerNode
 from tests.support.controlled_broker import ControlledBroker
+from tests.support.controller_fakes import CountingDetector
 from tests.support.waiting import wait_for
 
-LIFE = BrokerEpoch(5)
+EPOCH = BrokerEpoch(5)
 NODE = ControllerNode(broker_id=BrokerId(1), session_id=7, czxid=8)
 
 
@@ -22,14 +22,14 @@ class Rig:
         self.broker = ControlledBroker()
         self.gone: list[ControllerNode] = []
         self.fatal: list[BaseException] = []
-        self.detector = FailureDetector(time.monotonic)
+        self.detector = CountingDetector(time.monotonic)
         self.sentinel = ControllerSentinel(
             self.gone.append, detector=self.detector, on_fatal=self.fatal.append
         )
         self.sentinel.start()
 
     def watch(self, node: ControllerNode = NODE, endpoint: Endpoint | None = None) -> None:
-        self.sentinel.watch(Target(node, LIFE, endpoint or self.broker.endpoint))
+        self.sentinel.watch(Target(node, EPOCH, endpoint or self.broker.endpoint))
 
 
 @pytest.fixture
@@ -52,17 +52,14 @@ def test_the_death_of_a_process_is_reported(rig: Rig) -> None:
 
 def test_a_broker_that_refuses_and_was_never_reached_is_not_declared_dead(rig: Rig) -> None:
     rig.broker.die()
-    asked: list[object] = []
-    seen = rig.detector.attempted
-    rig.detector.attempted = lambda *what: asked.append(what) or seen(*what)
     rig.watch()
-    wait_for(lambda: len(asked) >= 3)
+    wait_for(lambda: rig.detector.attempts >= 3)
     assert rig.gone == []
 
 
 def test_a_broker_reached_by_another_part_is_declared_dead_when_it_refuses(rig: Rig) -> None:
     rig.broker.die()
-    rig.detector.connected(BrokerId(1), LIFE)
+    rig.detector.connected(BrokerId(1), EPOCH)
     rig.watch()
     wait_for(lambda: rig.gone)
 
@@ -74,7 +71,7 @@ def test_a_host_that_vanishes_with_its_name_is_declared_dead(
     """As when a container dies: the engine removes its name and its address."""
     rig.watch()
     wait_for(lambda: rig.broker.connections_made)
-    wait_for(lambda: rig.detector.address(BrokerId(1), LIFE))
+    wait_for(lambda: rig.detector.address(BrokerId(1), EPOCH))
 
     def vanished(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
         if isinstance(address, Endpoint):
@@ -85,14 +82,14 @@ def test_a_host_that_vanishes_with_its_name_is_declared_dead(
     monkeypatch.setattr(socket, "create_connection", vanished)
     rig.broker.die()
     wait_for(lambda: rig.gone)
-    assert rig.detector.is_dead(BrokerId(1), LIFE)
+    assert rig.detector.is_dead(BrokerId(1), EPOCH)
 
 
-def test_a_name_that_does_not_resolve_is_no_sign_while_the_address_answers(
+def test_a_name_that_does_not_resolve_is_no_evidence_while_the_address_answers(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.watch()
-    wait_for(lambda: rig.detector.address(BrokerId(1), LIFE))
+    wait_for(lambda: rig.detector.address(BrokerId(1), EPOCH))
     connect = socket.create_connection
 
     def nameless(address: tuple[str, int], *rest: object, **more: object) -> socket.socket:
@@ -116,9 +113,9 @@ def test_a_broker_that_becomes_controller_is_not_dead(rig: Rig) -> None:
     # The dead controller's node still exists and is read again: that changes nothing.
     rig.sentinel.watch(None)
     rig.watch()
-    assert rig.detector.is_dead(BrokerId(1), LIFE)
+    assert rig.detector.is_dead(BrokerId(1), EPOCH)
     rig.watch(ControllerNode(broker_id=BrokerId(1), session_id=7, czxid=99))
-    assert not rig.detector.is_dead(BrokerId(1), LIFE)
+    assert not rig.detector.is_dead(BrokerId(1), EPOCH)
 
 
 def test_a_lost_connection_that_can_be_made_again_means_nothing(rig: Rig) -> None:
@@ -129,7 +126,7 @@ def test_a_lost_connection_that_can_be_made_again_means_nothing(rig: Rig) -> Non
     assert rig.gone == []
 
 
-def test_nobody_is_watched_once_that_is_asked_for(rig: Rig) -> None:
+def test_without_a_target_no_death_is_reported(rig: Rig) -> None:
     rig.watch()
     wait_for(lambda: rig.broker.connections_made)
     rig.sentinel.watch(None)
@@ -154,7 +151,7 @@ def test_another_controller_is_watched_in_its_place(rig: Rig) -> None:
         other.die()
 
 
-def test_stopping_ends_a_sentinel_that_waits_for_a_word(rig: Rig) -> None:
+def test_a_stop_ends_a_sentinel_that_waits(rig: Rig) -> None:
     rig.watch()
     wait_for(lambda: rig.broker.connections_made)
     rig.sentinel.stop()

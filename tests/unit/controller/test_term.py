@@ -108,6 +108,15 @@ def test_an_isr_that_its_leader_changed_meanwhile_is_read_again_before_the_elect
     assert cluster.states[T0] == state(3, (3,), epoch=1, version=2)
 
 
+def test_a_member_that_joined_the_isr_without_a_notification_leaves_it(cluster: Cluster) -> None:
+    cluster.zookeeper.shrink_isr(T0, 1, 2)
+    cluster.zookeeper.notifications["isr_change_1"] = [T0]
+    cluster.handle(events.IsrChangeNotified())
+    cluster.zookeeper.shrink_isr(T0, 1, 2, 3)
+    cluster.die(3)
+    assert cluster.states[T0].isr == (1, 2)
+
+
 def test_a_suspected_broker_loses_its_leaders_while_it_is_still_registered(cluster: Cluster) -> None:
     cluster.channels.forget()
     cluster.handle(cluster.event(events.BrokerSuspected, 1))
@@ -118,6 +127,8 @@ def test_a_suspected_broker_loses_its_leaders_while_it_is_still_registered(clust
     before = dict(cluster.states)
     cluster.die(1)
     assert cluster.states == before
+    cluster.restart(1)
+    assert cluster.term.live_brokers == (1, 2, 3)
 
 
 def test_a_wrongly_suspected_broker_gets_a_full_request(cluster: Cluster) -> None:
@@ -194,12 +205,17 @@ def test_a_controlled_shutdown_moves_leaders_and_leaves_isrs(cluster: Cluster) -
         assert 1 not in cluster.states[tp].isr
     stopped = cluster.channels.stops(1)
     assert all(
-        not one.delete_partition for r in stopped for t in r.topic_states for one in t.partition_states
+        not state.delete_partition
+        for request in stopped
+        for topic in request.topic_states
+        for state in topic.partition_states
     )
     # It is alive until its registration is gone, but leads no new topic.
     cluster.zookeeper.add_topic("u", {0: (1, 2)})
     cluster.handle(events.TopicChange())
     assert cluster.states[TopicPartition("u", 0)].leader == 2
+    cluster.restart(1)
+    assert cluster.term.live_brokers == (1, 2, 3)
 
 
 def test_a_controlled_shutdown_names_partitions_that_no_other_broker_can_lead(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""What a ZooKeeper session does while its connection comes and goes; with a real ZooKeeper: tests/cluster."""
+"""A ZooKeeper session whose connection is lost and returns; tests/cluster has a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -38,18 +38,23 @@ class FakeClient:
 
 
 def session(
-    monkeypatch: pytest.MonkeyPatch, *outcomes: Exception | None
+    monkeypatch: pytest.MonkeyPatch, *outcomes: Exception | None, connection_timeout_ms: int = 300
 ) -> tuple[ZooKeeperSession, FakeClient]:
     client = FakeClient(list(outcomes))
     monkeypatch.setattr(ZooKeeperSession, "_new_client", lambda self, hosts: client)
     made = ZooKeeperSession(
-        "127.0.0.1:1/a/b", session_timeout_ms=100, connection_timeout_ms=300, on_fatal=lambda error: None
+        "127.0.0.1:1/a/b",
+        session_timeout_ms=100,
+        connection_timeout_ms=connection_timeout_ms,
+        on_fatal=lambda error: None,
     )
     return made, client
 
 
 def test_a_chroot_is_made_though_the_connection_is_lost_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, client = session(monkeypatch, ConnectionLoss(), SessionExpiredError(), None)
+    made, client = session(
+        monkeypatch, ConnectionLoss(), SessionExpiredError(), None, connection_timeout_ms=20_000
+    )
     made.start()
     try:
         assert client.paths == ["/a/b"] * 3
@@ -75,7 +80,7 @@ def test_a_refusal_of_the_chroot_is_not_retried(monkeypatch: pytest.MonkeyPatch)
 
 
 class FakeResult:
-    """What the library gives for a request."""
+    """The library's result of a request."""
 
     def __init__(self, outcome: Exception | str) -> None:
         self._outcome = outcome
@@ -86,29 +91,29 @@ class FakeResult:
         return self._outcome
 
 
-def test_who_is_starting_goes_on_after_the_end_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starting_broker_continues_in_the_next_session(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = session(monkeypatch, None)
     made._state_changed(KazooState.CONNECTED)
-    outcomes: list[Exception | str] = [ConnectionLoss(), SessionExpiredError(), "there"]
+    outcomes: list[Exception | str] = [ConnectionLoss(), SessionExpiredError(), "value"]
     made.is_starting = True
     outcome = made.attempt(lambda client: FakeResult(outcomes.pop(0)))
-    assert (outcome.value, outcome.retried) == ("there", True)
+    assert (outcome.value, outcome.retried) == ("value", True)
 
 
 def test_after_the_start_a_lost_session_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = session(monkeypatch, None)
     made._state_changed(KazooState.CONNECTED)
-    outcomes: list[Exception | str] = [ConnectionLoss(), SessionExpiredError(), "there"]
+    outcomes: list[Exception | str] = [ConnectionLoss(), SessionExpiredError(), "value"]
     with pytest.raises(SessionLost):
         made.run(lambda client: FakeResult(outcomes.pop(0)))
-    assert outcomes == ["there"]
+    assert outcomes == ["value"]
 
 
-@pytest.mark.parametrize(("is_starting", "told"), [(True, "for 0.3 s"), (False, "for 0.1 s")])
-def test_who_is_starting_waits_for_a_connection_as_long_as_to_connect(
-    monkeypatch: pytest.MonkeyPatch, is_starting: bool, told: str
+@pytest.mark.parametrize(("is_starting", "text"), [(True, "for 0.3 s"), (False, "for 0.1 s")])
+def test_a_starting_broker_waits_for_a_connection_as_long_as_to_connect(
+    monkeypatch: pytest.MonkeyPatch, is_starting: bool, text: str
 ) -> None:
     made, _ = session(monkeypatch, None)
     made.is_starting = is_starting
-    with pytest.raises(ZooKeeperUnavailable, match=told):
-        made.run(lambda client: FakeResult("there"))
+    with pytest.raises(ZooKeeperUnavailable, match=text):
+        made.run(lambda client: FakeResult("value"))
