@@ -119,7 +119,7 @@ class Group:
         config: BrokerConfig,
         now: Moment,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
-    ) -> tuple[Group, Effects]:
+    ) -> Group:
         """A group from the log; ``stored`` is None if the log only has offsets. All sessions restart.
 
         ``coordinator_epoch`` is the leader epoch of the partition of the offsets topic.
@@ -129,7 +129,7 @@ class Group:
             group.offsets.load(partition, committed)
         if stored is not None:
             group._rebalance.load(stored, coordinator_epoch, now)
-        return group, group._outbox.take()
+        return group
 
     @property
     def state(self) -> GroupState:
@@ -425,11 +425,12 @@ class Group:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def restart_sessions(self, now: Moment) -> None:
+    def restart_sessions(self, now: Moment) -> Effects:
         """Restart all sessions after a time without heartbeats, as while groups are loaded."""
         for member in self._members:
             self._rebalance.keep_alive(member, now)
         self._members.find_deadline()
+        return self._outbox.take()
 
     def leave(self, leaving: Sequence[MemberIdentity], token: Token, now: Moment) -> Effects:
         """Answered by a LeaveGroupResponse with one entry for each leaving member."""

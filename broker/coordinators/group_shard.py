@@ -131,12 +131,6 @@ class GroupTimer(DelayedOperation):
         self._reaper.completed()
 
 
-def _begin_serving(effects: Effects, group: Group, now: Moment) -> Effects:
-    """The first event of a group that was loaded with these effects."""
-    group.restart_sessions(now)
-    return effects
-
-
 class GroupShard:
     def __init__(
         self,
@@ -177,17 +171,17 @@ class GroupShard:
     def load(self, records: Mapping[str, LoadedGroup]) -> bool:
         """Serve these groups from now on; False if the shard was closed meanwhile."""
         now = self._now()
-        loaded: list[tuple[HostedGroup, Effects]] = []
-        for group_id, of in records.items():
-            group, effects = Group.load(group_id, of.stored, of.offsets, self.since, self._config, now)
-            loaded.append((HostedGroup(group), effects))
+        loaded = {
+            group_id: HostedGroup(Group.load(group_id, of.stored, of.offsets, self.since, self._config, now))
+            for group_id, of in records.items()
+        }
         with self._lock:
             if self.state is not ShardState.LOADING:
                 return False
-            self._groups = {hosted.group.group_id: hosted for hosted, _ in loaded}
+            self._groups = dict(loaded)
             self.state = ShardState.SERVING
-        for hosted, effects in loaded:
-            self._apply(hosted, partial(_begin_serving, effects))
+        for hosted in loaded.values():
+            self._apply(hosted, Group.restart_sessions)
         return True
 
     def fail(self) -> None:

@@ -70,13 +70,6 @@ class ScannedLog(NamedTuple):
     is_clean: bool
 
 
-class ScannedDir(NamedTuple):
-    """The content of a log dir: logs, and folders of deleted logs."""
-
-    logs: list[ScannedLog]
-    doomed: list[Path]
-
-
 class LogDir:
     """A locked log dir; `release` unlocks it."""
 
@@ -185,8 +178,13 @@ class LogDir:
             text = encode_lines([json.dumps(content)])
             self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
 
-    def scan(self, is_stray: Callable[[Path], bool], mark: CleanMark | None) -> ScannedDir:
-        """List the folders of logs with the last stop's record. Raises what `take_clean_mark` raises."""
+    def scan(
+        self, is_stray: Callable[[Path], bool], mark: CleanMark | None
+    ) -> tuple[list[ScannedLog], list[Path]]:
+        """The logs with the last stop's record, and the folders of deleted logs.
+
+        Raises what `take_clean_mark` raises.
+        """
         recovery_points = self.recovery_points.read_or_empty()
         log_starts = self.log_starts.read_or_empty()
         # Read now, so that its entries can be kept.
@@ -206,7 +204,7 @@ class LogDir:
                 is_clean = mark is not None and folder.name not in mark
                 start, point = log_starts.get(key, 0), recovery_points.get(key, 0)
                 logs.append(ScannedLog(key, folder, point, start, is_clean))
-        return ScannedDir(logs, doomed)
+        return logs, doomed
 
     def keep(self, key: TopicPartition) -> None:
         """Keep the checkpoint entries of a partition whose log could not be opened."""

@@ -392,10 +392,10 @@ class LogManager:
             self.fail_dir(failure)
 
     def _load_dir(self, log_dir: LogDir, now_ms: int) -> None:
-        scanned = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
+        logs, doomed = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
         with self._lock:
-            self._doomed.update(dict.fromkeys(scanned.doomed, now_ms))
-        for_each(scanned.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
+            self._doomed.update(dict.fromkeys(doomed, now_ms))
+        for_each(logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
 
     def _load_log(self, now_ms: int, scanned: ScannedLog) -> None:
         key, folder = scanned.key, scanned.folder

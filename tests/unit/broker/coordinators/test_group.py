@@ -428,10 +428,8 @@ def test_an_unloaded_group_refuses_waiting_requests(state: GroupState) -> None:
 def loaded(rig: GroupRig, epoch: int = 0, **settings: Any) -> GroupRig:
     again = GroupRig(**settings)
     again.ids = rig.ids
-    again.group, effects = Group.load(
-        "g", rig.stored(), {}, epoch, again.config, again.moment(), again.new_id
-    )
-    again.do(effects)
+    again.group = Group.load("g", rig.stored(), {}, epoch, again.config, again.moment(), again.new_id)
+    again.do(again.group.restart_sessions(again.moment()))
     return again
 
 

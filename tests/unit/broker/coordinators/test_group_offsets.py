@@ -266,8 +266,7 @@ def test_offsets_of_deleted_topics_are_removed(rig: GroupRig) -> None:
 
 def test_loaded_offsets_are_committed(rig: GroupRig) -> None:
     offsets = {T0: CommittedOffset(rig.offset(2), 20), U0: CommittedOffset(rig.offset(3), 15)}
-    rig.group, effects = Group.load("g", None, offsets, 0, rig.config, rig.moment())
-    assert (effects.answers, effects.appends) == ([], [])
+    rig.group = Group.load("g", None, offsets, 0, rig.config, rig.moment())
     assert (committed(rig), committed(rig, U0)) == ((2, E.NONE), (3, E.NONE))
     assert (rig.state, rig.group.generation_id) == (S.EMPTY, 0)
 
@@ -282,6 +281,6 @@ def test_a_group_of_an_old_schema_without_times_expires_from_its_commits(rig: Gr
     rig.appends.clear()
     offsets = {T0: CommittedOffset(rig.offset(1), 10)}
     rig.now_ms += RETENTION_MS - 1
-    rig.group, _ = Group.load("g", stored, offsets, 0, rig.config, rig.moment())
+    rig.group = Group.load("g", stored, offsets, 0, rig.config, rig.moment())
     assert expire(rig, 0) == set()
     assert expire(rig, 1) == {T0, "group"}
