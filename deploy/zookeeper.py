@@ -138,8 +138,6 @@ def _fetch_jars() -> Path:
 class ExistingZooKeeper:
     """A ZooKeeper that another program runs; it is asked, never controlled."""
 
-    is_managed: Final = False
-
     def __init__(self, connect: str) -> None:
         """`connect`: ``host:port[,host:port…][/chroot]``; raises ValueError for other texts."""
         self.connect = connect
@@ -156,8 +154,6 @@ class ExistingZooKeeper:
 
 class ZooKeeper:
     """A ZooKeeper server that this program runs, with its files in one folder."""
-
-    is_managed: Final = True
 
     def __init__(
         self,

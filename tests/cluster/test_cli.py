@@ -182,7 +182,10 @@ def test_settings_are_shown_and_changed_and_partitions_added(barnabas: Barnabas)
     done = barnabas(
         "topics", "add-partitions", "t", "3", "--replicas", "3,1,2", "--replicas", "2,1,3", "--json"
     )
-    assert [one["replicas"] for one in json.loads(done.stdout)["partitions"][1:]] == [[3, 1, 2], [2, 1, 3]]
+    assert [partition["replicas"] for partition in json.loads(done.stdout)["partitions"][1:]] == [
+        [3, 1, 2],
+        [2, 1, 3],
+    ]
     assert barnabas("topics", "add-partitions", "t", "4").stdout.strip() == "topic t has 4 partitions"
 
 
@@ -194,17 +197,17 @@ def test_status_shows_every_replica_and_every_problem(barnabas: Barnabas, cluste
         said: dict[str, Any] = json.loads(barnabas("status", "--json", check=False).stdout)
         return said
 
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
 
     def settled() -> bool:
-        found.update(status())
-        (partition,) = found["partitions"]
+        report.update(status())
+        (partition,) = report["partitions"]
         # On a busy machine a broker may miss the time-out of one command.
-        return not found["problems"] and all(r["high_watermark"] == 2 for r in partition["replicas"])
+        return not report["problems"] and all(r["high_watermark"] == 2 for r in partition["replicas"])
 
-    wait_for(settled, lambda: found)
-    assert [broker["id"] for broker in found["brokers"]] == [1, 2, 3]
-    assert sum(broker["is_controller"] for broker in found["brokers"]) == 1
+    wait_for(settled, lambda: report)
+    assert [broker["id"] for broker in report["brokers"]] == [1, 2, 3]
+    assert sum(broker["is_controller"] for broker in report["brokers"]) == 1
 
     def shown_as_well() -> bool:
         done = barnabas("status", check=False)

@@ -58,7 +58,7 @@ def topic(shared_cluster: LocalCluster) -> str:
 
 
 def after(answer: Any) -> list[int]:
-    return [one["after"] for one in answer["offsets"]]
+    return [entry["after"] for entry in answer["offsets"]]
 
 
 def test_a_group_with_a_member_is_shown_and_cannot_be_reset(

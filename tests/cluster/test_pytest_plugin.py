@@ -105,7 +105,7 @@ def test_a_setting_without_a_value_is_refused_by_name(tmp_path: Path) -> None:
     assert "expected NAME=VALUE, got 'log.dirs'" in ran.stdout + ran.stderr
 
 
-def test_no_process_is_left_behind_when_the_run_is_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:
     code = """
 import time
 def test_it(barnabas_cluster):

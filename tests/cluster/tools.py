@@ -180,7 +180,7 @@ class ClusterView:
         return self._once_known(look, "there is no controller")
 
     def _once_known(self, look: Callable[[], int], complaint: str) -> int:
-        """The first id that a broker names, of those that answer."""
+        """The first id that any answering broker names."""
         seen: list[object] = []
 
         def is_known() -> bool:

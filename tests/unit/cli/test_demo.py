@@ -173,11 +173,11 @@ def test_departures_are_typed_json_keyed_by_carrier_and_flight() -> None:
 
 
 def test_means_may_differ_by_rounding_alone() -> None:
-    one = [CarrierDelay("UA", 3, 2, 0.1 + 0.2)]
-    assert _same_delays(one, [CarrierDelay("UA", 3, 2, 0.3)])
-    assert not _same_delays(one, [CarrierDelay("UA", 3, 2, 0.300001)])
-    assert not _same_delays(one, [CarrierDelay("UA", 3, 3, 0.3)])
-    assert not _same_delays(one, [])
+    delays = [CarrierDelay("UA", 3, 2, 0.1 + 0.2)]
+    assert _same_delays(delays, [CarrierDelay("UA", 3, 2, 0.3)])
+    assert not _same_delays(delays, [CarrierDelay("UA", 3, 2, 0.300001)])
+    assert not _same_delays(delays, [CarrierDelay("UA", 3, 3, 0.3)])
+    assert not _same_delays(delays, [])
 
 
 def test_the_directory_has_to_be_new_or_empty(tmp_path: Path) -> None:

@@ -63,8 +63,7 @@ def log_dir(tmp_path: Path) -> Path:
 def verify(path: Path, capsys: pytest.CaptureFixture[str], code: int) -> dict[str, Any]:
     capsys.readouterr()
     assert main(["log", "verify", str(path), "--json"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    return json.loads(capsys.readouterr().out)
 
 
 def file_of(folder: Path, suffix: str, index: int = 0) -> Path:
@@ -81,10 +80,10 @@ def cut(path: Path, size: int) -> None:
 
 def test_a_clean_dir_is_whole_and_stays_as_it_is(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
-    found = verify(log_dir, capsys, exit_codes.OK)
-    assert (found["partitions"], found["findings"]) == (2, [])
-    assert found["segments"] > 4
-    assert found["size_bytes"] == sum(path.stat().st_size for path in log_dir.glob("t-*/*.log"))
+    report = verify(log_dir, capsys, exit_codes.OK)
+    assert (report["partitions"], report["findings"]) == (2, [])
+    assert report["segments"] > 4
+    assert report["size_bytes"] == sum(path.stat().st_size for path in log_dir.glob("t-*/*.log"))
     assert {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()} == before
     assert main(["log", "verify", str(log_dir)]) == exit_codes.OK
     assert capsys.readouterr().out.strip().endswith("bytes: whole")
@@ -95,9 +94,9 @@ def test_a_flipped_bit_is_named_with_file_position_and_offset(
 ) -> None:
     path = file_of(log_dir / "t-1", ".log", 1)
     change(path, 65)
-    found = verify(log_dir, capsys, exit_codes.FAILED)
-    assert found["damaged_partitions"] == ["t-1"]
-    (finding,) = found["findings"]
+    report = verify(log_dir, capsys, exit_codes.FAILED)
+    assert report["damaged_partitions"] == ["t-1"]
+    (finding,) = report["findings"]
     assert (finding["path"], finding["position"], finding["is_damage"]) == (str(path), 0, True)
     assert finding["offset"] == int(path.stem)
     assert "CRC" in finding["reason"]
@@ -132,10 +131,10 @@ def test_every_kind_of_damage_is_found(
     log_dir: Path, capsys: pytest.CaptureFixture[str], spoil: Spoil, reason: str
 ) -> None:
     spoil(log_dir / "t-0")
-    found = verify(log_dir, capsys, exit_codes.FAILED)
-    reasons = [finding["reason"] for finding in found["findings"] if finding["is_damage"]]
+    report = verify(log_dir, capsys, exit_codes.FAILED)
+    reasons = [finding["reason"] for finding in report["findings"] if finding["is_damage"]]
     assert any(word in text for text in reasons for word in reason.split("|")), reasons
-    assert "t-1" not in found["damaged_partitions"]
+    assert "t-1" not in report["damaged_partitions"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_every_kind_of_damage_is_found(
         (lambda folder: (folder / "leader-epoch-checkpoint").write_text("0\n9\n0 0\n"), "count"),
     ],
 )
-def test_what_the_next_start_rebuilds_is_reported_and_no_reason_to_set_a_log_aside(
+def test_files_that_the_next_start_rebuilds_are_reported_and_not_repaired(
     log_dir: Path, capsys: pytest.CaptureFixture[str], spoil: Spoil, reason: str
 ) -> None:
     spoil(log_dir / "t-0")
@@ -181,7 +180,7 @@ def test_a_torn_tail_is_reported_and_no_damage(tmp_path: Path, capsys: pytest.Ca
     assert "torn by a crash" in capsys.readouterr().out
 
 
-def test_records_that_were_deleted_are_not_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleted_records_are_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manager = open_dir(tmp_path)
     write(manager, KEYS[0])
     log = manager.get(KEYS[0])
@@ -193,7 +192,7 @@ def test_records_that_were_deleted_are_not_missed(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("action", ["verify", "repair"])
-def test_a_dir_in_use_or_none_is_refused(
+def test_a_dir_in_use_or_without_logs_is_refused(
     log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
 ) -> None:
     manager = open_dir(log_dir)
@@ -280,7 +279,7 @@ def test_a_log_that_may_have_the_only_records_is_not_repaired(
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_what_was_set_aside_before_a_failure_is_told(
+def test_logs_set_aside_before_a_failure_are_reported(
     log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
     for name in ("t-0", "t-1"):
@@ -294,11 +293,11 @@ def test_what_was_set_aside_before_a_failure_is_told(
 
     monkeypatch.setattr(FileSystem, "rename", rename_one)
     assert main([*REPAIR, str(log_dir), "--accept-data-loss", *form]) == exit_codes.FAILED
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     (kept,) = log_dir.glob("t-0.*-damaged")
-    assert str(kept) in told.out
-    assert "t-1." not in told.out
-    assert "a bad sector" in told.err
+    assert str(kept) in output.out
+    assert "t-1." not in output.out
+    assert "a bad sector" in output.err
 
 
 def test_a_sound_or_missing_log_is_not_repaired(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,9 +22,9 @@ class _Dribble(io.RawIOBase):
         return True
 
     def readinto(self, buffer: object) -> int:
-        found = self._data.read(self._size)
-        memoryview(buffer)[: len(found)] = found
-        return len(found)
+        piece = self._data.read(self._size)
+        memoryview(buffer)[: len(piece)] = piece
+        return len(piece)
 
 
 async def _all_lines(data: bytes, size: int) -> list[bytes]:

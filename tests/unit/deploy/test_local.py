@@ -110,7 +110,7 @@ def test_every_broker_runs_with_settings_that_a_broker_accepts(make: Make) -> No
     assert load_config(file=cluster.broker(1).settings_file).zookeeper_session_timeout_ms == 4000
 
 
-def test_the_description_names_what_runs(make: Make) -> None:
+def test_the_description_has_the_ports_and_the_running_processes(make: Make) -> None:
     cluster = make(brokers=2)
     cluster.start()
     described = cluster.describe()
@@ -234,7 +234,7 @@ def test_a_cluster_that_continues_keeps_its_ports_although_the_preferred_are_fre
     assert make(preferred_ports=[preferred.port] * 3).bootstrap == bootstrap
 
 
-def test_with_a_first_port_the_brokers_take_it_and_the_following_ones_or_none(make: Make) -> None:
+def test_a_first_port_and_the_following_ones_are_taken_or_refused(make: Make) -> None:
     make(brokers=2).close()
     first_port = _first_of_free_ports(2)
     with socket.create_server(("127.0.0.1", first_port + 1)):

@@ -104,15 +104,15 @@ def test_without_jars_and_repository_every_way_out_is_named(
 
 
 @pytest.mark.parametrize(
-    ("of", "found"), [("central", True), ("*", True), ("*,!central", False), ("other", False)]
+    ("of", "is_taken"), [("central", True), ("*", True), ("*,!central", False), ("other", False)]
 )
-def test_a_mirror_of_central_in_the_settings_is_taken(tmp_path: Path, of: str, found: bool) -> None:
+def test_a_mirror_of_central_in_the_settings_is_taken(tmp_path: Path, of: str, is_taken: bool) -> None:
     settings = tmp_path / "settings.xml"
     settings.write_text(
         '<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0"><mirrors><mirror><id>m</id>'
         f"<mirrorOf>{of}</mirrorOf><url>http://repository.example/all</url></mirror></mirrors></settings>"
     )
-    assert mirror_of_settings(settings) == ("http://repository.example/all" if found else None)
+    assert mirror_of_settings(settings) == ("http://repository.example/all" if is_taken else None)
 
 
 def test_settings_that_are_missing_or_broken_name_no_mirror(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def _fake_java(folder: Path, version: str) -> Path:
     return java
 
 
-def test_without_java_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_without_java_names_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeployError, match=r"no Java found.*openjdk-17.*BARNABAS_ZOOKEEPER=host:port"):
@@ -41,7 +41,9 @@ def test_the_feature_release_is_read(tmp_path: Path, text: str, feature: int) ->
     assert java_version(str(_fake_java(tmp_path, text))) == feature
 
 
-def test_an_old_java_is_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_for_an_old_java_names_the_version_needed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     _fake_java(tmp_path, "1.8.0_302")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(DeployError, match=r"cannot run on Java 8 .* Java 17 is needed"):
@@ -64,6 +66,6 @@ def test_the_installed_pyspark_has_the_five_jars() -> None:
     ]
 
 
-def test_a_connect_string_that_is_none_is_refused() -> None:
+def test_a_malformed_connect_string_is_refused() -> None:
     with pytest.raises(ValueError, match="'nowhere' is not host:port"):
         ExistingZooKeeper("nowhere")

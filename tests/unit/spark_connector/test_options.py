@@ -86,7 +86,7 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
         ({"failOnDataLoss": "1"}, "failOnDataLoss='1': expected true or false"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(changes: dict[str, str | None], message: str) -> None:
+def test_the_error_for_a_wrong_option_names_it(changes: dict[str, str | None], message: str) -> None:
     merged = {**GOOD, **changes}
     with pytest.raises(InvalidConfiguration, match=message):
         parse_options({name: value for name, value in merged.items() if value is not None})

@@ -32,8 +32,8 @@ def options_of(**given: Any) -> SourceOptions:
 
 
 def resolve(low: int, high: int, **given: Any) -> list[tuple[int, int]]:
-    found = resolve_ranges(options_of(topics=("t",), **given), [T0], {T0: low}, {T0: high})
-    return [(entry.start_offset, entry.end_offset) for entry in found]
+    ranges = resolve_ranges(options_of(topics=("t",), **given), [T0], {T0: low}, {T0: high})
+    return [(entry.start_offset, entry.end_offset) for entry in ranges]
 
 
 def test_partitions_are_chosen_by_name_pattern_or_one_by_one() -> None:
@@ -127,14 +127,14 @@ def test_a_driver_of_few_cores_does_not_hold_up_a_large_cluster() -> None:
 @given(
     sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=8),
     start=st.integers(0, 1 << 50),
-    wanted=st.integers(1, 300),
+    task_count=st.integers(1, 300),
 )
-def test_splitting_covers_everything_once_and_evenly(sizes: list[int], start: int, wanted: int) -> None:
+def test_splitting_covers_everything_once_and_evenly(sizes: list[int], start: int, task_count: int) -> None:
     ranges = [OffsetRange("t", index, start, start + size) for index, size in enumerate(sizes)]
-    parts = split_ranges(ranges, wanted)
+    parts = split_ranges(ranges, task_count)
     assert all(part.start_offset < part.end_offset for part in parts)
     total = sum(sizes)
-    assert min(wanted, total) <= len(parts) <= max(wanted, len(ranges)) + len(ranges)
+    assert min(task_count, total) <= len(parts) <= max(task_count, len(ranges)) + len(ranges)
     for whole in ranges:
         own = [part for part in parts if part.partition == whole.partition]
         assert own[0].start_offset == whole.start_offset

@@ -236,7 +236,7 @@ def test_batches_stay_within_rows_and_bytes(
     assert sizes == [[20] * 5, [25] * 4]
 
 
-def test_headers_are_lists_of_structs_and_null_when_there_are_none(view: Any) -> None:
+def test_headers_are_lists_of_structs_and_null_without_headers(view: Any) -> None:
     builder = RecordBatchBuilder()
     builder.append(None, b"a", (("x", b"1"), ("x", None)), 0)
     builder.append(None, b"b", None, 0)
