@@ -38,7 +38,7 @@ _CONNECTION_SETTINGS: Final = frozenset({"wire", "client_id", "request_timeout_m
 
 
 def add_bootstrap_argument(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
-    """Add ``-b/--bootstrap-server``; `otherwise` says in the help what replaces a missing value."""
+    """Add ``-b/--bootstrap-server``; `otherwise`: in the help, the replacement of a missing value."""
     parser.add_argument(
         "-b",
         "--bootstrap-server",

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         "--file",
         choices=(*_FILES, "zookeeper"),
         default="server",
-        help="default: server; `output` is what the process printed: warnings and worse",
+        help="default: server; `output` has the process's own output: warnings and worse",
     )
 
 

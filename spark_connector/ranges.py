@@ -101,11 +101,11 @@ def _check_named(option: str, offsets: PartitionOffsets | None, partitions: Iter
         return
     missing = sorted(set(partitions) - set(offsets))
     surplus = sorted(set(offsets) - set(partitions))
-    for tps, what in ((missing, "no offset for"), (surplus, "an offset for partitions that are not read:")):
+    for tps, fault in ((missing, "no offset for"), (surplus, "an offset for partitions that are not read:")):
         if tps:
             names = ", ".join(f"{tp.topic}-{tp.partition}" for tp in tps)
             raise InvalidConfiguration(
-                f"option {option!r} has {what} {names}; expected one for each partition that is read, "
+                f"option {option!r} has {fault} {names}; expected one for each partition that is read, "
                 f"{EARLIEST} for the earliest and {LATEST} for the latest"
             )
 
@@ -121,11 +121,11 @@ def _within(option: str, tp: TopicPartition, offset: int, low: int, high: int, o
     return nearest
 
 
-def data_loss(what: str) -> Exception:
+def data_loss(loss: str) -> Exception:
     """The error for requested records that do not exist."""
     return api_error(
         ErrorCode.OFFSET_OUT_OF_RANGE,
-        f"{what}. Records may have been deleted by retention, or the topic was recreated. Set the option "
+        f"{loss}. Records may have been deleted by retention, or the topic was recreated. Set the option "
         "failOnDataLoss to false to read the existing ones",
     )
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from barnabas.cli.demo import flights as demo_flights
 from barnabas.cli.demo.flights import FLIGHT_COUNT, CarrierDelay, SparkView, read_delays
 from barnabas.cli.demo.group import MEMBERS, GroupRun
-from barnabas.cli.demo.ledger import Audit, GroupAudit, Ledger
+from barnabas.cli.demo.ledger import Audit, Finding, GroupAudit, Ledger
 from barnabas.cli.demo.screen import Screen
 from barnabas.cli.demo.traffic import Failover, Traffic, consume_all, produce_all
 from barnabas.cli.exit_codes import FAILED, OK, CommandError
@@ -130,6 +130,9 @@ class Demo:
         if not passed:
             self.failed.append(text)
 
+    def _check_none(self, fault: str, finding: Finding) -> None:
+        self.check(not finding.count, f"{fault}: {finding}")
+
     async def _start_cluster(self) -> LocalCluster:
         self.screen.step(1, _STEPS, f"Start ZooKeeper and {BROKERS} brokers")
         started = time.monotonic()
@@ -215,15 +218,12 @@ class Demo:
             traffic = await consume_all(bootstrap, TOPIC, range(PARTITIONS), audit, progress)
         self._note_traffic("consumed", traffic)
         self.report["duplicates"] = audit.duplicates.count
-        for finding, what in (
-            (audit.missing(), "acknowledged records missing"),
-            (audit.duplicates, "duplicate records"),
-            (audit.moved(), "acknowledged offsets that hold another value"),
-            (audit.offset_breaks, "offsets missing or assigned twice"),
-            (audit.order_breaks, "records out of order within their key"),
-            (audit.foreign, "records that were never sent"),
-        ):
-            self.check(not finding.count, f"{what}: {finding}")
+        self._check_none("acknowledged records missing", audit.missing())
+        self._check_none("duplicate records", audit.duplicates)
+        self._check_none("acknowledged offsets that hold another value", audit.moved())
+        self._check_none("offsets missing or assigned twice", audit.offset_breaks)
+        self._check_none("records out of order within their key", audit.order_breaks)
+        self._check_none("records that were never sent", audit.foreign)
 
     async def _consume_as_group(self, bootstrap: str) -> None:
         self.screen.step(
@@ -244,14 +244,10 @@ class Demo:
             f"delivered again (at least once, as groups do): {of_the_dead:,} that the dead member had not "
             f"committed, {of_others:,} others"
         )
-        covered = audit.covered_unseen(committed)
         self.check(not any(remaining), f"the other members left without an error: exit codes {remaining}")
-        for finding, what in (
-            (audit.unseen(), "acknowledged records that no member saw"),
-            (audit.changed, "records whose bytes differ from the acknowledged ones"),
-            (covered, "offsets committed that no member saw"),
-        ):
-            self.check(not finding.count, f"{what}: {finding}")
+        self._check_none("acknowledged records that no member saw", audit.unseen())
+        self._check_none("records whose bytes differ from the acknowledged ones", audit.changed)
+        self._check_none("offsets committed that no member saw", audit.covered_unseen(committed))
         self.check(
             sum(committed.values()) == self._ledger.acknowledged,
             f"the group has committed {sum(committed.values()):,} of {self._ledger.acknowledged:,} records",
@@ -294,10 +290,7 @@ class Demo:
             ("", ""),
             [
                 ("written", f"{report['produced_records']:,} records, {report['produced_mb']} MB"),
-                (
-                    "",
-                    f"{produced_rate:,.0f} records/s, a broker killed meanwhile",
-                ),
+                ("", f"{produced_rate:,.0f} records/s, a broker killed meanwhile"),
                 ("read back", f"{report['consumed_records']:,} records, {report['duplicates']:,} duplicates"),
                 ("", f"{consumed_rate:,.0f} records/s with every check"),
                 (

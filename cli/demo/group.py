@@ -222,8 +222,8 @@ def _seen(record: ConsumerRecord) -> tuple[int, int, int]:
     return record.partition, record.offset, checksum_of(record.key or b"", record.value or b"")
 
 
-def _say(what: dict[str, object]) -> None:
-    print(json.dumps(what, separators=(",", ":")), flush=True)
+def _say(report: dict[str, object]) -> None:
+    print(json.dumps(report, separators=(",", ":")), flush=True)
 
 
 def main() -> None:

@@ -143,12 +143,12 @@ class Audit:
         """The offset after the last record taken, by partition."""
         return dict(self._next_offset)
 
-    def _unmarked(self, marks: bytearray, what: str) -> Finding:
+    def _unmarked(self, marks: bytearray, fault: str) -> Finding:
         finding = Finding()
         for number, mark in enumerate(marks):
             place = None if mark else self._ledger.place_of(number)
             if place is not None:
-                finding.add(f"record {number}, acknowledged at offset {place[1]} of {place[0]}, {what}")
+                finding.add(f"record {number}, acknowledged at offset {place[1]} of {place[0]}, {fault}")
         return finding
 
 

@@ -1,4 +1,4 @@
-"""The cluster that tests use: where it is, who leads what, and faults that are undone at the end of a block.
+"""The cluster that tests use: its addresses, its leaders, and faults that are undone at the end of a block.
 
 Each fault is a context manager, for `with` and `async with`. At its end the broker runs again, and the block
 is left when the cluster is whole: every broker sees all brokers, and every replica is in its ISR. All calls

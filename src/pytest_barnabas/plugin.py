@@ -1,8 +1,8 @@
 """Fixtures, options and markers of the pytest plugin; docs/pytest.md describes them for users.
 
 One cluster serves a session (with pytest-xdist: a worker), as the ini options say. Tests with the marker
-``barnabas`` get one with other settings, and pytest runs them together. No process is left behind, however
-the run ends: the kernel kills the brokers and ZooKeeper when the process of the tests ends.
+``barnabas`` get one with other settings, and pytest runs them together. No process outlives the run, however
+it ends: the kernel kills the brokers and ZooKeeper when the process of the tests ends.
 """
 
 from __future__ import annotations
