@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 from barnabas.broker.clocks import wall_clock_ms
@@ -321,14 +322,21 @@ class RoleChanges:
         """Set aside the logs that a full request omits, because the controller does not know their topics."""
         strays = {log.topic_partition for log in self._logs.all_logs()} - named
         for name in strays:
-            try:
-                self._set_aside(name)
-            except ApiError as error:
-                logger.warning("%s could not be set aside: %s", name, error)
-                self._disk_failures.note(error)
-            except Exception as error:  # noqa: BLE001 - any error fails only this replica
-                self._fail(name, error, "setting it aside")
+            self._attempt(name, "setting it aside", partial(self._set_aside, name))
         return strays
+
+    def _attempt(self, name: TopicPartition, what: str, change: Callable[[], None]) -> ErrorCode:
+        """Change one replica; any error fails only this replica."""
+        try:
+            change()
+        except ApiError as error:
+            logger.warning("%s: %s failed: %s", name, what, error)
+            self._disk_failures.note(error)
+            return error.code
+        except Exception as error:  # noqa: BLE001 - see above
+            self._fail(name, error, what)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
 
     def _set_aside(self, name: TopicPartition) -> None:
         """Release a replica; its log is kept in case the topic is created again. Raises LogDirFailure."""
@@ -384,15 +392,9 @@ class RoleChanges:
         return errors
 
     def _try_remove(self, name: TopicPartition, topic_id: TopicId | None, delete: bool) -> ErrorCode:
-        try:
-            self._remove(name, topic_id, delete)
-        except ApiError as error:
-            logger.warning("%s could not be removed: %s", name, error)
-            self._disk_failures.note(error)
-            return error.code
-        except Exception as error:  # noqa: BLE001 - any error fails only this replica
-            self._fail(name, error, "stopping it")
-            return ErrorCode.KAFKA_STORAGE_ERROR
+        code = self._attempt(name, "stopping it", partial(self._remove, name, topic_id, delete))
+        if code != ErrorCode.NONE:
+            return code
         if delete:
             # A stopped replica stays failed, because the controller stops it after the failure.
             self.failed.clear(name)
