@@ -11,7 +11,6 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import Isolation
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -224,57 +223,6 @@ def append_batch(partition: Partition) -> None:
     """A batch of two records."""
     produced = parse_produced(build_batch([(None, b"a"), (None, b"b")]))
     partition.append_as_leader(produced, require_all=True, now_ms=0.0, wall_clock_ms=0)
-
-
-def test_leader_and_follower_over_real_logs_end_up_byte_for_byte_equal(tmp_path: Path) -> None:
-    logs = [
-        Log.open(TP, LogLoader(tmp_path / name, log_config(), now_ms=0)) for name in ("leader", "follower")
-    ]
-    leader, follower = (partition_of(log) for log in logs)
-    leader.make_leader(state(isr=(1,)), 0.0)
-    follower.make_follower(state(leader=1))
-    for _ in range(5):
-        append_batch(leader)
-
-    def copy(epoch: int) -> None:
-        while True:
-            position = follower.follower_position(LeaderEpoch(epoch))
-            read = leader.read(
-                current_leader_epoch=epoch,
-                fetch_offset=position.log_end_offset,
-                last_fetched_epoch=position.last_epoch,
-                max_bytes=100,
-                isolation=Isolation.FOLLOWER,
-                min_one_batch=True,
-            )
-            if read.diverging is not None:
-                follower.truncate_for(LeaderEpoch(epoch), read.diverging)
-                continue
-            follower.append_as_follower(
-                read.records,
-                leader_epoch=LeaderEpoch(epoch),
-                leader_high_watermark=read.high_watermark,
-                leader_log_start_offset=read.log_start_offset,
-                wall_clock_ms=0,
-            )
-            if not len(read.records):
-                return
-
-    copy(0)
-    # The follower leads for a moment and appends without replication; then the first leads again.
-    follower.make_leader(state(leader=1, epoch=1, isr=(1,)), 0.0)
-    append_batch(follower)
-    leader.make_leader(state(epoch=2, isr=(1,)), 0.0)
-    follower.make_follower(state(leader=1, epoch=2))
-    append_batch(leader)
-    append_batch(leader)
-    copy(2)
-    whole = [log.read(0, 1 << 20).records.tobytes() for log in logs]
-    assert whole[0] == whole[1]
-    assert follower.high_watermark == leader.high_watermark == 14
-    assert logs[0].epoch_cache.entries == logs[1].epoch_cache.entries
-    for log in logs:
-        log.close(0)
 
 
 def test_an_append_in_memory_looks_like_a_real_one(tmp_path: Path) -> None:

@@ -42,26 +42,13 @@ NOW_MS = 1_700_000_000_000
 # The occasions of the high watermark
 
 
-def test_an_append_commits_at_once_without_other_in_sync_replicas() -> None:
-    partition = leader_of(1)
-    appended = append(partition, 3)
-    assert (partition.high_watermark, appended.last_offset) == (3, 2)
-
-
-def test_a_fetch_moves_it_to_the_lowest_end_in_the_isr() -> None:
+def test_a_fetch_moves_the_high_watermark_to_the_lowest_end_in_the_isr() -> None:
     partition = leader_of(1, 2, 3, records=5)
     assert not fetched(partition, TWO, 4).high_watermark_moved
     assert fetched(partition, THREE, 3).high_watermark_moved
     assert partition.high_watermark == 3
     assert fetched(partition, THREE, 5).high_watermark_moved
     assert partition.high_watermark == 4
-
-
-def test_a_lower_fetch_never_moves_it_back() -> None:
-    partition = leader_of(1, 2, records=5)
-    fetched(partition, TWO, 5)
-    assert not fetched(partition, TWO, 2).high_watermark_moved
-    assert partition.high_watermark == 5
 
 
 def test_becoming_leader_alone_in_the_isr_commits_all_that_is_there() -> None:

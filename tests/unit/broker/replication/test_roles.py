@@ -200,6 +200,10 @@ def test_a_replaced_controller_is_refused_as_a_whole(managed: Managed) -> None:
         managed.stop_replica(9, controller_epoch=3)
     assert managed.manager.partition(TP).is_leader
     assert managed.tell(state(leader=2, epoch=9), controller_epoch=4) == []
+    # A registration reads the controller epoch in ZooKeeper.
+    managed.manager.roles.registered(BrokerEpoch(20), ControllerEpoch(5))
+    with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
+        managed.tell(state(), controller_epoch=4, broker_epoch=20)
 
 
 def test_requests_for_an_earlier_broker_epoch_are_refused(managed: Managed) -> None:
@@ -260,18 +264,29 @@ def test_requests_that_wait_for_a_stray_are_answered(managed: Managed) -> None:
     assert polled[0].outcomes[0].error is not ErrorCode.NONE
 
 
-def test_a_stray_that_cannot_be_set_aside_affects_no_other_log() -> None:
+@pytest.mark.parametrize(
+    ("error", "is_noted"),
+    [(LogDirFailure(Path("disk"), OSError(5, "Input/output error")), True), (KeyError("a bug"), False)],
+)
+def test_a_stray_that_cannot_be_set_aside_affects_no_other_log(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_noted: bool
+) -> None:
     logs = MemoryLogs()
-    stray(logs, TopicPartition("gone", 3))
+    gone = TopicPartition("gone", 3)
+    stray(logs, gone)
 
     def refuse(name: TopicPartition, now_ms: int) -> bool:
-        raise LogDirFailure(Path("disk"), OSError(5, "Input/output error"))
+        raise error
 
     logs.set_aside = refuse
     managed = Managed(logs)
+    noted: list[object] = []
+    monkeypatch.setattr(managed.manager.disk_failures, "note", noted.append)
     managed.tell(state(), second(leader=2), is_full=True)
     assert managed.manager.partition(TP).is_leader
     assert list(managed.fetchers.followed) == [SECOND]
+    assert noted == ([error] if is_noted else [])
+    assert list(managed.manager.roles.failed.reasons()) == ([] if is_noted else [gone])
 
 
 def test_a_recreated_topic_starts_with_an_empty_log() -> None:
@@ -297,13 +312,6 @@ def test_a_stopped_replica_keeps_its_log_and_may_be_taken_up_again(managed: Mana
     assert managed.logs.deleted == []
     assert managed.tell(state(leader=2, epoch=3)) == []
     assert managed.manager.partition(TP).role is Role.FOLLOWER
-
-
-def test_a_registered_broker_refuses_earlier_controllers(managed: Managed) -> None:
-    managed.manager.roles.registered(BrokerEpoch(20), ControllerEpoch(4))
-    with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
-        managed.tell(state(), is_full=True, controller_epoch=3, broker_epoch=20)
-    assert managed.tell(state(), is_full=True, controller_epoch=4, broker_epoch=20) == []
 
 
 def test_a_late_deletion_of_an_earlier_topic_of_the_name_harms_nothing(managed: Managed) -> None:
