@@ -18,13 +18,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
 from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder, read_uvarint, skip_tagged_field
 from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
 from barnabas.protocol.errors import ApiError, LocalError, MalformedFrame, MessageTooComplex, Unencodable
-from barnabas.protocol.schema import APIS, MAX_ARRAY_LENGTH, NATIVE_ONLY, ApiKey, Buffer, RequestOf
+from barnabas.protocol.frames import LENGTH_BYTES
+from barnabas.protocol.schema import (
+    APIS,
+    MAX_ARRAY_LENGTH,
+    NATIVE_ONLY,
+    ApiKey,
+    Buffer,
+    RequestHead,
+    RequestOf,
+)
 
 _REQUEST_START = struct.Struct(">hhih")
 _FRAME_START = struct.Struct(">ihhih")
@@ -32,7 +41,6 @@ _RESPONSE_START = struct.Struct(">ii")
 _INT32 = struct.Struct(">i")
 _VERSION = struct.Struct(">h")
 _HEADER_BYTES: Final = _REQUEST_START.size
-_LENGTH_BYTES: Final = 4
 _MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 _UNENCODABLE: Final = (struct.error, AttributeError, TypeError, ValueError, OverflowError)
 
@@ -52,16 +60,6 @@ class UnsupportedVersion(LocalError):
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
-
-
-class RequestHead(NamedTuple):
-    """A decoded request: ``body`` is an instance of the class that the API key declares."""
-
-    api_key: ApiKey
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    body: Any
 
 
 # Faster than the Python function that is a NamedTuple's constructor.
@@ -291,7 +289,7 @@ def _after_tags(view: memoryview, position: int) -> int:
 
 def _frame(last: bytearray, parts: list[Buffer]) -> list[Buffer]:
     parts.append(last)
-    size = -_LENGTH_BYTES
+    size = -LENGTH_BYTES
     for part in parts:
         size += len(part)
     if size > _MAX_FRAME_BYTES:

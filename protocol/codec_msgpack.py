@@ -28,7 +28,15 @@ import msgspec
 
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
 from barnabas.protocol.errors import MalformedFrame, MessageTooComplex
-from barnabas.protocol.schema import APIS, MAX_HEAD_BYTES, Buffer, RequestOf, WireType, wire_fields
+from barnabas.protocol.schema import (
+    APIS,
+    MAX_HEAD_BYTES,
+    Buffer,
+    RequestHead,
+    RequestOf,
+    WireType,
+    wire_fields,
+)
 
 _UINT32_MAX: Final = 0xFFFFFFFF
 _HEAD_START = struct.Struct(">BBI")
@@ -58,15 +66,6 @@ _request_decoder: Final = msgspec.msgpack.Decoder(_RequestHead)
 _response_decoder: Final = msgspec.msgpack.Decoder(_ResponseHead)
 _FIRST_REQUEST_BYTE: Final = _FIXARRAY | len(_RequestHead.__struct_fields__)
 _FIRST_RESPONSE_BYTE: Final = _FIXARRAY | len(_ResponseHead.__struct_fields__)
-
-
-class RequestHead(NamedTuple):
-    """A decoded request: ``body`` is an instance of the class that the API key declares."""
-
-    api_key: int
-    correlation_id: int
-    client_id: str
-    body: Any
 
 
 class _Step(NamedTuple):
@@ -121,7 +120,7 @@ def decode_request(payload: memoryview) -> RequestHead:
     if api is None:
         raise MalformedFrame(f"unknown api key {head.api_key}")
     body = _decode(api.request, head.body, records)
-    return RequestHead(head.api_key, head.correlation_id, head.client_id, body)
+    return RequestHead(api.key, None, head.correlation_id, head.client_id, body)
 
 
 def open_response(payload: memoryview) -> OpenResponse:

@@ -21,10 +21,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from barnabas.protocol.compression import MAX_EXPANSION, Compression
+from barnabas.protocol.compression import MAX_EXPANSION, Buffer, Compression
 from barnabas.protocol.errors import ErrorCode, api_error
-
-Buffer = bytes | bytearray | memoryview
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = HEADER.size

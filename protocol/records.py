@@ -16,13 +16,12 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, decompress
+from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer, Compression, decompress
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import (
     HEADER_BYTES,
     MIN_RECORD_BYTES,
     BatchHeader,
-    Buffer,
     TimestampType,
     check_batch,
     parse_header,

@@ -247,6 +247,17 @@ class RequestOf(Generic[R]):
     response_type: ClassVar[type[Any]]
 
 
+class RequestHead(NamedTuple):
+    """A decoded request: ``body`` is an instance of the class that the API key declares."""
+
+    api_key: ApiKey
+    api_version: int | None
+    """None for a native request."""
+    correlation_id: int
+    client_id: str | None
+    body: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
     """One row of the registry: a request, its response and the Kafka versions that are declared."""

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import ErrorCode, api_error
 
 MAX_VARINT_BYTES: Final = 10
 """A 64-bit number takes at most this many bytes; a longer run of high bits is malformed."""
-
-Buffer = bytes | bytearray | memoryview
 
 
 def encode_varint(value: int) -> bytes:

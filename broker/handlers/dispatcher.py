@@ -69,14 +69,12 @@ def _decoded(request: Request) -> ApiRequest:
     """Raises MalformedFrame or UnsupportedVersion."""
     view = request.frame.view
     if codec_msgpack.is_native(view):
-        native = codec_msgpack.decode_request(view)
-        return ApiRequest(
-            request, ApiKey(native.api_key), native.correlation_id, native.client_id, native.body
-        )
-    if not codec_kafka.is_kafka(view):
+        head = codec_msgpack.decode_request(view)
+    elif codec_kafka.is_kafka(view):
+        head = codec_kafka.decode_request(view)
+    else:
         begins = f"begins with byte {view[0]:#04x}" if len(view) else "is empty"
         raise MalformedFrame(f"neither Kafka's protocol nor the native one: it {begins}")
-    head = codec_kafka.decode_request(view)
     return ApiRequest(
         request, head.api_key, head.correlation_id, head.client_id or "", head.body, head.api_version
     )

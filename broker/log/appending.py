@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.producer_state import RecentBatch
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import (
@@ -21,7 +22,6 @@ from barnabas.protocol.record_batch import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
     BatchHeader,
-    Buffer,
     TimestampType,
     check_batch,
     check_produced_batch,

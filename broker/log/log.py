@@ -34,10 +34,11 @@ from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import Operation, disk_work, must_be_whole, storage_error
+from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.record_batch import NO_TIMESTAMP, Buffer
+from barnabas.protocol.record_batch import NO_TIMESTAMP
 
 _FLUSH_ATTEMPTS: Final = 3
 """After this many attempts, a missing file means a deleted log, or files that somebody removed by hand."""

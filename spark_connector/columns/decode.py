@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Final, Literal
 
-from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
+from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
-from barnabas.protocol.record_batch import Buffer, check_batch
+from barnabas.protocol.record_batch import check_batch
 from barnabas.spark_connector.columns import Column, RecordColumns, compiled, fallback
 from barnabas.spark_connector.columns.compiled import PlacedBatch
 

@@ -14,8 +14,9 @@ from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.compression import Buffer
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import BatchHeader, Buffer, iter_batches, parse_header, stamp
+from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
 
 OpenLog = Callable[..., Log]
 PRODUCER_ID = 7

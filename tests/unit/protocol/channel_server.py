@@ -15,10 +15,9 @@ from barnabas.protocol.errors import ConnectionClosed, RequestTimedOutLocally
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from barnabas.protocol.messages.metadata import MetadataResponse
-from barnabas.protocol.schema import ApiKey
+from barnabas.protocol.schema import ApiKey, RequestHead
 from tests.support.waiting import DEADLINE_S
 
-Head = codec_kafka.RequestHead | codec_msgpack.RequestHead
 VERSIONS = {
     ApiKey.METADATA: (0, 12),
     ApiKey.FETCH: (4, 17),
@@ -34,7 +33,7 @@ class Peer:
         self._server = server
         self._reader = reader
         self.writer = writer
-        self.requests: list[Head] = []
+        self.requests: list[RequestHead] = []
         self.at_end = False
 
     async def read(self) -> None:
@@ -48,7 +47,6 @@ class Peer:
 
     def _received(self, data: memoryview) -> None:
         server = self._server
-        head: Head
         if server.wire is Wire.NATIVE:
             head = codec_msgpack.decode_request(data)
         else:
@@ -66,19 +64,18 @@ class Peer:
         if server.answers:
             self.answer(head)
 
-    def answer(self, request: Head) -> None:
+    def answer(self, request: RequestHead) -> None:
         """Echo the correlation id as a throttle time, so that a test sees which answer it got."""
         echo = MetadataResponse(brokers=[], topics=[], throttle_time_ms=request.correlation_id)
         self.send(request, self._server.bodies.get(request.api_key, echo))
 
-    def send(self, request: Head, body: Any) -> None:
+    def send(self, request: RequestHead, body: Any) -> None:
         self.writer.writelines(self.encoded(request, body))
 
-    def encoded(self, request: Head, body: Any) -> list[Any]:
-        if isinstance(request, codec_kafka.RequestHead):
-            version, correlation_id = request.api_version, request.correlation_id
-            return codec_kafka.encode_response(request.api_key, version, correlation_id, body)
-        return codec_msgpack.encode_response(request.correlation_id, body)
+    def encoded(self, request: RequestHead, body: Any) -> list[Any]:
+        if request.api_version is None:
+            return codec_msgpack.encode_response(request.correlation_id, body)
+        return codec_kafka.encode_response(request.api_key, request.api_version, request.correlation_id, body)
 
     def reset(self) -> None:
         """Hang up with a reset, as the kernel does for a process that was killed."""
