@@ -59,7 +59,6 @@ def unknown_topic(name: str, topics: Iterable[str]) -> CommandError:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code of the command for an error."""
     if isinstance(error, CommandError):
         return error.exit_code
     if isinstance(error, ConnectionClosed | RequestTimedOutLocally):

@@ -74,7 +74,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    """Verify the dir; FAILED if anything is damaged."""
     root, only = _log_dir_of(options.dir)
     with _locked(root) as log_dir:
         logs = [log for log in scan_to_verify(log_dir) if only is None or log.folder == only]

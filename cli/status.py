@@ -104,7 +104,6 @@ class ClusterView:
         return problems
 
     def as_json(self) -> dict[str, Any]:
-        """The view as plain data."""
         return {
             "cluster_id": self.cluster_id,
             "controller": self.controller_id if self.controller_id >= 0 else None,
@@ -260,7 +259,6 @@ async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> Clu
 
 
 def render(view: ClusterView) -> RenderableType:
-    """The view for a terminal."""
     from rich.console import Group
     from rich.text import Text
 

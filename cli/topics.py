@@ -177,7 +177,6 @@ async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
 
 
 def topic_object(topic: TopicInfo) -> dict[str, Any]:
-    """A topic as plain data for JSON."""
     return {
         "name": topic.name,
         "topic_id": str(topic.topic_id),

@@ -84,8 +84,6 @@ def child_environment(environment: Mapping[str, str], *, metrics: bool = False) 
 
 
 class LocalBroker:
-    """A broker as a process on this machine."""
-
     def __init__(
         self,
         broker_id: BrokerId,
@@ -208,7 +206,6 @@ class LocalBroker:
             self._reserved.pop().close()
 
     def record(self) -> BrokerRecord:
-        """The broker's part of the cluster's record."""
         return BrokerRecord(
             id=self.id,
             port=self.port,

@@ -65,7 +65,6 @@ def read_pinned(text: str) -> list[Archive]:
 
 
 def cache_folder() -> Path:
-    """The folder that keeps fetched archives."""
     folder_name = os.environ.get(CACHE_VARIABLE)
     if folder_name:
         return Path(folder_name).absolute()
@@ -99,7 +98,6 @@ def _has_all(folder: Path, archives: Sequence[Archive]) -> bool:
 
 
 def repository_url() -> str:
-    """The repository to ask."""
     url = os.environ.get(REPOSITORY_VARIABLE)
     if not url:
         homes = [os.environ.get(variable) for variable in ("MAVEN_HOME", "M2_HOME")]

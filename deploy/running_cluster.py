@@ -28,8 +28,6 @@ ReadyCheck = Callable[[Mapping[BrokerId, Endpoint], float, Callable[[], None]], 
 
 
 class RunningCluster:
-    """ZooKeeper and brokers as processes on this machine."""
-
     def __init__(
         self,
         directory: Path,
@@ -187,7 +185,6 @@ class RunningCluster:
         self.broker(broker_id).running_process.pause()
 
     def resume(self, broker_id: int) -> None:
-        """SIGCONT a broker."""
         self.broker(broker_id).running_process.resume()
 
     def stop_broker(self, broker_id: int, timeout_s: float = STOP_TIMEOUT_S) -> bool:
@@ -224,7 +221,6 @@ class RunningCluster:
         self.start_broker(broker_id, timeout_s)
 
     def write_record(self) -> None:
-        """Write the record of the present state."""
         own = self.zookeeper_process
         port = self.zookeeper.port if isinstance(self.zookeeper, ZooKeeper) else None
         write_record(

@@ -68,7 +68,6 @@ class ClusterRecord:
 
 
 def write_record(record: ClusterRecord) -> None:
-    """Replace the cluster's state file."""
     path = Path(record.directory) / STATE_FILE
     new = path.with_suffix(f".{os.getpid()}.new")
     new.write_text(json.dumps({"format": _FORMAT} | asdict(record), indent=2) + "\n")
@@ -182,7 +181,6 @@ def restarts_asked_for(directory: Path) -> Iterator[int]:
 
 
 def answer_restart(directory: Path, broker_id: int, error: DeployError | None) -> None:
-    """Answer the command that asked."""
     answer = directory / _REQUESTS / f"{_RESTART}{broker_id}{_ANSWER}"
     new = answer.with_suffix(".new")
     new.write_text(_DONE if error is None else str(error))

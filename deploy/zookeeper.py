@@ -257,7 +257,6 @@ class ZooKeeper:
             self.process.terminate(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.running_process.kill()
 
     def pause(self) -> None:
@@ -265,7 +264,6 @@ class ZooKeeper:
         self.running_process.pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
         self.running_process.resume()
 
     def restart(self, timeout_s: float = 20.0) -> None:

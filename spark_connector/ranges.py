@@ -122,7 +122,6 @@ def _within(option: str, tp: TopicPartition, offset: int, low: int, high: int, o
 
 
 def data_loss(loss: str) -> Exception:
-    """The error for requested records that do not exist."""
     return api_error(
         ErrorCode.OFFSET_OUT_OF_RANGE,
         f"{loss}. Records may have been deleted by retention, or the topic was recreated. Set the option "

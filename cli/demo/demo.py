@@ -84,8 +84,6 @@ def _directory(chosen: Path | None) -> Path:
 
 @dataclass
 class Demo:
-    """The steps, in order."""
-
     screen: Screen
     directory: Path
     source: Path

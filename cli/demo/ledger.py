@@ -19,7 +19,6 @@ _MAX_EXAMPLES: Final = 3
 
 
 def checksum_of(key: bytes, value: bytes) -> int:
-    """A checksum of a record's bytes."""
     return zlib.crc32(value, zlib.crc32(key))
 
 
@@ -35,7 +34,6 @@ class Ledger:
         self.failures: list[str] = []
 
     def __len__(self) -> int:
-        """The number of records sent."""
         return len(self._checksums)
 
     def sent(self, key: bytes, value: bytes) -> int:
@@ -138,10 +136,6 @@ class Audit:
     def moved(self) -> Finding:
         """Acknowledged records that are not at their acknowledged offset."""
         return self._unmarked(self._confirmed, "is not there")
-
-    def end_offsets(self) -> dict[int, int]:
-        """The offset after the last record taken, by partition."""
-        return dict(self._next_offset)
 
     def _unmarked(self, marks: bytearray, fault: str) -> Finding:
         finding = Finding()

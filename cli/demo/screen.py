@@ -28,8 +28,6 @@ Update = Callable[[int], None]
 
 
 class Screen:
-    """The demo's output."""
-
     def __init__(self, *, to_stderr: bool = False, console: Console | None = None) -> None:
         self._console = console or Console(stderr=to_stderr, highlight=False)
         if not self._console.is_terminal:
@@ -40,18 +38,15 @@ class Screen:
         self._console.print(Text(text, style="bold"))
 
     def step(self, number: int, total: int, text: str) -> None:
-        """Print the heading of a step."""
         line = Text(f"\n{number}/{total} ", style="bold cyan")
         line.append(text, style="bold")
         line.append(f"  ({time.monotonic() - self._started:.0f} s)", style="dim")
         self._console.print(line)
 
     def note(self, text: str) -> None:
-        """Print an event."""
         self._console.print(Text(_INDENT + text))
 
     def verdict(self, passed: bool, text: str) -> None:
-        """Print a check and its result."""
         mark, style = ("✓", "green") if passed else ("✗", "bold red")
         line = Text(_INDENT)
         line.append(mark, style=style)

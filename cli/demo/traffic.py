@@ -48,7 +48,6 @@ class Silences:
         self._heard: set[int] = set()
 
     def note(self, partition: int, now_s: float) -> None:
-        """An acknowledgement came."""
         self._any_longest = max(self._any_longest, now_s - self._any_last)
         self._any_last = now_s
         last = self._last.get(partition)

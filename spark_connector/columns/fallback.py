@@ -72,7 +72,6 @@ def _to_columns(rows: Sequence[RecordFields], types: list[int], columns: Column)
 
 
 def binary_column(rows: Sequence[bytes | None]) -> BinaryColumn:
-    """A column of these rows."""
     offsets = np.zeros(len(rows) + 1, dtype=np.int32)
     offsets[1:] = np.fromiter(accumulate(len(row or b"") for row in rows), dtype=np.int32, count=len(rows))
     valid = None

@@ -43,8 +43,6 @@ class Fault:
 
 
 class Cluster:
-    """A running cluster on this machine."""
-
     def __init__(self, local: LocalCluster) -> None:
         self._local = local
         self._admin = Admin(bootstrap_servers=local.bootstrap)

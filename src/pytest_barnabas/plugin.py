@@ -80,10 +80,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Show the end of every broker's log beside a failure."""
     report = yield
     if report.failed and "barnabas_cluster" in getattr(item, "fixturenames", ()):
-        for cluster in item.config.stash[_CLUSTERS]:
-            report.sections += [
-                (f"the end of {path}", _tail(Path(path))) for path in cluster.log_files.values()
-            ]
+        from barnabas.deploy.process import tail
+
+        files = [path for cluster in item.config.stash[_CLUSTERS] for path in cluster.log_files.values()]
+        report.sections += [(f"the end of {path}", tail(Path(path), 60, _LOG_BYTES)) for path in files]
     return report
 
 
@@ -128,9 +128,3 @@ def barnabas_topic(request: pytest.FixtureRequest, barnabas_cluster: Cluster) ->
         barnabas_cluster.delete_topic(name)
     except BarnabasError as error:
         warnings.warn(pytest.PytestWarning(f"topic {name} was not deleted: {error}"), stacklevel=1)
-
-
-def _tail(path: Path) -> str:
-    """The last lines of a log."""
-    text = path.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace") if path.exists() else ""
-    return "\n".join(text.splitlines()[-60:])
