@@ -223,11 +223,6 @@ class Purgatory:
         """The number of waiting operations."""
         return len(self._waiting)
 
-    @property
-    def watched_keys(self) -> int:
-        """The number of keys that waiting operations watch."""
-        return len(self._watchers)
-
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> Watched:
         """Complete the operation if its condition holds, else let it wait for an event or its deadline.
 

@@ -20,19 +20,10 @@ from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation, invariant
 from tests.support.defaults import log_config, make_config
+from tests.support.errors import Fatal
 from tests.support.logs import append_batches
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S, wait_for
-
-
-class Fatal:
-    def __init__(self) -> None:
-        self.errors: list[BaseException] = []
-        self.was_called = threading.Event()
-
-    def __call__(self, error: BaseException) -> None:
-        self.errors.append(error)
-        self.was_called.set()
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ import pytest
 
 from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper, Watched
 from barnabas.protocol.invariants import InvariantViolation
+from tests.support.building import Clock
+from tests.support.errors import Fatal
 from tests.support.waiting import DEADLINE_S
 
 
@@ -41,14 +43,6 @@ class Recorded(DelayedOperation):
         self.done.set()
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 0
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 def unexpected(error: BaseException) -> None:
     raise AssertionError(f"fatal: {error!r}")
 
@@ -69,7 +63,7 @@ def test_an_operation_that_can_complete_never_waits(purgatory: Purgatory) -> Non
     operation.ready = True
     assert purgatory.try_complete_else_watch(operation, ["a"]) is Watched.COMPLETED
     assert (operation.completions, operation.expirations) == (1, 0)
-    assert (purgatory.waiting, purgatory.watched_keys) == (0, 0)
+    assert (purgatory.waiting, purgatory._watchers) == (0, {})
 
 
 def test_an_event_completes_an_operation_once(purgatory: Purgatory) -> None:
@@ -81,7 +75,7 @@ def test_an_event_completes_an_operation_once(purgatory: Purgatory) -> None:
     assert purgatory.check_and_complete("b") == 1
     assert purgatory.check_and_complete("a") == 0
     assert (operation.completions, operation.expirations) == (1, 0)
-    assert (purgatory.waiting, purgatory.watched_keys) == (0, 0)
+    assert (purgatory.waiting, purgatory._watchers) == (0, {})
 
 
 def test_the_deadline_completes_an_operation_once(purgatory: Purgatory, reaper: Reaper) -> None:
@@ -93,7 +87,7 @@ def test_the_deadline_completes_an_operation_once(purgatory: Purgatory, reaper: 
     assert purgatory.check_and_complete("a") == 0
     assert not operation.force_complete()
     assert (operation.completions, operation.expirations) == (1, 1)
-    assert (purgatory.waiting, purgatory.watched_keys, reaper.scheduled) == (0, 0, 0)
+    assert (purgatory.waiting, purgatory._watchers, reaper.scheduled) == (0, {}, 0)
 
 
 def test_an_event_between_the_first_try_and_the_watching_is_not_lost(purgatory: Purgatory) -> None:
@@ -191,7 +185,7 @@ def test_completed_operations_are_removed_everywhere(purgatory: Purgatory, reape
         assert purgatory.check_and_complete("a") == 1
         assert reaper.scheduled <= 64
     assert purgatory.waiting == 10
-    assert purgatory.watched_keys == 1
+    assert len(purgatory._watchers) == 1
     assert reaper.expire_due(10**9) == 10
     assert reaper.scheduled == 0
 
@@ -287,7 +281,7 @@ def test_events_and_deadlines_that_race_complete_each_operation_exactly_once() -
         thread.join(DEADLINE_S)
     reaper.expire_due(10**9)
     assert all(operation.completions == 1 for operation in operations)
-    assert (purgatory.waiting, purgatory.watched_keys, reaper.scheduled) == (0, 0, 0)
+    assert (purgatory.waiting, purgatory._watchers, reaper.scheduled) == (0, {}, 0)
 
 
 def test_the_reapers_thread_expires_by_the_clock_and_serves_several_purgatories() -> None:
@@ -310,20 +304,15 @@ def test_the_reapers_thread_expires_by_the_clock_and_serves_several_purgatories(
 
 
 def test_a_dying_reaper_is_fatal() -> None:
-    died: list[BaseException] = []
-    has_died = threading.Event()
-
-    def on_fatal(error: BaseException) -> None:
-        died.append(error)
-        has_died.set()
+    fatal = Fatal()
 
     class Contradicting(Recorded):
         def on_complete(self) -> None:
             raise InvariantViolation("LEO below HW")
 
-    reaper = Reaper(on_fatal=on_fatal)
+    reaper = Reaper(on_fatal=fatal)
     reaper.start()
     Purgatory("p", reaper).try_complete_else_watch(Contradicting(reaper.clock_ms()), ["a"])
-    assert has_died.wait(DEADLINE_S)
-    assert isinstance(died[0], InvariantViolation)
+    assert fatal.was_called.wait(DEADLINE_S)
+    assert isinstance(fatal.errors[0], InvariantViolation)
     reaper.stop()

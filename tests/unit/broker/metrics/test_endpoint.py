@@ -16,19 +16,10 @@ import pytest
 
 from barnabas.broker.metrics.endpoint import MetricsEndpoint
 from barnabas.broker.network.server import CannotBind
+from tests.support.errors import Fatal
 from tests.support.waiting import DEADLINE_S, wait_for
 
 Make = Callable[..., MetricsEndpoint]
-
-
-class Fatal:
-    def __init__(self) -> None:
-        self.called = threading.Event()
-        self.errors: list[BaseException] = []
-
-    def __call__(self, error: BaseException) -> None:
-        self.errors.append(error)
-        self.called.set()
 
 
 @pytest.fixture
@@ -235,7 +226,7 @@ def test_a_dying_thread_is_reported(fatal: Fatal, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(endpoint._server, "close_late", die)
     endpoint.start()
-    assert fatal.called.wait(DEADLINE_S)
+    assert fatal.was_called.wait(DEADLINE_S)
     monkeypatch.undo()
     endpoint.stop()
     assert [str(error) for error in fatal.errors] == ["a bug"]

@@ -35,10 +35,10 @@ def group(name: str = "g", state: str = "Stable", members: int = 2, **committed:
     )
 
 
-def ends(**found: int | None) -> Ends:
+def ends(**high_watermarks: int | None) -> Ends:
     return {
         TopicPartition(key[0], int(key[1:])): None if value is None else Offset(value)
-        for key, value in found.items()
+        for key, value in high_watermarks.items()
     }
 
 
@@ -46,11 +46,11 @@ class Collected:
     """The library's text of the metrics, read by its own parser."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
-        found = list(metrics)
+        families = list(metrics)
 
         class Ready:
             def collect(self) -> list[Metric]:
-                return found
+                return families
 
         registry = CollectorRegistry()
         registry.register(Ready())
@@ -79,88 +79,51 @@ def collected(*groups: GroupSnapshot, known: Ends, max_series: int = PLENTY) -> 
 
 
 def test_a_group_has_its_lag_by_partition_the_sum_and_the_maximum() -> None:
-    found = collected(group(t0=5, t1=90, u0=7), known=ends(t0=10, t1=100, u0=7))
-    assert found.of("members") == {("g",): 2}
-    assert found.of("state") == {("g", "Stable"): 1}
-    assert found.of("current_offset") == {("g", "t", "0"): 5, ("g", "t", "1"): 90, ("g", "u", "0"): 7}
-    assert found.of("lag") == {("g", "t", "0"): 5, ("g", "t", "1"): 10, ("g", "u", "0"): 0}
-    assert found.of("lag_sum") == {("g",): 15}
-    assert found.of("lag_max") == {("g",): 10}
-    assert found.of("unknown_lag_partitions") == {("g",): 0}
-    assert found.of("series_left_out") == {(): 0}
-
-
-def test_a_commit_beyond_the_end_has_no_lag() -> None:
-    found = collected(group(t0=12, t1=1), known=ends(t0=10, t1=4))
-    assert found.of("lag") == {("g", "t", "0"): 0, ("g", "t", "1"): 3}
-    assert found.of("lag_sum") == {("g",): 3}
-
-
-def test_an_unknown_end_omits_its_lag_the_sum_and_the_maximum() -> None:
-    found = collected(group(t0=5, t1=90), known=ends(t0=10, t1=None))
-    assert found.of("lag") == {("g", "t", "0"): 5}
-    assert found.of("current_offset")[("g", "t", "1")] == 90
-    assert found.of("unknown_lag_partitions") == {("g",): 1}
-    assert found.of("lag_sum") == found.of("lag_max") == {}
+    page = collected(group(t0=5, t1=90, u0=7), known=ends(t0=10, t1=100, u0=7))
+    assert page.of("members") == {("g",): 2}
+    assert page.of("state") == {("g", "Stable"): 1}
+    assert page.of("current_offset") == {("g", "t", "0"): 5, ("g", "t", "1"): 90, ("g", "u", "0"): 7}
+    assert page.of("lag") == {("g", "t", "0"): 5, ("g", "t", "1"): 10, ("g", "u", "0"): 0}
+    assert page.of("lag_sum") == {("g",): 15}
+    assert page.of("lag_max") == {("g",): 10}
+    assert page.of("unknown_lag_partitions") == {("g",): 0}
+    assert page.of("series_left_out") == {(): 0}
 
 
 def test_a_deleted_partition_does_not_hide_the_lag_of_the_others() -> None:
-    found = collected(group(t0=5, u0=90), known=ends(t0=10))
-    assert found.of("lag_sum") == {("g",): 5}
-    assert found.of("unknown_lag_partitions") == {("g",): 0}
-    assert set(found.of("current_offset")) == {("g", "t", "0"), ("g", "u", "0")}
-
-
-def test_a_group_that_committed_nothing_has_members_and_no_lag() -> None:
-    found = collected(group(), known={})
-    assert found.of("members") == {("g",): 2}
-    assert found.of("lag_sum") == found.of("lag_max") == {}
-
-
-def test_without_groups_there_is_only_the_number_of_omitted_series() -> None:
-    assert collected(known={}).samples == {"kafka_consumergroup_series_left_out": {(): 0}}
+    page = collected(group(t0=5, u0=90), known=ends(t0=10))
+    assert page.of("lag_sum") == {("g",): 5}
+    assert page.of("unknown_lag_partitions") == {("g",): 0}
+    assert set(page.of("current_offset")) == {("g", "t", "0"), ("g", "u", "0")}
 
 
 def test_the_page_is_readable_with_any_names() -> None:
     names = ['quote " brace }', "line\nbreak", "back\\slash\\n", "юникод \u2028 \x00", "# HELP x", ""]
-    found = collected(*(group(name, t0=1) for name in names), known=ends(t0=3))
-    assert {labels[0] for labels in found.of("lag")} == set(names)
-    assert set(found.of("lag").values()) == {2}
-    assert set(found.samples) <= {
-        f"kafka_consumergroup_{name}"
-        for name in (
-            "members",
-            "state",
-            "unknown_lag_partitions",
-            "lag_sum",
-            "lag_max",
-            "current_offset",
-            "lag",
-            "series_left_out",
-        )
-    }
+    page = collected(*(group(name, t0=1) for name in names), known=ends(t0=3))
+    assert {labels[0] for labels in page.of("lag")} == set(names)
+    assert set(page.of("lag").values()) == {2}
 
 
 def test_a_group_with_an_overlong_name_is_omitted_completely() -> None:
     longest, longer = "x" * MAX_GROUP_ID_CHARS, "x" * (MAX_GROUP_ID_CHARS + 1)
-    found = collected(group(longest, t0=1), group(longer, t0=1), known=ends(t0=3))
-    assert set(found.of("members")) == {(longest,)}
-    assert found.of("series_left_out") == {(): 7}
+    page = collected(group(longest, t0=1), group(longer, t0=1), known=ends(t0=3))
+    assert set(page.of("members")) == {(longest,)}
+    assert page.of("series_left_out") == {(): 7}
 
 
 def test_partitions_are_omitted_before_groups_and_all_of_a_group_together() -> None:
     groups = [group("a", t0=1, t1=1), group("b", t0=1), group("c", t0=1)]
     known = ends(t0=3, t1=3)
     # Three times five series for the groups; then there is room for five more.
-    found = collected(*reversed(groups), known=known, max_series=20)
-    assert set(found.of("lag_sum")) == {("a",), ("b",), ("c",)}
-    assert set(found.of("lag")) == {("a", "t", "0"), ("a", "t", "1")}
-    assert (found.count, found.of("series_left_out")) == (19, {(): 4})
-    found = collected(*groups, known=known, max_series=18)
-    assert set(found.of("lag")) == {("b", "t", "0")}
-    found = collected(*groups, known=known, max_series=12)
-    assert set(found.of("members")) == {("a",), ("b",)}
-    assert (found.count, found.of("series_left_out")) == (12, {(): 11})
+    page = collected(*reversed(groups), known=known, max_series=20)
+    assert set(page.of("lag_sum")) == {("a",), ("b",), ("c",)}
+    assert set(page.of("lag")) == {("a", "t", "0"), ("a", "t", "1")}
+    assert (page.count, page.of("series_left_out")) == (19, {(): 4})
+    page = collected(*groups, known=known, max_series=18)
+    assert set(page.of("lag")) == {("b", "t", "0")}
+    page = collected(*groups, known=known, max_series=12)
+    assert set(page.of("members")) == {("a",), ("b",)}
+    assert (page.count, page.of("series_left_out")) == (12, {(): 11})
 
 
 names = st.text(st.characters(codec="utf-8"), max_size=MAX_GROUP_ID_CHARS + 2)
@@ -186,12 +149,12 @@ def test_shown_lag_is_correct_and_omitted_series_are_counted(
     shown = collected(*groups, known=known, max_series=max_series)
     assert shown.count <= max_series
     everything = sum(
-        3 + 2 * found.is_complete + len(one.committed) + len(found.partitions)
-        for one in groups
-        for found in [group_lag(one.committed, known)]
+        3 + 2 * lag.is_complete + len(group.committed) + len(lag.partitions)
+        for group in groups
+        for lag in [group_lag(group.committed, known)]
     )
     assert shown.count + shown.of("series_left_out")[()] == everything
-    committed = {one.group_id: one.committed for one in groups}
+    committed = {group.group_id: group.committed for group in groups}
     for (name, topic, partition), lag in shown.of("lag").items():
         tp = TopicPartition(topic, int(partition))
         end = known[tp]

@@ -77,25 +77,14 @@ def _in_turn(view: memoryview) -> Lane:
     return Lane.NETWORK if view[-1] % 2 == 0 else _general(view)
 
 
-LANES = {"workers": _general, "network threads": _network, "both": _in_turn}
-
-
-@pytest.fixture(params=list(LANES))
+@pytest.fixture(params=[_general, _network, _in_turn], ids=["workers", "network threads", "both"])
 def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
     """``serve(process, setting=value, …)``: a server on a free port, stopped after the test.
 
-    Each test runs with handlers on the workers, on the network threads, and on both in turn.
+    Each test runs with handlers on the workers, on the network threads, and on both in turn, unless it
+    chooses how requests get their lanes.
     """
-    yield from _serving(LANES[request.param])
-
-
-@pytest.fixture
-def serve_by_workers() -> Iterator[Serve]:
-    """As `serve`, for handlers that block."""
-    yield from _serving(_general)
-
-
-def _serving(lane_of: Callable[[memoryview], Lane]) -> Iterator[Serve]:
+    lane_of: Callable[[memoryview], Lane] = request.param
     running: list[Served] = []
 
     def start(process: Callable[[Request], None] = echo, **settings: Any) -> Served:
@@ -161,35 +150,28 @@ def test_one_handler_at_a_time_per_connection_and_in_order(serve: Serve) -> None
     sender.join(DEADLINE_S)
 
 
-def test_requests_run_on_the_network_thread_or_on_a_worker_by_their_lane() -> None:
+@pytest.mark.parametrize("serve", [_in_turn], indirect=True)
+def test_requests_run_on_the_network_thread_or_on_a_worker_by_their_lane(serve: Serve) -> None:
     threads: dict[bytes, str] = {}
 
     def process(request: Request) -> None:
         threads[bytes(request.frame.view)] = threading.current_thread().name
         echo(request)
 
-    for start in _serving(_in_turn):
-        client = start(process).client()
-        client.send(b"0", b"1", b"2", b"4", b"5")
-        assert [client.receive() for _ in range(5)] == [b"0", b"1", b"2", b"4", b"5"]
-        assert threads[b"0"].startswith("network")
-        # Later requests run on the worker too, so that the order is kept.
-        assert threads[b"1"].startswith("io-worker")
+    client = serve(process).client()
+    client.send(b"0", b"1", b"2", b"4", b"5")
+    assert [client.receive() for _ in range(5)] == [b"0", b"1", b"2", b"4", b"5"]
+    assert threads[b"0"].startswith("network")
+    # Later requests run on the worker too, so that the order is kept.
+    assert threads[b"1"].startswith("io-worker")
 
 
-def test_each_request_is_run_by_the_workers_of_its_lane_in_its_turn(serve_by_workers: Serve) -> None:
-    _check_lanes(serve_by_workers)
+def _short_on_the_network_thread(view: memoryview) -> Lane:
+    return Lane.NETWORK if bytes(view[:1]) in b"sr" else _general(view)
 
 
-def test_lanes_and_network_threads_take_turns() -> None:
-    def lane_of(view: memoryview) -> Lane:
-        return Lane.NETWORK if bytes(view[:1]) in b"sr" else _general(view)
-
-    for start in _serving(lane_of):
-        _check_lanes(start)
-
-
-def _check_lanes(serve: Serve) -> None:
+@pytest.mark.parametrize("serve", [_general, _short_on_the_network_thread], indirect=True)
+def test_each_request_runs_in_its_lane_and_in_its_turn(serve: Serve) -> None:
     ran: dict[bytes, list[bytes]] = {}
 
     def finish(request: Request) -> None:
@@ -230,14 +212,14 @@ def _check_lanes(serve: Serve) -> None:
 WORKERS = {b"long": 2, b"records": 2, b"control": 1}
 
 
+def _records_on_the_network_thread(view: memoryview) -> Lane:
+    return Lane.NETWORK if bytes(view) == b"records" else _general(view)
+
+
+@pytest.mark.parametrize("serve", [_records_on_the_network_thread], indirect=True)
 @pytest.mark.parametrize("blocked", WORKERS)
-def test_no_lane_waits_for_another(blocked: bytes) -> None:
+def test_no_lane_waits_for_another(serve: Serve, blocked: bytes) -> None:
     """Even if all workers of that lane are blocked, as here."""
-    for start in _serving(lambda view: Lane.NETWORK if bytes(view) == b"records" else _general(view)):
-        _check_that_no_lane_waits(start, blocked)
-
-
-def _check_that_no_lane_waits(serve: Serve, blocked: bytes) -> None:
     gate, entered = threading.Event(), threading.Semaphore(0)
 
     def finish(request: Request) -> None:
@@ -344,7 +326,8 @@ def test_a_closing_connection_whose_peer_does_not_read_is_aborted(serve: Serve) 
     wait_for(lambda: served.server.quota.total == 0, "the closing connection to be aborted")
 
 
-def test_a_full_queue_pauses_reading(serve_by_workers: Serve) -> None:
+@pytest.mark.parametrize("serve", [_general], indirect=True)
+def test_a_full_queue_pauses_reading(serve: Serve) -> None:
     gate = threading.Event()
 
     def process(request: Request) -> None:
@@ -352,7 +335,7 @@ def test_a_full_queue_pauses_reading(serve_by_workers: Serve) -> None:
         echo(request)
 
     size, count = 60_000, 400
-    served = serve_by_workers(process, queued_max_requests=4)
+    served = serve(process, queued_max_requests=4)
     clients = [served.client() for _ in range(3)]
     payloads = [bytes([number % 251]) * size for number in range(count)]
     senders = [threading.Thread(target=client.send, args=payloads) for client in clients]
@@ -487,7 +470,8 @@ def test_a_reset_in_the_middle_of_a_frame_frees_everything(serve: Serve, holding
     emptied(served)
 
 
-def test_a_reset_while_requests_wait_frees_the_queue(serve_by_workers: Serve) -> None:
+@pytest.mark.parametrize("serve", [_general], indirect=True)
+def test_a_reset_while_requests_wait_frees_the_queue(serve: Serve) -> None:
     gate, entered = threading.Event(), threading.Event()
 
     def process(request: Request) -> None:
@@ -495,7 +479,7 @@ def test_a_reset_while_requests_wait_frees_the_queue(serve_by_workers: Serve) ->
         assert gate.wait(DEADLINE_S)
         echo(request)
 
-    served = serve_by_workers(process)
+    served = serve(process)
     client = served.client()
     client.send(*[b"x"] * 50)
     assert entered.wait(DEADLINE_S)

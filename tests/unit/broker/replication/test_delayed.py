@@ -25,7 +25,7 @@ def led() -> Managed:
 def purgatories_are_empty(managed: Managed) -> bool:
     manager = managed.manager
     waiting = [manager.produce_purgatory, manager.follower_purgatory, manager.consumer_purgatory]
-    return all(purgatory.waiting == 0 and purgatory.watched_keys == 0 for purgatory in waiting)
+    return all(purgatory.waiting == 0 and not purgatory._watchers for purgatory in waiting)
 
 
 # Produce
