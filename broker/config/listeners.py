@@ -1,4 +1,4 @@
-"""Listeners: the named addresses that a broker binds, and those that it advertises.
+"""Listeners: the named addresses that a broker binds, and the ones that it advertises.
 
 ``listeners=PLAINTEXT://localhost:9092,INTERNAL://:9093``. Names are upper case, as in Kafka. Pure.
 """

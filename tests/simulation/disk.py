@@ -28,10 +28,10 @@ from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches
 from barnabas.protocol.records import decode_fields
 from tests.support.logs import crash
+from tests.support.memory_log import SEQUENCE_BITS
 
 _MEMORY = Path("/dev/shm")
 _READ_BYTES = 1 << 20
-_SEQUENCE_BITS = 31
 SMALL_INDEX_BYTES = 1 << 12
 CLUSTER_ID = "simulated"
 
@@ -54,14 +54,9 @@ class Entry(NamedTuple):
     @property
     def producer(self) -> tuple[int, int] | None:
         """The idempotent producer, an id from 1 on, and the sequence number."""
-        if self.key is not None or not isinstance(self.value, int) or not self.value >> _SEQUENCE_BITS:
+        if self.key is not None or not isinstance(self.value, int) or not self.value >> SEQUENCE_BITS:
             return None
-        return self.value >> _SEQUENCE_BITS, self.value & ((1 << _SEQUENCE_BITS) - 1)
-
-
-def idempotent(producer_id: int, sequence: int) -> int:
-    """The value of a record that a producer, an id from 1 on, gives this sequence number."""
-    return producer_id << _SEQUENCE_BITS | sequence
+        return self.value >> SEQUENCE_BITS, self.value & ((1 << SEQUENCE_BITS) - 1)
 
 
 def encode_batch(*values: int) -> ProducedBatches:

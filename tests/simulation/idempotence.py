@@ -12,8 +12,9 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, Offset
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from tests.simulation.chaos import Chaos
-from tests.simulation.disk import encode, idempotent
+from tests.simulation.disk import encode
 from tests.simulation.world import World
+from tests.support.memory_log import idempotent
 
 IN_FLIGHT = 5
 _CLIENT = BrokerId(-2)

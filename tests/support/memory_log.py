@@ -28,7 +28,7 @@ RECORD = struct.Struct(">qiq")
 """Offset, leader epoch, value."""
 
 
-_SEQUENCE_BITS = 31
+SEQUENCE_BITS = 31
 
 
 class Entry(NamedTuple):
@@ -37,8 +37,8 @@ class Entry(NamedTuple):
 
     def header(self, offset: int) -> BatchHeader:
         """As the header of its batch."""
-        producer_id = self.value >> _SEQUENCE_BITS or -1
-        sequence = self.value & ((1 << _SEQUENCE_BITS) - 1) if producer_id > 0 else -1
+        producer_id = self.value >> SEQUENCE_BITS or -1
+        sequence = self.value & ((1 << SEQUENCE_BITS) - 1) if producer_id > 0 else -1
         return BatchHeader(
             offset, 0, self.epoch, 2, 0, 0, 0, 0, 0, producer_id, min(0, sequence), sequence, 1
         )
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 def idempotent(producer_id: int, sequence: int) -> int:
     """The value of a record that a producer, an id from 1 on, gives this sequence number."""
-    return producer_id << _SEQUENCE_BITS | sequence
+    return producer_id << SEQUENCE_BITS | sequence
 
 
 class MemoryRead(NamedTuple):
