@@ -33,105 +33,94 @@ def test_a_good_history_has_no_faults_and_its_oddities_are_counted() -> None:
     assert (verdict.acknowledged, verdict.unacknowledged_but_written) == (5, 2)
 
 
-def faults_after(history: History) -> set[str]:
+def faults_of(history: History) -> set[str]:
     return set(check(history).faults)
 
 
-def test_an_acknowledged_record_that_is_nowhere_is_lost() -> None:
+def spoilt_history(
+    *,
+    read: dict[TopicPartition, list[tuple[int, int]]] | None = None,
+    acknowledged: dict[int, int] | None = None,
+    read_meanwhile: list[tuple[TopicPartition, int, int]] | None = None,
+) -> History:
+    """A good history, but with these logs read in the end, these offsets acknowledged by record, these reads.
+
+    It has no replicas, which would disagree.
+    """
     history = good_history()
-    history.replicas = {}
-    history.finally_read[P1] = [(0, 4)]
-    history.reads = []
-    assert faults_after(history) == {"lost"}
+    history.replicas, history.reads = {}, read_meanwhile or []
+    history.finally_read |= read or {}
+    for record, offset in (acknowledged or {}).items():
+        history.sent[record - 1].offset = offset
+    return history
 
 
-def test_a_record_that_was_written_again_is_found() -> None:
-    history = good_history()
-    for log in (history.finally_read[P0], *history.replicas[P0].values()):
-        log.append((4, 3))
-    assert faults_after(history) == {"twice"}
-
-
-def test_an_acknowledged_record_at_another_offset_is_lost() -> None:
-    history = good_history()
-    history.replicas = {}
-    history.sent[1].offset = 3
-    assert faults_after(history) == {"lost"}
-
-
-def test_a_partition_that_was_not_read_at_all_is_lost() -> None:
-    history = good_history()
-    del history.finally_read[P0]
-    assert "lost" in faults_after(history)
-
-
-def test_two_records_acknowledged_at_one_offset_are_found() -> None:
-    history = good_history()
-    history.sent[2].offset = 1
-    assert faults_after(history) == {"doubly acknowledged", "lost"}
-
-
-def test_a_record_that_was_read_and_is_missing_in_the_end_is_found() -> None:
-    history = good_history()
-    history.reads.append((P1, 0, 9))
-    assert faults_after(history) == {"changed"}
-
-
-def test_a_read_beyond_the_end_is_found() -> None:
-    history = good_history()
-    history.reads.append((P1, 3, 9))
-    assert faults_after(history) == {"changed"}
-
-
-def test_a_hole_in_the_offsets_is_found() -> None:
-    history = good_history()
-    history.replicas = {}
-    history.finally_read[P0] = [(0, 1), (1, 2), (2, 3), (4, 8)]
-    assert faults_after(history) == {"gap"}
-
-
-def test_offsets_that_fall_are_found() -> None:
-    history = good_history()
-    history.replicas = {}
-    history.finally_read[P0] = [(0, 1), (1, 2), (2, 3), (1, 2)]
-    assert faults_after(history) == {"backwards", "twice"}
-
-
-def test_a_record_that_was_never_sent_is_found() -> None:
-    history = good_history()
-    history.replicas = {}
-    history.finally_read[P0][3] = (3, FOREIGN)
-    assert faults_after(history) == {"foreign"}
-
-
-def test_records_out_of_the_order_of_sending_are_found() -> None:
-    history = good_history()
-    history.replicas = {}
-    history.reads = []
-    history.sent[0].offset, history.sent[1].offset = 1, 0
-    history.finally_read[P0] = [(0, 2), (1, 1), (2, 3)]
-    assert faults_after(history) == {"order"}
+@pytest.mark.parametrize(
+    ("history", "faults"),
+    [
+        pytest.param(history, faults, id=name)
+        for name, history, faults in (
+            ("a record is nowhere", spoilt_history(read={P1: [(0, 4)]}), {"lost"}),
+            ("a record is at another offset", spoilt_history(acknowledged={2: 3}), {"lost"}),
+            ("a partition has no records", spoilt_history(read={P0: []}), {"lost"}),
+            (
+                "a record was written again",
+                spoilt_history(read={P0: [(0, 1), (1, 2), (2, 3), (3, 8), (4, 3)]}),
+                {"twice"},
+            ),
+            (
+                "two records were acknowledged at one offset",
+                spoilt_history(acknowledged={3: 1}),
+                {"doubly acknowledged", "lost"},
+            ),
+            ("a record that was read is gone", spoilt_history(read_meanwhile=[(P1, 0, 9)]), {"changed"}),
+            ("a read was beyond the end", spoilt_history(read_meanwhile=[(P1, 3, 9)]), {"changed"}),
+            (
+                "the offsets have a hole",
+                spoilt_history(read={P0: [(0, 1), (1, 2), (2, 3), (4, 8)]}),
+                {"gap"},
+            ),
+            (
+                "the offsets fall",
+                spoilt_history(read={P0: [(0, 1), (1, 2), (2, 3), (1, 2)]}),
+                {"backwards", "twice"},
+            ),
+            (
+                "a record was never sent",
+                spoilt_history(read={P0: [(0, 1), (1, 2), (2, 3), (3, FOREIGN)]}),
+                {"foreign"},
+            ),
+            (
+                "the order is not that of sending",
+                spoilt_history(read={P0: [(0, 2), (1, 1), (2, 3)]}, acknowledged={1: 1, 2: 0}),
+                {"order"},
+            ),
+        )
+    ],
+)
+def test_a_fault_is_found(history: History, faults: set[str]) -> None:
+    assert faults_of(history) == faults
 
 
 @pytest.mark.parametrize("broker", [1, 2, 3])
 def test_a_replica_with_another_value_disagrees(broker: int) -> None:
     history = good_history()
     history.replicas[P0][broker][1] = (1, 5)
-    assert faults_after(history) == {"disagreement"}
+    assert faults_of(history) == {"disagreement"}
 
 
 @pytest.mark.parametrize("broker", [1, 2, 3])
 def test_a_replica_that_ends_early_disagrees(broker: int) -> None:
     history = good_history()
     del history.replicas[P0][broker][-1]
-    assert faults_after(history) == {"disagreement"}
+    assert faults_of(history) == {"disagreement"}
 
 
 def test_replicas_that_all_hold_more_than_is_read_disagree() -> None:
     history = good_history()
     for log in history.replicas[P1].values():
         log.append((3, 9))
-    assert faults_after(history) == {"disagreement"}
+    assert faults_of(history) == {"disagreement"}
 
 
 def test_many_faults_of_a_kind_are_counted_and_shown_by_a_few() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from barnabas.protocol.ids import TopicPartition
 
 from .group_checker import Acknowledged, Committed, Event, Owned, Seen, check_group
@@ -38,63 +40,48 @@ def test_a_good_run_has_no_faults_and_redelivered_records_are_counted() -> None:
     assert (verdict.acknowledged, delivered_again) == (5, 1)
 
 
-def test_an_acknowledged_record_that_no_member_saw_is_found() -> None:
-    assert faults_of([*good_run(), Acknowledged(P1, 1, 21)]) == {"unseen"}
+def run_with(event: Event, in_place_of: Event) -> list[Event]:
+    return [event if other == in_place_of else other for other in good_run()]
 
 
-def test_a_record_that_was_not_acknowledged_may_be_seen_or_not() -> None:
-    assert faults_of([*good_run(), Seen("b", P1, 1, 21)]) == set()
-
-
-def test_a_commit_before_its_records_are_seen_is_found() -> None:
-    events = good_run()
-    early = events.index(Committed(P0, 2))
-    events.insert(early, Committed(P0, 3))
-    del events[early + 1]
-    assert faults_of(events) == {"covers"}
-
-
-def test_a_commit_over_a_hole_is_found() -> None:
-    events: list[Event] = [Seen("a", P0, 1, 11), Committed(P0, 2), Seen("b", P0, 0, 10)]
-    assert faults_of(events) == {"covers"}
-
-
-def test_a_commit_of_an_unread_partition_is_found() -> None:
-    assert faults_of([Committed(P0, 1)]) == {"covers"}
-
-
-def test_a_committed_offset_that_falls_is_found() -> None:
-    assert faults_of([*good_run(), Committed(P0, 3)]) == {"rewound"}
-
-
-def test_a_skipped_offset_within_one_assignment_is_found() -> None:
-    events = good_run()
-    events.remove(Seen("a", P0, 1, 11))
-    events.insert(0, Seen("c", P0, 1, 11))
-    assert faults_of(events) == {"gap"}
-
-
-def test_an_offset_seen_twice_in_a_row_within_one_assignment_is_found() -> None:
-    assert faults_of([*good_run(), Seen("b", P1, 0, 20)]) == {"gap"}
-
-
-def test_a_member_that_gets_a_partition_again_may_start_anywhere() -> None:
-    events = [
-        *good_run(),
-        Owned("b", frozenset()),
-        Owned("b", frozenset({P1})),
-        Seen("b", P1, 0, 20),
-    ]
-    assert faults_of(events) == set()
-
-
-def test_another_record_than_was_acknowledged_there_is_found() -> None:
-    events = good_run()
-    events[events.index(Seen("b", P1, 0, 20))] = Seen("b", P1, 0, 99)
-    assert faults_of(events) == {"changed"}
-
-
-def test_an_offset_that_two_members_see_differently_is_found() -> None:
-    events = good_run()
-    events[events.index(Seen("b", P0, 2, 12))] = Seen("b", P0, 2, 13)
-    assert "changed" in faults_of(events)
+@pytest.mark.parametrize(
+    ("events", "faults"),
+    [
+        pytest.param(events, faults, id=name)
+        for name, events, faults in (
+            ("a record that no member saw", [*good_run(), Acknowledged(P1, 1, 21)], {"unseen"}),
+            ("a record that was not acknowledged", [*good_run(), Seen("b", P1, 1, 21)], set()),
+            ("a commit before its records", run_with(Committed(P0, 3), Committed(P0, 2)), {"covers"}),
+            (
+                "a commit over a hole",
+                [Seen("a", P0, 1, 11), Committed(P0, 2), Seen("b", P0, 0, 10)],
+                {"covers"},
+            ),
+            ("a commit of an unread partition", [Committed(P0, 1)], {"covers"}),
+            ("a committed offset that falls", [*good_run(), Committed(P0, 3)], {"rewound"}),
+            (
+                "a skipped offset within one assignment",
+                [Seen("c", P0, 1, 11), *(event for event in good_run() if event != Seen("a", P0, 1, 11))],
+                {"gap"},
+            ),
+            ("an offset seen twice in a row", [*good_run(), Seen("b", P1, 0, 20)], {"gap"}),
+            (
+                "a partition that is assigned again",
+                [*good_run(), Owned("b", frozenset()), Owned("b", frozenset({P1})), Seen("b", P1, 0, 20)],
+                set(),
+            ),
+            (
+                "another record than was acknowledged",
+                run_with(Seen("b", P1, 0, 99), Seen("b", P1, 0, 20)),
+                {"changed"},
+            ),
+            (
+                "another record than another member saw",
+                run_with(Seen("b", P0, 2, 13), Seen("b", P0, 2, 12)),
+                {"changed"},
+            ),
+        )
+    ],
+)
+def test_the_faults_of(events: list[Event], faults: set[str]) -> None:
+    assert faults_of(events) == faults
