@@ -1,4 +1,4 @@
-"""No acknowledged commit of a group is ever missing, while coordinators and ZooKeeper die, stall and restart.
+"""No acknowledged commit of a group is missing while coordinators and ZooKeeper die, stall and restart.
 
 The groups commit increasing offsets, and readers fetch them all the time. An answer must lie between the
 highest offset acknowledged before the request and the highest tried before the answer. A broker that was
@@ -27,12 +27,12 @@ SECONDS = float(os.environ.get("CHAOS_SECONDS", "15"))
 GROUPS = tuple(f"chaos-{number}" for number in range(12))
 READERS = 2
 HEALING_S = 90.0
-DOZE_S = 3.0
-"""The time in which a resumed broker may not know that it is no coordinator any more: a session, and some."""
+STALE_S = 3.0
+"""For so long a resumed broker may not know that it is not coordinator any more: a session and some more."""
 
 
-class Sleepers(Worker):
-    """The brokers that were paused lately."""
+class PausedBrokers(Worker):
+    """Notes which brokers were paused, and when."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         super().__init__(pause_s=0.01)
@@ -44,48 +44,48 @@ class Sleepers(Worker):
             if broker.state == "paused":
                 self._paused_at[broker.id] = time.monotonic()
 
-    def dozed(self, broker_id: int, since: float) -> bool:
+    def was_paused(self, broker_id: int, since: float) -> bool:
         """Whether a broker was paused after a time or shortly before."""
-        return self._paused_at.get(broker_id, -DOZE_S) > since - DOZE_S
+        return self._paused_at.get(broker_id, -STALE_S) > since - STALE_S
 
 
 class Reader(Worker):
     """Fetches the committed offset of one group after another."""
 
-    def __init__(self, cluster: LocalCluster, committers: list[Committer], sleepers: Sleepers) -> None:
+    def __init__(self, cluster: LocalCluster, committers: list[Committer], paused: PausedBrokers) -> None:
         super().__init__(pause_s=0.01)
-        self.looks = 0
-        self.drowsy: list[str] = []
+        self.reads = 0
+        self.stale: list[str] = []
         self.wrong: list[str] = []
         self._cluster = cluster
         self._committers = committers
-        self._sleepers = sleepers
+        self._paused = paused
 
     def step(self) -> None:
-        self._look(random.choice(self._committers))
+        self._read(random.choice(self._committers))
 
-    def _look(self, committer: Committer) -> None:
+    def _read(self, committer: Committer) -> None:
         with GroupClient(self._cluster, committer.client.group, HEALING_S) as client:
-            asked_at, least = time.monotonic(), committer.acknowledged
-            found = client.committed()
-            most, who = committer.tried, client.coordinator
-        self.looks += 1
+            asked_at, lowest = time.monotonic(), committer.acknowledged
+            offset = client.committed()
+            highest, broker = committer.tried, client.coordinator
+        self.reads += 1
         # Before its first commit a group has -1.
-        if not least <= max(found, 0) <= most:
+        if not lowest <= max(offset, 0) <= highest:
             text = (
-                f"{committer.client.group} of broker {who}: {found} is not within {least}..{most} "
+                f"{committer.client.group} of broker {broker}: {offset} is not within {lowest}..{highest} "
                 f"({time.monotonic() - asked_at:.3f} s after it was asked)"
             )
-            (self.drowsy if self._sleepers.dozed(who, asked_at) else self.wrong).append(text)
+            (self.stale if self._paused.was_paused(broker, asked_at) else self.wrong).append(text)
 
 
 @contextmanager
-def under_watch(cluster: LocalCluster) -> Iterator[tuple[list[Committer], list[Reader]]]:
+def reading_and_committing(cluster: LocalCluster) -> Iterator[tuple[list[Committer], list[Reader]]]:
     """Committers and readers at work."""
-    sleepers = Sleepers(cluster)
+    paused = PausedBrokers(cluster)
     committers = [Committer(cluster, group, HEALING_S) for group in GROUPS]
-    readers = [Reader(cluster, committers, sleepers) for _ in range(READERS)]
-    with working([sleepers, *committers, *readers]):
+    readers = [Reader(cluster, committers, paused) for _ in range(READERS)]
+    with working([paused, *committers, *readers]):
         yield committers, readers
 
 
@@ -108,7 +108,7 @@ def test_no_acknowledged_commit_is_ever_missing(start_cluster: StartCluster) -> 
     with GroupClient(cluster, "first") as client:
         client.commit(1)
     view.wait_isr(OFFSETS_TOPIC, 3)
-    with under_watch(cluster) as (committers, readers):
+    with reading_and_committing(cluster) as (committers, readers):
 
         def settle() -> None:
             view.wait_isr(OFFSETS_TOPIC, 3, HEALING_S)
@@ -123,12 +123,12 @@ def test_no_acknowledged_commit_is_ever_missing(start_cluster: StartCluster) -> 
                 committer.client.group
             )
     wrong = [text for reader in readers for text in reader.wrong]
-    drowsy = [text for reader in readers for text in reader.drowsy]
+    stale = [text for reader in readers for text in reader.stale]
     acknowledged = sum(committer.acknowledged for committer in committers)
-    looks = sum(reader.looks for reader in readers)
-    print(f"{acknowledged} commits, {looks} looks; {len(drowsy)} old answers of brokers that were paused")
-    print("\n".join(drowsy[:5]), flush=True)
+    reads = sum(reader.reads for reader in readers)
+    print(f"{acknowledged} commits, {reads} reads; {len(stale)} old answers of brokers that were paused")
+    print("\n".join(stale[:5]), flush=True)
     assert [reader.problem for reader in readers if reader.problem is not None] == []
     assert wrong == [], f"seed {seed}:\n" + "\n".join([*wrong, *nemesis.steps])
     assert acknowledged > 100
-    assert looks > 100
+    assert reads > 100

@@ -73,7 +73,7 @@ class LinkedCluster:
         }
 
     def is_fenced(self, client: RawClient) -> bool:
-        """Whether a broker refuses one more record for the first partition; if not, what it says is noted."""
+        """Whether a broker refuses one more record for the first partition; if not, its answer is noted."""
         record = SentRecord(_FIRST_OF_OURS + len(self.tried), TopicPartition("t", 0))
         self.tried.append(record)
         answer = client.produce(0, batch_of(value_of(record.number, 20)), timeout_ms=100)
@@ -85,11 +85,11 @@ class LinkedCluster:
         return [int(other) for other in self.cluster.broker_ids if other != broker_id]
 
     def led_by(self, broker_id: int) -> list[TopicPartition]:
-        """What a broker leads in the eyes of the others."""
+        """The partitions that a broker leads, according to the other brokers."""
         return [
-            TopicPartition("t", found.partition)
-            for found in self.view.partitions("t")
-            if found.leader == broker_id
+            TopicPartition("t", info.partition)
+            for info in self.view.partitions("t")
+            if info.leader == broker_id
         ]
 
     def end(self) -> None:
@@ -106,8 +106,8 @@ def linked(tmp_path: Path) -> Iterator[LinkedCluster]:
     cluster.end()
 
 
-def suffer(linked: LinkedCluster, act: Callable[[LinkedCluster, Load], None]) -> None:
-    """Under load: do something to the links, mend them, and judge."""
+def run_under_load(linked: LinkedCluster, act: Callable[[LinkedCluster, Load], None]) -> None:
+    """Change the links under load, mend them, and check the records."""
     load = Load(
         linked.cluster.bootstrap,
         "t",
@@ -122,15 +122,15 @@ def suffer(linked: LinkedCluster, act: Callable[[LinkedCluster, Load], None]) ->
         linked.view.wait_agreed("t", PARTITIONS, 60)
         load.wait_progress("after the links were mended", timeout_s=60)
     history = load.history
-    # Written past the producer, so not in its order; the checker shall only know them.
+    # Written without the producer, so not in its order; the checker must only know them.
     history.sent += linked.tried
     verdict = stop_and_judge(linked.cluster, load, timeout_s=60)
-    there = dict(history.finally_read[TopicPartition("t", 0)])
-    lost = {offset: number for offset, number in linked.acknowledged.items() if there.get(offset) != number}
+    final = dict(history.finally_read[TopicPartition("t", 0)])
+    lost = {offset: number for offset, number in linked.acknowledged.items() if final.get(offset) != number}
     assert lost == {}, f"acknowledged and lost: {lost}"
     assert verdict.is_good, str(verdict)
     assert verdict.acknowledged > 100
-    assert [one for one in load.problems if "DeliveryTimedOut" not in one] == []
+    assert [problem for problem in load.problems if "DeliveryTimedOut" not in problem] == []
 
 
 def test_a_leader_without_zookeeper_stops_acknowledging_and_others_continue(linked: LinkedCluster) -> None:
@@ -143,7 +143,7 @@ def test_a_leader_without_zookeeper_stops_acknowledging_and_others_continue(link
         wait_for(lambda: linked.view.leader("t") != leader, "no other broker leads")
         load.wait_progress("under the new leader", timeout_s=30)
 
-    suffer(linked, act)
+    run_under_load(linked, act)
 
 
 @thorough
@@ -154,10 +154,10 @@ def test_a_leader_and_one_follower_that_cannot_reach_each_other_continue_with_th
         leader = linked.view.leader("t")
         follower = linked.others(leader)[0]
         linked.links.sever(leader, follower)
-        load.wait_progress("while a leader and a follower are parted", timeout_s=30)
+        load.wait_progress("while a leader and a follower are cut off from each other", timeout_s=30)
         load.wait_progress("with a smaller ISR", timeout_s=30, records=300)
 
-    suffer(linked, act)
+    run_under_load(linked, act)
 
 
 def _isolated(cut: Callable[[Links, int, int], None]) -> Callable[[LinkedCluster, Load], None]:
@@ -179,14 +179,14 @@ def _isolated(cut: Callable[[Links, int, int], None]) -> Callable[[LinkedCluster
     "cut",
     [
         pytest.param(lambda links, alone, other: links.sever(alone, other), id="both ways"),
-        pytest.param(lambda links, alone, other: links.cut(alone, other), id="it is not heard"),
-        pytest.param(lambda links, alone, other: links.cut(other, alone), id="it hears nothing"),
+        pytest.param(lambda links, alone, other: links.cut(alone, other), id="from it"),
+        pytest.param(lambda links, alone, other: links.cut(other, alone), id="to it"),
     ],
 )
 def test_a_broker_that_reaches_only_zookeeper_does_no_harm(
     linked: LinkedCluster, cut: Callable[[Links, int, int], None]
 ) -> None:
-    suffer(linked, _isolated(cut))
+    run_under_load(linked, _isolated(cut))
 
 
 def test_a_leader_whose_port_refuses_while_it_lives_is_replaced_and_returns(linked: LinkedCluster) -> None:
@@ -200,7 +200,7 @@ def test_a_leader_whose_port_refuses_while_it_lives_is_replaced_and_returns(link
         load.wait_progress("on all partitions, under other leaders", timeout_s=30)
         linked.cluster.broker(leader).check_alive()
 
-    suffer(linked, act)
+    run_under_load(linked, act)
 
 
 def _cut_at_random(chance: random.Random, steps: list[str]) -> Callable[[LinkedCluster, Load], None]:
@@ -211,32 +211,32 @@ def _cut_at_random(chance: random.Random, steps: list[str]) -> Callable[[LinkedC
         pairs = [(one, other) for one in ends for other in ends if one != other]
         pause, began = threading.Event(), time.monotonic()
 
-        def say(what: str) -> None:
-            steps.append(f"{time.monotonic() - began:6.1f} s  {what}")
+        def note(step: str) -> None:
+            steps.append(f"{time.monotonic() - began:6.1f} s  {step}")
             print(steps[-1], flush=True)
 
         while time.monotonic() < began + SECONDS:
             for one, other in chance.sample(pairs, chance.choice((1, 2, 3, 6))):
-                say(f"cut {one} -> {other}")
+                note(f"cut {one} -> {other}")
                 linked.links.cut(one, other)
             if chance.random() < 0.3:
                 refusing = chance.choice(linked.cluster.broker_ids)
-                say(f"broker {refusing} refuses")
+                note(f"broker {refusing} refuses")
                 linked.links.refuse(refusing)
             # How long a fault lasts is part of the fault.
             pause.wait(chance.choice((0.3, 1.0, 3.0, 6.0)))
             victim = None
             if chance.random() < 0.3:
                 victim = chance.choice(linked.cluster.broker_ids)
-                say(f"kill broker {victim}")
+                note(f"kill broker {victim}")
                 linked.cluster.kill(victim)
                 pause.wait(chance.choice((0.0, 1.0)))
-            say("mend")
+            note("mend")
             linked.links.mend()
             if victim is not None:
                 linked.cluster.launch_broker(victim)
             if chance.random() < 0.5:
-                say("settle")
+                note("settle")
                 linked.view.wait_isr("t", 3, 60)
                 load.wait_progress("between cuts", timeout_s=60)
             for broker in linked.cluster.brokers:
@@ -252,7 +252,7 @@ def test_links_that_are_cut_at_random_lose_nothing(linked: LinkedCluster) -> Non
     print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
     steps: list[str] = []
     try:
-        suffer(linked, _cut_at_random(random.Random(seed), steps))
+        run_under_load(linked, _cut_at_random(random.Random(seed), steps))
     except AssertionError as error:
         error.add_note(f"seed {seed}:\n" + "\n".join(steps))
         raise

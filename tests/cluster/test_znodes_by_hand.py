@@ -38,12 +38,12 @@ def kept(cluster: LocalCluster) -> list[bytes | None]:
     with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
         name = TopicPartition("kept", 0)
         consumer.assign([name])
-        found: list[bytes | None] = []
-        while len(found) < len(KEPT):
+        values: list[bytes | None] = []
+        while len(values) < len(KEPT):
             records = consumer.poll(timeout_ms=10_000)
-            assert records, f"only {len(found)} records are left"
-            found += [record.value for record in records]
-        return found
+            assert records, f"only {len(values)} records are left"
+            values += [record.value for record in records]
+        return values
 
 
 def work(cluster: LocalCluster, number: int) -> None:
@@ -125,12 +125,12 @@ def test_a_path_deleted_by_hand_is_recreated_and_no_broker_ends(cluster: LocalCl
 
 def epochs_of(zookeeper: KazooClient) -> dict[str, int]:
     """The broker epochs of the registered brokers."""
-    found = {}
+    epochs = {}
     for broker in ("1", "2", "3"):
         node = zookeeper.exists(f"/brokers/ids/{broker}")
         if node is not None:
-            found[broker] = node.czxid
-    return found
+            epochs[broker] = node.czxid
+    return epochs
 
 
 @pytest.mark.parametrize("path", ["/brokers/ids/1", "/brokers/ids/2", "/brokers/ids/3", "/brokers/ids"])
@@ -146,7 +146,7 @@ def test_a_broker_whose_registration_is_deleted_by_hand_registers_again(
 
         def is_back() -> bool:
             now = epochs_of(zookeeper)
-            return now.keys() == before.keys() and all(now[one] > before[one] for one in deleted)
+            return now.keys() == before.keys() and all(now[broker] > before[broker] for broker in deleted)
 
         wait_for(is_back, lambda: f"{before} has become {epochs_of(zookeeper)}")
         now = epochs_of(zookeeper)
@@ -158,7 +158,7 @@ def test_a_broker_whose_registration_is_deleted_by_hand_registers_again(
     check_alive(cluster, pids)
 
 
-SPOILT = {
+GARBLED = {
     "/controller": "/controller holds",
     "/controller_epoch": "/controller_epoch holds",
     "/brokers/ids/2": "/brokers/ids/2 holds",
@@ -183,7 +183,7 @@ def test_garbage_in_a_znode_costs_no_broker_and_deletes_nothing(
 ) -> None:
     pids = pids_of(cluster)
     work(cluster, 0)
-    for path, complaint in SPOILT.items():
+    for path, text in GARBLED.items():
         with ClusterView(cluster).zookeeper() as zookeeper:
             before = None
             if zookeeper.exists(path):
@@ -194,8 +194,8 @@ def test_garbage_in_a_znode_costs_no_broker_and_deletes_nothing(
             if path != "/controller":
                 # The next controller has to read all of it.
                 depose(zookeeper)
-        if complaint is not None:
-            wait_for(lambda said=complaint: said in log_of(cluster), f"no log has {complaint}")
+        if text is not None:
+            wait_for(lambda text=text: text in log_of(cluster), f"no log has {text}")
         if before is not None and not path.startswith(COME_AND_GO):
             with ClusterView(cluster).zookeeper() as zookeeper:
                 zookeeper.set(path, before)
@@ -207,10 +207,10 @@ def test_garbage_in_a_znode_costs_no_broker_and_deletes_nothing(
 
 def tree(zookeeper: KazooClient, path: str) -> dict[str, bytes]:
     """All nodes from a path down, parents first."""
-    found = {path: zookeeper.get(path)[0]}
+    nodes = {path: zookeeper.get(path)[0]}
     for child in zookeeper.get_children(path):
-        found |= tree(zookeeper, f"{path}/{child}")
-    return found
+        nodes |= tree(zookeeper, f"{path}/{child}")
+    return nodes
 
 
 def test_a_topic_that_was_removed_by_hand_has_its_records_when_it_is_put_back(
