@@ -52,9 +52,12 @@ def deliver_requests(world: World, *brokers: BrokerId) -> None:
             world.check()
 
 
-def heal_and_settle(world: World) -> None:
+def heal_and_settle(world: World, committed: list[int] | None = None) -> None:
+    """End all faults; then the records with these values are committed, if they are given."""
     world.heal()
     world.settle()
+    if committed is not None:
+        assert [entry.value for entry in world.truth.committed] == committed
 
 
 def remove_from_isr(world: World, *followers: BrokerId) -> None:
@@ -69,11 +72,17 @@ def remove_from_isr(world: World, *followers: BrokerId) -> None:
     assert set(world.state.isr) == {A, *others}
 
 
-def world_with_a_pending_expansion() -> World:
-    """Broker 3 left the ISR and has caught up again; the expansion waits to be written to ZooKeeper."""
-    world = World(3, min_insync_replicas=1)
+def world_with_a_record(brokers: int = 3, min_insync_replicas: int = 2) -> World:
+    """All replicas have one record, number 0."""
+    world = World(brokers, min_insync_replicas)
     world.produce(A)
     world.settle()
+    return world
+
+
+def world_with_a_pending_expansion() -> World:
+    """Broker 3 left the ISR and has caught up again; the expansion waits to be written to ZooKeeper."""
+    world = world_with_a_record(3, min_insync_replicas=1)
     remove_from_isr(world, C)
     replicate(world, C)
     replicate(world, C)

@@ -15,7 +15,7 @@ from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation import mutations
 from tests.simulation.disk import BATCH_BYTES, Fault
-from tests.simulation.histories_of_lives import HISTORIES_OF_LIVES
+from tests.simulation.histories_of_sessions import HISTORIES_OF_SESSIONS
 from tests.simulation.mutations import Mutation
 from tests.simulation.steps import (
     A,
@@ -31,6 +31,7 @@ from tests.simulation.steps import (
     restart_with_an_empty_disk,
     run_controllers,
     world_with_a_pending_expansion,
+    world_with_a_record,
 )
 from tests.simulation.world import MAX_LAG_MS, TP, World
 from tests.support.zookeeper_client import Door
@@ -51,15 +52,12 @@ def a_stale_high_watermark() -> None:
     deliver_requests(world, B)
     assert world.state.leader == B
     world.check()
-    heal_and_settle(world)
-    assert [entry.value for entry in world.truth.committed] == [0]
+    heal_and_settle(world, committed=[0])
 
 
 def a_fast_double_failover() -> None:
     """KIP-279: two leaders in a row append records that no follower copies, so their logs diverge."""
-    world = World(3, min_insync_replicas=1)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3, min_insync_replicas=1)
     kill(world, A)
     deliver_requests(world, B, C)
     world.brokers[A].start()
@@ -83,9 +81,7 @@ def a_fast_double_failover() -> None:
 
 def a_zombie_leader() -> None:
     """KIP-320: a leader is paused while another is elected, and resumes."""
-    world = World(3)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3)
     world.brokers[A].is_paused = True
     world.expire(A)
     run_controllers(world)
@@ -110,15 +106,12 @@ def a_zombie_leader() -> None:
     world.work_off(A)
     world.check()
     assert zombie.high_watermark == 1, "it must not commit records that no follower has"
-    heal_and_settle(world)
-    assert [entry.value for entry in world.truth.committed] == [0, 1]
+    heal_and_settle(world, committed=[0, 1])
 
 
-def an_expansion_for_an_earlier_life() -> None:
+def an_expansion_for_an_earlier_registration() -> None:
     """KIP-903: a fetch at the log end arrives after its follower has lost the disk."""
-    world = World(3, min_insync_replicas=1)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3, min_insync_replicas=1)
     remove_from_isr(world, C)
     world.produce(A)
     replicate(world, B, C)
@@ -169,9 +162,7 @@ def a_lost_expansion_and_a_rebirth() -> None:
 
 def a_leader_without_zookeeper() -> None:
     """It cannot commit a smaller ISR, so it must not acknowledge with the smaller ISR either."""
-    world = World(3)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3)
     world.doors[A] = Door.LOST
     world.cut.add(frozenset((A, C)))
     replicate(world, B)
@@ -198,9 +189,7 @@ def a_leader_without_zookeeper() -> None:
 
 def an_expansion_whose_answer_was_lost() -> None:
     """A follower is in the ISR and its leader does not know; then the controller elects it."""
-    world = World(2, min_insync_replicas=1)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(2, min_insync_replicas=1)
     remove_from_isr(world, B)
     world.doors[A] = Door.MUTE
     replicate(world, B)
@@ -250,9 +239,7 @@ def a_laggard_joins_a_new_leader() -> None:
 
 def a_controller_wakes_from_a_pause() -> None:
     """Its writes are refused, and so are the requests that it had not sent."""
-    world = World(3)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3)
     old, channels = world.hosts[BrokerId(0)], world.channels[-1]
     world.suspect(A)
     run_controllers(world)
@@ -312,8 +299,7 @@ def a_leader_that_misses_an_epoch_of_another() -> None:
     assert world.brokers[A].partition.leader_epoch == 2
     world.check()
     assert world.truth.acknowledged_end == 0, "C has another record at that offset"
-    heal_and_settle(world)
-    assert [entry.value for entry in world.truth.committed] == [0]
+    heal_and_settle(world, committed=[0])
 
 
 def a_follower_that_ends_where_the_leader_starts() -> None:
@@ -360,7 +346,7 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_stale_high_watermark: (mutations.followers_cut_to_their_high_watermark,),
     a_fast_double_failover: (mutations.no_history_is_compared,),
     a_zombie_leader: (mutations.the_leaders_own_append_is_acknowledged,),
-    an_expansion_for_an_earlier_life: (mutations.broker_epochs_of_fetches_are_not_checked,),
+    an_expansion_for_an_earlier_registration: (mutations.broker_epochs_of_fetches_are_not_checked,),
     an_expansion_written_after_the_rebirth: (mutations.an_expansion_is_written_for_any_registration,),
     a_lost_expansion_and_a_rebirth: (),
     a_leader_without_zookeeper: (mutations.a_leaving_replica_is_not_waited_for,),
@@ -373,7 +359,7 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_follower_that_ends_where_the_leader_starts: (mutations.a_log_below_the_leaders_log_start_is_kept,),
     a_leader_that_misses_an_epoch_of_another: (mutations.followers_ends_outlive_a_missed_epoch,),
     a_leader_commits_after_its_disk_has_failed: (),
-    **HISTORIES_OF_LIVES,
+    **HISTORIES_OF_SESSIONS,
 }
 
 

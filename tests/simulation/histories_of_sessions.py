@@ -19,16 +19,15 @@ from tests.simulation.steps import (
     restart_with_an_empty_disk,
     run_controllers,
     world_with_a_pending_expansion,
+    world_with_a_record,
 )
 from tests.simulation.world import MAX_LAG_MS, World
 from tests.support.zookeeper_client import Door
 
 
-def everybody_in_sync_goes_at_once() -> None:
+def all_members_of_the_isr_stop_at_once() -> None:
     """Each member has all acknowledged records, so the first to return leads, even if others never do."""
-    world = World(3)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3)
     remove_from_isr(world, C)
     world.produce(A)
     replicate(world, B)
@@ -47,11 +46,9 @@ def everybody_in_sync_goes_at_once() -> None:
     heal_and_settle(world)
 
 
-def an_expiry_heard_after_the_next_registration() -> None:
+def an_expiry_handled_after_the_next_registration() -> None:
     """Two sessions expire in a row; the broker learns of the second expiry after its third registration."""
-    world = World(3)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3)
     member = world.brokers[B].member
     world.expire(B)
     member.connection()
@@ -68,9 +65,7 @@ def an_expiry_heard_after_the_next_registration() -> None:
 
 def a_member_loses_its_disk_between_two_controllers() -> None:
     """No controller notices: the next one finds the broker registered, as if it had never been away."""
-    world = World(3)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3)
     restart_with_an_empty_disk(world, B)
     world.elect_controller()
     world.check()
@@ -78,28 +73,22 @@ def a_member_loses_its_disk_between_two_controllers() -> None:
     deliver_requests(world, A, B, C)
     kill(world, A)
     assert (world.state.leader, set(world.state.isr)) == (C, {C})
-    heal_and_settle(world)
-    assert [entry.value for entry in world.truth.committed] == [0]
+    heal_and_settle(world, committed=[0])
 
 
 def a_leader_loses_its_tail_between_two_controllers() -> None:
     """It would keep leading in the same epoch, and make the others truncate acknowledged records."""
-    world = World(3)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3)
     restart_with_an_empty_disk(world, A)
     world.elect_controller()
     world.check()
     assert (world.state.leader, world.state.leader_epoch, set(world.state.isr)) == (B, 1, {B, C})
-    heal_and_settle(world)
-    assert [entry.value for entry in world.truth.committed] == [0]
+    heal_and_settle(world, committed=[0])
 
 
 def all_restart_between_two_controllers() -> None:
     """A replica that restarted with all its records may lead if no other can, so nothing is lost."""
-    world = World(3)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3)
     for broker in world.brokers.values():
         broker.crash()
         world.expire(broker.id)
@@ -108,15 +97,12 @@ def all_restart_between_two_controllers() -> None:
     world.elect_controller()
     world.check()
     assert (world.state.leader, world.state.leader_epoch, set(world.state.isr)) == (A, 1, {A})
-    heal_and_settle(world)
-    assert [entry.value for entry in world.truth.committed] == [0]
+    heal_and_settle(world, committed=[0])
 
 
 def a_leader_whose_session_has_ended_puts_a_member_out() -> None:
     """Its ISR change waits for the next session, and a member that it would keep has lost its disk."""
-    world = World(3)
-    world.produce(A)
-    world.settle()
+    world = world_with_a_record(3)
     world.produce(A)
     replicate(world, B)
     world.advance(MAX_LAG_MS + 1)
@@ -200,7 +186,7 @@ def a_leader_with_one_silent_follower_does_not_hear_zookeeper() -> None:
         heal_and_settle(world)
 
 
-def a_leader_that_is_alone_does_not_hear_zookeeper() -> None:
+def a_leader_alone_without_zookeeper() -> None:
     """It has no follower to confirm that it still leads."""
     with World(3, min_insync_replicas=1) as world:
         remove_from_isr(world, B, C)
@@ -211,7 +197,7 @@ def a_leader_that_is_alone_does_not_hear_zookeeper() -> None:
         heal_and_settle(world)
 
 
-HISTORIES_OF_LIVES: dict[Callable[[], None], tuple[Mutation, ...]] = {
+HISTORIES_OF_SESSIONS: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_leader_that_does_not_hear_zookeeper: (
         mutations.without_zookeeper_no_confirmation_is_required,
         mutations.any_fetch_confirms_the_leader,
@@ -219,11 +205,9 @@ HISTORIES_OF_LIVES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_leader_with_one_silent_follower_does_not_hear_zookeeper: (
         mutations.without_zookeeper_no_confirmation_is_required,
     ),
-    a_leader_that_is_alone_does_not_hear_zookeeper: (
-        mutations.without_zookeeper_no_confirmation_is_required,
-    ),
-    an_expiry_heard_after_the_next_registration: (mutations.an_ended_registration_continues,),
-    everybody_in_sync_goes_at_once: (mutations.one_of_a_lost_isr_is_kept,),
+    a_leader_alone_without_zookeeper: (mutations.without_zookeeper_no_confirmation_is_required,),
+    an_expiry_handled_after_the_next_registration: (mutations.an_ended_registration_continues,),
+    all_members_of_the_isr_stop_at_once: (mutations.one_of_a_lost_isr_is_kept,),
     a_member_loses_its_disk_between_two_controllers: (mutations.broker_epochs_of_the_isr_are_not_compared,),
     a_leader_loses_its_tail_between_two_controllers: (mutations.broker_epochs_of_the_isr_are_not_compared,),
     all_restart_between_two_controllers: (),
