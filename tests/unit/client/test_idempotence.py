@@ -507,6 +507,17 @@ def test_nothing_follows_while_one_that_was_written_lacks_its_answer() -> None:
     assert pipeline.takes_new
 
 
+def test_no_batch_is_written_to_a_connection_before_an_earlier_one_that_came_back() -> None:
+    pipeline, (first, second) = numbered_pipeline(2)
+    pipeline.launch(first, 1)
+    pipeline.launch(second, 1)
+    assert pipeline.may_leave(second)
+    pipeline.put_back(first)
+    assert not pipeline.may_leave(second)
+    pipeline.launch(first, 1)
+    assert pipeline.may_leave(second)
+
+
 def test_a_numbering_restarts_only_when_written_batches_have_their_answers() -> None:
     pipeline, (lost, later, gap) = numbered_pipeline(3)
     for one in (lost, later, gap):
