@@ -47,7 +47,7 @@ class Compression(IntEnum):
 
 
 MAX_EXPANSION: Final = (1, 1_032, 22, 255, 32_768)
-"""By compression, the largest size that one byte can decompress to: the longest copy per byte of its code.
+"""The largest size that one byte can decompress to, by compression: the longest copy per byte of its code.
 
 Deflate: 258 in two bits; snappy: 64 in three bytes; LZ4: 255 in one; zstd: 128 KiB in four."""
 

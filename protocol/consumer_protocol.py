@@ -29,7 +29,7 @@ M = TypeVar("M")
 
 _VERSIONS: Final = range(4)
 _STICKY_VERSIONS: Final = (1, 0)
-"""In the order in which they are tried, because sticky user data does not name its version."""
+"""Sticky user data does not name its version: these are tried in this order."""
 
 
 @message

@@ -107,7 +107,7 @@ _NATIVE_TYPES: Final[dict[WireType, Any]] = {
     WireType.RECORDS: Annotated[int, msgspec.Meta(ge=0)],
     **{kind: _integer(bits) for kind, bits in INTEGER_BITS.items()},
 }
-"""What msgspec accepts for a field of each type."""
+"""The type that msgspec checks a field of each wire type against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class WireField:
 
     @property
     def native_type(self) -> Any:
-        """What msgspec accepts for this field."""
+        """The type that msgspec checks this field against."""
         element: Any = _NATIVE_TYPES[self.kind] if self.struct is None else self.struct
         accepted = Annotated[list[element], _MAX_LENGTH] if self.is_array else element
         return accepted if self.nullable_since is None else Optional[accepted]  # noqa: UP045 - at run time
@@ -207,7 +207,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Buffer = bytes | bytearray | memoryview
 Fields = list[tuple[str, WireField, Any]]
-"""Of each field its name, its wire type, and a maker of its default or None."""
+"""(name, wire type, maker of the default or None) of each field."""
 
 _FIELDS: Final[dict[type[Any], Fields]] = {}
 

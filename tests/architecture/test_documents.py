@@ -1,4 +1,4 @@
-"""What the README and docs/ name is there: files, commands, make's targets, settings, options, benchmarks."""
+"""The README and docs/ name only existing files, commands, make targets, settings, options and benchmarks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def is_command(arguments: list[str]) -> bool:
 
 
 def missing(check: Callable[[str], Iterable[object]]) -> list[tuple[str, object]]:
-    """What a check finds wrong, with the page."""
+    """The problems that a check finds, each with its page."""
     return [(page, problem) for page, text in DOCUMENTS.items() for problem in check(text)]
 
 
@@ -172,7 +172,7 @@ def test_the_page_of_settings_is_made_from_the_declarations() -> None:
     assert DOCUMENTS["docs/settings.md"] == made, "run `make settings`"
 
 
-def test_the_checks_see_what_is_not_there() -> None:
+def test_the_checks_report_missing_files_and_commands() -> None:
     text = "`broker/gone.py`, `no.such.setting=3`, `barnabas fly`, `make gold`"
     assert [file for file in named_files(text) if not is_there(file)] == ["broker/gone.py"]
     assert named_settings(text) == ["no.such.setting"]

@@ -1,4 +1,4 @@
-"""A client that sends any bytes to a broker's port and returns the answers."""
+"""A client that sends valid and malformed bytes to a broker's port and returns the answers."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def test_names_that_no_topic_can_have_are_answered(broker: Endpoint) -> None:
 
 @pytest.mark.parametrize("name", ["..", "", "t/partitions", "t/partitions/0/state", "../ids", "\x00"])
 def test_an_invalid_name_gets_no_partitions(shared_cluster: LocalCluster, name: str) -> None:
-    """In ZooKeeper it could be the path of something else, or none."""
+    """In ZooKeeper the name could be the path of another node, or an invalid path."""
     view = ClusterView(shared_cluster)
     endpoint = shared_cluster.broker(view.controller()).endpoint
     with RawClient(endpoint) as client:

@@ -1,4 +1,4 @@
-"""Brokers that must not start say why in one clear line, in bounded time, and leave others alone."""
+"""A broker that must not start names the reason in one line, in bounded time, and harms no other broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refusal(directory: Path, settings: Mapping[str, str], **overrides: str) -> s
 
 @pytest.fixture
 def settings(tmp_path: Path, shared_cluster: LocalCluster) -> dict[str, str]:
-    """Those of a fourth broker that would start."""
+    """Valid settings of a fourth broker."""
     return {
         "broker.id": "4",
         "listeners": "PLAINTEXT://127.0.0.1:0",

@@ -32,7 +32,7 @@ def log_dir_of(cluster: LocalCluster, broker_id: int) -> Path:
 
 
 def flip_a_byte(folder: Path) -> None:
-    """In the value of an early record of the only segment."""
+    """Flip a bit in the value of an early record of the only segment."""
     (path,) = folder.glob("*.log")
     data = bytearray(path.read_bytes())
     at = data.index(b"record-20")

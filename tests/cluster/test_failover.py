@@ -52,7 +52,7 @@ FAULTS: dict[str, tuple[Fault, Fault]] = {
     "kill": (LocalCluster.kill, LocalCluster.start_broker),
     "pause": (LocalCluster.pause, LocalCluster.resume),
 }
-"""What ends or stops a broker, and what brings it back."""
+"""Each fault, with the call that ends it."""
 
 
 def have_replaced(brokers: list[LocalBroker], victim: int) -> bool:

@@ -44,7 +44,7 @@ def with_topics(start_cluster: StartCluster) -> LocalCluster:
 
 
 def test_the_offsets_topic_waits_for_all_its_replicas(start_cluster: StartCluster) -> None:
-    """Two of three brokers are down at the first request: the topic would keep a single replica."""
+    """With two of three brokers down at the first request, the topic would have a single replica for good."""
     cluster = start_cluster(settings=SETTINGS)
     view = ClusterView(cluster)
     cluster.kill(2)

@@ -97,7 +97,7 @@ def test_a_znode_that_is_not_kafkas_is_named_and_left_alone(stores: list[Cluster
 
 
 def fresh_id(client: RawClient) -> InitProducerIdResponse:
-    """A producer id; asked for again as long as ZooKeeper cannot be asked, as clients do."""
+    """A producer id; retries while the broker cannot claim a block from ZooKeeper, as clients do."""
     answers: list[InitProducerIdResponse] = []
 
     def is_given() -> bool:
@@ -119,7 +119,7 @@ def test_producers_at_all_brokers_get_different_ids(shared_cluster: LocalCluster
 
 
 class Producer:
-    """Writes one record a batch to partition 0 of "t", and asks until it is answered, as clients do."""
+    """Writes one record a batch to partition 0 of "t", and retries until it is acknowledged."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._view = ClusterView(cluster)
@@ -139,7 +139,7 @@ class Producer:
                 client.send(encoded(produce_request([(0, self.batch(sequence))]), sequence))
 
     def send(self, sequence: int) -> int:
-        """Where a batch was written, now or before."""
+        """The offset at which the batch is written, by this request or an earlier one."""
         answer: list[PartitionProduceResponse] = []
 
         def is_written() -> bool:
@@ -164,7 +164,7 @@ def sequences_on_disk(folder: Path) -> list[tuple[int, int]]:
     ]
 
 
-def test_batches_whose_answers_were_lost_are_there_once_and_in_order_through_every_kill(
+def test_retried_batches_are_written_once_and_in_order_through_every_kill(
     start_cluster: StartCluster,
 ) -> None:
     cluster = start_cluster()
@@ -181,14 +181,14 @@ def test_batches_whose_answers_were_lost_are_there_once_and_in_order_through_eve
         assert [producer.send(sequence) for sequence in flying] == list(flying)
         cluster.start_broker(leader)
         view.wait_isr("t", 3)
-    # All at once, in the middle of a segment: only the disks remember.
+    # All are killed at once, within a segment: the state is only on the disks.
     for broker in cluster.broker_ids:
         cluster.kill(broker)
     for broker in cluster.broker_ids:
         cluster.start_broker(broker)
     view.wait_isr("t", 3)
     assert [producer.send(sequence) for sequence in range(30, 36)] == list(range(30, 36))
-    # And in good order: only the snapshots are read.
+    # All stop cleanly: they read only the snapshots.
     for broker in cluster.broker_ids:
         cluster.stop_broker(broker)
     for broker in cluster.broker_ids:

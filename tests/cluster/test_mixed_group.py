@@ -133,7 +133,7 @@ CASES = [
     ("cooperative-sticky", (OurReader, ConfluentReader, OurReader)),
     ("cooperative-sticky", (ConfluentReader, OurReader, ConfluentReader)),
 ]
-"""Who comes first leads the group."""
+"""The first reader leads the group."""
 
 
 @pytest.mark.parametrize(("strategy", "kinds"), CASES)

@@ -34,7 +34,7 @@ def cluster(shared_cluster: LocalCluster) -> LocalCluster:
 
 
 class Attack:
-    """Frames to all brokers over several connections at a time, each on a connection of its own."""
+    """Sends frames to all brokers, each over a new connection, several at a time."""
 
     def __init__(self, chance: random.Random, cluster: LocalCluster) -> None:
         self._chance = chance
@@ -47,7 +47,7 @@ class Attack:
         self._left = FRAMES
         self.outcomes: Counter[str] = Counter()
         self.answered: set[tuple[int, bool]] = set()
-        """The API keys, and whether natively, of which a frame that was not spoilt was answered."""
+        """(API key, is native) of the undamaged frames that were answered."""
 
     async def run(self) -> None:
         await asyncio.gather(*(self._send_until_done() for _ in range(CONNECTIONS)))

@@ -23,7 +23,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 def test_a_server_that_takes_a_connection_and_never_answers_is_soon_tried_again(
     zookeeper_connect: str,
 ) -> None:
-    """As one does that is just starting: see `barnabas.deploy.zookeeper`."""
+    """Behave as a starting ZooKeeper: see `barnabas.deploy.zookeeper`."""
     real = Endpoint.parse(zookeeper_connect.partition("/")[0])
     fatal: list[BaseException] = []
     with socket.create_server(("127.0.0.1", 0)) as server:

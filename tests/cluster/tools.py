@@ -1,4 +1,4 @@
-"""Looks at a cluster from outside, as clients and ZooKeeper see it."""
+"""Commands, and views of a cluster from outside: by its clients and by ZooKeeper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .raw_client import RawClient
 
 COMMAND: Final = (sys.executable, "-m", "barnabas")
 SESSION_TIMEOUT_MS: Final = 30_000
-"""So long that no stall of a busy machine ends a session; no test waits for it to pass."""
+"""Long enough that no stall of a busy machine ends a session; no test waits for it to pass."""
 OpenStore = Callable[..., ClusterStore]
 StartCluster = Callable[..., LocalCluster]
 _SECRET: Final = 0xB3415C00

@@ -1,4 +1,4 @@
-"""Frames of every API and version that a broker serves, in both codecs, made by chance, then spoilt.
+"""Random frames of every API and version that a broker serves, in both codecs, and damaged ones.
 
 A `Maker` makes whole messages whose values are often the odd ones: extremes, nulls, names of any kind,
 batches that contradict themselves. A spoiler changes a frame's bytes: cut, flipped, with absurd lengths and
@@ -100,7 +100,7 @@ def advertised() -> list[tuple[Api, int]]:
 
 
 class Maker:
-    """Random messages; see the module."""
+    """Makes random messages, often with extreme values."""
 
     def __init__(self, chance: random.Random, topic_ids: Sequence[uuid.UUID] = ()) -> None:
         self._chance = chance
@@ -205,7 +205,7 @@ class Maker:
         return bytes(batch) * chance.choice((1, 1, 1, 2))
 
     def _compressed(self, batch: bytearray) -> bytearray:
-        """With its records compressed, or with rubbish or a bomb in their place."""
+        """The batch with compressed records, damaged compressed bytes or a decompression bomb."""
         chance = self._chance
         kind = chance.choice(list(Compression))
         plain = bytes(batch[HEADER_BYTES:])

@@ -1,8 +1,8 @@
 """The clients of the compatibility tests, how each is got and started, and the process that drives one.
 
 A client is a driver in `drivers/`: a process that takes commands as lines of JSON (see `drivers/stdio.py`).
-What is not a Python package is fetched into a cache below ``build/`` by the ordinary package tools, once;
-where that cannot be done `Unavailable` says why. Blocking, one thread a driver; every wait is bounded.
+Clients that are no Python packages are fetched once into a cache below ``build/`` by the ordinary package
+tools; `Unavailable` names the reason if that fails. Blocking, one thread a driver; every wait is bounded.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Client:
-    """A client on the market: its name, its driver, and what prepares this machine for it."""
+    """A client on the market: its name, its driver, and the function that fetches it."""
 
     name: str
     driver: str
@@ -134,7 +134,7 @@ class Client:
         return Driver(self.name, [program, str(HERE / "drivers" / self.driver)], environment)
 
 
-# -- what each needs ---------------------------------------------------------------------------------------
+# -- fetching the clients ------------------------------------------------------------------------------------
 
 
 def _python_package(module: str) -> Callable[[], Mapping[str, str]]:
@@ -201,7 +201,7 @@ _KCAT_PACKAGES = ("kcat", "librdkafka1", "libyajl2", "libsasl2-2", "liblz4-1")
 
 
 def _kcat() -> Mapping[str, str]:
-    """That of the PATH, or the distribution's packages unpacked into the cache; nothing is installed."""
+    """kcat from the PATH, or from the distribution's packages, unpacked into the cache; installs nothing."""
     found = shutil.which("kcat") or shutil.which("kafkacat")
     if found is not None:
         return {"KCAT": found}

@@ -152,7 +152,7 @@ class Bench:
 
 
 def refused(ask: Callable[[], Any], code: int, *texts: str) -> None:
-    """That something is refused with Kafka's code, or, by a client that hides it, with one of these texts."""
+    """Check the code of a refusal; a client that hides codes must show one of these texts instead."""
     with pytest.raises(ClientError) as caught:
         ask()
     said = str(caught.value)
@@ -307,7 +307,7 @@ def large(bench: Bench) -> None:
     bench.ask_reference("alter_configs", topic=topic, configs={"max.message.bytes": "4000000"})
 
     def is_taken() -> bool:
-        """Once the leader has heard of the change, which is a little after the answer, as in Apache Kafka."""
+        """The leader learns of the change a little after the answer, as in Apache Kafka."""
         try:
             bench.produce([record(topic, far)], **limit)
         except ClientError as error:
@@ -317,7 +317,7 @@ def large(bench: Bench) -> None:
         return True
 
     wait_for(is_taken, "the new limit does not hold")
-    # The first batch comes whole, however little was asked for.
+    # The first batch is returned whole, even if it is larger than max_bytes.
     assert values(bench.read(topic, 2, max_bytes=1_000)) == [text(nearly), text(far)]
 
 
@@ -425,7 +425,7 @@ def configs(bench: Bench) -> None:
     bench.ask("alter_configs", topic=topic, configs={"retention.ms": "1800000", "segment.bytes": "20000000"})
 
     def is_changed(ask: Callable[..., Any]) -> bool:
-        """By the broker that is asked; each learns of the change by itself."""
+        """Each broker learns of the change by itself; this checks the one that is asked."""
         found = ask("describe_configs", topic=topic)
         return found["retention.ms"] == "1800000" and found["segment.bytes"] == "20000000"
 
@@ -485,9 +485,9 @@ def delete_topic(bench: Bench) -> None:
         return False
 
     # Until the last replica is gone, a topic that is being deleted may be deleted again.
-    wait_for(is_unknown, lambda: f"{topic} can be deleted for ever")
+    wait_for(is_unknown, lambda: f"{topic} is still not unknown")
 
-    # One of the same name is another topic, and empty; there may be one only when the old one is gone.
+    # A new topic of the same name is empty; it can be created after the old one is gone.
     def is_made() -> bool:
         try:
             bench.ask_reference("create_topic", topic=topic, partitions=1, replicas=1)
@@ -507,7 +507,7 @@ def delete_topic(bench: Bench) -> None:
 
 
 class NeedsBarnabas(Exception):
-    """The cluster is not one that our own client speaks to."""
+    """Our own client cannot use this cluster."""
 
 
 @feature("reads what Barnabas' own client writes")

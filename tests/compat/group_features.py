@@ -77,7 +77,7 @@ class Member:
 
 
 def written(bench: Bench, topic: str, partitions: int, count: int) -> set[Place]:
-    """As many new records in each partition; where they are."""
+    """Write ``count`` new records to each partition; returns their places."""
     sent = [record(topic, f"{number}", number % partitions) for number in range(count * partitions)]
     return {(topic, at["partition"], at["offset"]) for at in bench.produce_by_reference(sent)}
 
@@ -114,7 +114,7 @@ def all_of(topic: str, partitions: int) -> list[tuple[str, int]]:
 
 
 def committed(bench: Bench, group: str, topic: str) -> dict[str, int]:
-    """As the reference reads them."""
+    """The group's offset of each partition, read by the reference."""
     found: dict[str, int] = bench.ask_reference("group_offsets", group=group, topic=topic)
     return found
 

@@ -1,7 +1,7 @@
-"""The offsets topic, made before the first group is: it takes a while, and admin clients do not wait for it.
+"""Creates the offsets topic before the first group: it takes a while, and admin clients do not wait for it.
 
-Whoever first asks for a coordinator has it made. Until every broker has loaded what it leads of it, a list of
-all groups is refused, by Apache Kafka too, and most admin clients hand that to their caller.
+The first request for a coordinator creates it. Until every broker has loaded its partitions of the topic, a
+list of all groups is refused, by Apache Kafka too, and most admin clients raise that error.
 """
 
 from __future__ import annotations

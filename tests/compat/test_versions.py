@@ -47,7 +47,7 @@ class Relay:
 
     @property
     def seen(self) -> set[tuple[int, int]]:
-        """What was noted since `forget`; a copy, for connections go on meanwhile."""
+        """A copy of the requests noted since `forget`, because connections add to them."""
         with self._lock:
             return set(self._seen)
 
@@ -143,7 +143,7 @@ def relayed(
 
 
 def tour(relayed: Relay, driver: Driver) -> None:
-    """Everything that the client can be asked."""
+    """All commands of the client's driver."""
     bootstrap = relayed.address
     topic = f"tour-{uuid.uuid4().hex[:12]}"
 
@@ -180,7 +180,7 @@ def tour(relayed: Relay, driver: Driver) -> None:
 
 
 def group_tour(relayed: Relay, driver: Driver, bootstrap: str, topic: str) -> None:
-    """What it can do with a group."""
+    """All group requests of the client."""
 
     def ask(command: str, **arguments: object) -> None:
         with contextlib.suppress(Unsupported):

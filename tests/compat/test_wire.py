@@ -43,7 +43,7 @@ class Ground:
         first = cluster.bootstrap.partition(",")[0]
 
         def has_leader() -> bool:
-            # The first look makes the topic.
+            # The first request creates the topic.
             made = wire.array(wire.string(self.topic)) + b"\1"
             with Connection(first) as broker:
                 known = wire.Metadata(broker.ask(wire.request(wire.METADATA, 4, made)))
@@ -54,7 +54,7 @@ class Ground:
 
         wait_for(has_leader)
         wait_for(self.takes_a_record)
-        # A leader may be one before it has heard of the topic's metadata.
+        # A broker may lead the partition before it has the topic's metadata.
         wait_for(self.knows_the_topic)
 
     def knows_the_topic(self) -> bool:
@@ -100,7 +100,7 @@ def unharmed(ground: Ground) -> Iterator[None]:
     assert "its request failed" not in ground.log.read_text(), "a handler did not foresee a request"
 
 
-# -- what is odd but right ---------------------------------------------------------------------------------
+# -- unusual but valid ---------------------------------------------------------------------------------
 
 
 def test_a_request_sent_byte_by_byte_is_answered(ground: Ground) -> None:
@@ -239,7 +239,7 @@ def send_often(client: Connection, data: bytes, times: int) -> None:
         client.send(data)
 
 
-def test_half_open_connections_hold_nothing_up(ground: Ground) -> None:
+def test_half_open_connections_block_no_other(ground: Ground) -> None:
     """Half a length, half a frame, half a large frame, and then silence, or a closed writing side."""
     whole = wire.produce_request(ground.topic, 0, batch_of(b"v" * 1_000))
     large = struct.pack(">i", 90_000_000)
@@ -256,7 +256,7 @@ def test_half_open_connections_hold_nothing_up(ground: Ground) -> None:
         assert ground.resident_bytes() - before < 100_000_000
 
 
-def test_a_client_that_is_gone_before_its_answer_harms_nothing(ground: Ground) -> None:
+def test_a_client_that_leaves_before_its_answer_does_no_harm(ground: Ground) -> None:
     for number in range(50):
         with ground.connect() as client:
             client.send(wire.produce_request(ground.topic, 0, batch_of(f"gone {number}".encode())))
@@ -266,7 +266,7 @@ def test_a_client_that_is_gone_before_its_answer_harms_nothing(ground: Ground) -
                 client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-# -- what is wrong -----------------------------------------------------------------------------------------
+# -- malformed -----------------------------------------------------------------------------------------
 
 
 def _head(key: int, version: int, client_id_size: int = 4) -> bytes:
@@ -320,7 +320,7 @@ def test_acks_0_is_not_answered(ground: Ground) -> None:
 
 
 def test_native_and_kafka_frames_share_a_connection(ground: Ground) -> None:
-    """One port, two codecs: each frame says for itself what it is."""
+    """One port, two codecs: the first byte of each frame names its codec."""
     native = b"".join(
         bytes(part)
         for part in codec_msgpack.encode_request(

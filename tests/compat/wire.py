@@ -1,4 +1,4 @@
-"""Kafka's wire format made by hand: no codec of ours, no client, so that nothing can be wrong twice.
+"""Kafka's wire format written by hand, independent of our codec and of any client.
 
 Only what the tests of the socket need, in versions without tagged fields (and one with). Blocking; a call
 beyond the deadline fails the test.

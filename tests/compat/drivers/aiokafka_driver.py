@@ -190,7 +190,7 @@ async def group_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int
 
 
 async def set_group_offsets(bootstrap: str, group: str, topic: str, offsets: dict[str, int]) -> None:
-    """As its users do: a consumer that joins no group commits."""
+    """Commit by a consumer outside of the group, because aiokafka's admin client cannot."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
     await consumer.start()
     try:

@@ -162,7 +162,7 @@ def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) ->
     return found
 
 
-# -- what there is of admin --------------------------------------------------------------------------------
+# -- admin, as far as kcat has it ----------------------------------------------------------------------------
 
 
 def _metadata(bootstrap: str, *arguments: str) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def load_commands(make: Callable[..., Load]) -> dict[str, Command]:
     async def load_start(
         bootstrap: str, topic: str, partitions: int, interval_ms: float, idempotent: bool | None = None
     ) -> None:
-        """With ``idempotent`` None the client's own default holds."""
+        """``idempotent`` None leaves the client's own default."""
         current.append(make(bootstrap, topic, partitions, interval_ms, idempotent))
         await settled(current[-1].start())
 

@@ -57,7 +57,7 @@ class MemberSettings:
 
 
 class Notes:
-    """What a member saw."""
+    """The assignments, revocations, records and errors of a member."""
 
     def __init__(self) -> None:
         self.assigned: list[tuple[str, int]] = []
@@ -110,7 +110,7 @@ class PolledMember(Member):
 
     @abstractmethod
     def poll(self) -> Iterable[Place]:
-        """What was read in at most some tenths of a second; sets the notes' `assigned`."""
+        """Read for at most some tenths of a second; sets the notes' `assigned`."""
 
     @abstractmethod
     def commit_now(self, how: str) -> None:

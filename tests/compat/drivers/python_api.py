@@ -1,4 +1,4 @@
-"""What aiokafka and kafka-python share: their classes have the same methods, to await or not."""
+"""Code for both aiokafka and kafka-python: their classes have the same methods, asynchronous or not."""
 
 from __future__ import annotations
 

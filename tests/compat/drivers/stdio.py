@@ -35,7 +35,7 @@ class ClientError(Exception):
 
 
 Describe = Callable[[BaseException], ClientError | None]
-"""What a client's exception says, or None for one that is not of the client's own kind."""
+"""Turns a client's exception into an error; None for an exception that is not of the client's own kind."""
 Command = Callable[..., Any]
 
 
@@ -102,7 +102,7 @@ COMMANDS: Mapping[str, Callable[..., Any] | None] = {
     "set_group_offsets": None,
     "delete_group_offsets": None,
 }
-"""The commands that a driver may have as functions, and the class of those that take one object."""
+"""The commands that a driver may define as functions; with the class of the argument if it is one object."""
 
 
 def partitions_as_json(partitions: Iterable[tuple[int, int, list[int], list[int]]]) -> list[dict[str, Any]]:

@@ -157,7 +157,7 @@ class Server:
 
 
 async def ask_until_answered(channel: Channel, message: Any, **arguments: int) -> Any:
-    """Where a limit is short, it may be over before the server has received anything."""
+    """Ask again until there is an answer: a short limit may pass before the server receives the request."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:

@@ -177,7 +177,9 @@ async def test_a_oneway_request_to_a_peer_that_does_not_read_ends_at_its_deadlin
         await send_without_end()
 
 
-async def test_a_message_that_cannot_be_sent_leaves_no_trace(server: Server, channel_to: MakeChannel) -> None:
+async def test_a_message_that_cannot_be_encoded_releases_its_slot(
+    server: Server, channel_to: MakeChannel
+) -> None:
     channel = channel_to(server, max_in_flight=1)
     for _ in range(2):
         topic = DeleteTopicState(name="t" * 9_000_000)
@@ -487,7 +489,7 @@ async def test_a_peer_that_does_not_accept_in_time_fails_the_attempt(channel_to:
                 filler.close()
 
 
-async def test_a_connection_to_itself_is_known_as_one() -> None:
+async def test_a_connection_to_itself_is_recognized() -> None:
     with socket.socket() as itself:
         itself.bind(("127.0.0.1", 0))
         itself.connect(itself.getsockname())
@@ -513,7 +515,7 @@ async def test_a_connection_to_a_peer_is_not_to_itself(server: Server) -> None:
 # ---- closing
 
 
-async def test_close_fails_what_is_in_flight_and_is_final(server: Server, channel_to: MakeChannel) -> None:
+async def test_close_fails_requests_in_flight_and_is_final(server: Server, channel_to: MakeChannel) -> None:
     reasons: list[str] = []
     channel = channel_to(server, on_close=lambda _, error: reasons.append(str(error)))
     tasks = await unanswered(server, channel, 3)

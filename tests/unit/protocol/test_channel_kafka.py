@@ -1,4 +1,4 @@
-"""A channel that speaks Kafka's protocol, against a small server that knows only some versions."""
+"""A channel negotiates versions of Kafka's protocol with a small server that supports only some."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def refusal(channel: Channel, message: Any) -> str:
 @pytest.mark.parametrize(
     ("theirs", "chosen"), [((0, 12), 12), ((0, 40), 12), ((0, 9), 9), ((3, 3), 3), ((1, 1), 1)]
 )
-async def test_the_highest_version_that_both_have_is_spoken(
+async def test_the_highest_common_version_is_used(
     server: Server, channel_to: MakeChannel, theirs: tuple[int, int], chosen: int
 ) -> None:
     server.versions[ApiKey.METADATA] = theirs
@@ -131,7 +131,7 @@ async def test_a_peer_is_asked_for_its_versions_again_after_a_loss(server: Serve
         ((0, 2), False, [4, 0]),
     ],
 )
-async def test_a_peer_that_knows_older_versions_alone_is_asked_in_one_of_them(
+async def test_a_peer_with_only_older_versions_is_asked_in_one_of_them(
     server: Server,
     channel_to: MakeChannel,
     known: tuple[int, int],
@@ -144,7 +144,9 @@ async def test_a_peer_that_knows_older_versions_alone_is_asked_in_one_of_them(
     assert server.requests[0].api_version == 12
 
 
-async def test_a_peer_that_knows_no_version_that_we_do_is_given_up(server: Server, channel: Channel) -> None:
+async def test_a_peer_without_a_common_version_of_api_versions_fails_the_attempt(
+    server: Server, channel: Channel
+) -> None:
     server.api_versions = (7, 9)
     with pytest.raises(ConnectionClosed, match="did not send its versions: UNSUPPORTED_VERSION"):
         await channel.request(ASK)
@@ -178,7 +180,7 @@ NO_APIS = ApiVersionsResponse(error_code=0, api_keys=[])
         ),
     ],
 )
-async def test_a_peer_that_cannot_be_understood_is_given_up_and_tried_again_later(
+async def test_a_malformed_negotiation_fails_the_attempt_and_a_later_one_succeeds(
     server: Server, greeting: Callable[[int, int], bytes | None], reason: str, channel: Channel
 ) -> None:
     server.greet = greeting
@@ -199,7 +201,7 @@ async def test_a_failed_negotiation_is_a_failed_attempt(server: Server, channel_
     assert len(server.peers) == 1
 
 
-async def test_a_peer_that_says_nothing_is_given_up_in_time(server: Server, channel_to: MakeChannel) -> None:
+async def test_an_attempt_with_a_silent_peer_times_out(server: Server, channel_to: MakeChannel) -> None:
     server.greet = lambda _, __: b""
     # The time may be over before anything was said: then once more.
     while not server.greetings:

@@ -1,4 +1,4 @@
-"""The Kafka codec by itself: what it does with values that a version lacks, and with bytes that are wrong."""
+"""The Kafka codec by itself: fields that a version lacks, malformed bytes, and bounds."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_a_client_id_that_is_no_string_is_malformed() -> None:
 @pytest.mark.parametrize(
     ("key", "version"), [(3, 13), (3, -1), (1, 3), (1, 18), (0, 10), (4, 0), (240, 0), (68, 0), (-1, 0)]
 )
-def test_an_undeclared_version_is_named_with_what_its_answer_needs(key: int, version: int) -> None:
+def test_an_undeclared_version_is_refused_with_its_api_and_correlation_id(key: int, version: int) -> None:
     data = struct.pack(">hhih", key, version, 77, 0) + bytes(100)
     with pytest.raises(UnsupportedVersion, match=f"key {key} version {version} is not supported") as caught:
         decode_request(memoryview(data))
@@ -281,7 +281,7 @@ TAGGED = b"\x00\x01" + bytes(12)
 
 
 def tagged_topics(tags: bytes) -> bytes:
-    """A Metadata 9 request for topic "t", whose structure has these tagged fields."""
+    """A Metadata 9 request for topic "t" with these tagged fields in the topic's structure."""
     head = struct.pack(">hhihc", ApiKey.METADATA, 9, 7, 1, b"c") + b"\x00"
     return head + b"\x02" + b"\x02t" + tags + b"\x00\x00\x00\x00"
 
@@ -311,7 +311,7 @@ def test_tags_that_claim_too_much_are_malformed(tags: bytes) -> None:
 TOO_MANY_TAGS = b"\x81\x80\x08" + bytes(2 * (MAX_ARRAY_LENGTH + 1))
 
 
-def test_more_tags_than_anything_may_have_are_refused_although_they_came() -> None:
+def test_more_tags_than_the_maximum_are_refused_even_if_they_are_present() -> None:
     assert f"{MAX_ARRAY_LENGTH + 1} tagged fields" in refusal(tagged_topics(TOO_MANY_TAGS))
     data = request_bytes(MetadataRequest(topics=[]), 9)
     head = struct.calcsize(">hhih") + 1
@@ -343,7 +343,7 @@ def test_a_known_tag_of_a_wrong_size_is_malformed(size: int, content: bytes) -> 
 # ---- what a version lacks
 
 
-def test_what_only_informs_is_left_out_of_versions_that_lack_it() -> None:
+def test_an_ignorable_field_is_left_out_of_versions_that_lack_it() -> None:
     answer = MetadataResponse(
         throttle_time_ms=9,
         brokers=[],
@@ -368,7 +368,7 @@ def test_what_only_informs_is_left_out_of_versions_that_lack_it() -> None:
         (DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1), 5, "topics = "),
     ],
 )
-def test_what_would_be_understood_otherwise_is_not_sent(body: Any, version: int, field: str) -> None:
+def test_a_field_that_changes_the_meaning_is_not_left_out(body: Any, version: int, field: str) -> None:
     with pytest.raises(ApiError, match=f"version {version} of the API has no field for .*{field}") as caught:
         encode_request(version, 1, "c", body)
     assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
@@ -384,7 +384,7 @@ def test_what_would_be_understood_otherwise_is_not_sent(body: Any, version: int,
         (ListOffsetsRequest(replica_id=2**31, topics=[]), 1),
     ],
 )
-def test_what_has_no_form_on_the_wire_is_not_sent(body: Any, version: int) -> None:
+def test_a_value_without_a_wire_format_is_not_sent(body: Any, version: int) -> None:
     with pytest.raises(Unencodable, match=f"{type(body).__name__} cannot be sent in version {version}"):
         encode_request(version, 1, "c", body)
 
@@ -454,7 +454,7 @@ def test_a_count_that_the_rest_cannot_hold_is_refused_before_room_is_made(count:
     assert peak < 100_000
 
 
-def test_an_array_longer_than_any_is_refused_although_its_elements_came() -> None:
+def test_an_array_above_the_maximum_is_refused_even_if_its_elements_are_present() -> None:
     data = metadata_head() + struct.pack(">i", MAX_ARRAY_LENGTH + 1) + bytes(2 * (MAX_ARRAY_LENGTH + 1))
     assert f"an array of {MAX_ARRAY_LENGTH + 1} elements" in refusal(data)
 
@@ -495,7 +495,7 @@ def test_records_longer_than_the_frame_are_refused(length: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 9])
-def test_a_string_longer_than_any_is_refused_although_it_came(version: int) -> None:
+def test_a_string_above_the_maximum_is_refused_even_if_it_is_present(version: int) -> None:
     if version == 9:
         data = tagged_topics(b"")[:12] + b"\x02" + b"\x81\x80\x02" + b"x" * 32_768 + bytes(10)
         text = refusal(data)

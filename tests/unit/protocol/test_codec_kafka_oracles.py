@@ -1,5 +1,5 @@
-"""The Kafka codec against two others, byte for byte: kio, whose messages are generated from Kafka's own
-definitions, and kafka-python. Every API and version that is declared, with random content, both ways.
+"""The Kafka codec against two others, byte for byte: kio, which is generated from Kafka's own definitions,
+and kafka-python. Every API and version that is declared, with random content, both ways.
 
 Both oracles order a structure's fields as Kafka's definitions do, so that ours are matched with theirs by
 place. What the oracles have and we leave out on purpose keeps its default.

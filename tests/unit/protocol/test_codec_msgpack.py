@@ -69,7 +69,7 @@ def refusal_of_response(cls: type[Any], body: Any) -> str:
 @pytest.mark.parametrize("cls", REQUESTS, ids=lambda cls: cls.__name__)
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_every_request_comes_back_as_it_was(cls: type[Any], data: st.DataObject) -> None:
+def test_every_request_is_decoded_as_it_was_encoded(cls: type[Any], data: st.DataObject) -> None:
     body = data.draw(messages(cls))
     client_id, correlation_id = data.draw(st.text(max_size=8)), data.draw(st.integers(0, 2**31 - 1))
     head = decode_request(payload(encode_request(correlation_id, client_id, body)))
@@ -81,7 +81,7 @@ def test_every_request_comes_back_as_it_was(cls: type[Any], data: st.DataObject)
 @pytest.mark.parametrize("cls", RESPONSES, ids=lambda cls: cls.__name__)
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_every_response_comes_back_as_it_was(cls: type[Any], data: st.DataObject) -> None:
+def test_every_response_is_decoded_as_it_was_encoded(cls: type[Any], data: st.DataObject) -> None:
     body = data.draw(messages(cls))
     opened = open_response(payload(encode_response(17, body)))
     assert opened.correlation_id == 17
@@ -337,7 +337,7 @@ def test_an_array_above_its_limit_is_refused() -> None:
     assert decode_request(payload(encode_request(1, "c", request))).body == request
 
 
-def test_a_message_that_no_peer_would_take_is_not_sent() -> None:
+def test_a_message_above_the_maximum_size_is_not_sent() -> None:
     request = DeleteTopicsRequest(topic_names=["t" * 1_000_000] * 9, timeout_ms=0)
     with pytest.raises(MessageTooComplex, match="without its records"):
         encode_request(1, "c", request)

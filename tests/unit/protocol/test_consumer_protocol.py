@@ -121,7 +121,7 @@ def test_a_malformed_subscription_is_refused(data: bytes) -> None:
 def test_the_topics_of_a_group_are_unknown_if_one_subscription_is_malformed() -> None:
     assert subscribed_topics([]) == frozenset()
     assert subscribed_topics([WHOLE, WHOLE[:5]]) is None
-    # As in Kafka, the fields after those of version 0 do not count.
+    # As in Kafka, only the fields of version 0 count.
     assert subscribed_topics([WHOLE[:-8]]) == {"ab", "c"}
 
 

@@ -169,7 +169,7 @@ def test_the_pool_keeps_no_more_than_its_bound() -> None:
         buffers = [pool.acquire(size) for _ in range(10)]
         for buffer in buffers:
             pool.release(buffer)
-    # Four, one and one of the three classes; what is larger than the largest class is not kept at all.
+    # Four, one and one buffer of the three classes; the pool keeps no buffer above the largest class.
     assert pool.free_bytes == (4 * 16 + 64 + 128) * 1024
 
 

@@ -46,7 +46,7 @@ def test_an_endpoint_is_read_and_written(text: str, host: str, port: int) -> Non
         "PLAINTEXT://localhost:9092",
     ],
 )
-def test_what_is_no_endpoint_is_refused_by_name(text: str) -> None:
+def test_a_text_that_is_not_an_endpoint_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="is not host:port") as caught:
         Endpoint.parse(text)
     assert repr(text) in str(caught.value)

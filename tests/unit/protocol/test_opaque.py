@@ -77,7 +77,7 @@ def test_a_length_beyond_the_end_is_malformed(length: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", ["text", None, 7, [1]])
-def test_what_is_no_bytes_is_refused_natively(value: object) -> None:
+def test_a_value_that_is_not_bytes_is_refused_natively(value: object) -> None:
     protocol = JoinGroupRequestProtocol(name="range", metadata=value)  # wrong on purpose
     body = JoinGroupRequest(
         group_id="g", session_timeout_ms=1, protocol_type="consumer", protocols=[protocol]

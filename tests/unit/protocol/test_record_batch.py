@@ -104,7 +104,7 @@ def test_the_golden_bytes_are_read() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(RECORDS, st.sampled_from(list(Compression)), st.integers(0, 1 << 60))
-def test_what_was_built_is_decoded(
+def test_a_built_batch_is_decoded(
     records: list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]],
     compression: Compression,
     base_offset: int,
@@ -134,7 +134,7 @@ def test_a_batch_of_many_records_crosses_each_size_of_number() -> None:
     assert decode_records(builder.build()) == expected
 
 
-def test_the_builder_refuses_what_no_longer_fits_and_takes_one_large_record() -> None:
+def test_the_builder_refuses_a_record_above_its_limit_unless_it_is_the_first() -> None:
     builder = RecordBatchBuilder(max_bytes=200)
     assert builder.append(None, b"x" * 1000, None, 1) == 0
     assert builder.append(None, b"", None, 1) is None
