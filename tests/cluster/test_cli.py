@@ -20,6 +20,7 @@ from tests.support.waiting import wait_for
 from .tools import COMMAND, clean_environment, run_command
 
 Barnabas = Callable[..., subprocess.CompletedProcess[str]]
+Foreground = tuple[subprocess.Popen[str], dict[str, Any]]
 
 
 @pytest.fixture
@@ -122,11 +123,7 @@ def test_errors_name_the_mistake_and_have_their_exit_codes(barnabas: Barnabas) -
         (("topics", "add-partitions", "flights", "3", "--replicas", "x"), exit_codes.USAGE, "as 1,2,3"),
         (("configs", "describe", "--broker", "9"), exit_codes.NOT_FOUND, "live are 1, 2, 3"),
         (("configs", "describe", "--broker", "1", "log.retension.ms"), exit_codes.NOT_FOUND, "did you mean"),
-        (
-            ("configs", "alter", "--broker", "1", "--set", "num.io.threads=2"),
-            exit_codes.FAILED,
-            "dynamically",
-        ),
+        (("configs", "alter", "--broker", "1", "--set", "num.io.threads=2"), exit_codes.FAILED, "dynamic"),
         (("configs", "alter", "--all-brokers", "--set", "a=1", "--delete", "a"), exit_codes.USAGE, "twice"),
         (("consume", "flights", "--partition", "7"), exit_codes.NOT_FOUND, "only 0 to 1"),
         (("consume", "flights", "--from", "noon"), exit_codes.USAGE, "expected beginning, end"),
@@ -258,7 +255,7 @@ def test_a_log_of_a_running_broker_can_be_dumped(barnabas: Barnabas, cluster: Lo
 
 
 @pytest.fixture
-def foreground(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def foreground(tmp_path: Path) -> Iterator[Foreground]:
     """`barnabas up --json` in the foreground, and the object it printed."""
     up = subprocess.Popen(
         [*COMMAND, "up", "--json", "--dir", str(tmp_path), "--set", "num.partitions=2"],
@@ -277,9 +274,7 @@ def foreground(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str
         up.communicate(timeout=20)
 
 
-def test_up_prints_one_object_when_the_cluster_is_writable(
-    foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
-) -> None:
+def test_up_prints_one_object_when_the_cluster_is_writable(foreground: Foreground, tmp_path: Path) -> None:
     _, described = foreground
     assert set(described) == {"bootstrap", "zookeeper", "dir", "brokers"}
     assert described["dir"] == str(tmp_path)
@@ -294,7 +289,7 @@ def test_up_prints_one_object_when_the_cluster_is_writable(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
 def test_nothing_of_a_foreground_cluster_outlives_its_command(
-    foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path, number: signal.Signals
+    foreground: Foreground, tmp_path: Path, number: signal.Signals
 ) -> None:
     up, _ = foreground
     record = read_record(tmp_path)
@@ -308,7 +303,7 @@ def test_nothing_of_a_foreground_cluster_outlives_its_command(
 
 
 def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
-    foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
+    foreground: Foreground, tmp_path: Path
 ) -> None:
     up, described = foreground
     directory = ("--dir", str(tmp_path))
@@ -353,9 +348,7 @@ def test_ctrl_c_while_the_cluster_starts_ends_it_at_once(tmp_path: Path) -> None
     assert not record.is_running
 
 
-def test_down_stops_a_foreground_cluster_and_its_command(
-    foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
-) -> None:
+def test_down_stops_a_foreground_cluster_and_its_command(foreground: Foreground, tmp_path: Path) -> None:
     up, _ = foreground
     done = run_command("down", "--dir", str(tmp_path), "--json")
     assert done.returncode == exit_codes.OK, done.stderr

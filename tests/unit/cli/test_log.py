@@ -12,6 +12,8 @@ from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import build_batch
 
+Output = pytest.CaptureFixture[str]
+
 
 def _batch(base_offset: int, count: int) -> bytes:
     return bytes(
@@ -31,13 +33,11 @@ def segment(tmp_path: Path) -> Path:
     return path
 
 
-def _json_lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+def _json_lines(capsys: Output) -> list[dict[str, object]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_batches_are_shown_with_offsets_and_positions(
-    segment: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_batches_are_shown_with_offsets_and_positions(segment: Path, capsys: Output) -> None:
     assert main(["log", "dump", str(segment), "--json"]) == exit_codes.OK
     first, second = _json_lines(capsys)
     assert (first["base_offset"], first["last_offset"], first["position"]) == (100, 102, 0)
@@ -47,7 +47,7 @@ def test_batches_are_shown_with_offsets_and_positions(
     assert "records" not in first
 
 
-def test_deep_shows_the_records(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deep_shows_the_records(segment: Path, capsys: Output) -> None:
     assert main(["log", "dump", str(segment), "--deep", "--json", "--max", "1"]) == exit_codes.OK
     (only,) = _json_lines(capsys)
     assert only["records"] == [
@@ -61,7 +61,7 @@ def test_deep_shows_the_records(segment: Path, capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_the_text_form_has_the_same_content(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_form_has_the_same_content(segment: Path, capsys: Output) -> None:
     assert main(["log", "dump", str(segment), "--deep"]) == exit_codes.OK
     said = capsys.readouterr().out
     assert "offsets 100..102" in said
@@ -69,14 +69,14 @@ def test_the_text_form_has_the_same_content(segment: Path, capsys: pytest.Captur
     assert "2 batches, 5 records" in said
 
 
-def test_zeros_after_the_last_batch_are_no_damage(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zeros_after_the_last_batch_are_no_damage(segment: Path, capsys: Output) -> None:
     with segment.open("ab") as file:
         file.write(bytes(4096))
     assert main(["log", "dump", str(segment)]) == exit_codes.OK
     assert "2 batches, 5 records; 4,096 bytes follow" in capsys.readouterr().out
 
 
-def test_a_flipped_bit_is_reported_at_its_batch(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flipped_bit_is_reported_at_its_batch(segment: Path, capsys: Output) -> None:
     data = bytearray(segment.read_bytes())
     second = len(_batch(100, 3))
     data[-1] ^= 1
@@ -88,7 +88,7 @@ def test_a_flipped_bit_is_reported_at_its_batch(segment: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("keep", [1, 11, 60, 80])
-def test_a_torn_tail_is_damage(segment: Path, keep: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_torn_tail_is_damage(segment: Path, keep: int, capsys: Output) -> None:
     first = len(_batch(100, 3))
     segment.write_bytes(segment.read_bytes()[:first] + _batch(103, 2)[:keep].replace(b"\0", b"\x01"))
     assert main(["log", "dump", str(segment)]) == exit_codes.FAILED
@@ -112,7 +112,7 @@ def test_a_torn_tail_is_damage(segment: Path, keep: int, capsys: pytest.CaptureF
 )
 def test_index_entries_are_shown_with_whole_offsets(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Output,
     suffix: str,
     content: bytes,
     entries: list[dict[str, int]],
@@ -123,22 +123,20 @@ def test_index_entries_are_shown_with_whole_offsets(
     assert _json_lines(capsys) == entries
 
 
-def test_index_entries_that_do_not_rise_are_damage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_index_entries_that_do_not_rise_are_damage(tmp_path: Path, capsys: Output) -> None:
     path = tmp_path / "00000000000000000100.index"
     path.write_bytes(struct.pack(">IIII", 20, 8192, 10, 4096))
     assert main(["log", "dump", str(path)]) == exit_codes.FAILED
     assert "damaged at byte 8" in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: Output) -> None:
     path = tmp_path / "00000000000000000000.log"
     assert main(["log", "dump", str(path)]) == exit_codes.NOT_FOUND
     assert str(path) in capsys.readouterr().err
 
 
-def test_another_kind_of_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_kind_of_file_is_refused(tmp_path: Path, capsys: Output) -> None:
     assert main(["log", "dump", str(tmp_path / "notes.txt")]) == exit_codes.USAGE
     assert "expected a file ending in .log, .index, .timeindex" in capsys.readouterr().err
 

@@ -23,6 +23,8 @@ from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from tests.support.defaults import log_config
 from tests.support.logs import append_batches, flip_bits
 
+Output = pytest.CaptureFixture[str]
+
 BROKER = 2
 KEYS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 CONFIG = log_config(segment_bytes=600, index_interval_bytes=0)
@@ -60,7 +62,7 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def verify(path: Path, capsys: pytest.CaptureFixture[str], code: int) -> dict[str, Any]:
+def verify(path: Path, capsys: Output, code: int) -> dict[str, Any]:
     capsys.readouterr()
     assert main(["log", "verify", str(path), "--json"]) == code
     return json.loads(capsys.readouterr().out)
@@ -78,7 +80,7 @@ def cut(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
 
-def test_a_clean_dir_is_whole_and_stays_as_it_is(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clean_dir_is_whole_and_stays_as_it_is(log_dir: Path, capsys: Output) -> None:
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
     report = verify(log_dir, capsys, exit_codes.OK)
     assert (report["partitions"], report["findings"]) == (2, [])
@@ -89,9 +91,7 @@ def test_a_clean_dir_is_whole_and_stays_as_it_is(log_dir: Path, capsys: pytest.C
     assert capsys.readouterr().out.strip().endswith("bytes: whole")
 
 
-def test_a_flipped_bit_is_named_with_file_position_and_offset(
-    log_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flipped_bit_is_named_with_file_position_and_offset(log_dir: Path, capsys: Output) -> None:
     path = file_of(log_dir / "t-1", ".log", 1)
     change(path, 65)
     report = verify(log_dir, capsys, exit_codes.FAILED)
@@ -127,9 +127,7 @@ Spoil = Callable[[Path], object]
         ),
     ],
 )
-def test_every_kind_of_damage_is_found(
-    log_dir: Path, capsys: pytest.CaptureFixture[str], spoil: Spoil, reason: str
-) -> None:
+def test_every_kind_of_damage_is_found(log_dir: Path, capsys: Output, spoil: Spoil, reason: str) -> None:
     spoil(log_dir / "t-0")
     report = verify(log_dir, capsys, exit_codes.FAILED)
     reasons = [finding["reason"] for finding in report["findings"] if finding["is_damage"]]
@@ -147,7 +145,7 @@ def test_every_kind_of_damage_is_found(
     ],
 )
 def test_files_that_the_next_start_rebuilds_are_reported_and_not_repaired(
-    log_dir: Path, capsys: pytest.CaptureFixture[str], spoil: Spoil, reason: str
+    log_dir: Path, capsys: Output, spoil: Spoil, reason: str
 ) -> None:
     spoil(log_dir / "t-0")
     (finding,) = verify(log_dir, capsys, exit_codes.OK)["findings"]
@@ -165,7 +163,7 @@ def test_files_that_the_next_start_rebuilds_are_reported_and_not_repaired(
     assert verify(log_dir, capsys, exit_codes.OK)["findings"] == []
 
 
-def test_a_torn_tail_is_reported_and_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_torn_tail_is_reported_and_no_damage(tmp_path: Path, capsys: Output) -> None:
     manager = open_dir(tmp_path)
     write(manager, KEYS[0])
     crash(manager)
@@ -180,7 +178,7 @@ def test_a_torn_tail_is_reported_and_no_damage(tmp_path: Path, capsys: pytest.Ca
     assert "torn by a crash" in capsys.readouterr().out
 
 
-def test_deleted_records_are_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleted_records_are_no_damage(tmp_path: Path, capsys: Output) -> None:
     manager = open_dir(tmp_path)
     write(manager, KEYS[0])
     log = manager.get(KEYS[0])
@@ -193,7 +191,7 @@ def test_deleted_records_are_no_damage(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("action", ["verify", "repair"])
 def test_a_dir_in_use_or_without_logs_is_refused(
-    log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+    log_dir: Path, tmp_path: Path, capsys: Output, action: str
 ) -> None:
     manager = open_dir(log_dir)
     try:
@@ -225,7 +223,7 @@ BOOTSTRAP = ["--bootstrap", "127.0.0.1:9"]
 
 
 def test_a_damaged_log_is_set_aside_and_created_empty(
-    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    log_dir: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(file_of(log_dir / "t-1", ".log"), 90)
     before = {path.name: path.read_bytes() for path in (log_dir / "t-1").iterdir()}
@@ -261,7 +259,7 @@ def test_a_damaged_log_is_set_aside_and_created_empty(
 )
 def test_a_log_that_may_have_the_only_records_is_not_repaired(
     log_dir: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Output,
     monkeypatch: pytest.MonkeyPatch,
     said: dict[str, Any] | None,
     reason: str,
@@ -280,7 +278,7 @@ def test_a_log_that_may_have_the_only_records_is_not_repaired(
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_logs_set_aside_before_a_failure_are_reported(
-    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: list[str]
+    log_dir: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
     for name in ("t-0", "t-1"):
         change(file_of(log_dir / name, ".log"), 90)
@@ -300,7 +298,7 @@ def test_logs_set_aside_before_a_failure_are_reported(
     assert "a bad sector" in output.err
 
 
-def test_a_sound_or_missing_log_is_not_repaired(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sound_or_missing_log_is_not_repaired(log_dir: Path, capsys: Output) -> None:
     assert main([*REPAIR, str(log_dir)]) == exit_codes.OK
     assert "nothing is damaged" in capsys.readouterr().out
     assert main([*REPAIR, str(log_dir), "t-0", "--accept-data-loss"]) == exit_codes.USAGE

@@ -11,6 +11,8 @@ from barnabas.cli.logs import _LogFile
 from barnabas.cli.main import main
 from barnabas.deploy.state import BrokerRecord, ClusterRecord, write_record
 
+Output = pytest.CaptureFixture[str]
+
 
 def line(second: int, text: str) -> str:
     return f"2026-01-01 00:00:{second:02}.000 INFO    [main] {text}\n"
@@ -32,14 +34,12 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def shown(directory: Path, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def shown(directory: Path, capsys: Output, *words: str) -> list[str]:
     assert main(["logs", "--dir", str(directory), *words]) == exit_codes.OK
     return [f"{text[:8]} {text.split()[-1]}" for text in capsys.readouterr().out.splitlines()]
 
 
-def test_lines_of_all_brokers_come_in_the_order_of_time(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_of_all_brokers_come_in_the_order_of_time(directory: Path, capsys: Output) -> None:
     assert shown(directory, capsys) == [
         "broker-1 one",
         "broker-2 two",
@@ -52,7 +52,7 @@ def test_lines_of_all_brokers_come_in_the_order_of_time(
     assert shown(directory, capsys, "2", "-n", "0") == []
 
 
-def test_a_missing_broker_or_file_is_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_broker_or_file_is_named(directory: Path, capsys: Output) -> None:
     assert main(["logs", "7", "--dir", str(directory)]) == exit_codes.NOT_FOUND
     assert "there is no broker 7; there are 1, 2" in capsys.readouterr().err
     assert main(["logs", "--file", "zookeeper", "--dir", str(directory)]) == exit_codes.NOT_FOUND

@@ -22,6 +22,8 @@ from barnabas.protocol.errors import (
     api_error,
 )
 
+Output = pytest.CaptureFixture[str]
+
 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -30,9 +32,7 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_the_completion_script_knows_commands_and_options(
-    shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_completion_script_knows_commands_and_options(shell: str, capsys: Output) -> None:
     assert main(["completion", shell]) == exit_codes.OK
     said = capsys.readouterr().out
     assert all(word in said for word in (*COMMANDS, "--bootstrap-server", "reset-offsets"))
@@ -48,14 +48,14 @@ def test_every_command_that_connects_takes_the_brokers_by_each_name(option: str)
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(command: str, capsys: Output) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
     assert f"usage: barnabas {command}" in capsys.readouterr().out
 
 
-def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_and_the_exit_codes(capsys: Output) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     said = capsys.readouterr().out
@@ -63,12 +63,12 @@ def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixtu
     assert "3 not reachable" in said
 
 
-def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_is_wrong_usage(capsys: Output) -> None:
     assert main([]) == exit_codes.USAGE
     assert "usage: barnabas" in capsys.readouterr().out
 
 
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: Output) -> None:
     assert main(["--version"]) == exit_codes.OK
     assert capsys.readouterr().out.startswith("barnabas ")
 
@@ -101,7 +101,7 @@ def test_each_error_has_its_exit_code(error: Exception, code: int) -> None:
     ids=lambda words: words[0],
 )
 def test_without_a_cluster_a_command_names_the_directory(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    arguments: list[str], capsys: Output, tmp_path: Path
 ) -> None:
     assert main(arguments) == exit_codes.NOT_FOUND
     said = capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_without_a_cluster_a_command_names_the_directory(
     assert "barnabas up" in said
 
 
-def test_a_malformed_address_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_address_is_wrong_usage(capsys: Output) -> None:
     assert main(["topics", "list", "--bootstrap", "nowhere"]) == exit_codes.USAGE
     assert "'nowhere' is not host:port" in capsys.readouterr().err
 
@@ -120,7 +120,7 @@ def test_a_malformed_address_is_wrong_usage(capsys: pytest.CaptureFixture[str]) 
     [["status"], ["topics", "list"], ["topics", "create", "t"]],
     ids=["status", "list", "create"],
 )
-def test_an_unreachable_broker_is_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_broker_is_named(arguments: list[str], capsys: Output) -> None:
     # No server listens on port 1 of this host.
     assert main([*arguments, "--bootstrap", "127.0.0.1:1"]) == exit_codes.NOT_REACHABLE
     assert "127.0.0.1:1" in capsys.readouterr().err
@@ -137,7 +137,7 @@ def test_an_unreachable_broker_is_named(arguments: list[str], capsys: pytest.Cap
     ],
 )
 def test_the_error_for_a_wrong_value_names_the_expected_ones(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], said: str, capsys: Output
 ) -> None:
     assert main(arguments) == exit_codes.USAGE
     assert said in capsys.readouterr().err
