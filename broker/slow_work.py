@@ -18,6 +18,10 @@ logger = logging.getLogger(__name__)
 _MAX_WAITING: Final = 500
 
 
+_Work = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Exception], None]]
+"""The function, its arguments, and the function to call with its error."""
+
+
 class SlowWorkRefused(LocalError):
     """The queue is full."""
 
@@ -28,10 +32,7 @@ class SlowWork:
     """Runs the submitted work in order, on its own thread."""
 
     def __init__(self, *, on_fatal: Callable[[BaseException], None], name: str = "slow-work") -> None:
-        self._queue: queue.Queue[
-            tuple[Callable[..., Any], tuple[Any, ...], Callable[[Exception], None]] | None
-        ]
-        self._queue = queue.Queue(_MAX_WAITING)
+        self._queue: queue.Queue[_Work | None] = queue.Queue(_MAX_WAITING)
         self._thread = make_thread(name, self._run, on_fatal)
 
     def start(self) -> None:

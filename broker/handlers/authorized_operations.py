@@ -6,44 +6,19 @@ kind of resource. Bit numbers are the codes of `org.apache.kafka.common.acl.AclO
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
+_READ: Final = 1 << 3
+_WRITE: Final = 1 << 4
+_CREATE: Final = 1 << 5
+_DELETE: Final = 1 << 6
+_ALTER: Final = 1 << 7
+_DESCRIBE: Final = 1 << 8
+_CLUSTER_ACTION: Final = 1 << 9
+_CONFIGS: Final = 1 << 10 | 1 << 11
+"""Describe and alter."""
+_IDEMPOTENT_WRITE: Final = 1 << 12
 
-class AclOperation(IntEnum):
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-def _bits(*operations: AclOperation) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-TOPIC_OPERATIONS: Final = _bits(
-    AclOperation.READ,
-    AclOperation.WRITE,
-    AclOperation.CREATE,
-    AclOperation.DELETE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    AclOperation.DESCRIBE_CONFIGS,
-    AclOperation.ALTER_CONFIGS,
-)
-CLUSTER_OPERATIONS: Final = _bits(
-    AclOperation.CREATE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    AclOperation.CLUSTER_ACTION,
-    AclOperation.DESCRIBE_CONFIGS,
-    AclOperation.ALTER_CONFIGS,
-    AclOperation.IDEMPOTENT_WRITE,
-)
-GROUP_OPERATIONS: Final = _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE)
+GROUP_OPERATIONS: Final = _READ | _DELETE | _DESCRIBE
+TOPIC_OPERATIONS: Final = _READ | _WRITE | _CREATE | _DELETE | _ALTER | _DESCRIBE | _CONFIGS
+CLUSTER_OPERATIONS: Final = _CREATE | _ALTER | _DESCRIBE | _CLUSTER_ACTION | _CONFIGS | _IDEMPOTENT_WRITE

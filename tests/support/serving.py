@@ -154,12 +154,12 @@ class Topics:
         self.grown: list[tuple[CreatePartitionsTopicResult, TopicId, int]] = []
         self.deleted: list[DeletableTopicResult] = []
         self.failure: OSError | None = None
-        self.asked: list[Any] = []
+        self.calls: list[Any] = []
 
     def create_topics(
         self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
     ) -> list[CreatableTopicResult]:
-        self.asked.append(([topic.name for topic in topics], validate_only))
+        self.calls.append(([topic.name for topic in topics], validate_only))
         if self.failure is not None:
             raise self.failure
         return self.created
@@ -167,11 +167,11 @@ class Topics:
     def create_partitions(
         self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
     ) -> Sequence[tuple[CreatePartitionsTopicResult, TopicId, int]]:
-        self.asked.append(([(topic.name, topic.count) for topic in topics], validate_only))
+        self.calls.append(([(topic.name, topic.count) for topic in topics], validate_only))
         return self.grown
 
     def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
-        self.asked.append([topic.name for topic in topics])
+        self.calls.append([topic.name for topic in topics])
         return self.deleted
 
 
@@ -212,10 +212,10 @@ class FakeController:
         self.is_active = True
         self.remaining: list[TopicPartition] = []
         self.code = ErrorCode.NONE
-        self.asked: list[tuple[BrokerId, BrokerEpoch]] = []
+        self.calls: list[tuple[BrokerId, BrokerEpoch]] = []
 
     def controlled_shutdown(self, broker_id: BrokerId, broker_epoch: BrokerEpoch, answer: Any) -> None:
-        self.asked.append((broker_id, broker_epoch))
+        self.calls.append((broker_id, broker_epoch))
         answer(self.code, self.remaining)
 
 

@@ -1,7 +1,7 @@
 """A client with a fetch session knows as much as a client that fetches everything each time.
 
 The client is a simple model of its own view; the broker is the real one, over real logs. An incremental
-answer must contain every partition that has changed, whatever happens between two fetches.
+answer must contain every partition that has changed since the last answer.
 """
 
 from __future__ import annotations

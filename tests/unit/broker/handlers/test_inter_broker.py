@@ -167,7 +167,7 @@ def test_stop_replica_returns_an_error_per_partition(leading: Serving) -> None:
 def test_the_controller_answers_a_controlled_shutdown(serving: Serving) -> None:
     serving.controller.remaining = [TopicPartition("topic", 4)]
     answer = serving.call(ControlledShutdownRequest(broker_id=3, broker_epoch=30), INTERNAL)
-    assert serving.controller.asked == [(3, 30)]
+    assert serving.controller.calls == [(3, 30)]
     (left,) = answer.remaining_partitions
     assert (answer.error_code, left.topic_name, left.partition_index) == (ErrorCode.NONE, "topic", 4)
     serving.controller.code = ErrorCode.STALE_BROKER_EPOCH

@@ -63,7 +63,7 @@ def codes(connection: Connection) -> list[int]:
 def test_a_creation_is_answered_when_every_partition_has_a_live_leader(serving: Serving) -> None:
     serving.topics.created = [made()]
     connection = create(serving)
-    assert serving.topics.asked == [(["topic"], False)]
+    assert serving.topics.calls == [(["topic"], False)]
     for news in (
         metadata(LIVE, led_by(1)),
         metadata(LIVE, led_by(1), led_by(3, index=1)),
@@ -106,14 +106,14 @@ def test_a_refused_creation_is_answered_at_once(serving: Serving) -> None:
 def test_a_validated_creation_is_answered_at_once(serving: Serving) -> None:
     serving.topics.created = [made()]
     assert codes(create(serving, validate_only=True)) == [ErrorCode.NONE]
-    assert serving.topics.asked == [(["topic"], True)]
+    assert serving.topics.calls == [(["topic"], True)]
 
 
 def test_only_the_controllers_broker_creates_and_deletes_topics(serving: Serving) -> None:
     serving.controller.is_active = False
     for connection in (create(serving), delete(serving)):
         assert codes(connection) == [ErrorCode.NOT_CONTROLLER]
-    assert serving.topics.asked == []
+    assert serving.topics.calls == []
 
 
 def test_an_unforeseen_failure_closes_the_connection(serving: Serving) -> None:
@@ -232,7 +232,7 @@ def begin_growth(serving: Serving) -> Connection:
 
 def test_partitions_are_added_when_each_has_a_leader(serving: Serving) -> None:
     connection = begin_growth(serving)
-    assert serving.topics.asked == [([("topic", 2)], False)]
+    assert serving.topics.calls == [([("topic", 2)], False)]
     assert not connection.is_answered
     serving.managed.metadata.update(metadata(LIVE, led_by(1), led_by(-1, index=1)))
     assert not connection.is_answered
@@ -261,7 +261,7 @@ def test_refused_or_validated_partitions_are_answered_at_once(serving: Serving) 
 def test_internal_topics_may_be_deleted(serving: Serving) -> None:
     serving.topics.deleted = [deleted()]
     serving.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="__consumer_offsets")], timeout_ms=0))
-    assert serving.topics.asked == [["__consumer_offsets"]]
+    assert serving.topics.calls == [["__consumer_offsets"]]
 
 
 def test_internal_topics_do_not_grow(serving: Serving) -> None:
@@ -269,7 +269,7 @@ def test_internal_topics_do_not_grow(serving: Serving) -> None:
     refused = CreatePartitionsTopicResult(name="topic", error_code=ErrorCode.INVALID_PARTITIONS)
     serving.topics.grown = [(refused, TopicId(TOPIC_ID), 2)]
     results = serving.call(CreatePartitionsRequest(topics=topics, timeout_ms=0)).results
-    assert serving.topics.asked == [([("topic", 100)], False)]
+    assert serving.topics.calls == [([("topic", 100)], False)]
     assert [(result.name, result.error_code) for result in results] == [
         ("topic", ErrorCode.INVALID_PARTITIONS),
         ("__consumer_offsets", ErrorCode.INVALID_TOPIC_EXCEPTION),
