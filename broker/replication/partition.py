@@ -284,13 +284,13 @@ class Partition:
         FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or OFFSET_OUT_OF_RANGE.
         """
         with self._lock:
-            self._check_readable(current_leader_epoch, from_any_replica)
-            start, end = self.log.log_start_offset, self.log.log_end_offset
-            high_watermark, last_stable_offset = self.high_watermark, self.last_stable_offset
-            if isolation is _FOLLOWER:
-                bound = end
+            if from_any_replica:
+                self._check_readable(current_leader_epoch, from_any_replica)
             else:
-                bound = last_stable_offset if isolation is _READ_COMMITTED else high_watermark
+                self.check_leading(current_leader_epoch)
+            start, end = self.log.log_start_offset, self.log.log_end_offset
+            high_watermark = last_stable_offset = self.high_watermark
+            bound = end if isolation is _FOLLOWER else high_watermark
             # The newest epoch ends at the log's end: within it nothing can diverge.
             if last_fetched_epoch >= 0 and not (
                 last_fetched_epoch == self.log.epoch_cache.latest_epoch and fetch_offset <= end
@@ -303,7 +303,9 @@ class Partition:
                     )
         if not start <= fetch_offset <= end:
             raise self._out_of_range(fetch_offset, start, end)
-        records, is_cold, has_more = _EMPTY, False, fetch_offset < bound
+        records = _EMPTY
+        is_cold = False
+        has_more = fetch_offset < bound
         if has_more and (max_bytes > 0 or min_one_batch):
             try:
                 result = self.log.read(
@@ -313,7 +315,8 @@ class Partition:
                     min_one_batch=min_one_batch,
                     may_wait=may_wait,
                 )
-                records, has_more = result.records, result.next_offset < bound
+                records = result.records
+                has_more = result.next_offset < bound
             except NotCached:
                 is_cold = True
         return PartitionRead(
