@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.broker.replication import rules
-from barnabas.broker.replication.rules import FollowerFetch, FollowerState
+from barnabas.broker.replication.rules import FollowerState
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset
 
 
@@ -115,11 +115,31 @@ class FollowerStates:
         self._states = {}
         self._fetched_ms = {}
 
-    def note_fetch(self, follower: BrokerId, fetch: FollowerFetch, *, is_of_epoch: bool) -> None:
-        """``is_of_epoch``: the fetch named the present leader epoch."""
+    def note_fetch(
+        self,
+        follower: BrokerId,
+        *,
+        fetch_offset: Offset,
+        log_start_offset: Offset,
+        leader_log_end_offset: Offset,
+        broker_epoch: BrokerEpoch,
+        now_ms: float,
+        is_of_epoch: bool = False,
+    ) -> None:
+        """A fetch was answered from a log that ended at ``leader_log_end_offset``.
+
+        ``is_of_epoch``: the fetch named the present leader epoch.
+        """
         if is_of_epoch:
-            self._fetched_ms[follower] = fetch.now_ms
-        self._states[follower] = rules.after_fetch(self._states[follower], fetch)
+            self._fetched_ms[follower] = now_ms
+        self._states[follower] = rules.after_fetch(
+            self._states[follower],
+            fetch_offset=fetch_offset,
+            log_start_offset=log_start_offset,
+            leader_log_end_offset=leader_log_end_offset,
+            broker_epoch=broker_epoch,
+            now_ms=now_ms,
+        )
 
     def are_witnesses(self, now_ms: float) -> bool:
         """Whether other replicas may be in sync, and all of them have fetched in this epoch recently."""

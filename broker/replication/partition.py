@@ -39,7 +39,7 @@ from barnabas.broker.replication.replica_views import (
     ReplicaView,
     Role,
 )
-from barnabas.broker.replication.rules import EpochEnd, FollowerFetch
+from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
@@ -413,15 +413,20 @@ class Partition:
     def follower_fetched(
         self,
         follower: BrokerId,
-        fetch: FollowerFetch,
         *,
         current_leader_epoch: int,
+        broker_epoch: BrokerEpoch,
         registered_broker_epoch: BrokerEpoch | None,
+        fetch_offset: Offset,
+        log_start_offset: Offset,
+        leader_log_end_offset: Offset,
+        now_ms: float,
     ) -> FollowerProgress:
-        """Take note of a follower's fetch; if it may join the ISR now, that is proposed.
+        """Take note of a follower's fetch that was answered from a log ending at ``leader_log_end_offset``.
 
-        The epoch is checked once more, because the leader may have changed since the read. Raises as `read`,
-        or UNKNOWN_LEADER_EPOCH from a broker that holds no replica.
+        If the follower may join the ISR, that is proposed. The epoch is checked once more, because the leader
+        may have changed since the read. Raises as `read`, or UNKNOWN_LEADER_EPOCH from a broker that holds no
+        replica.
         """
         with self._lock:
             self.check_leading(current_leader_epoch)
@@ -430,11 +435,19 @@ class Partition:
                     ErrorCode.UNKNOWN_LEADER_EPOCH,
                     f"broker {follower} is not among the replicas {list(self._replicas)} of {self.partition}",
                 )
-            if registered_broker_epoch is not None and -1 < fetch.broker_epoch < registered_broker_epoch:
+            if registered_broker_epoch is not None and -1 < broker_epoch < registered_broker_epoch:
                 return FollowerProgress(False, None)
-            self._followers.note_fetch(follower, fetch, is_of_epoch=current_leader_epoch >= 0)
+            self._followers.note_fetch(
+                follower,
+                fetch_offset=fetch_offset,
+                log_start_offset=log_start_offset,
+                leader_log_end_offset=leader_log_end_offset,
+                broker_epoch=broker_epoch,
+                now_ms=now_ms,
+                is_of_epoch=current_leader_epoch >= 0,
+            )
             # The high watermark may have waited for another follower that has lagged too long by now.
-            moved = self._advance_high_watermark(fetch.now_ms)
+            moved = self._advance_high_watermark(now_ms)
             pending = self._followers.propose_expand(follower, self.high_watermark, registered_broker_epoch)
             return FollowerProgress(moved, pending)
 

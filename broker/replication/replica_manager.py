@@ -35,7 +35,6 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.record_deletion import RecordDeletions
 from barnabas.broker.replication.replica_views import EVER
 from barnabas.broker.replication.roles import Fence, RoleChanges
-from barnabas.broker.replication.rules import FollowerFetch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse, RecordError
@@ -432,15 +431,13 @@ class ReplicaManager:
                 partition = self.partition(item.partition)
                 progress = partition.follower_fetched(
                     params.replica_id,
-                    FollowerFetch(
-                        item.fetch_offset,
-                        item.log_start_offset,
-                        read.log_end_offset,
-                        params.replica_epoch,
-                        now_ms,
-                    ),
                     current_leader_epoch=item.current_leader_epoch,
+                    broker_epoch=params.replica_epoch,
                     registered_broker_epoch=registered,
+                    fetch_offset=item.fetch_offset,
+                    log_start_offset=item.log_start_offset,
+                    leader_log_end_offset=read.log_end_offset,
+                    now_ms=now_ms,
                 )
             except ApiError as error:
                 outcomes[index] = outcomes[index]._replace(error=error.code, read=None)

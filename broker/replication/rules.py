@@ -44,24 +44,21 @@ class FollowerState(NamedTuple):
         return now_ms - self.last_caught_up_ms <= max_lag_ms
 
 
-class FollowerFetch(NamedTuple):
-    """A follower's fetch, answered from a log that ended at ``leader_log_end_offset``."""
-
-    fetch_offset: Offset
-    log_start_offset: Offset
-    leader_log_end_offset: Offset
-    broker_epoch: BrokerEpoch
-    now_ms: float
-
-
-def after_fetch(follower: FollowerState, fetch: FollowerFetch) -> FollowerState:
+def after_fetch(
+    follower: FollowerState,
+    *,
+    fetch_offset: Offset,
+    log_start_offset: Offset,
+    leader_log_end_offset: Offset,
+    broker_epoch: BrokerEpoch,
+    now_ms: float,
+) -> FollowerState:
     """The follower after a fetch.
 
     A follower that fetches at the leader's end is caught up now. A follower that fetches at the offset that
     was the end at its previous fetch was caught up at that time. So a follower that keeps pace with a busy
     leader stays in sync although it never reaches the end.
     """
-    fetch_offset, log_start_offset, leader_log_end_offset, broker_epoch, now_ms = fetch
     caught_up_ms = follower.last_caught_up_ms
     if fetch_offset >= leader_log_end_offset:
         caught_up_ms = max(caught_up_ms, now_ms)

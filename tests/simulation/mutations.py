@@ -56,9 +56,9 @@ def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
     """Kafka before KIP-903: a fetch with an old broker epoch counts."""
     fetched = Partition.follower_fetched
 
-    def credulous(self: Partition, follower: Any, fetch: Any, **epochs: Any) -> Any:
-        registered = epochs["registered_broker_epoch"]
-        return fetched(self, follower, fetch._replace(broker_epoch=registered), **epochs)
+    def credulous(self: Partition, follower: Any, **arguments: Any) -> Any:
+        present = arguments["registered_broker_epoch"]
+        return fetched(self, follower, **{**arguments, "broker_epoch": present})
 
     setattr_(Partition, "follower_fetched", credulous)
 

@@ -14,7 +14,6 @@ from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.replication.replica_views import FollowerProgress, Isolation
-from barnabas.broker.replication.rules import FollowerFetch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -115,15 +114,13 @@ def fetched(
     """A follower's fetch arrives."""
     return partition.follower_fetched(
         follower,
-        FollowerFetch(
-            Offset(offset),
-            Offset(0),
-            Offset(partition.log_end_offset if leader_end is None else leader_end),
-            BrokerEpoch(broker_epoch),
-            now_ms,
-        ),
         current_leader_epoch=epoch,
+        broker_epoch=BrokerEpoch(broker_epoch),
         registered_broker_epoch=None if registered is None else BrokerEpoch(registered),
+        fetch_offset=Offset(offset),
+        log_start_offset=Offset(0),
+        leader_log_end_offset=Offset(partition.log_end_offset if leader_end is None else leader_end),
+        now_ms=now_ms,
     )
 
 

@@ -35,7 +35,6 @@ from barnabas.broker.handlers.dispatcher import lane_of
 from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.rules import FollowerFetch
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
@@ -140,9 +139,13 @@ class FakePartition:
         """A follower in the ISR has the records before an offset; the high watermark may rise."""
         self.replica.follower_fetched(
             BrokerId(follower),
-            FollowerFetch(Offset(offset), Offset(0), Offset(self.log_end_offset), NO_BROKER_EPOCH, 0),
             current_leader_epoch=-1,
+            broker_epoch=NO_BROKER_EPOCH,
             registered_broker_epoch=None,
+            fetch_offset=Offset(offset),
+            log_start_offset=Offset(0),
+            leader_log_end_offset=Offset(self.log_end_offset),
+            now_ms=0,
         )
         self.wake_consumers()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.replication import rules
-from barnabas.broker.replication.rules import EpochEnd, FollowerFetch, FollowerState, Truncation
+from barnabas.broker.replication.rules import EpochEnd, FollowerState, Truncation
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from tests.support.memory_log import Entry, MemoryEpochs
 
@@ -24,8 +24,14 @@ def follower(end: int, caught_up_ms: float = -math.inf, broker_epoch: int = 5) -
 
 
 def fetched(state: FollowerState, offset: int, leader_end: int, now_ms: float) -> FollowerState:
-    fetch = FollowerFetch(Offset(offset), Offset(0), Offset(leader_end), BrokerEpoch(5), now_ms)
-    return rules.after_fetch(state, fetch)
+    return rules.after_fetch(
+        state,
+        fetch_offset=Offset(offset),
+        log_start_offset=Offset(0),
+        leader_log_end_offset=Offset(leader_end),
+        broker_epoch=BrokerEpoch(5),
+        now_ms=now_ms,
+    )
 
 
 # A follower after a fetch
