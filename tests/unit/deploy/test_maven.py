@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +18,9 @@ from barnabas.deploy import maven, zookeeper
 from barnabas.deploy.maven import Archive, FetchFailed, fetch, mirror_of_settings, read_pinned, repository_url
 from barnabas.deploy.process import DeployError
 from benchmarks.peers import apache_kafka
+from tests.support.waiting import DEADLINE_S
 
+ROOT = Path(__file__).parents[3]
 CONTENT = b"an archive"
 ARCHIVE = Archive("org/example/tool/1.2/tool-1.2.jar", hashlib.sha256(CONTENT).hexdigest())
 
@@ -60,6 +65,29 @@ def test_an_archive_is_fetched_once_and_kept(repository: Path) -> None:
     assert (folder / "tool-1.2.jar").read_bytes() == CONTENT
     (repository / ARCHIVE.path).unlink()
     assert fetch("tool", [ARCHIVE]) == folder
+
+
+def test_the_files_that_the_dockerfile_copies_first_are_enough_to_fetch(
+    repository: Path, tmp_path: Path
+) -> None:
+    (repository / ARCHIVE.path).write_bytes(CONTENT)
+    for line in (ROOT / "deploy" / "Dockerfile").read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["COPY"] and words[-1].startswith("barnabas/"):
+            (tmp_path / words[-1]).mkdir(parents=True)
+            for source in words[1:-1]:
+                shutil.copy(ROOT / source, tmp_path / words[-1])
+    (tmp_path / "list").write_text(f"{ARCHIVE.sha256}  {ARCHIVE.path}\n")
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "barnabas.deploy.maven", "list", "tool"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "cache" / "tool" / "tool-1.2.jar").read_bytes() == CONTENT
 
 
 def test_an_archive_that_is_not_the_pinned_one_is_refused_and_not_kept(repository: Path) -> None:
