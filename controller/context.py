@@ -122,30 +122,22 @@ class ControllerContext:
         return () if assignment is None else assignment.replicas
 
     def partitions(self) -> Iterator[TopicPartition]:
-        for topic, partitions in self.assignments.items():
-            for partition in partitions:
-                yield TopicPartition(topic, partition)
+        return (tp for tp, _ in self._assigned())
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, partition) for partition in self.assignments.get(topic, ())]
 
     def partitions_on(self, broker: BrokerId) -> list[TopicPartition]:
-        return [
-            TopicPartition(topic, partition)
-            for topic, partitions in self.assignments.items()
-            for partition, assignment in partitions.items()
-            if broker in assignment.replicas
-        ]
+        return [tp for tp, assignment in self._assigned() if broker in assignment.replicas]
 
     def replicas_on(self, brokers: Collection[BrokerId]) -> list[Replica]:
         return [replica for replica in self.replicas() if replica.broker in brokers]
 
-    def replicas(self) -> Iterator[Replica]:
-        for topic, partitions in self.assignments.items():
-            yield from self._replicas(topic, partitions)
+    def replicas(self) -> list[Replica]:
+        return [Replica(tp, broker) for tp, assignment in self._assigned() for broker in assignment.replicas]
 
     def replicas_of_topic(self, topic: str) -> list[Replica]:
-        return list(self._replicas(topic, self.assignments.get(topic, {})))
+        return self.replicas_of_partitions(self.partitions_of(topic))
 
     def replicas_of_partitions(self, partitions: Iterable[TopicPartition]) -> list[Replica]:
         return [Replica(tp, broker) for tp in partitions for broker in self.replicas_of(tp)]
@@ -181,9 +173,7 @@ class ControllerContext:
         for names in (self.unreadable_topics, self.topics_to_delete, self.topics_ineligible_for_deletion):
             names.discard(topic)
 
-    @staticmethod
-    def _replicas(topic: str, partitions: dict[int, ReplicaAssignment]) -> Iterator[Replica]:
-        for partition, assignment in partitions.items():
-            tp = TopicPartition(topic, partition)
-            for broker in assignment.replicas:
-                yield Replica(tp, broker)
+    def _assigned(self) -> Iterator[tuple[TopicPartition, ReplicaAssignment]]:
+        for topic, partitions in self.assignments.items():
+            for partition, assignment in partitions.items():
+                yield TopicPartition(topic, partition), assignment

@@ -136,10 +136,7 @@ class Controller:
         `done` is called once, on the event thread or at once on this one, with NONE and the partitions that
         it still leads, or with NOT_CONTROLLER, STALE_BROKER_EPOCH or BROKER_NOT_AVAILABLE.
         """
-        self._ask(events.ControlledShutdown(broker, broker_epoch, done))
-
-    def _ask(self, event: Asked) -> None:
-        """Queue the event, or refuse it at once on a broker that is not the controller."""
+        event = events.ControlledShutdown(broker, broker_epoch, done)
         if not self.is_active or self._queue.is_closed:
             event.refuse(ErrorCode.NOT_CONTROLLER)
             return
@@ -268,7 +265,10 @@ class Controller:
             self._writer.check()
         self._sentinel.watch(None if node is None or is_ours else self._watch_target(node))
         if self._term is None and (node is None or is_ours) and self._may_run():
-            self._run_for_election()
+            # If another broker wins, its node fires our watch, and the event calls this again.
+            writer = self._store.election.run(self.broker_id)
+            if writer is not None:
+                self._begin_term(writer)
 
     def _may_run(self) -> bool:
         if self._threads.now_s() < self._paused_until_s:
@@ -302,13 +302,6 @@ class Controller:
             return None
         endpoint = registration.endpoint(self._settings.inter_broker_listener_name)
         return None if endpoint is None else Target(node, registration.broker_epoch, endpoint)
-
-    def _run_for_election(self) -> None:
-        writer = self._store.election.run(self.broker_id)
-        if writer is None:
-            # The winner's node has fired our watch, and its event calls this again.
-            return
-        self._begin_term(writer)
 
     def _begin_term(self, writer: ControllerWriter) -> None:
         self.epoch = writer.epoch

@@ -20,6 +20,7 @@ import math
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -83,19 +84,17 @@ def _weakest(results: list[ConnectResult]) -> ConnectResult:
     return ConnectResult.SILENT
 
 
+@dataclass(slots=True)
 class _Registration:
-    __slots__ = ("address", "broker_epoch", "errors", "evidence_s", "is_dead", "since_s", "was_connected")
-
-    def __init__(self, broker_epoch: BrokerEpoch) -> None:
-        self.broker_epoch = broker_epoch
-        self.was_connected = False
-        self.address: Address | None = None
-        # When the present series of evidence began.
-        self.since_s: float | None = None
-        # The time of the last evidence.
-        self.evidence_s = 0.0
-        self.is_dead = False
-        self.errors = 0
+    broker_epoch: BrokerEpoch
+    was_connected: bool = False
+    address: Address | None = None
+    since_s: float | None = None
+    """When the present series of evidence began."""
+    evidence_s: float = 0.0
+    """The time of the last evidence."""
+    is_dead: bool = False
+    errors: int = 0
 
     @property
     def hold_s(self) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from barnabas.controller.context import ControllerContext, Replica
 from barnabas.protocol.ids import (
@@ -54,12 +54,11 @@ EPOCH_DURING_DELETE: Final = LeaderEpoch(-2)
 """As a leader epoch in StopReplica: higher than any other, because the topic itself is deleted."""
 
 
-@dataclass
-class TopicFacts:
+class TopicFacts(NamedTuple):
     """A topic's id and settings, which the requests carry."""
 
-    topic_id: TopicId
-    config: StoredConfig
+    topic_id: TopicId = NO_TOPIC_ID
+    config: StoredConfig = StoredConfig()
 
 
 @dataclass
@@ -144,7 +143,9 @@ class BrokerBatch:
                     **head,
                     topic_states=[
                         UpdateMetadataTopic(
-                            topic_name=topic, topic_id=self._topic_id(topic), partition_states=partitions
+                            topic_name=topic,
+                            topic_id=self._facts(topic).topic_id,
+                            partition_states=partitions,
                         )
                         for topic, partitions in _by_topic(self.update_metadata).items()
                     ],
@@ -158,7 +159,9 @@ class BrokerBatch:
                     **head,
                     topic_states=[
                         StopReplicaTopic(
-                            topic_name=topic, topic_id=self._topic_id(topic), partition_states=partitions
+                            topic_name=topic,
+                            topic_id=self._facts(topic).topic_id,
+                            partition_states=partitions,
                         )
                         for topic, partitions in _by_topic(self.stop_replicas).items()
                     ],
@@ -169,12 +172,11 @@ class BrokerBatch:
     def _leader_and_isr_topics(self) -> list[LeaderAndIsrTopic]:
         topics = []
         for topic, partitions in _by_topic(self.leader_and_isr).items():
-            facts = self.topics.get(topic)
-            config = facts.config if facts is not None else StoredConfig()
+            topic_id, config = self._facts(topic)
             topics.append(
                 LeaderAndIsrTopic(
                     topic_name=topic,
-                    topic_id=self._topic_id(topic),
+                    topic_id=topic_id,
                     partition_states=partitions,
                     configs=[
                         TopicConfigEntry(name=name, value=value) for name, value in config.values.items()
@@ -184,9 +186,8 @@ class BrokerBatch:
             )
         return topics
 
-    def _topic_id(self, topic: str) -> TopicId:
-        facts = self.topics.get(topic)
-        return NO_TOPIC_ID if facts is None else facts.topic_id
+    def _facts(self, topic: str) -> TopicFacts:
+        return self.topics.get(topic, TopicFacts())
 
 
 class RequestBatch:
