@@ -24,10 +24,10 @@ class Side:
     def __init__(self, client: Any, root: str) -> None:
         self.client = client
         self.root = root
-        self.told: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str]] = []
 
     def watch(self, event: Any) -> None:
-        self.told.append((event.type, event.path.removeprefix(self.root)))
+        self.events.append((event.type, event.path.removeprefix(self.root)))
 
     def run(self, name: str, *arguments: Any, **named: Any) -> Any:
         """The outcome of a request, without the values that differ between servers."""
@@ -57,7 +57,7 @@ def _plain(value: Any, root: str) -> Any:
     if isinstance(value, tuple) and hasattr(value, "czxid"):
         return (value.version, value.cversion, value.dataLength, value.numChildren, value.ephemeralOwner != 0)
     if isinstance(value, tuple):
-        return tuple(_plain(one, root) for one in value)
+        return tuple(_plain(item, root) for item in value)
     return value
 
 
@@ -104,8 +104,8 @@ def test_random_requests_have_the_same_outcome_on_both(sides: tuple[Side, Side])
         assert outcomes[0] == outcomes[1], trace[-5:]
         for path in rng.sample(PATHS, 2):
             for read in ("get", "get_children"):
-                found = [side.run(read, path) for side in sides]
-                assert found[0] == found[1], (read, path, trace[-5:])
+                results = [side.run(read, path) for side in sides]
+                assert results[0] == results[1], (read, path, trace[-5:])
 
 
 def test_watches_fire_for_the_same_changes_in_the_same_order(sides: tuple[Side, Side]) -> None:
@@ -113,7 +113,7 @@ def test_watches_fire_for_the_same_changes_in_the_same_order(sides: tuple[Side, 
     simulated = sides[1]
     for _ in range(120):
         for side in sides:
-            side.told.clear()
+            side.events.clear()
         kind, path = rng.choice(("get", "exists", "get_children")), rng.choice(PATHS)
         for side in sides:
             side.run(kind, path, side.watch)
@@ -130,7 +130,7 @@ def test_watches_fire_for_the_same_changes_in_the_same_order(sides: tuple[Side, 
             side.run("delete", f"{path}/last")
         while simulated.client.run_callback():
             continue
-        wait_for(lambda: sides[0].told == simulated.told, f"{sides[0].told} {simulated.told}")
+        wait_for(lambda: sides[0].events == simulated.events, f"{sides[0].events} {simulated.events}")
 
 
 def test_ephemeral_nodes_end_with_their_session(zookeeper_connect: str, sides: tuple[Side, Side]) -> None:
@@ -152,6 +152,6 @@ def test_ephemeral_nodes_end_with_their_session(zookeeper_connect: str, sides: t
     server.expire(session)
     while simulated.client.run_callback():
         continue
-    wait_for(lambda: sorted(real.told) == sorted(simulated.told), "the end of a session")
-    assert simulated.told
+    wait_for(lambda: sorted(real.events) == sorted(simulated.events), "the end of a session")
+    assert simulated.events
     assert real.run("exists", "/mine") is simulated.run("exists", "/mine") is None

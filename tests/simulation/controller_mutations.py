@@ -104,7 +104,7 @@ def any_live_replica_is_elected(setattr_: SetAttr) -> None:
 
 
 def the_leader_epoch_stays(setattr_: SetAttr) -> None:
-    """A new leader keeps the epoch, so its records look like those of the leader before."""
+    """A new leader keeps the epoch, so its records look like records of the former leader."""
     with_leader = LeadershipState.with_leader
     setattr_(
         LeadershipState,

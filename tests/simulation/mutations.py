@@ -138,7 +138,7 @@ def the_state_is_written_without_comparing(setattr_: SetAttr) -> None:
 
 
 def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
-    """Found in this code: the follower compared epochs with its leader for ever."""
+    """Found in this code: the follower never stopped comparing epochs with its leader."""
     truncate = Partition._truncate
 
     def keeping(self: Partition, offset: Any) -> None:

@@ -155,29 +155,29 @@ class Topics:
     def _read(self, name: str) -> None:
         path = paths.topic(name)
         try:
-            found = znodes.decode_topic(path, self._world.zookeeper.node(path).data)
+            topic = znodes.decode_topic(path, self._world.zookeeper.node(path).data)
         except MalformedZnode:
             return
-        known = self._replicas.setdefault(found.topic_id, {})
+        assigned = self._replicas.setdefault(topic.topic_id, {})
         if name not in self._ids:
-            self._ids[name] = found.topic_id
-            self.counts["created"] += not known
-        elif self._ids[name] != found.topic_id:
-            self._broken.append(f"{name} had the topic id {self._ids[name]}, now it has {found.topic_id}")
-        elif known and len(found.partitions) > len(known):
+            self._ids[name] = topic.topic_id
+            self.counts["created"] += not assigned
+        elif self._ids[name] != topic.topic_id:
+            self._broken.append(f"{name} had the topic id {self._ids[name]}, now it has {topic.topic_id}")
+        elif assigned and len(topic.partitions) > len(assigned):
             self.counts["grown"] += 1
-        self._compare(name, known, found)
-        for index, replicas in found.partitions.items():
-            if index not in known:
-                known[index] = replicas
-                if found.topic_id not in self.marked:
-                    self._world.add_truth(TopicPartition(name, index), found.topic_id)
+        self._compare(name, assigned, topic)
+        for index, replicas in topic.partitions.items():
+            if index not in assigned:
+                assigned[index] = replicas
+                if topic.topic_id not in self.marked:
+                    self._world.add_truth(TopicPartition(name, index), topic.topic_id)
 
-    def _compare(self, name: str, known: dict[int, ReplicaAssignment], found: TopicAssignment) -> None:
-        for index, replicas in known.items():
-            if found.partitions.get(index) != replicas:
+    def _compare(self, name: str, assigned: dict[int, ReplicaAssignment], topic: TopicAssignment) -> None:
+        for index, replicas in assigned.items():
+            if topic.partitions.get(index) != replicas:
                 self._broken.append(
-                    f"{name}-{index} had the replicas {replicas}, now {found.partitions.get(index)}"
+                    f"{name}-{index} had the replicas {replicas}, now {topic.partitions.get(index)}"
                 )
 
     def _removed(self, name: str) -> None:

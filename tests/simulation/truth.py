@@ -181,15 +181,15 @@ class Truth:
         if partition is None or view is None:
             return
         mark, start = partition.high_watermark, view.log.log_start_offset
-        known = len(self.committed)
+        end = len(self.committed)
         _require(
             start <= mark <= view.log.log_end_offset,
             f"broker {broker.id}: log start {start}, high watermark {mark}, end {view.log.log_end_offset}",
         )
-        if mark > known:
-            _require(start <= known, f"broker {broker.id} starts at {start}, but only {known} are committed")
-            self.committed += view.between(known, mark)
-            self._check_origins(known)
+        if mark > end:
+            _require(start <= end, f"broker {broker.id} starts at {start}, but only {end} are committed")
+            self.committed += view.between(end, mark)
+            self._check_origins(end)
         _require(
             self._agrees(view, mark),
             f"broker {broker.id} has other records below its high watermark {mark} than were committed",
@@ -240,8 +240,11 @@ class Truth:
     def _check_clients(self) -> None:
         for base, values in self._new_acknowledged:
             end = base + len(values)
-            found = [entry.value for entry in self.committed[base:end]]
-            _require(found == values, f"{values} were acknowledged at {base}, committed there are {found}")
+            committed = [entry.value for entry in self.committed[base:end]]
+            _require(
+                committed == values,
+                f"acknowledged at {base}: {values}, committed: {committed}",
+            )
             # A replica that has lost data since may have held them when they were acknowledged.
             held = sum(
                 broker.disk.was_robbed or self._holds(self.view(broker), base, end)
@@ -254,8 +257,11 @@ class Truth:
             self.acknowledged_end = max(self.acknowledged_end, end)
         self._new_acknowledged.clear()
         for offset, entry in self._new_consumed:
-            known = self.committed[offset] if offset < len(self.committed) else None
-            _require(known == entry, f"a consumer saw {entry} at {offset}, committed is {known}")
+            committed = self.committed[offset] if offset < len(self.committed) else None
+            _require(
+                committed == entry,
+                f"a consumer saw {entry} at {offset}, committed: {committed}",
+            )
         self._new_consumed.clear()
 
     def _check_sequences(self) -> None:

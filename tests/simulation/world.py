@@ -221,8 +221,8 @@ class World:
         """Elect another member of the ISR; the old leader stays in sync, as after a preferred election."""
         controller: Any = self.controller
         term = controller._term
-        wanted = self.state.with_leader(broker, self.state.isr, term.epoch, self.state.broker_epochs)
-        term.context.leadership.update(term._writer.update_partition_states({self.tp: wanted}).written)
+        state = self.state.with_leader(broker, self.state.isr, term.epoch, self.state.broker_epochs)
+        term.context.leadership.update(term._writer.update_partition_states({self.tp: state}).written)
         term._batch.add_leader_and_isr(term.context.live_brokers, self.tp)
         term._flush()
 
@@ -303,16 +303,16 @@ class World:
             return
         tp = tp or self.tp
         truth, place = self.truth_of(target, tp), self.place_of(target, tp)
-        asked = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        partition = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
         body = FetchRequest(
-            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=tp.topic, partitions=[asked])]
+            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=tp.topic, partitions=[partition])]
         )
         answers: list[FetchResponse] = []
         fetch_handler.handle(target.services, SimRequest(body, answers.append))
-        found = answers[0].responses[0].partitions[0]
-        if found.error_code != ErrorCode.NONE or not isinstance(found.records, memoryview):
+        data = answers[0].responses[0].partitions[0]
+        if data.error_code != ErrorCode.NONE or not isinstance(data.records, memoryview):
             return
-        records = decode(found.records)
+        records = decode(data.records)
         for offset, entry in records:
             origin = place if entry.key is not None else self.origins.get(entry.value, place)
             if origin != place:

@@ -132,24 +132,24 @@ class SimZooKeeper:
         changes: list[Change] = []
         for path in list(owned):
             self._remove(path, changes)
-        self._tell(changes)
+        self._notify(changes)
 
     # Reading
 
     def node(self, path: str) -> Node:
-        found = self.nodes.get(path)
-        if found is None:
+        node = self.nodes.get(path)
+        if node is None:
             raise NoNodeError
-        return found
+        return node
 
     def data(self, path: str) -> bytes | None:
         """Read without a session, for the checks of a simulation."""
-        found = self.nodes.get(path)
-        return None if found is None else found.data
+        node = self.nodes.get(path)
+        return None if node is None else node.data
 
     def children(self, path: str) -> list[str]:
-        found = self.nodes.get(path)
-        return [] if found is None else list(found.children)
+        node = self.nodes.get(path)
+        return [] if node is None else list(node.children)
 
     # Writing
 
@@ -182,7 +182,7 @@ class SimZooKeeper:
                     *(RuntimeInconsistency() for _ in range(left)),
                 ]
         self.writes += 1
-        self._tell(changes)
+        self._notify(changes)
         return results
 
     def _apply(
@@ -263,7 +263,7 @@ class SimZooKeeper:
         if node.owner:
             self.sessions[node.owner][path] = None
 
-    def _tell(self, changes: list[Change]) -> None:
+    def _notify(self, changes: list[Change]) -> None:
         for change in changes:
             for hear in list(self.listeners.values()):
                 hear(change)

@@ -165,14 +165,14 @@ class SimKazooClient:
 
     def _hear(self, change: Change) -> None:
         event = WatchedEvent(change.kind, KeeperState.CONNECTED, change.path)
-        found: list[dict[Watch, None] | None] = []
+        triggered: list[dict[Watch, None] | None] = []
         if change.is_of_children:
-            found.append(self._child_watches.pop(change.path, None))
+            triggered.append(self._child_watches.pop(change.path, None))
         else:
-            found.append(self._data_watches.pop(change.path, None))
+            triggered.append(self._data_watches.pop(change.path, None))
             if change.kind == EventType.DELETED:
-                found.append(self._child_watches.pop(change.path, None))
-        for watches in found:
+                triggered.append(self._child_watches.pop(change.path, None))
+        for watches in triggered:
             if watches:
                 self._callbacks.extend((watch, event) for watch in watches)
 
