@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from barnabas.broker.auto_topics import AutoTopicCreation
+from barnabas.broker.auto_topics import AutoTopicCreation, Create
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
@@ -229,9 +229,6 @@ def open_logs(folder: Path) -> LogManager:
     )
 
 
-AutoCreate = Callable[[Sequence[str]], Mapping[str, ErrorCode]]
-
-
 class Serving:
     """One broker: its handlers, and everything that they need.
 
@@ -246,7 +243,7 @@ class Serving:
         broker_id: BrokerId = ME,
         logs: LogManager | None = None,
         topics: Any = None,
-        auto_create: AutoCreate | None = None,
+        auto_create: Create | None = None,
         **settings: object,
     ) -> None:
         self.logs = open_logs(folder) if logs is None else logs
