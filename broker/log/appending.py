@@ -22,7 +22,6 @@ from barnabas.protocol.record_batch import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
     BatchHeader,
-    TimestampType,
     check_batch,
     check_produced_batch,
     parse_header,
@@ -121,18 +120,17 @@ def stamp_all(
 
     Returns the changed headers, and the time written or -1.
     """
-    is_append_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     stamped: list[Appendable] = []
     for position, header in batches:
         stamp(view, position, base_offset, leader_epoch)
-        if is_append_time:
+        if config.stamps_append_time:
             stamp_log_append_time(view, position, header, now_ms)
             header = parse_header(view, position)
         else:
             header = BatchHeader(base_offset, header.batch_length, leader_epoch, *header[3:])
         stamped.append((position, header))
         base_offset += header.last_offset_delta + 1
-    return stamped, now_ms if is_append_time else NO_TIMESTAMP
+    return stamped, now_ms if config.stamps_append_time else NO_TIMESTAMP
 
 
 def fetched_batches(
@@ -180,14 +178,14 @@ def first_base_offset(view: memoryview, log_end_offset: int) -> int:
 
 
 def written_before(
-    duplicates: Sequence[RecentBatch], log_start_offset: int, log_end_offset: int, leader_epoch: int
+    duplicates: Sequence[RecentBatch], log_start_offset: Offset, log_end_offset: Offset, leader_epoch: int
 ) -> AppendResult:
     """The result of an append that consists of duplicates only."""
     return AppendResult(
         Offset(duplicates[0].base_offset),
         Offset(max(batch.last_offset for batch in duplicates)),
-        Offset(log_end_offset),
-        Offset(log_start_offset),
+        log_end_offset,
+        log_start_offset,
         duplicates[0].timestamp_ms,
         0,
         0,

@@ -210,7 +210,7 @@ class LogBounds:
 
     __slots__ = ("_promised_recovery_point", "_promised_start", "cuts", "end", "recovery_point", "start")
 
-    def __init__(self, start: int, recovery_point: int, end: int) -> None:
+    def __init__(self, start: Offset, recovery_point: Offset, end: Offset) -> None:
         self.start = start
         """The first offset that may be read."""
         self.recovery_point = recovery_point
@@ -223,16 +223,16 @@ class LogBounds:
         """The offset in the checkpoints on disk; the larger one while a checkpoint is being replaced."""
         self.check()
 
-    def raise_start(self, offset: int) -> None:
+    def raise_start(self, offset: Offset) -> None:
         self.start = offset
         self.check()
 
-    def raise_recovery_point(self, offset: int, cuts: int) -> None:
+    def raise_recovery_point(self, offset: Offset, cuts: int) -> None:
         """The records below the offset are on disk, unless the log was truncated since ``cuts``."""
         if self.cuts == cuts:
             self.recovery_point = max(self.recovery_point, offset)
 
-    def lower(self, end: int) -> bool:
+    def lower(self, end: Offset) -> bool:
         """Lower the other bounds before a truncation to `end`, even below the start.
 
         Returns whether a checkpoint on disk names a higher offset.
@@ -243,15 +243,15 @@ class LogBounds:
             self.start = min(self.start, end)
             return max(self._promised_recovery_point, self._promised_start) > end
 
-    def lower_to_nothing(self, start: int) -> bool:
+    def lower_to_nothing(self, start: Offset) -> bool:
         """Lower all points before a log is emptied and restarted at `start`."""
         with _PROMISE_LOCK:
             self.cuts += 1
-            self.recovery_point = 0
+            self.recovery_point = Offset(0)
             self.start = min(self.start, start)
             return self._promised_recovery_point > 0 or self._promised_start > start
 
-    def begin_at(self, offset: int) -> None:
+    def begin_at(self, offset: Offset) -> None:
         """The log is empty and continues at an offset."""
         self.start = self.recovery_point = self.end = offset
 

@@ -62,7 +62,9 @@ class Log:
         self._snapshots = loaded.snapshots
         self._segments = loaded.segments
         self.bounds = LogBounds(
-            loaded.log_start_offset, loaded.recovery_point, loaded.segments.active.next_offset
+            Offset(loaded.log_start_offset),
+            Offset(loaded.recovery_point),
+            Offset(loaded.segments.active.next_offset),
         )
         self.bounds.promised(recovery_point=loader.recovery_point, start=loader.log_start_offset)
         """The checkpoint writer announces here the offsets that it is about to write."""
@@ -81,17 +83,17 @@ class Log:
 
     @property
     def log_start_offset(self) -> Offset:
-        return Offset(self.bounds.start)
+        return self.bounds.start
 
     @property
     def log_end_offset(self) -> Offset:
         """The next offset to be written."""
-        return Offset(self.bounds.end)
+        return self.bounds.end
 
     @property
     def recovery_point(self) -> Offset:
         """All records below it are on disk, also after a power cut."""
-        return Offset(self.bounds.recovery_point)
+        return self.bounds.recovery_point
 
     @property
     def size_bytes(self) -> int:
@@ -198,16 +200,16 @@ class Log:
                 run = [(position - start, header) for position, header in run]
             segment.append(view[start:end], run, config.segment_bytes)
             # Published last: a reader of the new end finds the batches below it.
-            self.bounds.end = segment.next_offset
+            self.bounds.end = Offset(segment.next_offset)
             for _, header in run:
                 if header.producer_id >= 0:
                     self.producers.note(header, now_ms)
         self.producers.bound(config.max_producer_ids)
         return AppendResult(
-            Offset(base_offset),
+            base_offset,
             Offset(self.bounds.end - 1),
-            Offset(self.bounds.end),
-            Offset(self.bounds.start),
+            self.bounds.end,
+            self.bounds.start,
             append_time_ms,
             len(view),
             record_count,
@@ -292,7 +294,7 @@ class Log:
                 self.truncate_fully_and_start_at(max(0, offset))
                 return True
             kept = [segment for segment in segments if segment.base_offset <= offset]
-            end = min(kept[-1].batch_start(offset), kept[-1].next_offset)
+            end = Offset(min(kept[-1].batch_start(offset), kept[-1].next_offset))
             if self.bounds.lower(end):
                 self._save_bounds()
             # This call may fail, so it comes before any truncation; recovery would find these epochs in
@@ -326,7 +328,7 @@ class Log:
         with self.lock:
             self._check_open()
             before = self._segments.all
-            if self.bounds.lower_to_nothing(offset):
+            if self.bounds.lower_to_nothing(Offset(offset)):
                 self._save_bounds()
             # See `truncate_to`.
             self.epoch_cache.clear()
@@ -339,7 +341,7 @@ class Log:
                 # Otherwise a power cut might bring back the old segments, which end below the recovery point.
                 self._files.fsync(self.folder)
             self._segments = LogSegments.of([fresh])
-            self.bounds.begin_at(offset)
+            self.bounds.begin_at(Offset(offset))
 
     def increment_log_start_offset(self, offset: int) -> bool:
         """Move the log's start forward; False if it is there already. The caller keeps it below the HW.
@@ -355,7 +357,7 @@ class Log:
                     f"{self.topic_partition}: the log start cannot move to {offset}, "
                     f"beyond the end {self.bounds.end}",
                 )
-            self.bounds.raise_start(offset)
+            self.bounds.raise_start(Offset(offset))
             self.epoch_cache.truncate_from_start(offset)
             return True
 
@@ -448,7 +450,7 @@ class Log:
                 # The segment was sealed meanwhile. Recovery would trust its indexes, which are not synced.
                 end = segments[-1].base_offset
             # After a truncation meanwhile, records below `end` may have been written since the sync.
-            self.bounds.raise_recovery_point(end, cuts)
+            self.bounds.raise_recovery_point(Offset(end), cuts)
             self._last_flush_ms = now_ms
 
     @property

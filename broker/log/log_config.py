@@ -53,11 +53,15 @@ class LogConfig:
     flush_ms: int
     looks_into_records: bool = field(init=False, compare=False, default=False)
     """Whether appending needs more than the headers of batches; see `record_checks`."""
+    stamps_append_time: bool = field(init=False, compare=False, default=False)
+    """Whether batches get the broker's time (LogAppendTime)."""
 
     def __post_init__(self) -> None:
         looks = self.is_compacted or self.limits_timestamps or self.compression_type is not None
-        # Computed once, because every append reads it; a frozen dataclass allows no plain assignment.
+        is_append_time = self.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        # Computed once, because every append reads them; a frozen dataclass allows no plain assignment.
         object.__setattr__(self, "looks_into_records", looks)
+        object.__setattr__(self, "stamps_append_time", is_append_time)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:

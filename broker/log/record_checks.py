@@ -32,7 +32,6 @@ from barnabas.protocol.record_batch import (
     MAX_TIMESTAMP_OFFSET,
     NO_TIMESTAMP,
     BatchHeader,
-    TimestampType,
     write_crc,
 )
 from barnabas.protocol.records import RecordFields, decode_fields
@@ -76,7 +75,7 @@ def doubts_timestamps(batches: Sequence[Appendable], config: LogConfig, now_ms: 
     the future for long. Kafka compares every batch. Correct clients send correct values, so this compares
     only a value that would change what retention does, or that contradicts the base timestamp.
     """
-    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+    if config.stamps_append_time:
         return False
     least, most = _undoubted(config, now_ms)
     for _, header in batches:

@@ -36,8 +36,14 @@ class Isolation(Enum):
     def of_request(cls, replica_id: int, isolation_level: int) -> Isolation:
         """By the fields of a Fetch or ListOffsets request; consumers have a negative replica id."""
         if replica_id >= 0:
-            return cls.FOLLOWER
-        return cls.READ_COMMITTED if isolation_level == cls.READ_COMMITTED.value else cls.READ_UNCOMMITTED
+            return _FOLLOWER
+        return _READ_COMMITTED if isolation_level == 1 else _READ_UNCOMMITTED
+
+
+# Read for every fetch: Python 3.11 takes 0.3 µs to find a member by its class.
+_FOLLOWER: Final = Isolation.FOLLOWER
+_READ_UNCOMMITTED: Final = Isolation.READ_UNCOMMITTED
+_READ_COMMITTED: Final = Isolation.READ_COMMITTED
 
 
 class PartitionRead(NamedTuple):
