@@ -289,8 +289,11 @@ class Partition:
             else:
                 self.check_leading(current_leader_epoch)
             start, end = self.log.log_start_offset, self.log.log_end_offset
-            high_watermark = last_stable_offset = self.high_watermark
-            bound = end if isolation is _FOLLOWER else high_watermark
+            high_watermark, last_stable_offset = self.high_watermark, self.last_stable_offset
+            if isolation is _FOLLOWER:
+                bound = end
+            else:
+                bound = last_stable_offset if isolation is _READ_COMMITTED else high_watermark
             # The newest epoch ends at the log's end: within it nothing can diverge.
             if last_fetched_epoch >= 0 and not (
                 last_fetched_epoch == self.log.epoch_cache.latest_epoch and fetch_offset <= end

@@ -443,11 +443,12 @@ class ReplicaManager:
                 outcomes[index] = outcomes[index]._replace(error=error.code, read=None)
                 is_urgent = True
                 continue
+            if progress.pending is not None:
+                # First, because a proposal that is not submitted keeps the ISR pending.
+                self.isr_changes.submit(partition, progress.pending)
             if progress.high_watermark_moved:
                 moved.append(item.partition)
             self.deletions.check(item.partition)
-            if progress.pending is not None:
-                self.isr_changes.submit(partition, progress.pending)
         for name in moved:
             self._acknowledge(name)
         return result._replace(outcomes=outcomes, is_urgent=is_urgent), moved
