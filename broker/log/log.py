@@ -66,8 +66,8 @@ class Log:
             Offset(loaded.recovery_point),
             Offset(loaded.segments.active.next_offset),
         )
-        self.bounds.promised(recovery_point=loader.recovery_point, start=loader.log_start_offset)
         """The checkpoint writer announces here the offsets that it is about to write."""
+        self.bounds.promised(recovery_point=loader.recovery_point, start=loader.log_start_offset)
         self._last_flush_ms = loader.now_ms
         self._is_folder_durable = False
         """Whether the folder's own name has been forced to disk."""
