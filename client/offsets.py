@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from barnabas.client.cluster import Cluster
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
-from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition, by_topic
 from barnabas.protocol.messages.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -110,17 +110,19 @@ async def ask_for_offsets(
     cluster: Cluster, node_id: BrokerId, timestamps: Mapping[TopicPartition, int], timeout_ms: int
 ) -> dict[TopicPartition, ListedOffset | BarnabasError]:
     """Ask one broker once for the offsets of these timestamps; returns an offset or error per partition."""
-    topics: dict[str, list[ListOffsetsPartition]] = {}
-    for tp, timestamp in timestamps.items():
-        leader = cluster.leader_for(tp)
-        partition = ListOffsetsPartition(
+    entries = {
+        tp: ListOffsetsPartition(
             partition_index=tp.partition,
-            current_leader_epoch=leader.epoch if leader is not None else -1,
+            current_leader_epoch=leader.epoch if (leader := cluster.leader_for(tp)) is not None else -1,
             timestamp=timestamp,
         )
-        topics.setdefault(tp.topic, []).append(partition)
+        for tp, timestamp in timestamps.items()
+    }
     request = ListOffsetsRequest(
-        topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
+        topics=[
+            ListOffsetsTopic(name=name, partitions=partitions)
+            for name, partitions in by_topic(entries.items()).items()
+        ]
     )
     timeout_ms = min(timeout_ms, cluster.config.request_timeout_ms)
     try:

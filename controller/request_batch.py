@@ -12,7 +12,7 @@ the controller's event thread collects, the channels' thread merges and sends.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -26,6 +26,7 @@ from barnabas.protocol.ids import (
     LeaderEpoch,
     TopicId,
     TopicPartition,
+    by_topic,
 )
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
@@ -147,7 +148,7 @@ class BrokerBatch:
                             topic_id=self._facts(topic).topic_id,
                             partition_states=partitions,
                         )
-                        for topic, partitions in _by_topic(self.update_metadata).items()
+                        for topic, partitions in by_topic(self.update_metadata.items()).items()
                     ],
                     live_brokers=self.metadata_brokers,
                     is_full=self.is_full_metadata,
@@ -163,7 +164,7 @@ class BrokerBatch:
                             topic_id=self._facts(topic).topic_id,
                             partition_states=partitions,
                         )
-                        for topic, partitions in _by_topic(self.stop_replicas).items()
+                        for topic, partitions in by_topic(self.stop_replicas.items()).items()
                     ],
                 )
             )
@@ -171,7 +172,7 @@ class BrokerBatch:
 
     def _leader_and_isr_topics(self) -> list[LeaderAndIsrTopic]:
         topics = []
-        for topic, partitions in _by_topic(self.leader_and_isr).items():
+        for topic, partitions in by_topic(self.leader_and_isr.items()).items():
             topic_id, config = self._facts(topic)
             topics.append(
                 LeaderAndIsrTopic(
@@ -358,10 +359,3 @@ def _during_deletion(state: LeadershipState | None) -> LeadershipState:
         partition_epoch=-1,
     )
     return dataclasses.replace(epochs, leader=BrokerId(LEADER_DURING_DELETE))
-
-
-def _by_topic(states: Mapping[TopicPartition, T]) -> dict[str, list[T]]:
-    grouped: dict[str, list[T]] = {}
-    for tp, state in states.items():
-        grouped.setdefault(tp.topic, []).append(state)
-    return grouped

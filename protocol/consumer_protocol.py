@@ -18,7 +18,7 @@ from barnabas.protocol.codec_kafka import VersionedCodec
 from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder
 from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, api_error
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.groups import NO_GENERATION
 from barnabas.protocol.schema import WireType, array, int32, message, opaque, string
 
@@ -144,10 +144,8 @@ def _sticky_codec(version: int) -> tuple[Encoder, Decoder]:
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
     """Partitions by topic; the topics are in the order in which they first occur."""
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        by_topic.setdefault(topic, []).append(partition)
-    return [TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()]
+    numbers_of = by_topic((tp, tp.partition) for tp in partitions)
+    return [TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in numbers_of.items()]
 
 
 def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:

@@ -44,6 +44,7 @@ from barnabas.protocol.ids import (
     Offset,
     TopicId,
     TopicPartition,
+    by_topic,
 )
 from barnabas.protocol.messages.fetch import (
     FINAL_EPOCH,
@@ -129,9 +130,7 @@ class NextFetch(NamedTuple):
         ]
 
     def forgotten_topics(self) -> list[ForgottenTopic]:
-        topics: dict[str, list[int]] = {}
-        for name in self.forgotten:
-            topics.setdefault(name.topic, []).append(name.partition)
+        topics = by_topic((name, name.partition) for name in self.forgotten)
         return [ForgottenTopic(topic=topic, partitions=partitions) for topic, partitions in topics.items()]
 
 

@@ -59,7 +59,7 @@ from barnabas.client.offsets import (
     list_offsets,
 )
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition, by_topic
 from barnabas.protocol.messages.configs import ConfigSource
 from barnabas.protocol.messages.groups import (
     NO_MEMBER,
@@ -523,10 +523,9 @@ class Admin(Client):
         self, group_id: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> None:
         """Delete committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND and their kind."""
-        topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
-        for topic, partition in partitions:
-            entry = OffsetDeleteRequestPartition(partition_index=partition)
-            topics.setdefault(topic, []).append(entry)
+        topics = by_topic(
+            (TopicPartition(*tp), OffsetDeleteRequestPartition(partition_index=tp[1])) for tp in partitions
+        )
         request = OffsetDeleteRequest(
             group_id=group_id,
             topics=[

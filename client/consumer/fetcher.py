@@ -50,7 +50,7 @@ from barnabas.protocol.errors import (
     api_error,
     is_retriable,
 )
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition, by_topic
 from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
 from barnabas.protocol.messages.leader_epoch import (
     LeaderEpochEndOffset,
@@ -483,17 +483,20 @@ class Fetcher:
         self, node_id: BrokerId, checked: Iterable[Checked]
     ) -> dict[TopicPartition, LeaderEpochEndOffset]:
         """A leader's end offsets of the epochs of these positions. Raises as `Cluster.request`."""
-        topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        for item in checked:
-            partition = OffsetForLeaderPartition(
+        entries = {
+            item.state.tp: OffsetForLeaderPartition(
                 partition=item.state.tp.partition,
                 current_leader_epoch=item.leader_epoch,
                 leader_epoch=item.fetch_epoch,
             )
-            topics.setdefault(item.state.tp.topic, []).append(partition)
+            for item in checked
+        }
         request = OffsetForLeaderEpochRequest(
             replica_id=_CONSUMER,
-            topics=[OffsetForLeaderTopic(topic=topic, partitions=items) for topic, items in topics.items()],
+            topics=[
+                OffsetForLeaderTopic(topic=topic, partitions=partitions)
+                for topic, partitions in by_topic(entries.items()).items()
+            ],
         )
         response = await self._cluster.request(node_id, request)
         return {
@@ -576,22 +579,22 @@ def _fetch_request(
     wait_ms: int,
 ) -> FetchRequest:
     """One fetch for these partitions, with the client's rack (KIP-392)."""
-    topics: dict[str, list[FetchPartition]] = {}
-    for item in items:
-        partition = FetchPartition(
+    entries = {
+        item.state.tp: FetchPartition(
             partition=item.state.tp.partition,
             current_leader_epoch=item.leader_epoch,
             fetch_offset=item.fetch_offset,
             partition_max_bytes=config.max_partition_fetch_bytes,
         )
-        topics.setdefault(item.state.tp.topic, []).append(partition)
+        for item in items
+    }
     return FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=config.fetch_min_bytes,
         max_bytes=max_bytes,
         topics=[
             FetchTopic(topic=topic, topic_id=topic_id(topic), partitions=partitions)
-            for topic, partitions in topics.items()
+            for topic, partitions in by_topic(entries.items()).items()
         ],
         rack_id=config.client_rack or "",
     )

@@ -37,7 +37,7 @@ from barnabas.protocol.errors import (
     RequestTimedOutLocally,
     api_error,
 )
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -127,15 +127,15 @@ class CommittedOffsets:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], sent_as: Identity, timeout_ms: int
     ) -> tuple[BarnabasError | None, set[TopicPartition]]:
         """One attempt: its retriable error, and the committed partitions."""
-        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for tp, offset in offsets.items():
-            partition = OffsetCommitRequestPartition(
+        entries = {
+            tp: OffsetCommitRequestPartition(
                 partition_index=tp.partition,
                 committed_offset=offset.offset,
                 committed_leader_epoch=offset.leader_epoch,
                 committed_metadata=offset.metadata,
             )
-            topics.setdefault(tp.topic, []).append(partition)
+            for tp, offset in offsets.items()
+        }
         request = OffsetCommitRequest(
             group_id=self._calls.group_id,
             generation_id_or_member_epoch=sent_as.generation_id,
@@ -143,7 +143,7 @@ class CommittedOffsets:
             group_instance_id=self._member.group_instance_id if self.is_member else None,
             topics=[
                 OffsetCommitRequestTopic(name=name, partitions=partitions)
-                for name, partitions in topics.items()
+                for name, partitions in by_topic(entries.items()).items()
             ],
         )
         response = await self._calls.ask(request, timeout_ms=timeout_ms)
@@ -193,11 +193,10 @@ class CommittedOffsets:
     async def _fetch_once(
         self, partitions: Collection[TopicPartition] | None, timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        topics: dict[str, list[int]] = {}
-        for tp in partitions or ():
-            topics.setdefault(tp.topic, []).append(tp.partition)
+        indexes_of = by_topic((tp, tp.partition) for tp in partitions or ())
         requested = [
-            OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in topics.items()
+            OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+            for name, indexes in indexes_of.items()
         ]
         request = OffsetFetchRequest(
             groups=[

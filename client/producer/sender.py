@@ -26,7 +26,7 @@ from barnabas.client.producer.batch import BatchState, ProducerBatch, now
 from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.protocol.backoff import Retries, doubled, jittered
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
-from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.produce import (
     InitProducerIdRequest,
     PartitionProduceData,
@@ -359,10 +359,10 @@ class Sender:
         return leaving
 
     def _request(self, sent: list[_Sent]) -> ProduceRequest:
-        topics: dict[str, list[PartitionProduceData]] = {}
-        for queue, batch, _ in sent:
-            data = PartitionProduceData(index=queue.tp.partition, records=batch.encoded)
-            topics.setdefault(queue.tp.topic, []).append(data)
+        topics = by_topic(
+            (queue.tp, PartitionProduceData(index=queue.tp.partition, records=batch.encoded))
+            for queue, batch, _ in sent
+        )
         return ProduceRequest(
             acks=self._config.required_acks,
             # The broker's time limit ends first, because its answer is better than our timeout, which closes
