@@ -47,7 +47,23 @@ _OFFSETS_REPLICAS: Final = 3
 
 
 class LocalCluster(RunningCluster):
-    """A cluster that this program runs; also a context manager that starts and stops it."""
+    """A cluster that this program runs; also a context manager that starts and stops it.
+
+    It is made in `directory` (created if missing), and not started.
+
+    Broker ids count from 1. `settings` are for all brokers, `broker_settings` for single ones by id, in
+    Kafka's names. `zookeeper`: ``host:port[/chroot]`` of a running ensemble; by default
+    ``BARNABAS_ZOOKEEPER``, else a ZooKeeper of the cluster's own. With `metrics` each broker serves
+    metrics on a port of its own (`LocalBroker.metrics_url`).
+
+    With `first_port` the brokers take that port and the following ones. Otherwise ports of an earlier run
+    in the directory are kept where they are free, and a new cluster takes `preferred_ports`, if all of
+    them are free, and `zookeeper_port`, if it is free; else any free ports.
+
+    Raises DeployError if another program runs a cluster in the directory, for a port from `first_port` on
+    that is not free, for a setting that the cluster sets itself, and for a malformed `zookeeper`;
+    ValueError if `brokers` is below 1.
+    """
 
     def __init__(
         self,
@@ -65,21 +81,6 @@ class LocalCluster(RunningCluster):
         command: Command = broker_command,
         ready: ReadyCheck = wait_ready,
     ) -> None:
-        """A cluster in `directory` (created if missing), not started.
-
-        Broker ids count from 1. `settings` are for all brokers, `broker_settings` for single ones by id, in
-        Kafka's names. `zookeeper`: ``host:port[/chroot]`` of a running ensemble; by default
-        ``BARNABAS_ZOOKEEPER``, else a ZooKeeper of the cluster's own. With `metrics` each broker serves
-        metrics on a port of its own (`LocalBroker.metrics_url`).
-
-        With `first_port` the brokers take that port and the following ones. Otherwise ports of an earlier run
-        in the directory are kept where they are free, and a new cluster takes `preferred_ports`, if all of
-        them are free, and `zookeeper_port`, if it is free; else any free ports.
-
-        Raises DeployError if another program runs a cluster in the directory, for a port from `first_port` on
-        that is not free, for a setting that the cluster sets itself, and for a malformed `zookeeper`;
-        ValueError if `brokers` is below 1.
-        """
         _check_packages()
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: expected at least 1")
