@@ -23,6 +23,7 @@ from typing import Any, cast
 
 from barnabas.broker.auto_topics import AutoTopicCreation, Create
 from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
@@ -219,6 +220,18 @@ class FakeController:
         answer(self.code, self.remaining)
 
 
+def config_of(folder: Path, broker_id: BrokerId, settings: Mapping[str, object]) -> BrokerConfig:
+    """A listener for brokers and one for clients, and answers of at most 2 KB."""
+    return make_config(
+        log_dirs=folder,
+        listeners=f"{INTERNAL}://127.0.0.1:0,{EXTERNAL}://127.0.0.1:0",
+        listener_security_protocol_map=f"{INTERNAL}:PLAINTEXT,{EXTERNAL}:PLAINTEXT",
+        inter_broker_listener_name=INTERNAL,
+        broker_id=broker_id,
+        **{"fetch_max_bytes": 2048, **settings},
+    )
+
+
 def open_logs(folder: Path) -> LogManager:
     return LogManager.open(
         [folder],
@@ -260,14 +273,7 @@ class Serving:
             now_ms=lambda: 0,
             is_enabled=True,
         )
-        config = make_config(
-            log_dirs=folder,
-            listeners=f"{INTERNAL}://127.0.0.1:0,{EXTERNAL}://127.0.0.1:0",
-            listener_security_protocol_map=f"{INTERNAL}:PLAINTEXT,{EXTERNAL}:PLAINTEXT",
-            inter_broker_listener_name=INTERNAL,
-            broker_id=broker_id,
-            **{"fetch_max_bytes": 2048, **settings},
-        )
+        config = config_of(folder, broker_id, settings)
         manager = self.managed.manager
         self.wall_ms = 1_700_000_000_000
         self.partitions_in_zookeeper: int | None = None
