@@ -107,6 +107,18 @@ class ControllerContext:
             if broker in state.isr and self.broker_epoch(broker) not in (NO_BROKER_EPOCH, epoch)
         }
 
+    def is_deposed(self, replica: Replica) -> bool:
+        """Whether a replica leads by its state, but its broker has registered again since.
+
+        It may have lost records, so it gets no role until an election is written. That can only fail while
+        the state's node is missing, because the topic was removed by hand.
+        """
+        state = self.leadership.get(replica.tp)
+        if state is None or state.leader != replica.broker:
+            return False
+        present = self.broker_epoch(replica.broker)
+        return present not in (NO_BROKER_EPOCH, state.broker_epochs.get(replica.broker, present))
+
     def broker_epochs(
         self, state: LeadershipState, leader: BrokerId, isr: Collection[BrokerId]
     ) -> dict[BrokerId, BrokerEpoch]:

@@ -73,7 +73,8 @@ class ReplicaStateMachine:
         if target is ReplicaState.ONLINE:
             for replica, state in before.items():
                 # The election of a new partition has added its LeaderAndIsr.
-                if state is not ReplicaState.NEW and replica.tp in self._context.leadership:
+                is_due = state is not ReplicaState.NEW and replica.tp in self._context.leadership
+                if is_due and not self._context.is_deposed(replica):
                     self._batch.add_leader_and_isr([replica.broker], replica.tp)
         elif target is ReplicaState.OFFLINE:
             self._batch.add_stop_replica(before, delete=False)

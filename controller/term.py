@@ -290,7 +290,7 @@ class ControllerTerm:
     def _is_complete_for(self, broker: BrokerId) -> bool:
         """Whether the context has all partitions of a broker, so that its other logs may be set aside."""
         return not self.context.unreadable_topics and all(
-            tp in self.context.leadership
+            tp in self.context.leadership and not self.context.is_deposed(Replica(tp, broker))
             for tp in self.context.partitions_on(broker)
             if not self.context.is_to_be_deleted(tp.topic)
         )

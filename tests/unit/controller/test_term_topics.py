@@ -276,3 +276,15 @@ def test_a_topic_whose_creation_was_not_seen_yet_can_be_deleted(cluster: Cluster
     request_deletion(cluster, "new")
     answer_stops(cluster, 1, 2)
     assert "new" not in cluster.zookeeper.assignments
+
+
+def test_a_leader_that_restarted_gets_no_role_while_its_topic_is_removed_by_hand(cluster: Cluster) -> None:
+    """Its election cannot be written, and its disk may be empty: it must not lead in the former epoch."""
+    cluster.elect()
+    assert cluster.states[T0].leader == 1
+    cluster.channels.forget()
+    del cluster.zookeeper.assignments["t"]
+    cluster.restart(1)
+    assert T0 not in cluster.channels.leadership(1)
+    # Otherwise it would set the log aside.
+    assert not cluster.channels.full_requests(1)
