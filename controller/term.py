@@ -376,9 +376,9 @@ class ControllerTerm:
         self._replicas.move([r for r in replicas if r.broker in live], ReplicaState.ONLINE)
         self._replicas.move([r for r in replicas if r.broker not in live], ReplicaState.OFFLINE)
 
-    def _assignments_changed(self) -> None:
+    def _assignments_changed(self, also: Collection[str] = ()) -> None:
         were_all_readable = not self.context.unreadable_topics
-        added = self._topics.load_changed()
+        added = self._topics.load_changed(also)
         if added:
             self._partitions_created(added)
         self._send_all_if_readable(were_all_readable)
@@ -398,6 +398,8 @@ class ControllerTerm:
         if set(requested) - self.context.assignments.keys():
             # It may be a topic that was created a moment ago.
             self._topics_changed()
+        # Or that was created in place of one that was removed by hand, whose logs must not be deleted.
+        self._assignments_changed(requested)
         self._deletion.request(requested)
         self._deletion.resume()
 

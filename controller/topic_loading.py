@@ -67,14 +67,14 @@ class TopicLoader:
         self._leadership.read(partitions)
         return partitions
 
-    def load_changed(self) -> list[TopicPartition]:
-        """Load the added partitions of known topics, and topics that have become readable.
+    def load_changed(self, also: Collection[str] = ()) -> list[TopicPartition]:
+        """Load the added partitions of changed topics and of ``also``, and topics that have become readable.
 
         A topic that was removed by hand is forgotten; one that was created again is another topic. Returns
         the new partitions. Other changes of an assignment are ignored. Raises ControllerMoved.
         """
         with self._lock:
-            changed, self._changed = self._changed, set()
+            changed, self._changed = self._changed.union(also), set()
         loaded = changed & self._context.assignments.keys()
         # An unreadable topic may have been repaired.
         new = self.load(changed & self._context.unreadable_topics)

@@ -288,3 +288,15 @@ def test_a_leader_that_restarted_gets_no_role_while_its_topic_is_removed_by_hand
     assert T0 not in cluster.channels.leadership(1)
     # Otherwise it would set the log aside.
     assert not cluster.channels.full_requests(1)
+
+
+def test_the_logs_of_a_topic_removed_by_hand_survive_the_deletion_of_its_successor(cluster: Cluster) -> None:
+    cluster.elect()
+    del cluster.zookeeper.assignments["t"]
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3)})
+    successor = cluster.zookeeper.assignments["t"]
+    assert isinstance(successor, TopicAssignment)
+    # The request is the first that the controller hears of it.
+    request_deletion(cluster, "t")
+    stopped = {topic.topic_id for stop in cluster.channels.stops(3) for topic in stop.topic_states}
+    assert stopped == {successor.topic_id}
