@@ -1,4 +1,4 @@
-"""How many records per second the clients move through a running cluster: prints figures, asserts nothing.
+"""Records per second that the clients move through a running cluster: prints figures, asserts nothing.
 
 Run: python benchmarks/client.py --bootstrap host:port[,host:port…] [--records N] [--json]
 

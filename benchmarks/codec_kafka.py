@@ -1,4 +1,4 @@
-"""What the Kafka codec costs per message, encoding and decoding, for the messages that are sent most.
+"""The cost of the Kafka codec per message, encoding and decoding, for the messages that are sent most.
 
 The best of several rounds, so that noise from elsewhere counts least. One thread, no socket.
 """
@@ -89,7 +89,7 @@ def _metadata(partitions: int) -> MetadataResponse:
 
 
 def _cases() -> list[_Case]:
-    # The limits are what a schema-compiled codec in plain Python was seen to take on two cores.
+    # The limits are times that a schema-compiled codec in plain Python took on two cores.
     return [
         _Case("Produce v9, 16 KB", 9, ProduceRequest, produce_request(1, 16_384), 2.0, 2.0),
         _Case("Produce v9, 50 x 1 KB", 9, ProduceRequest, produce_request(50, 1024), 25, 31),

@@ -1,4 +1,4 @@
-"""What the native codec costs per message, encoding and decoding, for the messages that brokers exchange.
+"""The cost of the native codec per message, encoding and decoding, for the messages that brokers exchange.
 
 The best of several rounds, so that noise from elsewhere counts least. One thread, no socket.
 """

@@ -1,4 +1,4 @@
-"""One confluent-kafka load against two clusters in turn, and the ratio of what they make of it.
+"""One confluent-kafka load against two clusters in turn, and the ratio of their figures.
 
     python -m benchmarks.compare                                  # starts Barnabas and Apache Kafka itself
     python -m benchmarks.compare --a HOST:PORT,… --b HOST:PORT,…  # two clusters that run already, here
@@ -94,7 +94,7 @@ _ACKS: Final = {1: 1, 3: -1}
 
 
 class Figures:
-    """What was measured so far, by name, in the order in which it came."""
+    """The figures so far, by name, in the order of their measurement."""
 
     def __init__(self, first: str) -> None:
         self._first = first
@@ -116,7 +116,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done."""
+    """The amount of work."""
 
     quick: bool
     rounds: int
@@ -144,7 +144,7 @@ def _topic() -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """What one round does with records of one size."""
+    """One round with records of one size."""
 
     replicas: int
     size: Size
@@ -325,7 +325,7 @@ def _three_brokers(folder: Path, plan: Plan, figures: Figures) -> None:
 
 
 def measure_given(pair: Sequence[Given], plan: Plan, figures: Figures) -> None:
-    """What can be measured of two clusters without starting or ending any of their processes."""
+    """The measurements of two clusters that start and end none of their processes."""
     if 1 in plan.replicas:
         _measure(pair, 1, plan, figures)
     if 3 in plan.replicas and all(len(system.pids()) >= 3 for system in pair):

@@ -23,7 +23,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class Moved(NamedTuple):
-    """What one round came to."""
+    """The figures of one round."""
 
     mb_per_s: float
     cpu_s_per_gb: float
@@ -78,7 +78,7 @@ def move(folder: Path, total_bytes: int) -> Moved:
 
 
 def memory_figures(options: Options) -> list[Figure]:
-    """What the machine asks for page cache: the same file written, deleted and written again."""
+    """The machine's price of page cache: the same file written, deleted and written again."""
     size = options.amount(1 << 30, 1 << 28)
     costs, rates = [], []
     with temporary_folder(options) as folder:

@@ -229,7 +229,7 @@ async def _commit(cluster: Cluster, node: BrokerId, group: str, numbers: Iterabl
 
 
 async def _commits(cluster: Cluster, name: str, seconds: float, offsets_each: int) -> float:
-    """How many offsets a second the groups commit, so many in each request."""
+    """The offsets that the groups commit per second, with this number in each request."""
     groups = [f"{name}-{number}" for number in range(_COMMITTERS)]
     coordinators = await _coordinators(cluster, groups)
     done = 0

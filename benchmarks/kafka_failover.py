@@ -39,7 +39,7 @@ _TIMEOUT_S = 120.0
 
 @dataclass
 class Outcome:
-    """What one client saw. Times in milliseconds, one list for each fault, one number for each partition."""
+    """One client's times in milliseconds: one list for each fault, one number for each partition."""
 
     client: str
     version: str

@@ -43,7 +43,7 @@ class Round(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a round sends: so many bytes in batches of a size, over connections, with requests in flight."""
+    """The load of a round: bytes in batches of one size, over connections, with requests in flight."""
 
     batch_bytes: int
     total_bytes: int

@@ -1,4 +1,4 @@
-"""What the reactor alone can do: one process serves, one loads it over loopback, both on this machine.
+"""The speed of the reactor alone: one process serves, one loads it over loopback, both on this machine.
 
 Run ``python benchmarks/reactor.py``; ``--help`` names the threads and the switch interval that can be varied.
 It prints requests/s and the server's CPU per request for small requests, the same for 16 KB requests that the

@@ -1,4 +1,4 @@
-"""How fast record batches are built, decoded and checked: prints figures, asserts nothing.
+"""The speed of building, decoding and checking record batches: prints figures, asserts nothing.
 
 Run: python benchmarks/record_batch.py
 """

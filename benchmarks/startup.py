@@ -1,4 +1,4 @@
-"""How long ZooKeeper and 3 brokers take to start, and what an idle broker costs.
+"""The start-up time of ZooKeeper and 3 brokers, and the cost of an idle broker.
 
 Writable: a topic with 3 replicas was created and its first record acknowledged with acks=all. The clock runs
 from the first line of the start. Idle is measured with that topic, after a pause, over some seconds.

@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, a cluster to measure, what a process used, and one table of figures.
+"""Shared by the benchmarks: options, a cluster to measure, the CPU of a process, and one table of figures.
 
 A benchmark is a module with ``measure(options) -> list[Figure]``; `run` gives it a command line. Every
 cluster and file lies in a temporary directory that is gone when the benchmark ends, by whatever signal but
@@ -30,12 +30,12 @@ MB = 1_000_000
 GB = 1_000_000_000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LOAD_AT_START = os.getloadavg()[0]
-"""What others did to the machine in the last minute; figures of a busy machine say little."""
+"""The load of the last minute; figures of a busy machine say little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to measure. `pin` ties broker number i to core i modulo the cores."""
+    """The options of a measurement. `pin` ties broker number i to core i modulo the cores."""
 
     quick: bool = False
     rounds: int = 3
@@ -46,7 +46,7 @@ class Options:
     recycled: bool = False
 
     def amount(self, full: int, quick: int) -> int:
-        """How much to do: less with ``--quick``."""
+        """The amount of work: less with ``--quick``."""
         return quick if self.quick else full
 
 
@@ -156,7 +156,7 @@ def write_file(path: Path, size_bytes: int) -> tuple[float, float]:
 
 
 def command_for(options: Options) -> Callable[[Path], list[str]]:
-    """How a broker is run: as ever, or with another switch interval or tied to a core."""
+    """The command of a broker: the usual one, or with another switch interval, or tied to a core."""
     cores = sorted(os.sched_getaffinity(0))
 
     def command(settings_file: Path) -> list[str]:
@@ -300,7 +300,7 @@ def tell(text: str) -> None:
 
 
 def machine(options: Options) -> str:
-    """One line on what was measured on."""
+    """One line that describes the machine."""
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
     return (

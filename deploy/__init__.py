@@ -1,1 +1,1 @@
-"""How a cluster is run: local processes, the bundled ZooKeeper, the compose file."""
+"""Running a cluster: local processes, the bundled ZooKeeper, the compose file."""

@@ -117,8 +117,8 @@ class Channel:
         # Every entry holds one of the slots and releases it when it is settled.
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = asyncio.Semaphore(max_in_flight)
-        # One timer serves all deadlines: it fires at the earliest one, or before it. The channel keeps the
-        # time of the timer, because uvloop does not return the time of a timer that is already due.
+        # One timer for all deadlines; it fires at the earliest one or before it. Its time is kept here,
+        # because uvloop does not return the time of a timer that is already due.
         self._deadline_timer: asyncio.Handle | None = None
         self._deadline_watched = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None

@@ -8,6 +8,7 @@ Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafk
 """
 
 # Each default is made by setting(...), which is a dataclass field.
+# `setting(...)` makes a dataclass field, which ruff takes for a call in a default.
 # ruff: noqa: RUF009
 
 from __future__ import annotations

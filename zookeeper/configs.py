@@ -44,7 +44,7 @@ Apply = Callable[[Mapping["Entity", StoredConfig]], None]
 
 
 class EntityKind(Enum):
-    """What settings are kept for; the value is the folder under ``/config``."""
+    """The kinds of entities with settings; the value is the folder under ``/config``."""
 
     TOPIC = "topics"
     BROKER = "brokers"

@@ -47,7 +47,7 @@ class FencedOutcome(NamedTuple):
 
 
 class StateUpdates(NamedTuple):
-    """What became of a set of state writes; those in neither were not there any more."""
+    """The outcomes of a set of state writes; a partition in neither has no state any more."""
 
     written: dict[TopicPartition, LeadershipState]
     conflicts: dict[TopicPartition, LeadershipState]

@@ -40,7 +40,7 @@ PERSISTENT: Final = (
     LOG_DIR_EVENTS,
     "/kafka-acl",
 )
-"""What the first broker of a cluster creates. Reassignment and preferred election add theirs under /admin."""
+"""The nodes that a cluster's first broker creates. Reassignment and elections add theirs under /admin."""
 
 
 def broker_id(broker: BrokerId) -> str:

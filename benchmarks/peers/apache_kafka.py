@@ -72,7 +72,7 @@ _REPLICATED: Final = ("offsets.topic.replication.factor", "transaction.state.log
 
 
 class ClusterView(NamedTuple):
-    """What a broker answers to Metadata: who is there, and which of them is the controller (-1: none)."""
+    """A broker's answer to Metadata: the live brokers, and the controller's id (-1: none)."""
 
     brokers: frozenset[int]
     controller_id: int
@@ -353,7 +353,7 @@ def archives() -> Path:
 
 
 def view_of(endpoint: tuple[str, int], timeout_s: float = 2.0) -> ClusterView | None:
-    """What a broker's Metadata v1 says of the cluster; None while it does not answer.
+    """The cluster by a broker's Metadata v1; None while it does not answer.
 
     Kafka's protocol guide, Metadata: request v1 with no topics, response v1.
     """

@@ -1,4 +1,4 @@
-"""Two systems, one load: figures side by side, their ratio, and whether the ratio is what it should be.
+"""Two systems, one load: figures side by side, their ratio, and whether the ratio meets its goal.
 
 Pure: no clock, no process, no file. A ratio is that of the medians of the rounds, ours to theirs.
 """
@@ -15,7 +15,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """What the ratio should be: at least or at most so much. Exactly one of the two is given."""
+    """The goal of a ratio: a least or a greatest value; exactly one of the two is given."""
 
     at_least: float | None = None
     at_most: float | None = None

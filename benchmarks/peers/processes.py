@@ -1,4 +1,4 @@
-"""Which processes serve a cluster, and what they use, read from ``/proc``.
+"""The processes that serve a cluster, and their CPU and memory, read from ``/proc``.
 
 What it is for: comparing clusters that somebody else started, by nothing but their ports. Linux only.
 
@@ -44,7 +44,7 @@ def listening_inodes(table: str, ports: Collection[int]) -> set[int]:
 
 
 def socket_inode(link: str) -> int | None:
-    """The inode in what a descriptor's link says, such as ``socket:[4026]``; None when it is no socket."""
+    """The inode in the text of a descriptor's link, such as ``socket:[4026]``; None if it is no socket."""
     if not (link.startswith("socket:[") and link.endswith("]")):
         return None
     return int(link[8:-1])

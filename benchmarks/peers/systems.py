@@ -1,4 +1,4 @@
-"""What is compared: Barnabas and Apache Kafka started from here, or any cluster that runs already.
+"""The compared systems: Barnabas and Apache Kafka started from here, or any cluster that runs already.
 
 A started system lives in a folder of its own and is gone when its block ends. Any one thread at a time.
 """

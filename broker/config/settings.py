@@ -4,6 +4,7 @@ A field of `BrokerConfig` is one setting; where a topic may override it, it also
 config is frozen; `barnabas.broker.config.load` makes it. Pure, for any thread.
 """
 # Each default is made by setting(...), which is a dataclass field.
+# `setting(...)` makes a dataclass field, which ruff takes for a call in a default.
 # ruff: noqa: RUF009
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 MAX_WAITING: Final = 10_000
 """The maximum number of appends that may wait; more are refused."""
 READ_BYTES: Final = 1 << 20
-"""How much of the log one read takes."""
+"""The size of one read of the log."""
 _ACKS_ALL: Final = -1
 _MAX_RECORD_OVERHEAD_BYTES: Final = 30
 

@@ -50,7 +50,7 @@ class Client(NamedTuple):
 
 
 class JoinOptions(NamedTuple):
-    """What the version of a JoinGroup request implies.
+    """The options that the version of a JoinGroup request implies.
 
     ``requires_known_member_id``: a dynamic member first gets an id to join with (version 4, KIP-394).
     ``can_skip_assignment``: a leader understands that the current assignment stays (version 9, KIP-814).

@@ -43,7 +43,7 @@ class ShardState(Enum):
 
 
 class Shard(Protocol):
-    """What a coordinator keeps of one partition, while this broker leads it in one leader epoch."""
+    """The state that a coordinator keeps of one partition, while this broker leads it in one leader epoch."""
 
     partition: TopicPartition
     topic_id: TopicId | None

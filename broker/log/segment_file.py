@@ -45,7 +45,7 @@ _MAP_ATTEMPTS: Final = 4
 _LONGEST_READ_BYTES: Final = 128 * 1024
 """A kernel without preemption does not give the core to another thread until the call returns."""
 HOT_TAIL_BYTES: Final = 16 * 1024 * 1024
-"""How much of the latest writes is read through a mapping."""
+"""The size of the tail that is read through a mapping."""
 _MAPPINGS_LOCK: Final = threading.Lock()
 """Guards the lists of mappings; held briefly when a file is mapped again."""
 

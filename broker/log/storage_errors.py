@@ -27,7 +27,7 @@ _REPORT_INTERVAL_S: Final = 10.0
 
 
 class Operation(Enum):
-    """What was attempted, classed by the state that a failure leaves."""
+    """The kinds of attempted calls, by the state that a failure leaves."""
 
     READ = "read"
     """Also opening a file. Nothing has changed."""

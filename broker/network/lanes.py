@@ -1,4 +1,4 @@
-"""What runs requests: the queue of each lane, and the code around every handler.
+"""The queue of each lane, and the code that runs every handler.
 
 A queue holds connections that have requests to run, each at most once, so that the requests of one connection
 run one at a time and in order while different connections run side by side. `queued.max.requests` bounds the

@@ -30,7 +30,7 @@ ENDED: Final = "closed by the peer"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one connection may hold."""
+    """The limits of one connection."""
 
     max_in_flight: int = 100
     max_in_flight_bytes: int = 16 * 1024 * 1024
@@ -38,7 +38,7 @@ class ConnectionLimits:
 
 
 class Phase(Enum):
-    """What a connection still does."""
+    """The phases of a connection, by the work that it still does."""
 
     OPEN = auto()
     """Reads, runs and answers requests."""

@@ -79,7 +79,7 @@ class Request:
         self.received_ns = received_ns
         self.size_bytes = len(frame.view)
         self.rest: Callable[[], None] | None = None
-        """What `continue_in` left for another lane."""
+        """The rest of the request, which `continue_in` left for another lane."""
         self.failed = False
         self._answer = answer
         # These belong to the connection's pipeline.

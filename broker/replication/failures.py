@@ -1,4 +1,4 @@
-"""What this broker does about failed disks, and about single replicas that an unforeseen error stopped.
+"""The handling of failed disks, and of single replicas that an unforeseen error stopped.
 
 `DiskFailures` takes the log dir of a failed or full disk offline, once, and notifies the controller. The
 thread that meets a failure reports it by `note` and continues. It may be an IO worker, the fetchers' thread

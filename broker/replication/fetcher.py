@@ -66,7 +66,7 @@ F = TypeVar("F", bound=Fetcher)
 
 
 class FetcherTable(Generic[F]):
-    """Which partition is fetched from which leader; a leader has a fetcher while a partition needs it."""
+    """One fetcher for each leader of followed partitions; a leader has one while a partition needs it."""
 
     def __init__(
         self,

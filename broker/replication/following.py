@@ -263,7 +263,7 @@ class FollowedPartitions:
         return pause_ms
 
     def _drop(self, name: TopicPartition) -> None:
-        """Have the leader forget what it sent for a partition, because it was not applied."""
+        """Have the leader send a partition's records again, because they were not applied."""
         if self._in_session.pop(name, None) is not None:
             self._dropped.append(name)
 

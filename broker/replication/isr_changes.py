@@ -42,7 +42,7 @@ _RETRIED: Final = (ZooKeeperUnavailable, SessionLost, MalformedZnode)
 
 
 class IsrStore(Protocol):
-    """What a leader writes to ZooKeeper, as `barnabas.zookeeper.store.ClusterStore` does; all calls block.
+    """A leader's writes to ZooKeeper, as `barnabas.zookeeper.store.ClusterStore` does; all calls block.
 
     A protocol, because replication does not import the ZooKeeper client.
     """

@@ -24,7 +24,7 @@ NEVER_MS: Final = -math.inf
 
 
 class FollowerState(NamedTuple):
-    """What a leader knows of one follower, all of it from that follower's fetch requests.
+    """A leader's knowledge of one follower, all of it from that follower's fetch requests.
 
     ``log_end_offset`` is the offset of its last fetch (it has everything below), or -1 before its first
     fetch. ``last_caught_up_ms`` is the latest time at which it had all records of the leader.

@@ -133,7 +133,7 @@ class Cluster:
             self._local.resume(broker_id)
 
     def _gap(self) -> str | None:
-        """What keeps the cluster from being whole; None if nothing does."""
+        """The first reason why the cluster is not whole; None if it is."""
         try:
             topics = self._admin.describe_topics()
         except BarnabasError as error:

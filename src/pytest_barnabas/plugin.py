@@ -26,7 +26,7 @@ _CLUSTERS: Final = pytest.StashKey[list["Cluster"]]()
 
 @dataclass(frozen=True)
 class Options:
-    """What a cluster is started with."""
+    """The options of a cluster."""
 
     brokers: int
     settings: tuple[tuple[str, str], ...]

@@ -1,4 +1,4 @@
-"""Which tests are retried, and how the run reports it: runs of pytest over tests made for it."""
+"""Retried tests and their report: runs of pytest over tests made for it."""
 
 from __future__ import annotations
 

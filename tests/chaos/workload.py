@@ -1,4 +1,4 @@
-"""Load on a topic, recorded: a producer that numbers its records, and a consumer that notes what it reads.
+"""Recorded load on a topic: a producer that numbers its records, and a consumer that notes its reads.
 
 Both run on threads of their own until `stop`, through every error. `history` has the records, `problems` the
 errors.

@@ -1,4 +1,4 @@
-"""Kafka's own dump tool reads what a log leaves on disk, producer snapshots included."""
+"""Kafka's own dump tool reads the files of a log, producer snapshots included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which version of each API a client chooses; the table in docs/compatibility.md must show it.
+"""The version of each API that a client chooses; the table in docs/compatibility.md must show it.
 
 The only broker advertises the address of a relay, which notes the head of every request on its way.
 """

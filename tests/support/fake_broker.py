@@ -491,7 +491,7 @@ class FakeBroker:
         return answer
 
     def settle(self) -> None:
-        """Do what a broker does on other threads."""
+        """Do the work that a broker does on other threads."""
         while run_once(self.serving.groups.shards):
             pass
         self.replicas.wake_followers()

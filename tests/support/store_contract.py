@@ -1,4 +1,4 @@
-"""What the store guarantees, over the simulated ZooKeeper and over a real one.
+"""The guarantees of the store, over the simulated ZooKeeper and over a real one.
 
 `tests/unit/zookeeper/test_store.py` and `tests/cluster/test_store.py` import these tests; the fixture
 `open_store` of each folder decides which server they run on.

@@ -23,7 +23,7 @@ Watch = Callable[[WatchedEvent], None]
 
 
 class Door(Enum):
-    """How a broker reaches ZooKeeper. MUTE: a write is carried out, but answer and connection are lost."""
+    """A broker's connection to ZooKeeper. MUTE: a write is carried out; answer and connection are lost."""
 
     OPEN = "open"
     LOST = "lost"

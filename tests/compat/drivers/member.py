@@ -1,4 +1,4 @@
-"""A member of a group in a driver: its settings, what it notes, and the commands around it."""
+"""A member of a group in a driver: its settings, its notes, and the commands around it."""
 
 from __future__ import annotations
 

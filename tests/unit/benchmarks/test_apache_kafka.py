@@ -1,4 +1,4 @@
-"""What a Metadata v1 response says, as the reference cluster's readiness is read from it."""
+"""Reading a Metadata v1 response, from which the reference cluster's readiness follows."""
 
 from __future__ import annotations
 

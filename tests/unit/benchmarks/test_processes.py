@@ -1,4 +1,4 @@
-"""Which processes serve a cluster: the texts of /proc, and this process found by its own port."""
+"""The processes of a cluster: parsing the texts of /proc, and finding this process by its port."""
 
 from __future__ import annotations
 

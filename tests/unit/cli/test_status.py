@@ -1,4 +1,4 @@
-"""What `barnabas status` calls a problem."""
+"""The problems that `barnabas status` reports."""
 
 from __future__ import annotations
 

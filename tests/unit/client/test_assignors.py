@@ -1,4 +1,4 @@
-"""What each strategy promises, on examples from Kafka's documents and on groups made up at random."""
+"""The promises of each strategy, on examples from Kafka's documents and on random groups."""
 
 from __future__ import annotations
 

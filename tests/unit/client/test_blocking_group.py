@@ -30,7 +30,7 @@ QUICK = {
 
 
 class Group:
-    """A cluster with a coordinator, and what it knows of the one group."""
+    """A cluster with a coordinator, and its view of the one group."""
 
     def __init__(self) -> None:
         self.cluster = ThreadedCluster()

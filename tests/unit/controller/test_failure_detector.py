@@ -1,4 +1,4 @@
-"""Which evidence declares a broker dead, and after how long."""
+"""The evidence that declares a broker dead, and the time that it takes."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ def test_a_known_tag_of_a_wrong_size_is_malformed(size: int, content: bytes) -> 
         decode_response(ApiVersionsRequest, 3, memoryview(data[:-1] + b"\x01\x00" + bytes([size]) + content))
 
 
-# ---- what a version lacks
+# ---- fields that a version lacks
 
 
 def test_an_ignorable_field_is_left_out_of_versions_that_lack_it() -> None:

@@ -91,7 +91,7 @@ def test_gzip_members_cost_by_their_bytes_not_by_the_square_of_their_number(
     copied = 0
 
     class Counting:
-        """A decompressor that counts what it has to copy because it follows the member."""
+        """A decompressor that counts the bytes after the member, which it has to copy."""
 
         def __init__(self, wbits: int) -> None:
             self._worker = real(wbits=wbits)

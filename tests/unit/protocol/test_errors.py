@@ -1,4 +1,4 @@
-"""The error table: Kafka's numbers, one class each, and what a retry can help."""
+"""The error table: Kafka's numbers, one class each, and whether a retry can help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests reach a handler, and which close their connection and hurt nothing else."""
+"""The dispatcher runs the handler of a request, or closes only the connection that it came by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topic's settings demand of records, and that recompression changes nothing but the compression."""
+"""A topic's settings refuse records, and recompression changes nothing but the compression."""
 
 from __future__ import annotations
 

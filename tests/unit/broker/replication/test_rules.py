@@ -240,7 +240,7 @@ def two_histories(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
     tails = [sorted(mine), sorted(theirs)]
     last = common[-1] if common else 0
     if draw(st.booleans()):
-        # One of them has more records of the last common epoch.
+        # The follower or the leader has more records of the last common epoch.
         tails[draw(st.integers(0, 1))] = [last] * draw(st.integers(0, 3))
     logs = [[Entry(epoch, offset) for offset, epoch in enumerate(common + tail)] for tail in tails]
     return logs[0], logs[1]
