@@ -34,7 +34,7 @@ class Figure(NamedTuple):
 
 
 async def measure(what: str, records: int, rounds: int, work: Callable[[], Awaitable[None]]) -> Figure:
-    """The median over some rounds of work that moves so many records."""
+    """The median over some rounds of work that moves this number of records."""
     rates, shares = [], []
     for _ in range(rounds):
         started, cpu = time.perf_counter(), time.process_time()

@@ -54,7 +54,7 @@ def receive(file: Path, total_bytes: int) -> None:
 
 
 def move(folder: Path, total_bytes: int) -> Moved:
-    """Send so many bytes to a receiver and have them written to a file, which stays in the folder."""
+    """Send a number of bytes to a receiver that writes them to a file, which stays in the folder."""
     file = folder / f"floor-{time.monotonic_ns()}"
     command = [sys.executable, "-m", "benchmarks.floor", "--receive", str(file), "--bytes", str(total_bytes)]
     block = os.urandom(CHUNK_BYTES)

@@ -95,7 +95,7 @@ async def _until(consumers: Sequence[Consumer], shares: Callable[[], bool]) -> N
 
 
 async def _members(bootstrap: str, group: str, members: int) -> float:
-    """The seconds until so many members of one group have a partition each."""
+    """The seconds until this number of members of one group have a partition each."""
     async with AsyncExitStack() as stack:
         consumers = [
             await stack.enter_async_context(Consumer(bootstrap_servers=bootstrap, group_id=group))
@@ -255,7 +255,7 @@ async def _commits(cluster: Cluster, name: str, seconds: float, offsets_each: in
 
 
 def _loading(folder: Path, records: int) -> float:
-    """The seconds from a log with so many committed offsets to the groups that have them."""
+    """The seconds from a log with this number of committed offsets to the groups that have them."""
     name = TopicPartition("__consumer_offsets", 0)
     log = Log.open(name, LogLoader(folder / "offsets", log_config(), now_ms=0))
     try:

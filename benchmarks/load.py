@@ -127,7 +127,7 @@ class Target(NamedTuple):
 
 
 async def load(targets: Sequence[Target], requests_each: int, depth: int) -> float:
-    """Seconds until every target has answered so many requests, with `depth` in flight on each connection.
+    """Seconds until every target has answered these requests, with `depth` in flight on each connection.
 
     Raises the first error that an answer carries, and TimeoutError when answers do not come.
     """

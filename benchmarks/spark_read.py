@@ -36,7 +36,7 @@ _SESSION = {
 
 
 async def _fill(cluster: LocalCluster, records: int) -> int:
-    """Write at least so many records; returns how many there are to read."""
+    """Write at least this number of records; returns the number to read."""
     ids = cluster.broker_ids
     leaders = [ids[partition % len(ids)] for partition in range(_PARTITIONS)]
     await create_topic(cluster.bootstrap, _TOPIC, leaders, [])

@@ -116,7 +116,7 @@ def memory_mb(pid: int, kind: str = "VmRSS") -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The least of the values that so many per cent are not above. Raises ValueError when there are none."""
+    """The least value that this percentage of them does not exceed. Raises ValueError without values."""
     if not values:
         raise ValueError("no values to take a percentile of")
     return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]

@@ -163,7 +163,7 @@ class MetadataCache:
         return sum(self.invalidate(tp) for tp in led) > 0
 
     def expect_epoch(self, tp: TopicPartition, epoch: LeaderEpoch) -> bool:
-        """Reject older leaders for a number of answers; False if so many have come already.
+        """Reject older leaders for a number of answers; False if that number has come already.
 
         The bound is for epochs of another log, as of a deleted topic with the same name.
         """

@@ -97,7 +97,7 @@ class ControllerElection:
     def _attempt(
         self, broker: BrokerId, dead: ControllerNode | None = None
     ) -> tuple[ControllerWriter | None, ControllerNode | None]:
-        """One transaction. Returns the writer if it was carried out, else the node that is there now."""
+        """One transaction. Returns the writer if it was carried out, else the present node."""
         epoch, version = self._epoch_and_version()
         if dead is not None and self.current() != dead:
             return None, None

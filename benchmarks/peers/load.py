@@ -93,7 +93,7 @@ def produce(bootstrap: str, topic: str, partitions: int, value_bytes: int, count
         {"bootstrap.servers": bootstrap, "acks": acks, "delivery.report.only.error": True, **_QUIET}
     )
     value = os.urandom(value_bytes)
-    # Connections and metadata are there before the clock starts.
+    # Connect and fetch the metadata before the clock starts.
     for partition in range(partitions):
         producer.produce(topic, value, partition=partition, on_delivery=failures)
     _flush(producer, topic)
@@ -124,7 +124,7 @@ def _flush(producer: Producer, topic: str) -> None:
 
 
 def consume(bootstrap: str, topic: str, partitions: int, value_bytes: int, count: int) -> float:
-    """Read all records from the start by `assign`; seconds until the last is there."""
+    """Read all records from the start by `assign`; seconds until the last one has come."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -132,6 +132,6 @@ def kafka(folder: Path, brokers: int) -> Iterator[Started]:
 
 
 Starter = Callable[[Path, int], AbstractContextManager[Started]]
-"""Starts so many brokers in a folder."""
+"""Starts a number of brokers in a folder."""
 
 STARTERS: Final[dict[str, Starter]] = {"barnabas": barnabas, "kafka": kafka}

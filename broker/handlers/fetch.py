@@ -124,7 +124,7 @@ def _forgotten(body: FetchRequest, uses_topic_ids: bool) -> list[SessionKey]:
 
 
 class _Answer:
-    """The answer to one fetch, sent when its result is there. Any thread."""
+    """The answer to one fetch, sent when its result is complete. Any thread."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ def _serve(
 
 
 class _Expected(NamedTuple):
-    """A topic that must get a leader for each of so many partitions, and its result in the answer."""
+    """A topic that must get a leader for each of its partitions, and its result in the answer."""
 
     result: CreatableTopicResult | CreatePartitionsTopicResult
     topic_id: TopicId

