@@ -6,15 +6,18 @@ A record is, in varints except for the attributes byte:
     header count, then for each: name length, name | value length, value
 
 The loop reads the common form inline and leaves the rest to a slower, complete reader.
-Malformed bytes never cause a read past the end of the batch. Pure functions, any thread.
+Malformed bytes never cause a read past the end of the batch. The record of a control batch is a marker, which
+`decode_marker` reads. Pure functions, any thread.
 
-Source: https://kafka.apache.org/documentation/#record.
+Source: https://kafka.apache.org/documentation/#record and #controlbatch.
 """
 
 from __future__ import annotations
 
+import struct
+from enum import IntEnum
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer, Compression, decompress
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -44,6 +47,26 @@ class Record(NamedTuple):
 
 
 _record_of = partial(tuple.__new__, Record)
+
+
+class MarkerType(IntEnum):
+    """How a marker ends the transaction of its batch's producer."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+class Marker(NamedTuple):
+    """The record of a control batch that ends a transaction."""
+
+    type: MarkerType
+    coordinator_epoch: int
+
+
+_MARKER_KEY: Final = struct.Struct(">hh")
+"""Version and type. Newer versions may only add fields."""
+_MARKER_VALUE: Final = struct.Struct(">hi")
+"""Version and coordinator epoch."""
 
 
 def decode_records(
@@ -84,6 +107,25 @@ def decode_fields(
         append_time = header.max_timestamp
         return [(offset, append_time, key, value, headers) for offset, _, key, value, headers in fields]
     return fields
+
+
+def decode_marker(key: bytes | None, value: bytes | None) -> Marker | None:
+    """The marker in a record of a control batch; None for other types, which no broker writes to a topic.
+
+    Raises INVALID_RECORD.
+    """
+    try:
+        version, number = _MARKER_KEY.unpack_from(key or b"")
+        if version < 0 or number not in (MarkerType.ABORT, MarkerType.COMMIT):
+            return None
+        value_version, coordinator_epoch = _MARKER_VALUE.unpack_from(value or b"")
+    except struct.error as error:
+        raise api_error(
+            ErrorCode.INVALID_RECORD, f"a marker with key {key!r} and value {value!r}: {error}"
+        ) from None
+    if value_version < 0:
+        raise api_error(ErrorCode.INVALID_RECORD, f"a marker's value has version {value_version}")
+    return Marker(MarkerType(number), coordinator_epoch)
 
 
 def record_bytes(

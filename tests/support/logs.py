@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
+from barnabas.protocol.records import MarkerType
 
 OpenLog = Callable[..., Log]
 PRODUCER_ID = 7
@@ -46,6 +48,23 @@ def produced(
         producer_epoch=epoch,
         base_sequence=sequence,
         is_transactional=is_transactional,
+    )
+
+
+def marker(
+    marker_type: MarkerType,
+    *,
+    producer_id: int = PRODUCER_ID,
+    epoch: int = 0,
+    coordinator_epoch: int = 0,
+    timestamp_ms: int = 0,
+) -> bytearray:
+    """The control batch that ends a transaction."""
+    builder = RecordBatchBuilder()
+    key, value = struct.pack(">hh", 0, marker_type), struct.pack(">hi", 0, coordinator_epoch)
+    builder.append(key, value, None, timestamp_ms)
+    return builder.build(
+        producer_id=producer_id, producer_epoch=epoch, is_transactional=True, is_control=True
     )
 
 

@@ -22,7 +22,14 @@ from barnabas.protocol.record_batch import (
     stamp_log_append_time,
     write_crc,
 )
-from barnabas.protocol.records import Record, decode_fields, decode_records
+from barnabas.protocol.records import (
+    Marker,
+    MarkerType,
+    Record,
+    decode_fields,
+    decode_marker,
+    decode_records,
+)
 
 # One record, key "k", value "v", header h=1, timestamp 1000, base offset 5, leader epoch 3; each field
 # written out by hand from the format's description. The CRC alone is computed (by another implementation).
@@ -299,3 +306,38 @@ def test_a_decompression_bomb_is_refused() -> None:
     batch = build_batch([(None, bytes(1 << 22))], compression=Compression.GZIP)
     with pytest.raises(ApiError, match="more than 100000 bytes"):
         decode_records(batch, max_bytes=100_000)
+
+
+COMMIT_KEY = bytes.fromhex("00000001")
+MARKER_VALUE = bytes.fromhex("000000000007")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "marker"),
+    [
+        ("00000000", MARKER_VALUE, Marker(MarkerType.ABORT, 7)),
+        ("00000001", MARKER_VALUE, Marker(MarkerType.COMMIT, 7)),
+        ("0001000100", MARKER_VALUE + b"more", Marker(MarkerType.COMMIT, 7)),
+        ("00000002", b"", None),
+        ("ffff0001", MARKER_VALUE, None),
+    ],
+    ids=["abort", "commit", "newer version", "leader change", "unknown version"],
+)
+def test_the_record_of_a_control_batch_is_a_marker(key: str, value: bytes, marker: Marker | None) -> None:
+    assert decode_marker(bytes.fromhex(key), value) == marker
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, MARKER_VALUE),
+        (COMMIT_KEY[:3], MARKER_VALUE),
+        (COMMIT_KEY, None),
+        (COMMIT_KEY, MARKER_VALUE[:5]),
+        (COMMIT_KEY, b"\xff" + MARKER_VALUE),
+    ],
+)
+def test_a_marker_that_is_cut_short_is_refused(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(ApiError) as caught:
+        decode_marker(key, value)
+    assert caught.value.code is ErrorCode.INVALID_RECORD
