@@ -6,6 +6,7 @@ A test compares the page with the declarations, so a setting cannot be added wit
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def _default(declared: Setting) -> str:
         return declared.default.value
     if declared.default is None:
         return ""
-    if declared.default in (INT_MAX, LONG_MAX):
+    if declared.default in (INT_MAX, LONG_MAX, sys.float_info.max):
         return "no limit"
     return f"`{setting_text(declared.default)}`" if setting_text(declared.default) else ""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -74,14 +75,22 @@ class Integer(Kind):
         return value
 
 
-class Ratio(Kind):
-    expected = "a number from 0 to 1"
+class Double(Kind):
+    """A finite number within an inclusive range."""
+
+    def __init__(self, at_least: float = 0, at_most: float = sys.float_info.max) -> None:
+        self.at_least = at_least
+        self.at_most = at_most
+        is_open = at_most == sys.float_info.max
+        self.expected = (
+            f"a number, at least {at_least}" if is_open else f"a number from {at_least} to {at_most}"
+        )
 
     def parse(self, text: str) -> float:
         return self.check(float(text))
 
     def check(self, value: Any) -> float:
-        if not 0 <= value <= 1:
+        if isinstance(value, bool) or not self.at_least <= value <= self.at_most:
             raise ValueError(value)
         return float(value)
 

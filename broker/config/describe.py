@@ -28,7 +28,16 @@ from barnabas.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsSynonym,
 )
-from barnabas.protocol.settings import INT_MAX, Boolean, Integer, Kind, Ratio, Setting, TextList, setting_text
+from barnabas.protocol.settings import (
+    INT_MAX,
+    Boolean,
+    Double,
+    Integer,
+    Kind,
+    Setting,
+    TextList,
+    setting_text,
+)
 from barnabas.protocol.suggestions import did_you_mean
 
 _SHORT_MAX: Final = 2**15 - 1
@@ -135,7 +144,7 @@ def _is_list(kind: Kind) -> bool:
 def _type_of(kind: Kind) -> ConfigType:
     if isinstance(kind, Boolean):
         return ConfigType.BOOLEAN
-    if isinstance(kind, Ratio):
+    if isinstance(kind, Double):
         return ConfigType.DOUBLE
     if _is_list(kind):
         return ConfigType.LIST

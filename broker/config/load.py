@@ -143,7 +143,8 @@ def _value(name: str, declared: Setting, settings: Mapping[str, str], problems: 
         return parse_setting(name, declared.kind, settings[name], problems)
     for coarse, worth in declared.coarser:
         if coarse in settings:
-            at_least = -1 if isinstance(declared.kind, Integer) and declared.kind.at_least < 0 else 1
+            finest = declared.kind.at_least if isinstance(declared.kind, Integer) else 1
+            at_least = min(1, max(-1, finest))
             value = parse_setting(coarse, Integer(at_least), settings[coarse], problems)
             return value if value is None or value < 0 else value * worth
     if declared.default is REQUIRED:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,9 +26,9 @@ from barnabas.protocol.settings import (
     AlwaysFalse,
     Boolean,
     Choice,
+    Double,
     Integer,
     Kind,
-    Ratio,
     Setting,
     Text,
     TextList,
@@ -40,10 +41,14 @@ SettingValue = int | float | bool | str | tuple[str, ...]
 
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 3_600_000
-_WEEK_MS: Final = 168 * _HOUR_MS
+_DAY_MS: Final = 24 * _HOUR_MS
+_WEEK_MS: Final = 7 * _DAY_MS
 _ms = Integer(0, INT_MAX)
+_long = Integer(0, LONG_MAX)
 _positive = Integer(1, INT_MAX)
 _positive_long = Integer(1, LONG_MAX)
+_local = Integer(-2, LONG_MAX)
+_kafka_version = Text("a version of Kafka, such as 3.0-IV1", r"[0-9]+\.[0-9]+(\.[0-9]+)*(-IV[0-9]+)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,6 +209,16 @@ class BrokerConfig:
         topic_name="segment.ms",
         coarser=(("log.roll.hours", _HOUR_MS),),
     )
+    log_roll_jitter_ms: int = setting(
+        _long,
+        0,
+        "How much earlier a segment may be rolled by its age, at random, so that not all roll at once.",
+        topic_name="segment.jitter.ms",
+        coarser=(("log.roll.jitter.hours", _HOUR_MS),),
+    )
+    log_preallocate: bool = setting(
+        Boolean(), False, "Whether a new segment takes its whole size on disk.", topic_name="preallocate"
+    )
     log_retention_ms: int = setting(
         Integer(-1, LONG_MAX),
         _WEEK_MS,
@@ -271,10 +286,28 @@ class BrokerConfig:
         "The compression of stored batches; producer keeps that of the producer.",
         topic_name="compression.type",
     )
+    compression_gzip_level: int = setting(
+        Integer(-1, 9, but=0),
+        -1,
+        "The level of gzip if compression.type is gzip; -1 is the library's own.",
+        topic_name="compression.gzip.level",
+    )
+    compression_lz4_level: int = setting(
+        Integer(1, 17),
+        9,
+        "The level of lz4 if compression.type is lz4.",
+        topic_name="compression.lz4.level",
+    )
+    compression_zstd_level: int = setting(
+        Integer(-131_072, 22),
+        3,
+        "The level of zstd if compression.type is zstd.",
+        topic_name="compression.zstd.level",
+    )
     log_cleanup_policy: tuple[str, ...] = setting(
         TextList(choices=("delete", "compact")),
         ("delete",),
-        "Whether old segments are deleted. With compact, records need a key; nothing is compacted so far.",
+        "Whether old segments are deleted, compacted or both; with compact, every record needs a key.",
         topic_name="cleanup.policy",
     )
     log_message_timestamp_before_max_ms: int = setting(
@@ -288,6 +321,84 @@ class BrokerConfig:
         LONG_MAX,
         "How far a record's time may be after the broker's; only with CreateTime.",
         topic_name="message.timestamp.after.max.ms",
+    )
+    log_message_timestamp_difference_max_ms: int = setting(
+        _long,
+        LONG_MAX,
+        "The former setting of both limits; it counts for the limit that is not set.",
+        topic_name="message.timestamp.difference.max.ms",
+    )
+    log_message_format_version: str = setting(
+        _kafka_version,
+        "3.0-IV1",
+        "The record format. Without effect: it is always v2, as in Kafka from 3.0 on.",
+        topic_name="message.format.version",
+    )
+    log_message_downconversion_enable: bool = setting(
+        Boolean(),
+        True,
+        "Whether old consumers get old record formats. Without effect: no consumer gets them.",
+        topic_name="message.downconversion.enable",
+    )
+    log_local_retention_ms: int = setting(
+        _local,
+        -2,
+        "How long segments in tiered storage also stay local. Without effect: there is no tiered storage.",
+        topic_name="local.retention.ms",
+    )
+    log_local_retention_bytes: int = setting(
+        _local,
+        -2,
+        "How many bytes in tiered storage also stay local. Without effect: there is no tiered storage.",
+        topic_name="local.retention.bytes",
+    )
+
+    # The cleaner, which compacts logs
+    log_cleaner_enable: bool = setting(
+        Boolean(), True, "Whether the cleaner runs; without it no log is compacted."
+    )
+    log_cleaner_threads: int = setting(_ms, 1, "Threads that compact logs.", is_dynamic=True)
+    log_cleaner_dedupe_buffer_size: int = setting(
+        _positive_long,
+        134_217_728,
+        "Bytes for the offset maps of all cleaner threads, at least 1 MiB each.",
+        is_dynamic=True,
+    )
+    log_cleaner_io_buffer_size: int = setting(
+        _ms, 524_288, "Bytes that all cleaner threads together read at a time.", is_dynamic=True
+    )
+    log_cleaner_io_buffer_load_factor: float = setting(
+        Double(0, 1), 0.9, "The share of an offset map that may be filled.", is_dynamic=True
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        Double(0),
+        sys.float_info.max,
+        "The most bytes that the cleaner reads and writes per second.",
+        is_dynamic=True,
+    )
+    log_cleaner_backoff_ms: int = setting(
+        _long, 15_000, "Pause of the cleaner when no log has to be compacted.", is_dynamic=True
+    )
+    log_cleaner_min_cleanable_ratio: float = setting(
+        Double(0, 1),
+        0.5,
+        "The share of bytes not compacted so far above which a log is compacted.",
+        topic_name="min.cleanable.dirty.ratio",
+    )
+    log_cleaner_min_compaction_lag_ms: int = setting(
+        _long, 0, "Age up to which no record is compacted.", topic_name="min.compaction.lag.ms"
+    )
+    log_cleaner_max_compaction_lag_ms: int = setting(
+        _positive_long,
+        LONG_MAX,
+        "Age at which a record is compacted, whatever the share of bytes; bounds the age of a segment too.",
+        topic_name="max.compaction.lag.ms",
+    )
+    log_cleaner_delete_retention_ms: int = setting(
+        _long,
+        _DAY_MS,
+        "How long compaction keeps tombstones and transaction markers after the records that they end.",
+        topic_name="delete.retention.ms",
     )
 
     # Groups
@@ -391,11 +502,7 @@ class ReplicaList(TextList):
         return words
 
 
-_DAY_MS: Final = 24 * _HOUR_MS
-_long = Integer(0, LONG_MAX)
-_local = Integer(-2, LONG_MAX)
 _never = AlwaysFalse("there is no tiered storage")
-_kafka_version = Text("a version of Kafka, such as 3.0-IV1", r"[0-9]+\.[0-9]+(\.[0-9]+)*(-IV[0-9]+)?")
 
 
 def _stored(name: str, kind: Kind, default: SettingValue, documentation: str) -> Setting:
@@ -405,31 +512,6 @@ def _stored(name: str, kind: Kind, default: SettingValue, documentation: str) ->
 STORED_TOPIC_SETTINGS: Final[dict[str, Setting]] = {
     declared.name: declared
     for declared in (
-        _stored("delete.retention.ms", _long, _DAY_MS, "How long compaction keeps a tombstone."),
-        _stored(
-            "min.cleanable.dirty.ratio", Ratio(), 0.5, "The dirty share of a log above which it is compacted."
-        ),
-        _stored("min.compaction.lag.ms", _long, 0, "The age below which compaction keeps a record."),
-        _stored(
-            "max.compaction.lag.ms", Integer(1, LONG_MAX), LONG_MAX, "The age at which a record is compacted."
-        ),
-        _stored(
-            "segment.jitter.ms", _long, 0, "How much earlier than segment.ms a segment may roll, at random."
-        ),
-        _stored("preallocate", Boolean(), False, "Whether a new segment takes its whole size on disk."),
-        _stored("message.downconversion.enable", Boolean(), True, "Whether old consumers get old formats."),
-        _stored(
-            "message.format.version", _kafka_version, "3.0-IV1", "The record format, which is always v2."
-        ),
-        _stored(
-            "message.timestamp.difference.max.ms",
-            _long,
-            LONG_MAX,
-            "The former name of message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
-        ),
-        _stored("compression.gzip.level", Integer(-1, 9, but=0), -1, "The level of gzip."),
-        _stored("compression.lz4.level", Integer(1, 17), 9, "The level of lz4."),
-        _stored("compression.zstd.level", Integer(-131_072, 22), 3, "The level of zstd."),
         _stored(
             "leader.replication.throttled.replicas", ReplicaList(), (), "Leaders whose replication is slowed."
         ),
@@ -442,8 +524,6 @@ STORED_TOPIC_SETTINGS: Final[dict[str, Setting]] = {
         _stored("remote.storage.enable", _never, False, "Tiered storage, which does not exist here."),
         _stored("remote.log.copy.disable", _never, False, "Whether no more segments go to tiered storage."),
         _stored("remote.log.delete.on.disable", _never, False, "Whether disabling it deletes its data."),
-        _stored("local.retention.ms", _local, -2, "With tiered storage: how long segments also stay local."),
-        _stored("local.retention.bytes", _local, -2, "With tiered storage: how many bytes also stay local."),
     )
 }
 """Topic-level name → declaration."""

@@ -30,8 +30,10 @@ class LogConfig:
 
     segment_bytes: int
     segment_ms: int
+    segment_jitter_ms: int
     segment_index_bytes: int
     index_interval_bytes: int
+    preallocate: bool
     retention_ms: int
     """-1 keeps everything."""
     retention_bytes: int
@@ -44,8 +46,15 @@ class LogConfig:
     """The limits of records' timestamps before and after the broker's time; only with CREATE_TIME."""
     compression_type: Compression | None
     """The compression of stored batches; None keeps the producer's."""
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
     cleanup_policy: tuple[str, ...]
     """`DELETE`, `COMPACT` or both."""
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
     file_delete_delay_ms: int
     max_producer_ids: int
     """How many idempotent producers a partition remembers; a setting of the broker, not of topics."""
@@ -79,6 +88,11 @@ class LogConfig:
             TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME
         )
         values["compression_type"] = _COMPRESSIONS[values["compression_type"]]
+        # The former setting of both limits counts for the limit that is not set.
+        difference = settings["message.timestamp.difference.max.ms"]
+        for limit in ("message_timestamp_before_max_ms", "message_timestamp_after_max_ms"):
+            if values[limit] == _LONG_MAX:
+                values[limit] = difference
         return cls(**values)
 
     @property
