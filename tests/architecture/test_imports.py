@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
     "log": frozenset(),
     "network": frozenset(),
+    "compaction": frozenset({"log"}),
     "replication": frozenset({"log"}),
     "coordinators": frozenset({"replication", "log"}),
     "handlers": frozenset({"network", "coordinators", "replication", "log"}),
@@ -45,6 +46,7 @@ ZOOKEEPER_WITHOUT_KAZOO = frozenset({"errors", "paths", "znodes"})
 
 MAY_IMPORT_ZOOKEEPER: dict[str, frozenset[str]] = {
     "log": frozenset(),
+    "compaction": frozenset(),
     "network": frozenset(),
     "coordinators": frozenset(),
     "metrics": frozenset(),
@@ -56,7 +58,14 @@ MAY_IMPORT_ZOOKEEPER: dict[str, frozenset[str]] = {
 all. Replication gets the store from the composition root, as a protocol.
 """
 
-NO_ZOOKEEPER = ("protocol", "client", "spark_connector", "broker/network", "broker/log")
+NO_ZOOKEEPER = (
+    "protocol",
+    "client",
+    "spark_connector",
+    "broker/network",
+    "broker/log",
+    "broker/compaction",
+)
 """Kazoo is imported nowhere below these."""
 
 HEAVY = frozenset(

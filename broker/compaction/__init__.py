@@ -1,0 +1,1 @@
+"""Compaction: keeps the newest record of each key. Above `log`; knows no replicas, sockets or ZooKeeper."""
