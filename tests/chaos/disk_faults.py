@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.checkpoints import parse_checkpoint
-from barnabas.cli.log_dump import Damage, DumpedBatch, read_batches
+from barnabas.cli.log_entries import Damage, DumpedBatch, read_batches
 
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 _LEADER_EPOCH = range(12, 16)

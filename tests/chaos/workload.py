@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from barnabas.cli.log_dump import Damage, read_batches
+from barnabas.cli.log_entries import Damage, read_batches
 from barnabas.client.blocking import Consumer, Producer
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.deploy.running_cluster import RunningCluster

@@ -1,16 +1,34 @@
-"""`barnabas log dump`: batches, records and index entries as they are; damage by position; live files."""
+"""`barnabas log dump`: the entries of every kind of file as they are; damage by position; live files."""
 
 from __future__ import annotations
 
 import json
 import struct
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from barnabas.broker.coordinators.group_records import (
+    GroupMetadataMember,
+    GroupMetadataValue,
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    to_bytes,
+)
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
-from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.consumer_protocol import Subscription, encode_assignment, encode_subscription
+from barnabas.protocol.ids import TopicId, TopicPartition
+from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, HEADER, parse_header, write_crc
+from barnabas.protocol.records import MarkerType
+from tests.support.defaults import log_config
+from tests.support.logs import append_batches, marker, produced
 
 Output = pytest.CaptureFixture[str]
 
@@ -33,7 +51,7 @@ def segment(tmp_path: Path) -> Path:
     return path
 
 
-def _json_lines(capsys: Output) -> list[dict[str, object]]:
+def _json_lines(capsys: Output) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -120,7 +138,8 @@ def test_index_entries_are_shown_with_whole_offsets(
     path = tmp_path / f"00000000000000000100.{suffix}"
     path.write_bytes(content)
     assert main(["log", "dump", str(path), "--json"]) == exit_codes.OK
-    assert _json_lines(capsys) == entries
+    kind = {"index": "offset_index", "timeindex": "time_index"}[suffix]
+    assert _json_lines(capsys) == [{"file": str(path), "type": kind} | entry for entry in entries]
 
 
 def test_index_entries_that_do_not_rise_are_damage(tmp_path: Path, capsys: Output) -> None:
@@ -139,6 +158,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: Output) -> No
 def test_another_kind_of_file_is_refused(tmp_path: Path, capsys: Output) -> None:
     assert main(["log", "dump", str(tmp_path / "notes.txt")]) == exit_codes.USAGE
     assert "expected a file ending in .log, .index, .timeindex" in capsys.readouterr().err
+    (tmp_path / "notes.txt").write_text("nothing")
+    assert main(["log", "dump", str(tmp_path)]) == exit_codes.USAGE
+    assert "the folder has no file of a log" in capsys.readouterr().err
 
 
 def test_a_dump_leaves_the_file_as_it_was(segment: Path) -> None:
@@ -146,3 +168,273 @@ def test_a_dump_leaves_the_file_as_it_was(segment: Path) -> None:
     before = (segment.read_bytes(), segment.stat().st_mtime_ns)
     main(["log", "dump", str(segment), "--deep"])
     assert (segment.read_bytes(), segment.stat().st_mtime_ns) == before
+
+
+# -- records of special kinds --------------------------------------------------------------------------------
+
+
+def _dumped(path: Path, capsys: Output, *options: str, code: int = exit_codes.OK) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    assert main(["log", "dump", str(path), "--json", *options]) == code
+    return _json_lines(capsys)
+
+
+def test_transactions_and_their_markers_are_decoded(tmp_path: Path, capsys: Output) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    batches = [
+        produced(2**31 - 1, 2, producer_id=9, epoch=4, is_transactional=True),
+        marker(MarkerType.COMMIT, producer_id=9, epoch=4, coordinator_epoch=3),
+        marker(MarkerType.ABORT, producer_id=9, epoch=5),
+    ]
+    path.write_bytes(_placed(batches))
+    first, commit, abort = _dumped(path, capsys, "--deep")
+    assert (first["is_transactional"], first["is_control"]) == (True, False)
+    assert (first["base_sequence"], first["last_sequence"]) == (2**31 - 1, 0)
+    assert [record["sequence"] for record in first["records"]] == [2**31 - 1, 0]
+    assert (commit["producer_id"], commit["producer_epoch"], commit["is_control"]) == (9, 4, True)
+    (record,) = commit["records"]
+    assert record["decoded"] == {"type": "commit", "coordinator_epoch": 3}
+    assert abort["records"][0]["decoded"]["type"] == "abort"
+    assert main(["log", "dump", str(path), "--deep"]) == exit_codes.OK
+    text = capsys.readouterr().out
+    assert "transactional  control" in text
+    assert "commit marker, coordinator epoch 3" in text
+
+
+def _placed(batches: list[bytearray]) -> bytes:
+    """The batches with offsets that follow each other."""
+    offset = 0
+    for batch in batches:
+        struct.pack_into(">q", batch, 0, offset)
+        offset = parse_header(batch).next_offset
+    return b"".join(batches)
+
+
+def test_a_malformed_marker_is_damage(tmp_path: Path, capsys: Output) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    builder = RecordBatchBuilder()
+    builder.append(b"\0", b"", None, 0)
+    path.write_bytes(builder.build(producer_id=1, producer_epoch=0, is_control=True))
+    assert _dumped(path, capsys)[0]["is_control"]
+    (damage,) = _dumped(path, capsys, "--deep", code=exit_codes.FAILED)
+    assert (damage["type"], damage["position"]) == ("damage", 0)
+
+
+def test_the_delete_horizon_of_a_cleaned_batch_is_shown(tmp_path: Path, capsys: Output) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    batch = bytearray(_batch(0, 1))
+    header = parse_header(batch)
+    HEADER.pack_into(batch, 0, *header._replace(attributes=header.attributes | DELETE_HORIZON_MASK))
+    write_crc(batch)
+    path.write_bytes(batch + _batch(1, 1))
+    cleaned, other = _dumped(path, capsys)
+    assert cleaned["delete_horizon_ms"] == header.base_timestamp
+    assert other["delete_horizon_ms"] is None
+    main(["log", "dump", str(path)])
+    assert "delete horizon 2023-11-14T22:13:20.000Z" in capsys.readouterr().out
+
+
+def test_a_batch_without_records_is_shown(tmp_path: Path, capsys: Output) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    batch = produced(5, 3)[: HEADER.size]
+    header = parse_header(batch)
+    HEADER.pack_into(batch, 0, *header._replace(batch_length=HEADER.size - 12, record_count=0))
+    write_crc(batch)
+    path.write_bytes(batch)
+    (empty,) = _dumped(path, capsys, "--deep")
+    assert (empty["record_count"], empty["last_offset"], empty["last_sequence"]) == (0, 2, 7)
+    assert empty["records"] == []
+
+
+def test_the_offsets_topic_is_decoded(tmp_path: Path, capsys: Output) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    topic_id = TopicId(uuid.UUID(int=1))
+    member = GroupMetadataMember(
+        member_id="m-1",
+        client_id="c",
+        client_host="/127.0.0.1",
+        session_timeout_ms=10_000,
+        subscription=encode_subscription(Subscription(("t",))),
+        assignment=encode_assignment([TopicPartition("t", 3)]),
+    )
+    group = GroupMetadataValue(
+        protocol_type="consumer", generation=2, protocol="range", leader="m-1", members=[member]
+    )
+    key = TopicPartition("t", 3)
+    records: list[tuple[bytes | None, bytes | None]] = [
+        to_bytes(OffsetRecord("g", key, OffsetAndMetadata(42, 1_000, 5, "note", None, topic_id))),
+        to_bytes(OffsetRecord("g", key, None)),
+        to_bytes(GroupRecord("g", group)),
+        to_bytes(GroupRecord("g", None)),
+        (b"\0\3\0\1g", b"x"),
+        (None, b"x"),
+    ]
+    path.write_bytes(build_batch(records))
+    (batch,) = _dumped(path, capsys, "--offsets-decoder")
+    commit, no_offset, written, no_group, unknown, no_key = batch["records"]
+    name = {"group": "g", "topic": "t", "partition": 3}
+    assert commit["decoded"].items() >= ({"type": "offset", "committed_offset": 42, **name}).items()
+    assert commit["decoded"]["topic_id"] == "AAAAAAAAAAAAAAAAAAAAAQ"
+    assert no_offset["decoded"] == {"type": "offset", **name, "is_deleted": True}
+    (shown,) = written["decoded"]["members"]
+    assert (shown["subscription"]["topics"], shown["assignment"]) == (["t"], ["t-3"])
+    assert no_group["decoded"] == {"type": "group", "group": "g", "is_deleted": True}
+    assert "version 3" in unknown["not_decoded"]
+    assert no_key["not_decoded"] == "a record without a key"
+    assert main(["log", "dump", str(path), "--offsets-decoder"]) == exit_codes.OK
+    text = capsys.readouterr().out
+    assert "offset of group g in t-3: 42, epoch 5 (note)" in text
+    assert "group g: consumer, generation 2, 1 member; m-1 ['t-3']" in text
+
+
+# -- folders, and the files beside the segments --------------------------------------------------------------
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Path:
+    """The folder of a log of several segments, closed; in a log dir with one checkpoint."""
+    config = log_config(segment_bytes=400, index_interval_bytes=0)
+    topic_id = TopicId(uuid.UUID(int=1))
+    loader = LogLoader(tmp_path / "t-0", config, now_ms=0, topic_id=topic_id)
+    log = Log.open(TopicPartition("t", 0), loader)
+    for sequence in range(8):
+        append_batches(log, produced(sequence, timestamp_ms=1_000 + sequence), sequence // 4)
+    log.close(0)
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\nt 0 8\n")
+    return log.folder
+
+
+def test_a_folder_stands_for_all_its_files_in_order(partition: Path, capsys: Output) -> None:
+    lines = _dumped(partition, capsys)
+    assert {line["type"] for line in lines} == {
+        "batch", "offset_index", "time_index", "producer", "leader_epoch", "partition_metadata"
+    }  # fmt: skip
+    files = list(dict.fromkeys(Path(line["file"]) for line in lines))
+    expected = [path for path in partition.iterdir() if path.stat().st_size]
+    assert sorted(files) == sorted(expected)
+    bases = [int(file.stem) for file in files if file.stem.isdecimal()]
+    assert bases == sorted(bases)
+    assert [line["base_offset"] for line in lines if line["type"] == "batch"] == list(range(8))
+    assert [line for line in lines if line["type"] == "leader_epoch"] == [
+        {"file": str(partition / "leader-epoch-checkpoint"), "type": "leader_epoch"}
+        | {"leader_epoch": epoch, "start_offset": 4 * epoch}
+        for epoch in (0, 1)
+    ]
+    (metadata,) = (line for line in lines if line["type"] == "partition_metadata")
+    assert metadata["topic_id"] == "AAAAAAAAAAAAAAAAAAAAAQ"
+    producer = next(line for line in reversed(lines) if line["type"] == "producer")
+    assert (producer["producer_id"], producer["current_transaction_first_offset"]) == (7, -1)
+    assert [batch["last_offset"] for batch in producer["batches"]] == [3, 4, 5, 6, 7]
+    assert main(["log", "dump", str(partition)]) == exit_codes.OK
+    text = capsys.readouterr().out
+    assert "batches 3 at 3, 4 at 4, 5 at 5, 6 at 6, 7 at 7" in text
+    assert "leader_epoch 1  start_offset 4" in text
+
+
+def test_a_log_dir_stands_for_its_checkpoints(partition: Path, capsys: Output) -> None:
+    (line,) = _dumped(partition.parent, capsys)
+    assert line["type"] == "high_watermark"
+    assert (line["topic"], line["partition"], line["offset"]) == ("t", 0, 8)
+
+
+def test_a_file_that_its_broker_removed_since_is_left_out(
+    partition: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = sorted(partition.glob("*.log"))[0]
+    real = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter([*real(path), path / first.name]))
+    listed = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: listed(path) or path == first)
+    first.unlink()
+    lines = _dumped(partition, capsys)
+    assert str(first) not in {line["file"] for line in lines}
+    monkeypatch.undo()
+    assert main(["log", "dump", str(first)]) == exit_codes.NOT_FOUND
+
+
+def test_the_aborted_transactions_of_kafka_are_shown(tmp_path: Path, capsys: Output) -> None:
+    path = tmp_path / "00000000000000000100.txnindex"
+    path.write_bytes(struct.pack(">hqqqq", 0, 9, 90, 120, 80) + bytes(10))
+    assert main(["log", "dump", str(path), "--json"]) == exit_codes.FAILED
+    entry, damage = _json_lines(capsys)
+    assert entry == {
+        "file": str(path),
+        "type": "aborted_transaction",
+        "producer_id": 9,
+        "first_offset": 90,
+        "last_offset": 120,
+        "last_stable_offset": 80,
+    }
+    assert (damage["type"], damage["position"]) == ("damage", 34)
+
+
+ABORTED = struct.pack(">hqqqq", 0, 9, 90, 120, 80)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "position"),
+    [
+        ("00000000000000000100.txnindex", struct.pack(">hqqqq", 1, 9, 90, 120, 80), 0),
+        ("00000000000000000100.txnindex", ABORTED + struct.pack(">hqqqq", 0, 9, 90, 99, 80), 34),
+        ("00000000000000000100.index", struct.pack(">IIb", 10, 4096, 1), 8),
+        ("foreign.timeindex", bytes(12), None),
+        ("00000000000000000100.snapshot", b"", None),
+        ("00000000000000000100.snapshot", bytes(100), None),
+        ("leader-epoch-checkpoint", b"0\n2\n1 10\n0 20\n", None),
+        ("leader-epoch-checkpoint", b"0\n2\n1 10\n", None),
+        ("recovery-point-offset-checkpoint", b"\xff\xfe", None),
+        ("log-start-offset-checkpoint", bytes(20), None),
+        ("partition.metadata", b"version: 1\n", None),
+        ("00000000000000000100.log", _batch(0, 3), 0),
+        ("00000000000000000100.log", _batch(100, 3) + _batch(101, 1), len(_batch(100, 3))),
+        ("00000000000000000100.log", b"foreign" * 40, 0),
+    ],
+)
+def test_damage_of_every_kind_of_file_is_reported(
+    tmp_path: Path, capsys: Output, name: str, content: bytes, position: int | None
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert main(["log", "dump", str(path), "--json"]) == exit_codes.FAILED
+    captured = capsys.readouterr()
+    damage = json.loads(captured.out.splitlines()[-1])
+    assert (damage["file"], damage["type"], damage["position"]) == (str(path), "damage", position)
+    at = "" if position is None else f" at byte {position}"
+    assert captured.err == f"{path}: damaged{at}: {damage['reason']}\n"
+
+
+@pytest.mark.parametrize("zeros", [0, 34, 4096])
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex"])
+def test_a_file_of_zeros_has_no_entries(tmp_path: Path, capsys: Output, suffix: str, zeros: int) -> None:
+    path = tmp_path / f"00000000000000000100{suffix}"
+    path.write_bytes(bytes(zeros))
+    assert _dumped(path, capsys) == []
+
+
+def test_the_files_of_an_unfinished_cleaning_are_shown(tmp_path: Path, capsys: Output) -> None:
+    for name in ("00000000000000000100.log.cleaned", "00000000000000000100.log.swap"):
+        (tmp_path / name).write_bytes(_batch(103, 2))
+    assert [line["base_offset"] for line in _dumped(tmp_path, capsys)] == [103, 103]
+
+
+def test_all_files_are_dumped_after_a_damaged_one(partition: Path, capsys: Output) -> None:
+    first = sorted(partition.glob("*.log"))[0]
+    first.write_bytes(b"\1" * 100)
+    lines = _dumped(partition, capsys, code=exit_codes.FAILED)
+    assert [line["file"] for line in lines if line["type"] == "damage"] == [str(first)]
+    assert lines[-1]["type"] == "leader_epoch"
+
+
+def test_a_log_that_a_broker_appends_to_is_dumped_without_damage(tmp_path: Path, capsys: Output) -> None:
+    config = log_config(segment_bytes=4_000, index_interval_bytes=0)
+    log = Log.open(TopicPartition("t", 0), LogLoader(tmp_path / "t-0", config, now_ms=0))
+    end = 0
+    for sequence in range(30):
+        append_batches(log, produced(sequence))
+        if sequence % 10 == 9:
+            lines = _dumped(log.folder, capsys, "--deep")
+            offsets = [line["last_offset"] for line in lines if line["type"] == "batch"]
+            assert offsets[-1] == sequence
+            end = offsets[-1] + 1
+    assert end == log.log_end_offset
+    log.close(0)
