@@ -84,6 +84,9 @@ def decode_fields(
 ) -> list[RecordFields]:
     """Decode to plain tuples instead of records. Callers build their own records from them."""
     header = check_batch(batch) if check_crc else parse_header(batch)
+    if not header.record_count and header.size_bytes == HEADER_BYTES:
+        # A compaction leaves such batches, perhaps still with the attributes of a compressed one.
+        return []
     data = record_bytes(batch, header, max_bytes)
     if header.record_count * MIN_RECORD_BYTES > len(data):
         raise api_error(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.producer_state import RecentBatch
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
@@ -138,8 +139,9 @@ def fetched_batches(
 ) -> tuple[list[Appendable], int]:
     """The whole batches of a leader's fetch response, checked, and where they end.
 
-    A last batch that is cut short is left out. Raises UnexpectedAppendOffset unless the first batch continues
-    the log and each other one the batch before. Raises UNKNOWN_LEADER_EPOCH for a batch of a later epoch
+    A last batch that is cut short is left out. A compaction leaves gaps, so a batch may begin after the log's
+    end or the end of the batch before. Raises UnexpectedAppendOffset if one begins below it, or ends farther
+    away than the indexes of a new segment reach. Raises UNKNOWN_LEADER_EPOCH for a batch of a later epoch
     than the responding leader's: it was deposed meanwhile, and the bytes belong to another history, which may
     differ below them too (KAFKA-18723).
     """
@@ -152,15 +154,16 @@ def fetched_batches(
         if length >= 0 and position + LOG_OVERHEAD_BYTES + length > size:
             break
         header = check_batch(view, position)
-        if header.base_offset != expected:
+        if not (header.base_offset >= expected and header.last_offset - expected <= MAX_RELATIVE_OFFSET):
             raise UnexpectedAppendOffset(
-                f"the batch at byte {position} has offset {header.base_offset}, expected {expected}"
+                f"the batch at byte {position} has offsets {header.base_offset} to {header.last_offset}, "
+                f"expected at least {expected}, at most {expected + MAX_RELATIVE_OFFSET}"
             )
         if newest_epoch is not None and header.partition_leader_epoch > newest_epoch:
             raise api_error(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"the batch at offset {expected} is of leader epoch {header.partition_leader_epoch}, "
-                f"the leader of {newest_epoch}",
+                f"the batch at offset {header.base_offset} is of leader epoch "
+                f"{header.partition_leader_epoch}, the leader of {newest_epoch}",
             )
         batches.append((position, header))
         expected = header.next_offset
@@ -194,22 +197,27 @@ def written_before(
 
 
 def runs(
-    batches: Sequence[Appendable], segment_size: int, segment_bytes: int
+    batches: Sequence[Appendable], log_end_offset: int, segment_size: int, segment_bytes: int
 ) -> Iterator[tuple[int, int, Sequence[Appendable]]]:
-    """Cut adjacent batches into runs that each fit into one segment.
+    """Cut a leader's batches into runs that each fit into one segment.
 
     Yields (start, end, batches) in bytes of the buffer. There is one run unless a follower's segments are
-    smaller than its fetches. A batch larger than a segment is a run of its own.
+    smaller than its fetches, or the gaps between the batches are huge: a new segment begins at the end of the
+    batch before, and its indexes must reach the last batch of the run. A batch larger than a segment is a run
+    of its own.
     """
     first = 0
+    base_offset = log_end_offset
     room = segment_bytes - segment_size
     for index, (position, header) in enumerate(batches):
         end = position + header.size_bytes
         start = batches[first][0]
-        if end - start > room:
+        is_too_far = header.last_offset - base_offset > MAX_RELATIVE_OFFSET
+        if end - start > room or is_too_far:
             if index > first:
                 yield start, position, batches[first:index]
                 first = index
+                base_offset = batches[index - 1][1].next_offset
             room = segment_bytes
     if batches:
         last_position, last = batches[-1]

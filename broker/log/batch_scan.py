@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
+from barnabas.broker.log.epoch_cache import EpochStart
+from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import StorageError
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -202,19 +204,21 @@ class Window:
 
 
 class BatchWalk:
-    """Reads a segment from its start, and checks each batch: its CRC, and that it continues the one before.
+    """Reads a segment from its start, and checks each batch: its CRC, and that its offsets rise.
 
-    The walk ends before the first batch with a fault. A caller that finds another fault in a batch sets it.
+    There may be gaps between batches, since a compaction removes some. The walk ends before the first batch
+    with a fault. A caller that finds another fault in a batch sets it.
     """
 
-    def __init__(
-        self, file: SegmentFile, base_offset: int, epochs: list[tuple[int, int]] | None = None
-    ) -> None:
+    def __init__(self, file: SegmentFile, base_offset: int, epochs: list[EpochStart] | None = None) -> None:
         self.position = 0
         self.next_offset = base_offset
+        """The end of the batches before `position`."""
+        self._end_before_last = base_offset
         self.fault: ApiError | None = None
         self.epochs = [] if epochs is None else epochs
-        """Each leader epoch with its first offset; continues the epochs of the segments before."""
+        """The first batch of each leader epoch; continues the epochs of the segments before."""
+        self._last_possible = base_offset + MAX_RELATIVE_OFFSET
         self._window = Window(file, file.size)
         self._size = file.size
 
@@ -228,17 +232,31 @@ class BatchWalk:
             except ApiError as error:
                 self.fault = error
                 return
-            if header.base_offset != self.next_offset:
-                text = f"a batch has offset {header.base_offset}, expected {self.next_offset}"
+            if not (header.base_offset >= self.next_offset and header.last_offset <= self._last_possible):
+                text = (
+                    f"a batch has offsets {header.base_offset} to {header.last_offset}, "
+                    f"expected at least {self.next_offset}, at most {self._last_possible}"
+                )
                 self.fault = api_error(ErrorCode.CORRUPT_MESSAGE, text)
                 return
             yield header
             if self.fault is not None:
                 return
             if not self.epochs or header.partition_leader_epoch > self.epochs[-1][0]:
-                self.epochs.append((header.partition_leader_epoch, header.base_offset))
+                self.epochs.append(
+                    EpochStart(header.partition_leader_epoch, self.next_offset, header.base_offset)
+                )
+            self._end_before_last = self.next_offset
             self.next_offset = header.next_offset
             self.position += header.size_bytes
+
+    def is_damaged_below(self, recovery_point: int) -> bool:
+        """Whether a fault that ends the walk is below an offset up to which the log was on disk.
+
+        No CRC covers a base offset. A recovery point is the end of a batch, so if the last batch leaps over
+        it, that batch has a wrong offset.
+        """
+        return self.next_offset < recovery_point or self._end_before_last < recovery_point < self.next_offset
 
 
 def iter_headers(file: SegmentFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -280,6 +298,20 @@ def iter_produced(file: SegmentFile, position: int, end: int, offset: int) -> It
             if producer_id >= 0 and base_offset + last_delta >= offset:
                 yield BatchHeader._make(HEADER.unpack_from(data, position - origin))
             position = following
+
+
+def find_end_before(
+    file: SegmentFile, position: int, end: int, offset: int, next_offset: int
+) -> tuple[int, int]:
+    """(position, next offset) of the end of the batches from a position that are below an offset.
+
+    `next_offset` is the result's without such a batch. Raises what `iter_headers` raises.
+    """
+    for at, header in iter_headers(file, position, end):
+        if header.last_offset >= offset:
+            return at, next_offset
+        next_offset = header.next_offset
+    return end, next_offset
 
 
 def find_batch_in(file: SegmentFile, position: int, end: int, offset: int) -> tuple[int, int]:

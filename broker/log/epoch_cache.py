@@ -1,7 +1,10 @@
 """The offset at which each leader epoch began: the file `leader-epoch-checkpoint` and its copy in memory.
 
 It decides where a follower truncates (KIP-101, KIP-279). Invariant: epochs and start offsets both rise
-strictly from entry to entry. Written under the log's lock; readers see an immutable tuple and need none.
+strictly from entry to entry. If a compaction removed the first batches of an epoch, nobody knows its first
+offset from the batches: it lies between the end of the batch before and the first batch that is left. Then
+the lowest possible offset counts, because a follower must not keep records that the leader never had.
+Written under the log's lock; readers see an immutable tuple and need none.
 The file is replaced on every change without waiting for the disk: after a crash of the machine, recovery
 takes the epochs from the batches themselves; `flush` makes it durable.
 """
@@ -26,6 +29,15 @@ class EpochEntry(NamedTuple):
 
     epoch: LeaderEpoch
     start_offset: Offset
+
+
+class EpochStart(NamedTuple):
+    """The first batch of an epoch in the log: the epoch began within `end_before` to `base_offset`."""
+
+    epoch: int
+    end_before: int
+    """The end of the batch before, or the base of the first segment."""
+    base_offset: int
 
 
 class EpochEndOffset(NamedTuple):
@@ -127,15 +139,21 @@ class EpochCache:
         if tuple(kept) != self.entries:
             self._replace(tuple(kept))
 
-    def correct(self, batches: Sequence[tuple[int, int]], end_offset: int | None) -> None:
-        """Add the (epoch, offset) pairs of batches, in order.
+    def correct(self, starts: Sequence[EpochStart], end_offset: int | None) -> None:
+        """Add the epochs of batches, in order.
 
-        Entries that begin at or after the first pair are replaced. Raises LogDirFailure.
+        Entries that begin at or after the first one are replaced, unless they fit the batches. Raises
+        LogDirFailure.
         """
+        stored: dict[int, int] = dict(self.entries)
+        found: list[tuple[int, int]] = []
+        for epoch, end_before, base_offset in starts:
+            start_offset = stored.get(epoch, NO_OFFSET)
+            found.append((epoch, start_offset if end_before <= start_offset <= base_offset else end_before))
         entries = self.entries
-        if batches:
-            entries = tuple(entry for entry in entries if entry.start_offset < batches[0][1])
-        for epoch, start_offset in batches:
+        if found:
+            entries = tuple(entry for entry in entries if entry.start_offset < found[0][1])
+        for epoch, start_offset in found:
             if epoch > (entries[-1].epoch if entries else NO_LEADER_EPOCH):
                 kept = tuple(entry for entry in entries if entry.start_offset < start_offset)
                 entries = (*kept, EpochEntry(LeaderEpoch(epoch), Offset(start_offset)))

@@ -30,6 +30,9 @@ _FORM_LOCK = threading.Lock()
 """Held while an index moves between memory and disk, and while a first lookup opens its file. One lock for
 all indexes, because it is taken rarely and held briefly."""
 
+MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
+"""Kafka's indexes count the offsets from a segment's base in 4 bytes with a sign."""
+
 Entry = tuple[Any, ...]
 """An entry as unpacked by the index's struct."""
 

@@ -1,8 +1,10 @@
 """One replica's log: segments, epochs, producers, and the offsets that bound them.
 
-Invariants: log start ≤ log end, recovery point ≤ log end, and every offset from log start to log end is in
-exactly one segment. An append is all or nothing: a refused or failed append changes neither offsets nor the
-producer states, which always follow from the batches in the log.
+Invariants: log start ≤ log end, recovery point ≤ log end. The batches' offsets rise, with gaps where a
+compaction removed records, but each segment ends exactly where the next one begins, and the log's end is the
+end of its last batch (without one, the base of its empty segment). An append is all or nothing: a refused or
+failed append changes neither offsets nor the producer states, which always follow from the batches in the
+log.
 
 Threads: every change of the log takes its lock, which comes after the partition's in the lock order, so that
 the retention and flush passes need not know partitions. Reads and lookups take no lock: they use one
@@ -150,7 +152,7 @@ class Log:
         """Append a leader's batches with their offsets and epochs; a last, incomplete batch is left out.
 
         Raises, changing nothing: the errors of `check_batch`, UNKNOWN_LEADER_EPOCH for a batch above the
-        newest epoch, UnexpectedAppendOffset if the batches do not continue the log. Raises LogDirFailure;
+        newest epoch, UnexpectedAppendOffset if the batches begin below the log's end. Raises LogDirFailure;
         then the log may have the batches before the failing segment.
         """
         view = memoryview(records)
@@ -161,7 +163,8 @@ class Log:
             if begin < end and batches:
                 # DeleteRecords moved the leader's log start into a batch; the batch stays whole.
                 self.truncate_fully_and_start_at(begin)
-            pieces = runs(batches, self._segments.active.size, self.config.segment_bytes)
+            active = self._segments.active
+            pieces = runs(batches, self.bounds.end, active.size, self.config.segment_bytes)
             result = self._append(view[:size], pieces, now_ms, NO_TIMESTAMP)
             if begin < end:
                 self.increment_log_start_offset(start)
@@ -182,20 +185,23 @@ class Log:
         record_count = 0
         for start, end, run in pieces:
             first, last = run[0][1], run[-1][1]
+            end_offset = self.bounds.end
             invariant(
-                first.base_offset == self.bounds.end,
+                first.base_offset >= end_offset,
                 "offset %d is appended to a log that ends at %d",
                 first.base_offset,
-                self.bounds.end,
+                end_offset,
             )
             segment = self._segments.active
             if segment.must_roll(end - start, last.last_offset, last.max_timestamp, now_ms, config):
                 segment = self.roll(now_ms)
-            for _, header in run:
+            for index, (_, header) in enumerate(run):
                 record_count += header.record_count
                 # Before the write: an epoch that begins at the log's end is harmless should the write fail.
+                # It begins where the batch before ends, see `EpochCache`.
                 if header.partition_leader_epoch > self.epoch_cache.latest_epoch:
-                    self.epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
+                    start_offset = run[index - 1][1].next_offset if index else end_offset
+                    self.epoch_cache.assign(header.partition_leader_epoch, start_offset)
             if start:
                 run = [(position - start, header) for position, header in run]
             segment.append(view[start:end], run, config.segment_bytes)
@@ -283,6 +289,9 @@ class Log:
     def truncate_to(self, offset: int) -> bool:
         """Drop the batch that holds an offset and all later ones; False if the log ends before it.
 
+        The log then ends where its last batch ends, below an offset that lies in a gap: a restart could find
+        no other end.
+
         Raises LogDirFailure.
         """
         with self.lock:
@@ -294,7 +303,7 @@ class Log:
                 self.truncate_fully_and_start_at(max(0, offset))
                 return True
             kept = [segment for segment in segments if segment.base_offset <= offset]
-            end = Offset(min(kept[-1].batch_start(offset), kept[-1].next_offset))
+            end = Offset(kept[-1].end_before(offset)[1])
             if self.bounds.lower(end):
                 self._save_bounds()
             # This call may fail, so it comes before any truncation; recovery would find these epochs in

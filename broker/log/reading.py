@@ -23,8 +23,9 @@ class ReadResult(NamedTuple):
     """Whole batches out of one segment.
 
     `records` is a view that stays valid as long as it is held. `start_offset` is the base offset of the first
-    batch (it may be below the requested offset), `next_offset` the offset of the next read. `is_copied`: the
-    records are in memory of their own, not in the page cache.
+    batch (it may be below the requested offset, or above it after a gap), `next_offset` the offset of the
+    next read. Without records both are the requested offset. `is_copied`: the records are in memory of their
+    own, not in the page cache.
     """
 
     records: memoryview

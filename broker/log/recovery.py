@@ -1,11 +1,12 @@
 """Opening a log's folder: its segments, epochs and producers, with recovery after an unclean stop.
 
 After a clean stop only names, sizes and the tail of the last segment are read. After an unclean stop every
-segment that reaches beyond the recovery point is read batch by batch: CRC, and that each batch continues the
-one before. The log is truncated at the first batch that fails; the sparse tail of a segment (zeros) ends it
-in the same way. A failure *below* the recovery point, or anywhere after a clean stop, is damage to records
-that were safe: `CorruptLog`, and nothing is changed. Below that point, the leader epoch of a batch, which no
-CRC covers, must match the checkpoint; otherwise followers would refuse the batch.
+segment that reaches beyond the recovery point is read batch by batch: CRC, that the offsets rise, and that
+the segment ends where the next one begins. The log is truncated at the first batch that fails; the sparse
+tail of a segment (zeros) ends it in the same way. A failure *below* the recovery point, or anywhere after a
+clean stop, is damage to records that were safe: `CorruptLog`, and nothing is changed. Below that point, the
+leader epoch of a batch, which no CRC covers, must match the checkpoint; otherwise followers would refuse the
+batch.
 
 Runs on one thread, before any other thread uses the log.
 """
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from barnabas.broker.log.batch_scan import BatchWalk, iter_headers
 from barnabas.broker.log.checkpoints import read_partition_metadata, write_partition_metadata
-from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
 from barnabas.broker.log.file_system import (
     FILE_SYSTEM,
     LOG_SUFFIX,
@@ -199,9 +200,9 @@ def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: 
 
 def _recover_segments(
     segments: Sequence[Segment], recovery_point: int, is_clean: bool, epochs: EpochCache | None
-) -> tuple[list[Segment], list[tuple[int, int]]]:
+) -> tuple[list[Segment], list[EpochStart]]:
     kept: list[Segment] = []
-    scanned: list[tuple[int, int]] = []
+    scanned: list[EpochStart] = []
     for index, segment in enumerate(segments):
         is_last = index + 1 == len(segments)
         following = None if is_last else segments[index + 1].base_offset
@@ -215,7 +216,7 @@ def _recover_segments(
             continue
         walk = _walk(segment, recovery_point, epochs)
         fault = _fault_of(segment, walk, following)
-        if fault is not None and (is_clean or walk.next_offset < recovery_point):
+        if fault is not None and (is_clean or walk.is_damaged_below(recovery_point)):
             safe = None if is_clean else recovery_point
             raise CorruptLog(segment.file.path, walk.position, walk.next_offset, safe, str(fault)) from fault
         _cut(segment, walk, segments[index + 1 :], fault)
@@ -283,7 +284,7 @@ def _walk(segment: Segment, recovery_point: int, epochs: EpochCache | None) -> B
     walk = BatchWalk(segment.file, segment.base_offset)
     for header in walk:
         if epochs is not None and walk.next_offset < recovery_point:
-            expected, epoch = epochs.epoch_at(walk.next_offset), header.partition_leader_epoch
+            expected, epoch = epochs.epoch_at(header.base_offset), header.partition_leader_epoch
             if expected not in (epoch, NO_LEADER_EPOCH):
                 text = f"a batch of leader epoch {epoch}, where the checkpoint has {expected}"
                 walk.fault = api_error(ErrorCode.CORRUPT_MESSAGE, text)
@@ -324,12 +325,14 @@ def _cut(segment: Segment, walk: BatchWalk, later: Sequence[Segment], fault: Api
         segment.file.fsync()
 
 
-def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:
-    starts: list[tuple[int, int]] = []
+def _epoch_starts(segment: Segment) -> list[EpochStart]:
+    starts: list[EpochStart] = []
+    end_before = segment.base_offset
     if segment.size:
         for _, header in iter_headers(segment.file, 0, segment.size):
-            if not starts or header.partition_leader_epoch > starts[-1][0]:
-                starts.append((header.partition_leader_epoch, header.base_offset))
+            if not starts or header.partition_leader_epoch > starts[-1].epoch:
+                starts.append(EpochStart(header.partition_leader_epoch, end_before, header.base_offset))
+            end_before = header.next_offset
     return starts
 
 

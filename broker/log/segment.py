@@ -24,6 +24,7 @@ from barnabas.broker.log.batch_scan import (
     batches_end,
     find_batch,
     find_batch_in,
+    find_end_before,
     impossible,
     iter_headers,
 )
@@ -34,7 +35,7 @@ from barnabas.broker.log.file_system import (
     FileSystem,
     segment_name,
 )
-from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
+from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
@@ -54,7 +55,6 @@ from barnabas.protocol.records import decode_records
 
 logger = logging.getLogger(__name__)
 
-_MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 _JUMP_BYTES: Final = 32 * 1024
 """A longer read finds its end in the index; for a shorter one a walk is as fast."""
 _WALKED_BATCHES: Final = 64
@@ -72,7 +72,7 @@ _MOST_COPIED_BYTES: Final = 64 * 1024
 
 
 class Segment:
-    """The batches from a base offset on."""
+    """The batches from a base offset on, with gaps: see `Log`."""
 
     __slots__ = (
         "_append_hint",
@@ -209,7 +209,8 @@ class Segment:
                 length = parse_header(memoryview(data), position).size_bytes
                 end, following = batches_end(data, position, size, position + length, upper_bound_offset)
             if following < 0:
-                following = base_offset
+                # Not beyond the bound, which may lie in a gap before the batch.
+                base_offset = following = request.start_offset
         self._read_hint = (following, end)
         return ReadResult(memoryview(data)[position:end], base_offset, following, self.base_offset, position)
 
@@ -246,10 +247,11 @@ class Segment:
         position += first
         if following < 0:
             header = parse_header(data, first)
-            following, records = base_offset, data[:0]
             if header.last_offset < upper_bound_offset and (min_one_batch or header.size_bytes <= max_bytes):
                 records = self._read_batch(position, header, may_wait=may_wait)
                 following = header.next_offset
+            else:
+                records, base_offset, following = data[:0], start_offset, start_offset
             end = position + len(records)
         if may_wait:
             # The next read finds it in the page cache.
@@ -323,13 +325,14 @@ class Segment:
             self._check_indexes(may_wait)
         return self.offset_index.lookup(max(offset, self.base_offset), may_wait=may_wait).position
 
-    def batch_start(self, offset: int) -> int:
-        """The base offset of the batch that holds an offset, or the offset itself if no batch does."""
+    def end_before(self, offset: int) -> tuple[int, int]:
+        """Size and next offset without the batch that holds an offset and all later ones."""
         size, next_offset = self._end
         if offset >= next_offset or not size:
-            return offset
-        position, base_offset = find_batch_in(self.file, self.position_before(offset), size, offset)
-        return min(offset, base_offset) if position < size else offset
+            return size, next_offset
+        # The batch of an index entry below the offset stays, so its end is seen.
+        start = self.position_before(offset - 1)
+        return find_end_before(self.file, start, size, offset, self.base_offset)
 
     def _check_indexes(self, may_wait: bool) -> None:
         """Check the indexes before the first lookup in a segment sealed before this start: a start opens
@@ -383,7 +386,8 @@ class Segment:
         if self._is_age_checked or not size:
             return
         tail = iter_headers(self.file, self.position_before(next_offset - 1), size)
-        if max(header.max_timestamp for _, header in tail) > self.max_timestamp or not self._has_batch_of(
+        youngest = max((header.max_timestamp for _, header in tail if header.record_count), default=-1)
+        if youngest > self.max_timestamp or not self._has_batch_of(
             self.max_timestamp, self.offset_of_max_timestamp
         ):
             logger.warning("%s does not fit its segment and is rebuilt", self.time_index.path)
@@ -399,7 +403,9 @@ class Segment:
             return False
         position, _ = find_batch_in(self.file, self.position_before(last_offset), size, last_offset)
         _, header = next(iter(iter_headers(self.file, position, size)))
-        return (header.max_timestamp, header.last_offset) == (timestamp_ms, last_offset)
+        # No record has the time of an empty batch.
+        time = header.max_timestamp if header.record_count else NO_TIMESTAMP
+        return (time, header.last_offset) == (timestamp_ms, last_offset)
 
     def must_roll(
         self, added_bytes: int, last_offset: int, timestamp_ms: int, now_ms: int, config: LogConfig
@@ -411,7 +417,7 @@ class Segment:
         may exceed its size by one batch.
         """
         size = self.size
-        if last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
+        if last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if not size:
             return False
@@ -459,7 +465,7 @@ class Segment:
         last_offset = header.base_offset + header.last_offset_delta
         if not position:
             self._first_timestamp = header.max_timestamp
-        if header.max_timestamp > self.max_timestamp:
+        if header.max_timestamp > self.max_timestamp and header.record_count:
             self._max_timestamp = header.max_timestamp
             self._offset_of_max_timestamp = last_offset
         if self._bytes_since_entry > self._index_interval_bytes:
@@ -502,19 +508,15 @@ class Segment:
 
         Raises LogDirFailure.
         """
-        size, next_offset = self._end
-        if offset >= next_offset or not size:
-            return next_offset
-        position, base_offset = find_batch_in(self.file, self.position_before(offset), size, offset)
-        if position < size:
-            offset = min(offset, base_offset)
-        self._read_hint = self._append_hint = _NO_HINT
-        self._end = (position, offset)
-        self.file.truncate(position)
-        self.offset_index.truncate(position)
-        self.time_index.truncate(offset)
-        self.load_tail(offset)
-        return offset
+        size, next_offset = self.end_before(offset)
+        if size < self.size:
+            self._read_hint = self._append_hint = _NO_HINT
+            self._end = (size, next_offset)
+            self.file.truncate(size)
+            self.offset_index.truncate(size)
+            self.time_index.truncate(next_offset)
+            self.load_tail(next_offset)
+        return next_offset
 
     def load_tail(self, least_next_offset: int) -> None:
         """Read the batches after the last index entry, and restore the next offset and the timestamps.
@@ -531,7 +533,7 @@ class Segment:
             for _, header in iter_headers(self.file, start, size):
                 self._bytes_since_entry += header.size_bytes
                 next_offset = max(next_offset, header.next_offset)
-                if header.max_timestamp > self._max_timestamp:
+                if header.max_timestamp > self._max_timestamp and header.record_count:
                     self._max_timestamp = header.max_timestamp
                     self._offset_of_max_timestamp = header.last_offset
         self._end = (size, next_offset)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.log.batch_scan import BatchWalk
 from barnabas.broker.log.checkpoints import read_partition_metadata
-from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
 from barnabas.broker.log.file_system import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -90,7 +90,7 @@ def verify_checkpoints(log_dir: LogDir) -> list[Finding]:
 def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
     findings = _failed(log.folder, lambda: read_partition_metadata(log.folder))
     segments = _segments(log.folder)
-    epochs: list[tuple[int, int]] = []
+    epochs: list[EpochStart] = []
     bases = sorted(segments)
     end = bases[0] if bases else log.log_start_offset
     is_followed = True
@@ -157,7 +157,7 @@ def _segments(folder: Path) -> dict[int, Path]:
 class _SegmentCheck:
     """Reads all batches of a segment, and compares the index entries with them."""
 
-    def __init__(self, path: Path, base_offset: int, epochs: list[tuple[int, int]]) -> None:
+    def __init__(self, path: Path, base_offset: int, epochs: list[EpochStart]) -> None:
         self._file = SegmentFile(path, path.stat().st_size)
         self.walk = BatchWalk(self._file, base_offset, epochs)
         self.is_zero_tail = False
@@ -218,7 +218,7 @@ def _entries(path: Path, base: int, suffix: str, entry: struct.Struct) -> list[t
     return [(first, second) for first, second in entry.iter_unpack(data)]
 
 
-def _check_epochs(log: ScannedLog, batches: list[tuple[int, int]], end: int) -> Iterator[Finding]:
+def _check_epochs(log: ScannedLog, starts: list[EpochStart], end: int) -> Iterator[Finding]:
     """Offsets at which the epoch checkpoint differs from the batches, as far as a start trusts it."""
     try:
         cache = EpochCache.load(log.folder)
@@ -226,7 +226,7 @@ def _check_epochs(log: ScannedLog, batches: list[tuple[int, int]], end: int) -> 
         yield Finding(log.folder, str(error), is_damage=not isinstance(error, CheckpointDamaged))
         return
     trusted_to = end if log.is_clean else min(end, log.recovery_point)
-    for (epoch, start), (_, following) in pairwise([*batches, (_NO_EPOCH, end)]):
+    for (epoch, _, start), (_, following, _) in pairwise([*starts, EpochStart(_NO_EPOCH, end, end)]):
         offset = max(start, log.log_start_offset)
         if offset < min(following, trusted_to) and cache.epoch_at(offset) != epoch:
             stored = cache.epoch_at(offset)

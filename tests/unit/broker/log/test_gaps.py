@@ -1,0 +1,260 @@
+"""Logs with gaps: batches and records that a compaction removed, and batches that it emptied."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.log.appending import fetched_batches
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.storage_errors import CorruptLog, UnexpectedAppendOffset
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.record_batch import HEADER_BYTES, check_batch, parse_header, write_crc
+from barnabas.protocol.records import decode_records
+from tests.support.defaults import log_config
+from tests.support.gaps import emptied, follow, keeping, kept_of, stamped, write_segment
+from tests.support.logs import OpenLog, flip_bits, headers_of, index_entries, produced
+
+FAR = 1 << 31
+
+
+def whole(base_offset: int, count: int = 5, *, epoch: int = 0, timestamp_ms: int = 0) -> bytearray:
+    """A batch whose values are the offsets."""
+    records = [(b"k", b"%d" % offset) for offset in range(base_offset, base_offset + count)]
+    return stamped(build_batch(records, timestamp_ms=timestamp_ms), base_offset, epoch)
+
+
+def offsets_of(log: Log) -> list[int]:
+    """The offsets of all records, read one batch at a time."""
+    offsets: list[int] = []
+    at = int(log.log_start_offset)
+    while at < log.log_end_offset:
+        read = log.read(at, 1)
+        assert read.next_offset > at
+        offsets += [record.offset for record in decode_records(read.records)]
+        at = read.next_offset
+    return offsets
+
+
+@pytest.fixture
+def gappy(open_log: OpenLog) -> Log:
+    """Records 3, 10 to 12 and 31 of offsets 0 to 39; the batch of 20 to 24 and the last one are empty."""
+    log = open_log()
+    batches = [keeping(whole(0), {3}), keeping(whole(10), {10, 11, 12}), emptied(whole(20))]
+    follow(log, [*batches, keeping(whole(30), {31}), emptied(whole(35))])
+    return log
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_compacted_batch_is_whole_and_keeps_its_offsets(compression: Compression) -> None:
+    builder = RecordBatchBuilder(compression=compression)
+    for number in range(5):
+        builder.append(b"key", b"%d" % number, [("h", b"v"), ("n", None)], 1000 + number)
+    batch = builder.build(base_offset=7, producer_id=3, producer_epoch=1, base_sequence=9)
+    kept = kept_of(batch, lambda record: record.value in (b"1", b"3"), delete_horizon_ms=5_000)
+    before, header = parse_header(batch), check_batch(kept)
+    assert (header.base_offset, header.last_offset, header.max_timestamp) == (7, 11, 1003)
+    assert header[9:12] == before[9:12]
+    assert decode_records(kept) == [decode_records(batch)[number] for number in (1, 3)]
+    empty = emptied(batch)
+    assert (len(empty), check_batch(empty).last_offset, decode_records(empty)) == (HEADER_BYTES, 11, [])
+
+
+def test_an_empty_batch_that_still_names_a_compression_has_no_records() -> None:
+    batch = emptied(whole(0))
+    batch[22] |= Compression.LZ4
+    write_crc(batch)
+    assert decode_records(batch) == []
+
+
+def test_a_log_with_gaps_is_read_from_every_offset(gappy: Log) -> None:
+    assert (gappy.log_end_offset, offsets_of(gappy)) == (40, [3, 10, 11, 12, 31])
+    for offset in range(40):
+        read = gappy.read(offset, 1)
+        assert read.start_offset == min(base for base in (0, 10, 20, 30, 35) if offset < base + 5)
+        assert read.next_offset == parse_header(read.records).next_offset
+
+
+def test_a_read_from_a_gap_at_the_end_of_a_segment_returns_the_next_segment(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [whole(0)])
+    log.roll(0)
+    follow(log, [whole(20)])
+    assert [segment.base_offset for segment in log.segments] == [0, 5]
+    assert [log.read(at, 1).start_offset for at in (4, 5, 10, 19, 20)] == [0, 20, 20, 20, 20]
+
+
+@pytest.mark.parametrize("upper", [5, 7, 10, 12])
+def test_a_bound_within_or_after_a_gap_returns_nothing_and_does_not_pass_it(gappy: Log, upper: int) -> None:
+    for offset in range(5, upper + 1):
+        read = gappy.read(offset, 1 << 20, upper_bound_offset=upper)
+        assert (bytes(read.records), read.start_offset, read.next_offset) == (b"", offset, offset)
+    below = gappy.read(0, 1 << 20, upper_bound_offset=upper)
+    assert (parse_header(below.records).base_offset, below.next_offset) == (0, 5)
+
+
+@pytest.mark.parametrize("offset", range(36))
+def test_a_truncation_ends_the_log_where_its_last_batch_ends(
+    gappy: Log, open_log: OpenLog, offset: int
+) -> None:
+    kept = [header for header in headers_of(gappy) if header.last_offset < offset]
+    end = kept[-1].next_offset if kept else 0
+    assert gappy.truncate_to(offset)
+    assert (gappy.log_end_offset, headers_of(gappy)) == (end, kept)
+    gappy.abandon()
+    again = open_log()
+    assert (again.log_end_offset, headers_of(again)) == (end, kept)
+    follow(again, [whole(end), whole(end + 100)])
+    assert again.log_end_offset == end + 105
+
+
+def test_a_truncation_into_the_gap_at_a_segment_start_ends_at_its_base(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [whole(0)])
+    log.roll(0)
+    follow(log, [whole(20)])
+    log.flush(0)
+    log.increment_log_start_offset(15)
+    assert log.truncate_to(17)
+    assert (log.log_start_offset, log.recovery_point, log.log_end_offset) == (5, 5, 5)
+    assert [segment.size for segment in log.segments] == [len(whole(0)), 0]
+
+
+def test_a_crash_after_a_truncation_into_a_gap_is_no_damage(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [whole(0), whole(20), whole(40)])
+    log.flush(0)
+    log.truncate_to(30)
+    log.abandon()
+    assert (log.recovery_point, open_log(recovery_point=log.recovery_point).log_end_offset) == (25, 25)
+
+
+def test_a_follower_rolls_at_its_end_before_a_gap_that_its_index_cannot_span(open_log: OpenLog) -> None:
+    log = open_log()
+    far = FAR - 1 + 5
+    follow(log, [whole(0), stamped(build_batch([(None, b"v")]), far, 0)])
+    assert [segment.base_offset for segment in log.segments] == [0, 5]
+    assert log.read(6, 1).start_offset == far
+    log.abandon()
+    assert open_log().log_end_offset == far + 1
+
+
+def test_a_gap_wider_than_a_segment_is_refused(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [whole(0)])
+    with pytest.raises(UnexpectedAppendOffset, match=f"expected at least 5, at most {FAR + 4}"):
+        follow(log, [stamped(build_batch([(None, b"v")]), FAR + 5, 0)])
+    assert log.log_end_offset == 5
+
+
+def test_batches_below_the_end_or_out_of_order_are_refused() -> None:
+    for batches, end in (([whole(0)], 3), ([whole(10), whole(14)], 10), ([whole(20), whole(10)], 0)):
+        with pytest.raises(UnexpectedAppendOffset, match="expected at least"):
+            fetched_batches(memoryview(b"".join(map(bytes, batches))), end)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_restart_finds_the_same_log(gappy: Log, open_log: OpenLog, is_clean: bool) -> None:
+    headers = headers_of(gappy)
+    gappy.roll(0)
+    follow(gappy, [emptied(whole(50))])
+    if is_clean:
+        gappy.close(0)
+    else:
+        gappy.abandon()
+    again = open_log(is_clean=is_clean, recovery_point=gappy.recovery_point)
+    assert (again.log_end_offset, headers_of(again)[:-1]) == (55, headers)
+    assert [segment.base_offset for segment in again.segments] == [0, 40]
+
+
+def test_a_missing_middle_segment_is_found_after_an_unclean_stop(open_log: OpenLog) -> None:
+    log = open_log()
+    for base in (0, 20, 40):
+        follow(log, [whole(base)])
+        log.roll(0)
+    log.abandon()
+    log.segments[1].file.path.unlink()
+    with pytest.raises(CorruptLog, match="ends at offset 5, the next begins at 25"):
+        open_log(recovery_point=24)
+
+
+def test_a_batch_moved_up_by_damage_is_found_by_the_one_after(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [whole(0), whole(5), whole(10)])
+    log.flush(0)
+    log.abandon()
+    flip_bits(log.segments[0].file.path, len(whole(0)) + 7, 64)
+    with pytest.raises(CorruptLog, match="offsets 10 to 14, expected at least 74"):
+        open_log(recovery_point=log.recovery_point)
+
+
+def test_an_epoch_begins_where_the_batch_before_ends(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [whole(10, epoch=2), whole(20, epoch=2), whole(40, epoch=5)])
+    entries = ((2, 0), (5, 25))
+    assert log.epoch_cache.entries == entries
+    log.epoch_cache.clear()
+    log.abandon()
+    assert open_log().epoch_cache.entries == entries
+
+
+def test_recovery_keeps_an_epoch_start_within_a_gap(open_log: OpenLog) -> None:
+    """The leader that wrote epoch 5 knows better where it began than the batches that are left."""
+    log = open_log()
+    follow(log, [whole(0, epoch=2)])
+    log.epoch_cache.assign(5, 17)
+    follow(log, [whole(30, epoch=5)])
+    log.abandon()
+    again = open_log()
+    assert again.epoch_cache.end_offset_for(2, 35) == (2, 17)
+
+
+def test_times_of_empty_batches_are_not_found(open_log: OpenLog) -> None:
+    log = open_log()
+    batches = [whole(0, timestamp_ms=10), emptied(whole(10, timestamp_ms=90)), whole(20, timestamp_ms=30)]
+    follow(log, [*batches, emptied(whole(30, timestamp_ms=50))])
+    for _ in range(2):
+        assert [log.offset_for_timestamp(time) for time in (31, 50, 90)] == [None] * 3
+        for time, offset in ((10, 0), (11, 20), (30, 20)):
+            found = log.offset_for_timestamp(time)
+            assert found is not None
+            assert found.offset == offset
+        newest = log.max_timestamp_offset()
+        assert newest is not None
+        assert (newest.timestamp_ms, newest.offset) == (30, 20)
+        log.roll(0)
+    assert [entry[:2] for entry in index_entries(log.segments[0].time_index)] == [(30, 24)]
+    assert log.segments[0].age().largest_timestamp_ms == 30
+
+
+def test_a_log_of_empty_batches_alone_has_no_time(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [emptied(whole(0, timestamp_ms=10)), emptied(whole(10, timestamp_ms=20))])
+    log.roll(0)
+    assert (log.max_timestamp_offset(), log.offset_for_timestamp(0)) == (None, None)
+    log.close(0)
+    again = open_log(is_clean=True)
+    assert (again.log_end_offset, again.max_timestamp_offset(), offsets_of(again)) == (15, None, [])
+    assert again.segments[0].age().size_bytes == 2 * HEADER_BYTES
+
+
+def test_producers_are_rebuilt_from_filtered_and_empty_batches(open_log: OpenLog) -> None:
+    log = open_log()
+    first = kept_of(stamped(produced(0, 5), 0), lambda record: record.offset == 2)
+    second = emptied(stamped(produced(5, 5), 20))
+    follow(log, [first, second])
+    for _ in range(2):
+        (state,) = log.producers
+        assert (state.last_sequence, state.last_offset) == (9, 24)
+        assert [batch.base_offset for batch in state.recent] == [0, 20]
+        log.abandon()
+        log = open_log()
+
+
+def test_hand_written_files_with_gaps_are_opened(open_log: OpenLog) -> None:
+    log = open_log()
+    log.abandon()
+    write_segment(log.folder, 0, [keeping(whole(3), {5}), emptied(whole(10))])
+    write_segment(log.folder, 15, [emptied(whole(15)), whole(30)])
+    again = open_log(log_config(segment_bytes=5000))
+    assert (again.log_end_offset, offsets_of(again)) == (35, [5, 30, 31, 32, 33, 34])
