@@ -2,9 +2,9 @@
 
 Entries have a fixed size and are sorted. The index of the active segment grows in memory and goes to disk
 when its segment is sealed, closed or flushed. A sealed segment's index is searched in its file by a few small
-reads a lookup, cached by the page cache alone, so it costs no memory and no mapping. An empty index has no
-file. Only the log's writer changes an index. Readers take one tuple of (buffer, count) and need no lock. An
-index can always be rebuilt from its segment.
+reads a lookup, cached by the page cache alone, so it costs no memory and no mapping. Only the log's writer
+changes an index. Readers take one tuple of (buffer, count) and need no lock. An index can always be rebuilt
+from its segment.
 """
 
 from __future__ import annotations
@@ -110,20 +110,26 @@ class IndexFile:
             self._state = (bytearray(), 0)
             self.is_dirty = True
 
-    def persist(self) -> None:
-        """Write the entries to the file, or remove the file of an empty index.
+    def persist(self, *, keeps_file: bool = False) -> None:
+        """Write the entries to the file; an empty index has an empty file with `keeps_file`, else no file.
 
-        Raises the exceptions of `storage_error`.
+        Kafka's tools read a time index only beside the file of an offset index. Raises the exceptions of
+        `storage_error`.
         """
-        if self._state is None or not self.is_dirty:
+        if self._state is None:
             return
         buffer, count = self._state
+        is_missing = keeps_file and not count and not self.path.exists()
+        if not (self.is_dirty or is_missing):
+            return
         with disk_work(self.path):
-            if count:
+            if count or keeps_file:
                 # A new file: a reader may be searching the old one.
                 entries = memoryview(buffer)[: count * self.entry.size]
                 self._files.write_atomically(self.path, entries, durable=False)
-                self.sync_state.note_change()
+                if count:
+                    # Without entries there is nothing to sync, and nothing is lost with the name.
+                    self.sync_state.note_change()
             else:
                 self._files.unlink(self.path, missing_ok=True)
         with _FORM_LOCK:
@@ -131,9 +137,9 @@ class IndexFile:
             self._descriptor = None
         self.is_dirty = False
 
-    def seal(self) -> None:
+    def seal(self, *, keeps_file: bool = False) -> None:
         """Persist and free the memory; later lookups read the file. Raises as `persist`."""
-        self.persist()
+        self.persist(keeps_file=keeps_file)
         with _FORM_LOCK:
             self._count = self.count
             self._state = None

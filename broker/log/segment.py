@@ -487,7 +487,7 @@ class Segment:
         for position, header in iter_headers(self.file, 0, self.size):
             new.note(header, position)
         new.time_index.maybe_append(new.max_timestamp, new.offset_of_max_timestamp)
-        new.offset_index.seal()
+        new.offset_index.seal(keeps_file=new.time_index.count > 0)
         new.time_index.seal()
         self.offset_index, self.time_index = new.offset_index, new.time_index
         self._max_timestamp, self._offset_of_max_timestamp = new.max_timestamp, new.offset_of_max_timestamp
@@ -559,7 +559,7 @@ class Segment:
         """Write the indexes, cut the file to its size and close its descriptor. Raises LogDirFailure."""
         if self.size:
             self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
-        self.offset_index.seal()
+        self.offset_index.seal(keeps_file=self.time_index.count > 0)
         self.time_index.seal()
         self.file.cut_tail()
         self.file.release()

@@ -149,6 +149,25 @@ def test_lost_log_files_below_the_recovery_point_stop_the_replica(open_log: Open
         open_log(CONFIG, recovery_point=9)
 
 
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_a_time_index_has_the_file_of_an_offset_index_beside_it(open_log: OpenLog, rebuilt: bool) -> None:
+    """Kafka's tools fail on a time index without it."""
+    config = replace(CONFIG, index_interval_bytes=1 << 20)
+    log = open_log(config)
+    for index in range(10):
+        append_batches(log, batch(timestamp_ms=index))
+    log.close(0)
+    if rebuilt:
+        for path in [*log.folder.glob("*.index"), *log.folder.glob("*.timeindex")]:
+            path.unlink()
+        again = open_log(config, is_clean=True)
+        assert again.offset_for_timestamp(9) is not None
+        again.close(0)
+    times = sorted(log.folder.glob("*.timeindex"))
+    assert len(times) == len(log_files(log))
+    assert [path.with_suffix(".index").read_bytes() for path in times] == [b""] * len(times)
+
+
 @pytest.mark.parametrize("damage", ["missing", "odd", "too far"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_damaged_indexes_are_rebuilt_also_after_a_clean_stop(
