@@ -115,6 +115,13 @@ class FileSystem:
         """Cut or extend a file to a size."""
         os.truncate(file, size)
 
+    def allocate(self, descriptor: int, size: int) -> None:
+        """Extend an empty file to a size and take its space on disk, so that no later write finds it full."""
+        if not hasattr(os, "posix_fallocate"):
+            self.truncate(descriptor, size)
+            return
+        os.posix_fallocate(descriptor, 0, size)
+
     def fsync(self, file: int | Path) -> None:
         """Force the bytes of a file, or the names in a folder, to disk, whichever descriptor wrote them."""
         if isinstance(file, int):

@@ -34,6 +34,7 @@ from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers
 from barnabas.broker.log.retention import count_expired
+from barnabas.broker.log.rolling import Addition
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import Operation, disk_work, must_be_whole, storage_error
 from barnabas.protocol.compression import Buffer
@@ -193,7 +194,8 @@ class Log:
                 end_offset,
             )
             segment = self._segments.active
-            if segment.must_roll(end - start, last.last_offset, last.max_timestamp, now_ms, config):
+            added = Addition(end - start, len(run), last.last_offset, last.max_timestamp)
+            if segment.must_roll(added, now_ms, config):
                 segment = self.roll(now_ms)
             for index, (_, header) in enumerate(run):
                 record_count += header.record_count
@@ -204,7 +206,7 @@ class Log:
                     self.epoch_cache.assign(header.partition_leader_epoch, start_offset)
             if start:
                 run = [(position - start, header) for position, header in run]
-            segment.append(view[start:end], run, config.segment_bytes)
+            segment.append(view[start:end], run, config.segment_bytes, preallocate=config.preallocate)
             # Published last: a reader of the new end finds the batches below it.
             self.bounds.end = Offset(segment.next_offset)
             for _, header in run:

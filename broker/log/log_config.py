@@ -64,6 +64,9 @@ class LogConfig:
     """Whether appending needs more than the headers of batches; see `record_checks`."""
     stamps_append_time: bool = field(init=False, compare=False, default=False)
     """Whether batches get the broker's time (LogAppendTime)."""
+    max_segment_ms: int = field(init=False, compare=False, default=0)
+    """The age at which a segment is rolled. A record is compacted once its segment is rolled, so
+    `max.compaction.lag.ms` bounds it too."""
 
     def __post_init__(self) -> None:
         looks = self.is_compacted or self.limits_timestamps or self.compression_type is not None
@@ -71,6 +74,8 @@ class LogConfig:
         # Computed once, because every append reads them; a frozen dataclass allows no plain assignment.
         object.__setattr__(self, "looks_into_records", looks)
         object.__setattr__(self, "stamps_append_time", is_append_time)
+        most_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
+        object.__setattr__(self, "max_segment_ms", most_ms)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:

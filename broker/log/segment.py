@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from barnabas.broker.log.appending import Appendable
 from barnabas.broker.log.batch_scan import (
     READ_BUFFERS,
     Bytes,
@@ -40,6 +41,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.retention import SegmentAge
+from barnabas.broker.log.rolling import Addition, is_index_full, is_old
 from barnabas.broker.log.segment_file import SegmentFile, create_segment_file
 from barnabas.broker.log.storage_errors import Operation, disk_work
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -407,9 +409,7 @@ class Segment:
         time = header.max_timestamp if header.record_count else NO_TIMESTAMP
         return (time, header.last_offset) == (timestamp_ms, last_offset)
 
-    def must_roll(
-        self, added_bytes: int, last_offset: int, timestamp_ms: int, now_ms: int, config: LogConfig
-    ) -> bool:
+    def must_roll(self, added: Addition, now_ms: int, config: LogConfig) -> bool:
         """Whether these batches need a new segment: by size, offset range, a full index, or age.
 
         As in Kafka, the age is the time from the first batch's timestamp to the new batch's; without
@@ -417,19 +417,16 @@ class Segment:
         may exceed its size by one batch.
         """
         size = self.size
-        if last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+        if added.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if not size:
             return False
-        if (
-            self.offset_index.size_bytes + self.offset_index.entry.size > config.segment_index_bytes
-            or self.time_index.size_bytes + self.time_index.entry.size > config.segment_index_bytes
+        if is_index_full(
+            self.offset_index, self.time_index, added, self._index_interval_bytes, config.segment_index_bytes
         ):
             return True
-        is_due = (
-            size + added_bytes > config.segment_bytes
-            or self._age_ms(timestamp_ms, now_ms) > config.segment_ms
-        )
+        age_ms = self._age_ms(added.timestamp_ms, now_ms)
+        is_due = size + added.size_bytes > config.segment_bytes or is_old(age_ms, self.file.path, config)
         return is_due and not self.file.is_held_beyond_size()
 
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
@@ -441,7 +438,9 @@ class Segment:
             return timestamp_ms - self._first_timestamp
         return now_ms - self.created_ms
 
-    def append(self, data: memoryview, batches: Iterable[tuple[int, BatchHeader]], size_limit: int) -> None:
+    def append(
+        self, data: memoryview, batches: Iterable[Appendable], size_limit: int, *, preallocate: bool = False
+    ) -> None:
         """Write batches with one call; `batches` are (position in the data, header with its final offsets).
 
         Raises LogDirFailure and leaves everything as it was.
@@ -450,7 +449,7 @@ class Segment:
         # Before the write: it may fail, and no batch may stay without its entry.
         self.offset_index.load()
         self.time_index.load()
-        self.file.write(data, size_limit)
+        self.file.write(data, size_limit, preallocate=preallocate)
         last_offset = next_offset - 1
         for position, header in batches:
             last_offset = header.base_offset + header.last_offset_delta

@@ -3,7 +3,8 @@
 Guarantees:
 
 - Only bytes below `size` are ever read; they were written whole before `size` was published. The file on
-  disk is longer (a sparse tail, cut off when the segment is sealed), so a mapping covers its bytes.
+  disk is longer (a sparse or preallocated tail, cut off when the segment is sealed), so a mapping covers
+  its bytes.
 - Only bytes that this process wrote lately (`is_hot`) are mapped: they are in the page cache, where followers
   and most consumers read. Everything else is read by `preadv` into leased memory: an unreadable sector or a
   shortened file is then an OSError instead of a SIGBUS, and a wait for the disk holds no lock.
@@ -207,15 +208,18 @@ class SegmentFile:
             with suppress(OSError):
                 os.posix_fadvise(descriptor.number, position, length, os.POSIX_FADV_WILLNEED)
 
-    def write(self, data: memoryview, size_limit: int) -> None:
+    def write(self, data: memoryview, size_limit: int, *, preallocate: bool = False) -> None:
         """Write after the last byte; `publish` makes it visible. Raises LogDirFailure.
 
-        `size_limit` is how long the file is expected to grow at the most: it is not extended far beyond.
+        `size_limit` is how long the file is expected to grow at the most: it is not extended far beyond. With
+        `preallocate`, the first write takes all of it on disk.
         """
         end = self.size + len(data)
         descriptor: Descriptor | None = None
         try:
             descriptor = self._writable()
+            if preallocate and not self._capacity:
+                self._preallocate(descriptor, max(end, size_limit))
             if end > self._capacity:
                 self._extend(descriptor, end, size_limit)
             self._files.write_all(descriptor.number, data, self.size)
@@ -368,6 +372,19 @@ class SegmentFile:
         capacity = max(end, min(capacity, size_limit))
         self._files.truncate(descriptor.number, capacity)
         self._capacity = capacity
+
+    def _preallocate(self, descriptor: Descriptor, size: int) -> None:
+        """Take the disk space of the empty file.
+
+        Raises StorageCallFailed, with the file empty again, if there is no room.
+        """
+        try:
+            self._files.allocate(descriptor.number, size)
+        except OSError as error:
+            self._files.truncate(descriptor.number, 0)
+            reason = f"{size} bytes cannot be preallocated: {error.strerror}"
+            raise storage_error(self.path, OSError(error.errno, reason), Operation.RESERVE) from error
+        self._capacity = size
 
     def _drop_unpublished(self, descriptor: Descriptor) -> None:
         """Remove the bytes of a failed write: no reader has seen them, so they may be cut off."""

@@ -33,6 +33,8 @@ class Operation(Enum):
     """Also opening a file. Nothing has changed."""
     WRITE = "write"
     """An append, or the replacement of a whole file. No reader sees a change."""
+    RESERVE = "reserve"
+    """Taking the space of a segment in advance. The file is empty as before."""
     CHANGE = "change"
     """A truncation, a removal, a rename. It may be half done, so it cannot simply be retried."""
     SYNC = "sync"
@@ -51,12 +53,16 @@ class Verdict(Enum):
 _MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 _SCARCE: Final = {
     # The process or the system has no free descriptor: the file was never opened.
-    errno.EMFILE: frozenset({Operation.READ, Operation.WRITE, Operation.SYNC}),
-    errno.ENFILE: frozenset({Operation.READ, Operation.WRITE, Operation.SYNC}),
+    errno.EMFILE: frozenset({Operation.READ, Operation.WRITE, Operation.RESERVE, Operation.SYNC}),
+    errno.ENFILE: frozenset({Operation.READ, Operation.WRITE, Operation.RESERVE, Operation.SYNC}),
     # No memory, or no further mapping (vm.max_map_count). Writeback may report it too, hence not SYNC.
-    errno.ENOMEM: frozenset({Operation.READ, Operation.WRITE}),
+    errno.ENOMEM: frozenset({Operation.READ, Operation.WRITE, Operation.RESERVE}),
+    # A whole segment needs more room than the disk, the quota or the largest file has; other logs may not.
+    errno.ENOSPC: frozenset({Operation.RESERVE}),
+    errno.EDQUOT: frozenset({Operation.RESERVE}),
+    errno.EFBIG: frozenset({Operation.RESERVE}),
 }
-"""Errors of exhausted resources other than the disk, and the operations that they leave entirely undone."""
+"""Errors of exhausted resources, and the operations that they leave entirely undone."""
 
 
 def verdict(error_number: int | None, operation: Operation, *, is_log_there: bool) -> Verdict:
@@ -92,7 +98,7 @@ class LogDirFailure(StorageError):
 
 
 class StorageCallFailed(StorageError):
-    """A call failed for lack of descriptors or memory; disk and log are sound, and a retry may succeed."""
+    """A call failed for lack of descriptors, memory or room. Disk and log are sound; a retry may succeed."""
 
     _note = "; the disk is intact"
 

@@ -155,6 +155,11 @@ class PowerCutDisk(FileSystem):
         self._file(file).truncate(size)
         self._changed(f"truncate to {size}")
 
+    def allocate(self, descriptor: int, size: int) -> None:
+        super().allocate(descriptor, size)
+        self._file(descriptor).truncate(size)
+        self._changed(f"allocate {size} bytes")
+
     def fsync(self, file: int | Path) -> None:
         """Record the sync; the real disk is not synced, to save time."""
         if isinstance(file, Path) and file.is_dir():

@@ -156,7 +156,7 @@ def test_segments_roll_when_an_index_is_full(open_log: OpenLog) -> None:
     for timestamp in range(9):
         append_batches(log, batch(timestamp_ms=timestamp))
     assert len(log.segments) > 2
-    assert all(segment.time_index.size_bytes <= 36 for segment in log.segments)
+    assert all(segment.time_index.size_bytes <= 24 for segment in log.segments)
 
 
 def test_a_rolled_segment_is_cut_to_size_and_has_its_indexes(open_log: OpenLog) -> None:

@@ -299,6 +299,11 @@ def test_nothing_is_lost_with_a_flush_after_every_record(fast_folder: Path) -> N
     lived(fast_folder, appends_rolls_and_flushes, replace(CONFIG, segment_bytes=1_000, flush_messages=1))
 
 
+@pytest.mark.parametrize("script", [appends_rolls_and_flushes, clean_stops])
+def test_nothing_is_lost_in_preallocated_segments(fast_folder: Path, script: Callable[[Life], None]) -> None:
+    lived(fast_folder, script, replace(CONFIG, preallocate=True))
+
+
 class Crash(BaseException):
     """Stops the machine or the process here."""
 
@@ -372,6 +377,7 @@ def test_a_life_of_many_crashes(fast_folder: Path, seed: int) -> None:
         CONFIG,
         retention_bytes=chosen.choice((-1, 6_000)),
         flush_messages=chosen.choice((1, 1 << 60, 1 << 60)),
+        preallocate=chosen.random() < 0.3,
     )
     root, copy = fast_folder / "0", fast_folder / "copy"
     root.mkdir()
