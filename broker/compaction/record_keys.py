@@ -1,0 +1,159 @@
+"""The keys of the records in a batch, read without their values: the hot loop of compaction.
+
+Only lengths and keys are read. A record whose numbers take one or two bytes is read inline, as in
+`protocol.records`; any other one (a null key, a value above 8 KB, malformed bytes) by a complete, slower
+reader. A record never reaches beyond its own length, nor beyond the records' end; offset deltas rise. Values
+and headers are not looked into. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from barnabas.broker.compaction.offset_map import MAX_RAW_KEY_BYTES, MapKey, digest
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.record_batch import BatchHeader
+from barnabas.protocol.varint import decode_varint
+
+
+class RecordKeys(NamedTuple):
+    """The records of a batch, in order."""
+
+    keys: list[MapKey | None]
+    offsets: Sequence[int]
+    ends: list[int]
+    """The position after each record."""
+    keyless: list[int]
+    """The indexes of the records without a key."""
+    tombstones: list[int]
+    """The indexes of the records without a value."""
+
+
+def read_keys(data: bytes, position: int, end: int, header: BatchHeader) -> RecordKeys:
+    """Read the keys of a batch, whose decompressed records lie in [position, end) of the data.
+
+    Raises INVALID_RECORD if the records contradict themselves or the header.
+    """
+    keys: list[MapKey | None] = []
+    deltas: list[int] = []
+    ends: list[int] = []
+    keyless: list[int] = []
+    tombstones: list[int] = []
+    add_key, add_delta, add_end = keys.append, deltas.append, ends.append
+    previous = -1
+    key: MapKey | None
+    for _ in range(header.record_count):
+        start = position
+        try:
+            length = data[position]
+            if length < 128:
+                position += 2
+            else:
+                length += (data[position + 1] << 7) - 128
+                position += 3
+            following = position - 1 + (length >> 1)
+            # The timestamp delta.
+            while data[position] > 127:
+                position += 1
+            delta = data[position + 1]
+            if delta < 128:
+                position += 2
+            else:
+                delta += (data[position + 2] << 7) - 128
+                position += 3
+            number = data[position]
+            if number < 128:
+                position += 1
+                key_end = position + (number >> 1)
+                key = data[position:key_end]
+            else:
+                number += (data[position + 1] << 7) - 128
+                position += 2
+                key_end = position + (number >> 1)
+                raw = data[position:key_end]
+                # The length of a short key may be padded to two bytes.
+                key = digest(raw) if number > 127 else raw
+            # Bit 0 of a folded number is its sign; a bit above the fourteenth means a third byte.
+            is_unusual = (length | delta | number) & ~0x3FFE or key_end >= following or following > end
+            is_null = data[key_end] == 1
+        except IndexError:
+            is_unusual = True
+        if is_unusual:
+            key, delta, following, is_null = _read_key(data, start, end)
+            if key is None:
+                keyless.append(len(keys))
+        if delta <= previous:
+            raise _malformed("offset delta", start, delta >> 1, end)
+        previous = delta
+        if is_null:
+            tombstones.append(len(keys))
+        add_key(key)
+        add_delta(delta)
+        add_end(following)
+        position = following
+    return RecordKeys(keys, _offsets(header, deltas, position, end), ends, keyless, tombstones)
+
+
+def _offsets(header: BatchHeader, deltas: list[int], position: int, end: int) -> Sequence[int]:
+    """The offsets, from the deltas twice, of records that were read up to a position."""
+    last_delta = deltas[-1] >> 1 if deltas else -1
+    if position != end or last_delta > header.last_offset_delta:
+        raise api_error(
+            ErrorCode.INVALID_RECORD,
+            f"{header.record_count} records end at byte {position} of {end} with offset delta "
+            f"{last_delta}; their batch ends with {header.last_offset_delta}",
+        )
+    base_offset = header.base_offset
+    if last_delta == header.record_count - 1:
+        return range(base_offset, base_offset + header.record_count)
+    return [base_offset + (delta >> 1) for delta in deltas]
+
+
+def time_deltas(data: bytes, starts: Iterable[int]) -> list[int]:
+    """The timestamp deltas of the records at these positions, which `read_keys` has read."""
+    deltas: list[int] = []
+    for start in starts:
+        position = start
+        while data[position] > 127:
+            position += 1
+        # The end of the length, then the attributes.
+        position += 2
+        number = data[position]
+        if number < 128:
+            deltas.append((number >> 1) ^ -(number & 1))
+        else:
+            deltas.append(decode_varint(data, position)[0])
+    return deltas
+
+
+def _read_key(data: bytes, position: int, end: int) -> tuple[MapKey | None, int, int, bool]:
+    """A record of any form: its key, its offset delta twice, the position after it, and whether its value is
+    null.
+    """
+    length, at = decode_varint(data, position)
+    following = at + length
+    if length < 0 or following > end:
+        raise _malformed("length", position, length, end)
+    _, at = decode_varint(data, at + 1)
+    delta, at = decode_varint(data, at)
+    key_length, at = decode_varint(data, at)
+    key_end = at + max(0, key_length)
+    if delta < 0:
+        raise _malformed("offset delta", position, delta, end)
+    if key_length < -1 or key_end >= following:
+        raise _malformed("key length", position, key_length, end)
+    value_length, _ = decode_varint(data, key_end)
+    if not -1 <= value_length <= following - key_end:
+        raise _malformed("value length", position, value_length, end)
+    is_null = value_length < 0
+    if key_length < 0:
+        return None, 2 * delta, following, is_null
+    key = data[at:key_end]
+    return (key if key_length <= MAX_RAW_KEY_BYTES else digest(key)), 2 * delta, following, is_null
+
+
+def _malformed(what: str, position: int, value: int, end: int) -> Exception:
+    return api_error(
+        ErrorCode.INVALID_RECORD, f"impossible {what} {value} of a record at byte {position} of {end}"
+    )

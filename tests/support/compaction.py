@@ -1,0 +1,93 @@
+"""Batches with keys, maps and rules for tests of compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from barnabas.broker.compaction.batch_filter import Filtered, LastBatch, RetentionRules, filter_data_batch
+from barnabas.broker.compaction.offset_map import MAX_RAW_KEY_BYTES, OffsetMap, digest
+from barnabas.broker.log.log import Log
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.compression import Compression, compress
+from barnabas.protocol.record_batch import TimestampType, check_batch, parse_header, stamp
+from barnabas.protocol.records import Headers, RecordFields, decode_fields
+
+DAY_MS = 24 * 60 * 60 * 1000
+NOW_MS = 1_700_000_000_000
+
+
+def keyed_batch(
+    records: Iterable[tuple[bytes | None, bytes | None]],
+    *,
+    base_offset: int = 0,
+    timestamps: Iterable[int] | None = None,
+    headers: Headers = (),
+    compression: Compression = Compression.NONE,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    **producer: Any,
+) -> bytes:
+    """A batch of (key, value) pairs; their timestamps are `NOW_MS`, or those given."""
+    builder = RecordBatchBuilder(max_bytes=1 << 30, compression=compression)
+    pairs = list(records)
+    times = [NOW_MS] * len(pairs) if timestamps is None else list(timestamps)
+    for (key, value), timestamp_ms in zip(pairs, times, strict=True):
+        builder.append(key, value, headers, timestamp_ms)
+    return bytes(builder.build(base_offset=base_offset, timestamp_type=timestamp_type, **producer))
+
+
+def map_of(newest: Mapping[bytes, int], start: int, end: int, max_bytes: int = 1 << 20) -> OffsetMap:
+    """A map that covers [start, end), with these newest offsets."""
+    offset_map = OffsetMap(max_bytes)
+    offset_map.begin(start)
+    in_order = sorted((offset, map_key(key)) for key, offset in newest.items())
+    assert offset_map.add([key for _, key in in_order], [offset for offset, _ in in_order], end)
+    return offset_map
+
+
+def map_key(key: bytes) -> bytes | int:
+    return key if len(key) <= MAX_RAW_KEY_BYTES else digest(key)
+
+
+def rules(
+    now_ms: int = NOW_MS,
+    delete_retention_ms: int = DAY_MS,
+    producers: Mapping[int, LastBatch] | None = None,
+) -> RetentionRules:
+    return RetentionRules(now_ms, delete_retention_ms, producers or {}, compress)
+
+
+def filtered(
+    batch: bytes,
+    newest: OffsetMap,
+    retention: RetentionRules | None = None,
+    *,
+    is_aborted: bool = False,
+) -> Filtered:
+    return filter_data_batch(
+        batch, 0, check_batch(batch), newest, retention or rules(), is_aborted=is_aborted
+    )
+
+
+def bytes_after(batch: bytes, outcome: Filtered) -> bytes:
+    """The bytes of a batch after it was filtered: checked, and empty if nothing is left."""
+    if outcome.header is None:
+        assert outcome.data is None
+        return b""
+    after = batch if outcome.data is None else bytes(outcome.data)
+    assert check_batch(after) == outcome.header
+    assert len(after) == outcome.header.size_bytes
+    return after
+
+
+def fields_of(batch: bytes) -> list[RecordFields]:
+    """The records of a batch, or of no bytes."""
+    return decode_fields(batch) if batch and parse_header(batch).record_count else []
+
+
+def append_stamped(log: Log, *batches: bytes | bytearray) -> None:
+    """Append batches as a follower does, with the log's next offsets; markers can be appended only so."""
+    for batch in batches:
+        data = bytearray(batch)
+        stamp(data, 0, log.log_end_offset, 0)
+        log.append_as_follower(data, NOW_MS)
