@@ -1,0 +1,242 @@
+"""What a cleaning keeps of one batch: its same bytes, a rewritten batch, an empty one, or nothing. Pure.
+
+The rules are those of Kafka 3.9 (`Cleaner.cleanInto`, `MemoryRecords.filterTo`):
+
+- A record stays if no newer one of its key is in the map. A record without a key goes, as it does when a
+  topic becomes compacted. Records that the map does not cover stay.
+- A tombstone stays for ``delete.retention.ms`` after the cleaning that first finds it: that one sets the
+  batch's delete horizon (KIP-534: bit 6 of the attributes, the horizon in place of the base timestamp).
+- Records of aborted transactions go. A marker whose transaction has no batch left gets a horizon too.
+- A batch that holds a producer's last sequence number stays, without records if need be.
+
+A kept batch has its old base offset, last offset delta, leader epoch, producer fields and timestamp type, so
+that no offset and no sequence number ever changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress as select
+from typing import Final, NamedTuple
+
+from barnabas.broker.compaction.offset_map import OffsetMap
+from barnabas.broker.compaction.record_keys import RecordKeys, read_keys, time_deltas
+from barnabas.protocol.compression import Buffer, Compression
+from barnabas.protocol.record_batch import (
+    COMPRESSION_MASK,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+    BatchHeader,
+    parse_header,
+    write_crc,
+)
+from barnabas.protocol.records import record_bytes
+from barnabas.protocol.varint import decode_varint, encode_varint
+
+_LATEST_MS: Final = 1 << 62
+"""The latest horizon. The distance of any timestamp from it takes no more than 64 bits."""
+_MAX_DELTA: Final = (1 << 63) - 1
+
+
+class LastBatch(NamedTuple):
+    """The end of what an active producer has written; the offset is -1 if it is only a marker."""
+
+    producer_epoch: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """The parts of the rules that are the same for all batches of one cleaning."""
+
+    now_ms: int
+    delete_retention_ms: int
+    producers: Mapping[int, LastBatch]
+    """The active producers by id."""
+    pack: Callable[[Compression, Buffer], Buffer]
+    """Compresses with the topic's level."""
+
+    @property
+    def delete_horizon_ms(self) -> int:
+        """When a tombstone that is found now may go."""
+        return min(self.now_ms + self.delete_retention_ms, _LATEST_MS)
+
+
+class Filtered(NamedTuple):
+    """What stays of a batch; no header: nothing."""
+
+    header: BatchHeader | None
+    data: bytes | bytearray | None = None
+    """The bytes of the new batch; None: the old bytes stay as they are."""
+
+
+GONE: Final = Filtered(None)
+
+
+def filter_data_batch(
+    data: bytes,
+    position: int,
+    header: BatchHeader,
+    newest: OffsetMap,
+    rules: RetentionRules,
+    *,
+    is_aborted: bool,
+) -> Filtered:
+    """Filter a batch of records, which lies whole and checked at a position of the data.
+
+    Raises INVALID_RECORD and CORRUPT_MESSAGE if its records cannot be read.
+    """
+    if is_aborted or not header.record_count:
+        return _without_records(header, rules)
+    covered_end = newest.end_offset
+    if header.base_offset >= covered_end:
+        return Filtered(header)
+    records, start = data, position + HEADER_BYTES
+    end = position + header.size_bytes
+    if header.attributes & COMPRESSION_MASK:
+        records, start = record_bytes(memoryview(data)[position:end], header), 0
+        end = len(records)
+    read = read_keys(records, start, end, header)
+    are_kept = newest.are_newest(read.keys, read.offsets)
+    for index in read.keyless:
+        are_kept[index] = read.offsets[index] >= covered_end
+    sets_horizon = False
+    if read.tombstones:
+        if not header.attributes & DELETE_HORIZON_MASK:
+            # The horizon waits until the whole batch is covered: from then on no older value of these keys is
+            # left, and a reader has all the time for the tombstones.
+            sets_horizon = header.last_offset < covered_end and any(
+                are_kept[index] for index in read.tombstones
+            )
+        elif header.base_timestamp <= rules.now_ms:
+            for index in read.tombstones:
+                are_kept[index] = are_kept[index] and read.offsets[index] >= covered_end
+    count = are_kept.count(True)
+    if not count:
+        return _without_records(header, rules)
+    if sets_horizon:
+        return _with_horizon(header, records, start, read.ends, are_kept, rules)
+    if count == header.record_count:
+        return Filtered(header)
+    kept = _joined(records, start, read, are_kept)
+    largest_ms = header.max_timestamp
+    if not header.attributes & TIMESTAMP_TYPE_MASK:
+        starts = select((start, *read.ends), are_kept)
+        largest_ms = _largest_ms(header, time_deltas(records, starts))
+    return _rebuilt(header, rules, kept, count, max_timestamp=largest_ms)
+
+
+def filter_marker(
+    data: bytes, position: int, header: BatchHeader, rules: RetentionRules, *, is_unneeded: bool
+) -> Filtered:
+    """Filter a control batch; it is unneeded if the log has no batch of its transaction any more."""
+    if not header.record_count:
+        return _without_records(header, rules)
+    if not is_unneeded:
+        return Filtered(header)
+    if header.attributes & DELETE_HORIZON_MASK:
+        return _without_records(header, rules) if header.base_timestamp <= rules.now_ms else Filtered(header)
+    end = position + header.size_bytes
+    records = record_bytes(memoryview(data)[position:end], header)
+    read = read_keys(records, 0, len(records), header)
+    return _with_horizon(header, records, 0, read.ends, [True] * header.record_count, rules)
+
+
+def emptied(header: BatchHeader) -> Filtered:
+    """The batch without its records: it keeps its offsets and its producer's last sequence number."""
+    if not header.record_count:
+        return Filtered(header)
+    attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_MASK)
+    return _packed(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
+
+
+def is_last_of_producer(header: BatchHeader, producers: Mapping[int, LastBatch]) -> bool:
+    """Whether a batch holds the last sequence number of an active producer.
+
+    For a producer that has only its marker left, that is the marker of its epoch.
+    """
+    last = producers.get(header.producer_id)
+    if last is None:
+        return False
+    if last.last_offset >= 0:
+        return header.last_offset == last.last_offset
+    return header.is_control and header.producer_epoch == last.producer_epoch
+
+
+def _without_records(header: BatchHeader, rules: RetentionRules) -> Filtered:
+    return emptied(header) if is_last_of_producer(header, rules.producers) else GONE
+
+
+def _joined(records: bytes, start: int, read: RecordKeys, are_kept: Sequence[bool]) -> bytes:
+    """The bytes of the kept records, in runs as long as they are."""
+    parts: list[bytes] = []
+    position = start
+    for is_kept, end in zip(are_kept, read.ends, strict=True):
+        if not is_kept:
+            parts.append(records[start:position])
+            start = end
+        position = end
+    parts.append(records[start:position])
+    return b"".join(parts)
+
+
+def _with_horizon(
+    header: BatchHeader,
+    records: bytes,
+    start: int,
+    ends: Sequence[int],
+    are_kept: Sequence[bool],
+    rules: RetentionRules,
+) -> Filtered:
+    """Set the delete horizon, and keep the records' timestamps: their deltas count from the horizon then."""
+    horizon_ms = rules.delete_horizon_ms
+    starts = list(select((start, *ends), are_kept))
+    deltas = time_deltas(records, starts)
+    shift = header.base_timestamp - horizon_ms
+    parts = [
+        _with_time_delta(records[begin:end], delta + shift)
+        for begin, end, delta in zip(starts, select(ends, are_kept), deltas, strict=True)
+    ]
+    largest_ms = header.max_timestamp
+    if not header.attributes & TIMESTAMP_TYPE_MASK:
+        largest_ms = _largest_ms(header, deltas)
+    header = header._replace(attributes=header.attributes | DELETE_HORIZON_MASK, base_timestamp=horizon_ms)
+    return _rebuilt(header, rules, b"".join(parts), len(parts), max_timestamp=largest_ms)
+
+
+def _largest_ms(header: BatchHeader, deltas: Iterable[int]) -> int:
+    """The largest timestamp of the kept records; never above the old one, also if that one was wrong."""
+    return max(NO_TIMESTAMP, min(header.max_timestamp, header.base_timestamp + max(deltas)))
+
+
+def _with_time_delta(record: bytes, delta: int) -> bytes:
+    delta = max(-_MAX_DELTA, min(delta, _MAX_DELTA))
+    _, position = decode_varint(record, 0)
+    _, rest = decode_varint(record, position + 1)
+    body = record[position : position + 1] + encode_varint(delta) + record[rest:]
+    return encode_varint(len(body)) + body
+
+
+def _rebuilt(
+    header: BatchHeader, rules: RetentionRules, records: bytes, count: int, *, max_timestamp: int
+) -> Filtered:
+    if header.attributes & COMPRESSION_MASK:
+        packed = rules.pack(header.compression, records)
+    else:
+        packed = records
+    return _packed(header._replace(record_count=count, max_timestamp=max_timestamp), packed)
+
+
+def _packed(header: BatchHeader, records: Buffer) -> Filtered:
+    """The batch with its final length and CRC."""
+    length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(records)
+    batch = bytearray(HEADER_BYTES + len(records))
+    HEADER.pack_into(batch, 0, *header._replace(batch_length=length))
+    batch[HEADER_BYTES:] = records
+    write_crc(batch)
+    return Filtered(parse_header(batch), batch)
