@@ -51,6 +51,9 @@ MAX_EXPANSION: Final = (1, 1_032, 22, 255, 32_768)
 
 Deflate: 258 in two bits; snappy: 64 in three bytes; LZ4: 255 in one; zstd: 128 KiB in four."""
 
+DEFAULT_LEVELS: Final = {Compression.GZIP: -1, Compression.LZ4: 9, Compression.ZSTD: 3}
+"""Kafka's. As in its clients, 9 means the fast compressor of lz4, and any other level the strong one."""
+
 _SNAPPY_HEAD: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _SNAPPY_MAGIC_BYTES: Final = 8
 _BLOCK_BYTES: Final = 64 * 1024
@@ -65,18 +68,23 @@ _INT_BE: Final = struct.Struct(">i")
 _UINT_LE: Final = struct.Struct("<I")
 
 
-def compress(compression: Compression, data: Buffer) -> Buffer:
-    """The data in the format that readers of Kafka batches expect; NONE returns the data itself."""
+def compress(compression: Compression, data: Buffer, level: int | None = None) -> Buffer:
+    """The data in the format that readers of Kafka batches expect; NONE returns the data itself.
+
+    The levels of gzip, lz4 and zstd are Kafka's; None is its default.
+    """
     if compression is Compression.NONE:
         return data
+    if level is None:
+        level = DEFAULT_LEVELS.get(compression, 0)
     if compression is Compression.GZIP:
-        worker = zlib.compressobj(wbits=_GZIP_WBITS)
+        worker = zlib.compressobj(level, wbits=_GZIP_WBITS)
         return worker.compress(data) + worker.flush()
     if compression is Compression.SNAPPY:
         return _compress_snappy(memoryview(data))
     if compression is Compression.LZ4:
-        return _compress_lz4(memoryview(data))
-    return memoryview(cramjam.zstd.compress(data, level=3))
+        return _compress_lz4(memoryview(data), level)
+    return memoryview(cramjam.zstd.compress(data, level=level))
 
 
 def decompress(
@@ -137,7 +145,12 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> Buffer:
     return b"".join(parts)
 
 
-def _compress_lz4(data: memoryview) -> bytes:
+def _compress_lz4(data: memoryview, level: int) -> Buffer:
+    if level != DEFAULT_LEVELS[Compression.LZ4]:
+        # The block function has no levels. These frames have a checksum for each block besides.
+        worker = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+        worker.compress(bytes(data))
+        return memoryview(worker.finish())
     parts: list[bytes] = [_LZ4_HEAD]
     for start in range(0, len(data), _BLOCK_BYTES):
         plain = data[start : start + _BLOCK_BYTES]

@@ -295,7 +295,7 @@ class BrokerConfig:
     compression_lz4_level: int = setting(
         Integer(1, 17),
         9,
-        "The level of lz4 if compression.type is lz4.",
+        "The level of lz4 if compression.type is lz4; 9 is its fast compressor, as in Kafka.",
         topic_name="compression.lz4.level",
     )
     compression_zstd_level: int = setting(

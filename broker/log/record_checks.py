@@ -146,7 +146,8 @@ def prepare_records(
             parts.append(batch)
         else:
             is_new = True
-            packed = compress(kept_in, decompress(header.compression, batch[HEADER_BYTES:], max_bytes))
+            plain = decompress(header.compression, batch[HEADER_BYTES:], max_bytes)
+            packed = compress(kept_in, plain, config.compression_level)
             size_bytes = HEADER_BYTES + len(packed)
             if size_bytes > config.max_message_bytes:
                 raise api_error(

@@ -24,6 +24,44 @@ def test_data_comes_back_unchanged(compression: Compression, data: bytes) -> Non
     assert bytes(decompress(compression, memoryview(bytes(packed)), len(data) + 1)) == data
 
 
+# Zlib's, liblz4's and zstd's extremes, in the ranges of Kafka's settings.
+LEVELS = [
+    *[(Compression.GZIP, level) for level in (-1, 1, 9)],
+    *[(Compression.LZ4, level) for level in (1, 2, 8, 9, 10, 17)],
+    *[(Compression.ZSTD, level) for level in (-131_072, -1, 0, 3, 22)],
+]
+
+
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE], ids=["empty", "one byte", "text", "noise"])
+@pytest.mark.parametrize(("compression", "level"), LEVELS)
+def test_data_of_every_level_comes_back(compression: Compression, level: int, data: bytes) -> None:
+    packed = compress(compression, memoryview(data), level)
+    assert bytes(decompress(compression, memoryview(bytes(packed)), len(data) + 1)) == data
+
+
+@pytest.mark.parametrize(
+    ("compression", "weak", "strong"),
+    [(Compression.GZIP, 1, 9), (Compression.LZ4, 9, 17), (Compression.ZSTD, -5, 19)],
+)
+def test_a_stronger_level_packs_more(compression: Compression, weak: int, strong: int) -> None:
+    chosen = random.Random(1)
+    data = b" ".join(
+        chosen.choice((b"alpha", b"beta")) + b"%d" % chosen.randrange(999) for _ in range(20_000)
+    )
+    sizes = [len(compress(compression, data, level)) for level in (weak, None, strong)]
+    assert sizes[2] < sizes[1] <= sizes[0]
+    assert sizes[2] < 0.95 * sizes[0]
+
+
+def test_lz4_of_every_level_has_the_blocks_that_javas_reader_takes() -> None:
+    """Version 1 and independent blocks of 64 KiB; a checksum for each block is allowed."""
+    for level in range(1, 18):
+        head = bytes(compress(Compression.LZ4, TEXT, level)[:6])
+        assert head[:4] == bytes.fromhex("04224d18")
+        assert head[4] & 0b1110_1111 == 0b0110_0000
+        assert head[5] == 0b0100_0000
+
+
 @pytest.mark.parametrize("compression", PACKED)
 def test_exactly_the_limit_passes_and_one_byte_more_is_refused(compression: Compression) -> None:
     packed = bytes(compress(compression, TEXT))

@@ -18,11 +18,12 @@ from barnabas.broker.log.record_checks import (
     prepare_records,
 )
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.compression import Compression
+from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import (
     HEADER,
+    HEADER_BYTES,
     TimestampType,
     check_batch,
     iter_batches,
@@ -94,6 +95,19 @@ def test_recompressed_records_are_the_same_records(
         }
         assert after.attributes & ~7 == before.attributes & ~7
     assert position == len(kept)
+
+
+@pytest.mark.parametrize(
+    ("target", "level"), [(Compression.GZIP, 1), (Compression.LZ4, 12), (Compression.ZSTD, 19)]
+)
+def test_recompression_uses_the_level_of_the_topic(target: Compression, level: int) -> None:
+    chosen = random.Random(1)
+    sent = batch_of(*[(None, b"%d" % chosen.randrange(999), None, 0) for _ in range(20_000)])
+    name = target.name.lower()
+    kept = prepared(sent, **{"compression_type": target, f"compression_{name}_level": level})
+    assert bytes(kept[HEADER_BYTES:]) == bytes(compress(target, sent[HEADER_BYTES:], level))
+    assert bytes(kept[HEADER_BYTES:]) != bytes(compress(target, sent[HEADER_BYTES:]))
+    assert decoded(kept) == decoded(memoryview(sent))
 
 
 @pytest.mark.parametrize("compression", Compression)
