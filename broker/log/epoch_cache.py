@@ -162,6 +162,15 @@ class EpochCache:
         if entries != self.entries:
             self._replace(entries)
 
+    def copy_from(self, other: EpochCache) -> None:
+        """Take over all epochs of an equal log. Raises LogDirFailure."""
+        if self.entries != other.entries:
+            self._replace(other.entries)
+
+    def relocate(self, folder: Path) -> None:
+        """The folder of the file has been renamed."""
+        self.path = folder / self.path.name
+
     def clear(self) -> None:
         """Drop all epochs. Raises LogDirFailure."""
         if self.entries:

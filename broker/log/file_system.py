@@ -27,6 +27,7 @@ OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = "-delete"
+FUTURE_SUFFIX: Final = "-future"
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -34,6 +35,7 @@ MAX_NAME_BYTES: Final = 255
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 _SNAPSHOT_NAME = re.compile(r"(\d{20})\.snapshot")
 _PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
+_UNIQUE_NAME = re.compile(r"(?P<partition>.+)\.(?P<unique>[0-9a-f]{32})-(delete|future)")
 
 
 def segment_name(base_offset: int, suffix: str = LOG_SUFFIX) -> str:
@@ -59,10 +61,30 @@ def parse_partition_name(name: str) -> TopicPartition | None:
     return TopicPartition(match["topic"], int(match["partition"])) if match else None
 
 
-def deleted_name(topic_partition: TopicPartition) -> str:
-    """A new, unique name for the folder of a deleted partition; it cannot be a partition's name."""
-    tail = f".{uuid.uuid4().hex}{DELETED_SUFFIX}"
+def deleted_name(topic_partition: TopicPartition, unique: str | None = None) -> str:
+    """A new, unique name for the folder of a deleted partition; it cannot be a partition's name.
+
+    `unique` is that of the future log that takes its place.
+    """
+    tail = f".{unique or uuid.uuid4().hex}{DELETED_SUFFIX}"
     return str(topic_partition)[: MAX_NAME_BYTES - len(tail)] + tail
+
+
+def future_name(topic_partition: TopicPartition) -> str:
+    """A new, unique name for the folder of a future log. It may be too long for the file system."""
+    return f"{topic_partition}.{uuid.uuid4().hex}{FUTURE_SUFFIX}"
+
+
+def parse_future_name(name: str) -> TopicPartition | None:
+    """The partition whose future log has a folder of this name, or None for any other name."""
+    match = _UNIQUE_NAME.fullmatch(name) if name.endswith(FUTURE_SUFFIX) else None
+    return parse_partition_name(match["partition"]) if match else None
+
+
+def unique_part(name: str) -> str | None:
+    """The unique part of the name of a deleted or future log's folder; None for any other name."""
+    match = _UNIQUE_NAME.fullmatch(name)
+    return match["unique"] if match else None
 
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.appending import (
@@ -423,6 +424,37 @@ class Log:
         with self.lock:
             return self.producers.expire(now_ms, expiration_ms)
 
+    # Moving to another log dir, see `future_log`; under the locks of both logs
+
+    def prepare_to_replace(self, current: Log) -> None:
+        """Take over what the records of an equal log do not tell: its epochs, producers and topic id.
+
+        Raises LogDirFailure.
+        """
+        if current.topic_id is not None:
+            self.assign_topic_id(current.topic_id)
+        self.epoch_cache.copy_from(current.epoch_cache)
+        self._snapshots.write_or_keep(self.bounds.end, current.producers)
+
+    def continue_in(self, other: Log, folder: Path) -> None:
+        """Go on with the files of an equal log, whose folder has been renamed; the other log ends."""
+        replaced = self._segments.all
+        for segment in other._segments.all:
+            segment.relocate(folder)
+        other.epoch_cache.relocate(folder)
+        other._snapshots.folder = folder
+        # A flush or a copy that began before must not take its segments for these.
+        other.bounds.cuts = max(self.bounds.cuts, other.bounds.cuts) + 1
+        other.is_closed = True
+        self.folder, self.bounds = folder, other.bounds
+        self.epoch_cache, self._snapshots = other.epoch_cache, other._snapshots
+        self._last_flush_ms = other._last_flush_ms
+        self._is_folder_durable = True
+        self._segments = other._segments
+        # Last: a reader of such a segment then finds the new ones.
+        for segment in replaced:
+            segment.abandon()
+
     # Safety on disk
 
     def flush(self, now_ms: int, *, sealed_only: bool = False) -> None:
@@ -448,7 +480,7 @@ class Log:
             segments = self._segments.all
             end = segments[-1].base_offset if sealed_only else self.bounds.end
             cuts = self.bounds.cuts
-            if end <= self.bounds.recovery_point:
+            if end <= self.bounds.recovery_point or self.is_closed:
                 return
         self._snapshots.write_kept(self.lock)
         covered = [segment for segment in segments if segment.base_offset < end]

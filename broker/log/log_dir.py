@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from barnabas.broker.log.checkpoints import OffsetCheckpoint, encode_lines, encode_topic_id
-from barnabas.broker.log.file_system import DELETED_SUFFIX, FILE_SYSTEM, FileSystem, parse_partition_name
+from barnabas.broker.log.file_system import (
+    DELETED_SUFFIX,
+    FILE_SYSTEM,
+    FileSystem,
+    parse_future_name,
+    parse_partition_name,
+)
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
@@ -68,6 +74,14 @@ class ScannedLog(NamedTuple):
     recovery_point: int
     log_start_offset: int
     is_clean: bool
+
+
+class DirScan(NamedTuple):
+    """The folders of a log dir: logs, future logs, and deleted logs."""
+
+    logs: list[ScannedLog]
+    futures: list[ScannedLog]
+    deleted: list[Path]
 
 
 class LogDir:
@@ -178,9 +192,12 @@ class LogDir:
             text = encode_lines([json.dumps(content)])
             self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
 
-    def scan(
-        self, is_stray: Callable[[Path], bool], mark: CleanMark | None
-    ) -> tuple[list[ScannedLog], list[Path]]:
+    def folder_names(self) -> list[str]:
+        """Raises LogDirFailure."""
+        with disk_work(self.path, Operation.READ):
+            return sorted(path.name for path in self.path.iterdir() if path.is_dir())
+
+    def scan(self, is_stray: Callable[[Path], bool], mark: CleanMark | None) -> DirScan:
         """The logs with the last stop's record, and the folders of deleted logs.
 
         Raises what `take_clean_mark` raises.
@@ -189,13 +206,12 @@ class LogDir:
         log_starts = self.log_starts.read_or_empty()
         # Read now, so that its entries can be kept.
         self.high_watermarks.read_or_empty()
-        with disk_work(self.path, Operation.READ):
-            folders = sorted(path for path in self.path.iterdir() if path.is_dir())
-        logs, doomed = [], []
-        for folder in folders:
-            key = parse_partition_name(folder.name)
+        scan = DirScan([], [], [])
+        for folder in map(self.path.joinpath, self.folder_names()):
+            future = parse_future_name(folder.name)
+            key = future or parse_partition_name(folder.name)
             if folder.name.endswith(DELETED_SUFFIX):
-                doomed.append(folder)
+                scan.deleted.append(folder)
             elif is_stray(folder):
                 continue
             elif key is None:
@@ -203,8 +219,9 @@ class LogDir:
             else:
                 is_clean = mark is not None and folder.name not in mark
                 start, point = log_starts.get(key, 0), recovery_points.get(key, 0)
-                logs.append(ScannedLog(key, folder, point, start, is_clean))
-        return logs, doomed
+                scanned = ScannedLog(key, folder, point, start, is_clean)
+                (scan.futures if future else scan.logs).append(scanned)
+        return scan
 
     def keep(self, key: TopicPartition) -> None:
         """Keep the checkpoint entries of a partition whose log could not be opened."""

@@ -9,15 +9,22 @@ all its logs; the others go on. A damaged log is kept out and remembered in `off
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, deleted_name, parse_partition_name
+from barnabas.broker.log.file_system import (
+    FILE_SYSTEM,
+    FUTURE_SUFFIX,
+    FileSystem,
+    deleted_name,
+    parse_partition_name,
+)
+from barnabas.broker.log.future_logs import FutureLogs
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import LogDir, ScannedLog, close_all, for_each
+from barnabas.broker.log.log_table import LogTable
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
@@ -54,21 +61,25 @@ class LogManager:
         self._files = files
         self._recovery_threads = recovery_threads
         self._config_of = config_of
-        # The lock order: a log's, then this one, then the table's. A checkpoint writer holds it while it
-        # reads the logs' offsets and writes the file, so that an older state never replaces a newer one.
-        self._checkpoint_lock = threading.Lock()
-        self._lock = threading.Lock()
-        self._logs: dict[TopicPartition, Log] = {}
-        self._dirs: dict[Path, LogDir] = {log_dir.path: log_dir for log_dir in dirs}
-        self._doomed: dict[Path, int] = {}
-        """The folders to be removed, each with its due time (ms)."""
+        self._table = table = LogTable(dirs, self._files)
+        self._checkpoint_lock, self._lock = table.checkpoint_lock, table.lock
+        self._logs, self._dirs, self._doomed = table.logs, table.dirs, table.doomed
+        self.offline_dirs = table.offline_dirs
+        self.preferred_dirs: dict[TopicPartition, Path] = {}
+        """The log dir in which a missing log will be created."""
+        self.futures = FutureLogs(
+            table,
+            self._files,
+            make_loader=self._loader,
+            adopt=self._count,
+            write_checkpoints=self._write_checkpoints,
+        )
         self.offline_partitions: dict[TopicPartition, Exception] = {}
         """The reason for each partition whose log could not be opened, or went offline with its dir."""
         self._damaged: dict[TopicPartition, Path] = {}
         """The folders of logs that could not be opened, so that a deletion of the partition finds them."""
         self._unopened: dict[TopicPartition, ScannedLog] = {}
         """Logs that did not open for lack of descriptors or memory; the next `get_or_create` retries them."""
-        self.offline_dirs: dict[Path, LogDirFailure] = {}
         self.strays = StrayLogs(self._files)
         self.on_dir_failed: Callable[[Sequence[TopicPartition]], None] | None = None
         """Called once for each dir that goes offline, with its partitions; without locks, on any thread."""
@@ -108,11 +119,15 @@ class LogManager:
                 raise InvalidConfiguration(f"log.dirs: no usable folder: {reasons}")
             manager = cls(usable, config_of, files, recovery_threads)
             manager.offline_dirs.update(failed)
+            for failure in manager.futures.finish_swaps():
+                manager.fail_dir(failure)
             for_each(usable, partial(manager._load_dir_or_fail, now_ms), len(usable), "log-dir")
             if not manager.has_online_dir:
                 # As Kafka does: a broker without a disk is of no use to its cluster.
                 reasons = "; ".join(str(error) for error in manager.offline_dirs.values())
                 raise InvalidConfiguration(f"log.dirs: no folder is left that can be used: {reasons}")
+            for failure in manager.futures.load(now_ms):
+                manager.fail_dir(failure)
         except BaseException:
             for log_dir in dirs:
                 log_dir.release()
@@ -162,20 +177,12 @@ class LogManager:
             try:
                 self.strays.take_up(topic_partition, topic_id)
                 # The folder of a log that was set aside, or whose creation failed half-way.
-                log_dir = self._dir_with(str(topic_partition)) or self._least_used_dir()
+                log_dir = self._dir_with(str(topic_partition)) or self._dir_for(topic_partition)
                 folder = log_dir.path / str(topic_partition)
                 log_start_offset = self.strays.start_of(topic_partition, folder)
                 log_dir.forget(topic_partition)
-                loader = LogLoader(
-                    folder,
-                    self._config_of(topic_partition.topic),
-                    now_ms=now_ms,
-                    topic_id=topic_id,
-                    log_start_offset=log_start_offset,
-                    is_clean=True,
-                    files=self._files,
-                )
-                log = Log.open(topic_partition, loader)
+                scanned = ScannedLog(topic_partition, folder, 0, log_start_offset, is_clean=True)
+                log = Log.open(topic_partition, self._loader(scanned, now_ms, topic_id))
             except LogDirFailure as failure:
                 # The dir may hold files of it, so it must not be created in another dir.
                 self.offline_partitions[topic_partition] = failure
@@ -185,7 +192,7 @@ class LogManager:
 
     def update_config(self, topic: str | None = None) -> None:
         """Apply the current configuration to the logs of a topic, or with None to all logs."""
-        for log in self.all_logs():
+        for log in self._table.open_logs():
             name = log.topic_partition.topic
             if topic is None or name == topic:
                 log.config = self._config_of(name)
@@ -195,6 +202,7 @@ class LogManager:
 
         Raises StorageError; the partition is offline then.
         """
+        self.futures.forget(topic_partition, now_ms)
         with self._lock:
             log = self._logs.pop(topic_partition, None)
             if log is None:
@@ -227,11 +235,15 @@ class LogManager:
                 log, folder = None, None if stray is None else stray.folder
             else:
                 self._logs.pop(topic_partition, None)
+                self.preferred_dirs.pop(topic_partition, None)
                 self.offline_partitions.pop(topic_partition, None)
                 self._unopened.pop(topic_partition, None)
                 folder = self._damaged.pop(topic_partition, None) if log is None else log.folder
                 if log is not None:
                     self._dirs[log.folder.parent].log_count -= 1
+        if stray is None and not is_of_another:
+            # First: a start must not find a future log of a partition that has only a deleted folder.
+            self.futures.forget(topic_partition, now_ms)
         if folder is None:
             return False
         config = self._config_of(topic_partition.topic) if log is None else log.config
@@ -272,8 +284,10 @@ class LogManager:
             self.offline_dirs[path] = failure
             lost = [key for key, log in self._logs.items() if log.folder.parent == path]
             logs = [self._logs.pop(key) for key in lost]
+            logs += self.futures.pop_lost(path, lost)
             self.offline_partitions.update(dict.fromkeys(lost, failure))
-            self._doomed = {folder: due for folder, due in self._doomed.items() if folder.parent != path}
+            for folder in [folder for folder in self._doomed if folder.parent == path]:
+                del self._doomed[folder]
         logger.error("log dir %s is offline, %d partitions with it: %s", path, len(lost), failure)
         for log in logs:
             log.abandon()
@@ -315,16 +329,16 @@ class LogManager:
 
     def expire_producers_pass(self, now_ms: int, expiration_ms: int) -> int:
         """Drop the producers that have written nothing for that long; returns their number."""
-        return sum(log.expire_producers(now_ms, expiration_ms) for log in self.all_logs())
+        return sum(log.expire_producers(now_ms, expiration_ms) for log in self._table.open_logs())
 
     def flush_pass(self, now_ms: int) -> None:
-        for log in self.all_logs():
+        for log in self._table.open_logs():
             if log.is_flush_due(now_ms):
                 self._guarded(partial(log.flush, now_ms), log)
 
     def checkpoint_pass(self, now_ms: int) -> None:
         """Flush sealed segments, so that recovery stays short, and save recovery points and log starts."""
-        for log in self.all_logs():
+        for log in self._table.open_logs():
             self._guarded(partial(log.flush, now_ms, sealed_only=True), log)
         for log_dir in self._online_dirs():
             self._guarded(partial(self._write_checkpoints, log_dir))
@@ -352,16 +366,7 @@ class LogManager:
 
     def remove_deleted(self, now_ms: int) -> int:
         """Remove the folders of deleted partitions whose delay has passed; returns their number."""
-        with self._lock:
-            due = [folder for folder, due_ms in self._doomed.items() if due_ms <= now_ms]
-            for folder in due:
-                del self._doomed[folder]
-        for folder in due:
-            try:
-                self._files.rmtree(folder)
-            except OSError as error:
-                logger.error("%s could not be removed: %s", folder, error)
-        return len(due)
+        return self._table.remove_doomed(now_ms)
 
     def close(self, now_ms: int) -> None:
         """The clean stop: close every log, save the checkpoints, mark each dir clean and unlock it.
@@ -377,7 +382,7 @@ class LogManager:
         try:
             close_all(self._logs_in(log_dir), log_dir.path, self._files, self._recovery_threads, now_ms)
             self._write_checkpoints(log_dir)
-            log_dir.put_clean_mark([str(key) for key in self.offline_partitions])
+            log_dir.put_clean_mark([*map(str, self.offline_partitions), *self.futures.idle_names()])
         except LogDirFailure as failure:
             self.fail_dir(failure)
         except StorageCallFailed as failure:
@@ -392,24 +397,17 @@ class LogManager:
             self.fail_dir(failure)
 
     def _load_dir(self, log_dir: LogDir, now_ms: int) -> None:
-        logs, doomed = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
+        scan = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
         with self._lock:
-            self._doomed.update(dict.fromkeys(doomed, now_ms))
-        for_each(logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
+            self.futures.idle += scan.futures
+            if self.futures.are_swaps_finished:
+                self._doomed.update(dict.fromkeys(scan.deleted, now_ms))
+        for_each(scan.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
 
     def _load_log(self, now_ms: int, scanned: ScannedLog) -> None:
         key, folder = scanned.key, scanned.folder
         try:
-            loader = LogLoader(
-                folder,
-                self._config_of(key.topic),
-                now_ms=now_ms,
-                recovery_point=scanned.recovery_point,
-                log_start_offset=scanned.log_start_offset,
-                is_clean=scanned.is_clean,
-                files=self._files,
-            )
-            log = Log.open(key, loader)
+            log = Log.open(key, self._loader(scanned, now_ms))
             with self._lock:
                 other = self._folder_of(key)
                 if other not in (None, folder):
@@ -431,6 +429,18 @@ class LogManager:
                 else:
                     self._unopened.pop(key, None)
 
+    def _loader(self, scanned: ScannedLog, now_ms: int, topic_id: TopicId | None = None) -> LogLoader:
+        return LogLoader(
+            scanned.folder,
+            self._config_of(scanned.key.topic),
+            now_ms=now_ms,
+            topic_id=topic_id,
+            recovery_point=scanned.recovery_point,
+            log_start_offset=scanned.log_start_offset,
+            is_clean=scanned.is_clean,
+            files=self._files,
+        )
+
     def _retry_opening(self, key: TopicPartition, now_ms: int) -> Log | None:
         """Open a log that could not be opened at start. Raises StorageError."""
         scanned = self._unopened.get(key)
@@ -450,8 +460,12 @@ class LogManager:
         return self._logs.get(key)
 
     def _adopt(self, log: Log) -> None:
-        log.on_bounds_lowered = self._save_lowered_bounds
+        self.preferred_dirs.pop(log.topic_partition, None)
         self._logs[log.topic_partition] = log
+        self._count(log)
+
+    def _count(self, log: Log) -> None:
+        log.on_bounds_lowered = self._save_lowered_bounds
         self._dirs[log.folder.parent].log_count += 1
 
     def _save_lowered_bounds(self, log: Log) -> None:
@@ -501,14 +515,16 @@ class LogManager:
 
     def _write_high_watermarks(self, log_dir: LogDir, high_watermarks: Mapping[TopicPartition, int]) -> None:
         with self._checkpoint_lock:
-            logs = self._logs_in(log_dir)
-            log_dir.high_watermarks.write(
-                {
-                    log.topic_partition: high_watermarks[log.topic_partition]
-                    for log in logs
-                    if log.topic_partition in high_watermarks
-                }
-            )
+            marks = {}
+            for log in self._logs_in(log_dir):
+                key = log.topic_partition
+                if key in high_watermarks:
+                    is_current = self._logs.get(key) is log
+                    # A future log may not have all committed records yet.
+                    marks[key] = (
+                        high_watermarks[key] if is_current else min(high_watermarks[key], log.log_end_offset)
+                    )
+            log_dir.high_watermarks.write(marks)
 
     def _folder_of(self, key: TopicPartition) -> Path | None:
         log = self._logs.get(key)
@@ -517,21 +533,26 @@ class LogManager:
     def _is_of_deleted_log(self, failure: LogDirFailure, dir_path: Path) -> bool:
         """Whether a file is missing because its log was deleted; False if the whole log dir is missing."""
         below = failure.path.relative_to(dir_path).parts
-        key = parse_partition_name(below[0]) if below else None
-        is_there = key is None or key in self._logs or key in self._damaged or not dir_path.is_dir()
+        name = below[0] if below else ""
+        key = parse_partition_name(name)
+        expected = self.futures.folder_of(name) if key is None else self._folder_of(key)
+        is_gone = (key is not None or name.endswith(FUTURE_SUFFIX)) and expected != dir_path / name
+        is_there = not is_gone or not dir_path.is_dir()
         return verdict(failure.cause.errno, Operation.READ, is_log_there=is_there) is Verdict.LOG_GONE
 
     def _dir_with(self, name: str) -> LogDir | None:
         return next((log_dir for log_dir in self._online_dirs() if (log_dir.path / name).is_dir()), None)
 
     def _logs_in(self, log_dir: LogDir) -> list[Log]:
-        return [log for log in self.all_logs() if log.folder.parent == log_dir.path]
+        return [log for log in self._table.open_logs() if log.folder.parent == log_dir.path]
 
     def _online_dirs(self) -> list[LogDir]:
-        return [log_dir for path, log_dir in self._dirs.items() if path not in self.offline_dirs]
+        return self._table.online_dirs()
 
-    def _least_used_dir(self) -> LogDir:
+    def _dir_for(self, key: TopicPartition) -> LogDir:
+        """The dir for a new log: the preferred one, or the first of those with the fewest logs."""
         online = self._online_dirs()
         if not online:
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, "all log dirs are offline")
-        return min(online, key=lambda log_dir: log_dir.log_count)
+        preferred = self.preferred_dirs.get(key)
+        return min(online, key=lambda log_dir: (log_dir.path != preferred, log_dir.log_count))

@@ -586,6 +586,11 @@ class Segment:
         self.time_index.abandon()
         self.file.abandon()
 
+    def relocate(self, folder: Path) -> None:
+        """The folder of the files has been renamed."""
+        for part in (self.file, self.offset_index, self.time_index):
+            part.path = folder / part.path.name
+
     def remove(self) -> None:
         """Delete the files; existing views stay valid. Raises LogDirFailure."""
         self.file.remove()

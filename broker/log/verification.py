@@ -71,7 +71,7 @@ class LogVerdict(NamedTuple):
 def scan_to_verify(log_dir: LogDir) -> list[ScannedLog]:
     """The logs of a dir; the mark of a clean stop stays. Raises LogDirFailure."""
     mark = log_dir.read_clean_mark()
-    return log_dir.scan(lambda folder: parse_partition_name(folder.name) is None, mark)[0]
+    return log_dir.scan(lambda folder: parse_partition_name(folder.name) is None, mark).logs
 
 
 def bytes_to_read(logs: list[ScannedLog]) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,9 +70,12 @@ class Expected:
 
 
 class Life:
-    """Logs in one log dir, on one disk. Deterministic for a seed."""
+    """Logs in the log dirs of one disk. Deterministic for a seed."""
 
-    def __init__(self, disk: PowerCutDisk, seed: int, config: LogConfig) -> None:
+    def __init__(
+        self, disk: PowerCutDisk, seed: int, config: LogConfig, dirs: Sequence[str] = ("logs",)
+    ) -> None:
+        self.dirs = dirs
         self.disk = disk
         self.random = random.Random(seed)
         self.config = config
@@ -91,7 +94,7 @@ class Life:
 
     def open(self, root: Path, files: FileSystem = FILE_SYSTEM) -> LogManager:
         return LogManager.open(
-            [root / "logs"],
+            [root / name for name in self.dirs],
             broker_id=BrokerId(1),
             cluster_id="c",
             config_of=lambda topic: self.config,
@@ -192,6 +195,24 @@ class Life:
             expected.start = max(expected.start, expected.end)
             self.log(key).delete_old_segments(self.now_ms, expected.end)
             expected.start = self.log(key).log_start_offset
+
+    def start_move(self, key: TopicPartition, name: str) -> None:
+        self.logs_here.futures.create(key, self.disk.root / name, self.now_ms)
+
+    def copy(self, key: TopicPartition, max_bytes: int = 1 << 20, *, times: int = 1) -> None:
+        future = self.logs_here.futures.get(key)
+        assert future is not None
+        for _ in range(times):
+            future.copy(max_bytes, self.now_ms)
+
+    def finish_move(self, key: TopicPartition) -> None:
+        self.copy(key, times=len(self.log(key).segments))
+        self.checkpoint_high_watermarks()
+        assert self.logs_here.futures.replace_current(key, 1 << 20, self.now_ms)
+        self._answered(key)
+
+    def cancel_move(self, key: TopicPartition) -> None:
+        assert self.logs_here.futures.drop(key, self.now_ms)
 
     def flush(self, key: TopicPartition) -> None:
         self.log(key).flush(self.now_ms)
@@ -306,13 +327,13 @@ class Found(NamedTuple):
 
 def judge(life: Life, image: Path, *, is_kill: bool) -> dict[TopicPartition, Found]:
     """Open the logs of an image, compare them with the model and close them. Returns their content."""
-    result = image / "logs"
     judged: dict[TopicPartition, Found] = {}
-    if not result.is_dir():
+    if not (image / life.dirs[-1]).is_dir():
         assert not any(expected.safe for expected in life.logs.values())
         return judged
-    for name in CHECKPOINTS:
-        OffsetCheckpoint(result / name).read()
+    for of_dir in life.dirs:
+        for name in CHECKPOINTS:
+            OffsetCheckpoint(image / of_dir / name).read()
     manager = life.open(image)
     try:
         assert not manager.offline_dirs

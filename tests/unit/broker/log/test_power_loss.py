@@ -9,15 +9,18 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from barnabas.broker.log import log_manager
 from barnabas.broker.log.checkpoints import LogBounds
 from barnabas.broker.log.file_system import FileSystem, SyncState
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_dir import for_each
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from tests.support.defaults import log_config
@@ -185,12 +188,17 @@ class CrashPoints:
             shutil.rmtree(self._image)
 
 
-def lived(folder: Path, script: Callable[[Life], None], config: LogConfig = CONFIG) -> CrashPoints:
+def lived(
+    folder: Path,
+    script: Callable[[Life], None],
+    config: LogConfig = CONFIG,
+    dirs: Sequence[str] = ("logs",),
+) -> CrashPoints:
     root = folder / "disk"
     root.mkdir()
     disk = PowerCutDisk(root)
     points = CrashPoints(folder, disk)
-    life = Life(disk, 0, config)
+    life = Life(disk, 0, config, dirs)
     life.begin()
     points.life = life
     script(life)
@@ -269,6 +277,43 @@ def deletions_of_partitions(life: Life) -> None:
     life.flush(B)
 
 
+def moves_between_log_dirs(life: Life) -> None:
+    life.create(A)
+    life.create(B)
+    for number in range(14):
+        life.produce(A, producer_id=number % 3 - 1, size=200)
+    life.flush(A)
+    life.checkpoint()
+    life.start_move(A, "others")
+    life.copy(A, max_bytes=900)
+    life.produce(A, producer_id=1)
+    life.checkpoint()
+    life.truncate(A, 9)
+    life.produce(A)
+    life.copy(A)
+    life.delete_records(A, 3)
+    life.copy(A)
+    life.produce(A, producer_id=0)
+    life.finish_move(A)
+    life.produce(A, producer_id=0)
+    life.flush(A)
+    life.remove_deleted()
+    life.truncate(A, 8)
+    life.follow(A, 12)
+    life.start_move(A, "logs")
+    life.copy(A, max_bytes=300)
+    life.cancel_move(A)
+    life.start_move(A, "logs")
+    life.checkpoint()
+    life.stop_and_start()
+    life.copy(A)
+    life.finish_move(A)
+    life.follow(A, 3)
+    life.start_move(B, "others" if life.log(B).folder.parent.name == "logs" else "logs")
+    life.delete(B)
+    life.remove_deleted()
+
+
 def clean_stops(life: Life) -> None:
     life.create(A)
     life.create(B)
@@ -293,6 +338,27 @@ def test_nothing_safe_is_lost_and_nothing_is_offline_wherever_a_broker_is_stoppe
     fast_folder: Path, script: Callable[[Life], None]
 ) -> None:
     assert lived(fast_folder, script).count > 40
+
+
+@pytest.fixture
+def one_dir_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model of the disk is for one thread."""
+
+    def in_order(items: Collection[Any], work: Callable[[Any], object], threads: int, name: str) -> None:
+        for_each(items, work, 1, name)
+
+    monkeypatch.setattr(log_manager, "for_each", in_order)
+
+
+@pytest.mark.usefixtures("one_dir_at_a_time")
+def test_nothing_is_lost_wherever_a_move_between_log_dirs_is_stopped(fast_folder: Path) -> None:
+    assert lived(fast_folder, moves_between_log_dirs, dirs=("logs", "others")).count > 40
+
+
+@pytest.mark.usefixtures("one_dir_at_a_time")
+def test_nothing_is_lost_by_a_move_with_a_flush_after_every_record(fast_folder: Path) -> None:
+    config = replace(CONFIG, segment_bytes=1_000, flush_messages=1)
+    lived(fast_folder, moves_between_log_dirs, config, ("logs", "others"))
 
 
 def test_nothing_is_lost_with_a_flush_after_every_record(fast_folder: Path) -> None:

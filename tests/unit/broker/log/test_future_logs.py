@@ -1,0 +1,451 @@
+"""Moves of logs between the log dirs of a broker: the copy, the swap, and what a stop leaves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.broker.log.epoch_cache import EpochEntry
+from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.future_log import InterruptedSwap, common_end, interrupted_swaps
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from tests.support.defaults import log_config
+from tests.support.errors import refused
+from tests.support.logs import append_batches, batch, crash, headers_of, online, produced
+
+from .conftest import Managers
+
+KEY = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+TOPIC_ID = TopicId(uuid.uuid4())
+_MANY_BYTES = 1 << 20
+
+
+@pytest.fixture
+def manager(managers: Managers) -> LogManager:
+    return managers.open()
+
+
+def dir_of(log: Log) -> str:
+    return log.folder.parent.name
+
+
+def names(managers: Managers, pattern: str = "t-*") -> list[str]:
+    """The folders in both log dirs, with their unique parts left out."""
+    return sorted(
+        f"{path.name}/{folder.name[:3]}{re.sub('.*-', '*-', folder.name[3:])}"
+        for path in managers.paths
+        for folder in path.glob(pattern)
+    )
+
+
+def filled(manager: LogManager, key: TopicPartition = KEY, batches: int = 5) -> Log:
+    """A log in dir a, for it comes first."""
+    log = manager.get_or_create(key, TOPIC_ID, 0)
+    for number in range(batches):
+        append_batches(log, produced(number), 1 + number // 2)
+    return log
+
+
+def move(manager: LogManager, managers: Managers, key: TopicPartition = KEY, *, to: str = "b") -> None:
+    manager.futures.create(key, managers.paths["ab".index(to)], 0)
+    finish(manager, key)
+
+
+def finish(manager: LogManager, key: TopicPartition = KEY, high_watermark: int = 0) -> None:
+    future = manager.futures.get(key)
+    assert future is not None
+    while future.copy(_MANY_BYTES, 0):
+        pass
+    manager.checkpoint_high_watermarks({key: high_watermark})
+    assert manager.futures.replace_current(key, _MANY_BYTES, 0)
+
+
+def test_a_log_moves_with_all_that_belongs_to_it(managers: Managers, manager: LogManager) -> None:
+    managers.configs[KEY.topic] = log_config(segment_bytes=250)
+    manager.update_config()
+    log = filled(manager, batches=8)
+    log.increment_log_start_offset(2)
+    manager.checkpoint_high_watermarks({KEY: 6})
+    view = log.read(3, 200).records
+    before, copy = headers_of(log), bytes(view)
+    future = manager.futures.create(KEY, managers.paths[1], 0)
+    assert names(managers) == ["a/t-0", "b/t-0*-future"]
+    assert future.copy(1, 0) > 0
+    finish(manager, high_watermark=6)
+    assert online(manager, KEY) is log
+    assert dir_of(log) == "b"
+    assert names(managers) == ["a/t-0*-delete", "b/t-0"]
+    assert headers_of(log) == before
+    assert bytes(view) == copy, "a view outlives the move"
+    assert append_batches(log, produced(7), 9).base_offset == 7, "a repeated batch is recognized"
+    assert append_batches(log, produced(8), 9).base_offset == 8
+    assert manager.remove_deleted(1 << 60) == 1
+    assert names(managers) == ["b/t-0"]
+    for is_clean in (False, True):
+        crash(manager) if not is_clean else manager.close(0)
+        manager = managers.open()
+        again = online(manager, KEY)
+        assert (again.log_start_offset, again.log_end_offset, again.topic_id) == (2, 9, TOPIC_ID)
+        assert again.epoch_cache.entries == ((2, 2), (3, 4), (4, 6), (9, 8))
+        assert manager.load_high_watermarks()[KEY] == 6
+        assert append_batches(again, produced(8), 9).base_offset == 8
+
+
+def test_a_move_goes_on_after_a_restart(managers: Managers, manager: LogManager) -> None:
+    for is_clean in (False, True):
+        log = filled(manager, batches=0 if is_clean else 5)
+        if not is_clean:
+            manager.futures.create(KEY, managers.paths[1], 0).copy(1, 0)
+        crash(manager) if not is_clean else manager.close(0)
+        manager = managers.open()
+        future = manager.futures.get(KEY)
+        assert future is not None
+        assert future.log.log_end_offset == 1
+        assert future.offset_lag == log.log_end_offset - 1
+    finish(manager)
+    assert headers_of(online(manager, KEY))[-1].last_offset == 4
+    assert names(managers) == ["a/t-0*-delete", "b/t-0"]
+
+
+def test_a_move_to_another_dir_and_back_ends_where_it_began(managers: Managers, manager: LogManager) -> None:
+    log = filled(manager)
+    move(manager, managers, to="b")
+    manager.remove_deleted(1 << 60)
+    append_batches(log, produced(5), 7)
+    move(manager, managers, to="a")
+    assert (dir_of(log), log.log_end_offset) == ("a", 6)
+    manager.close(0)
+    assert online(managers.open(), KEY).log_end_offset == 6
+
+
+def test_a_given_up_move_leaves_nothing(managers: Managers, manager: LogManager) -> None:
+    log = filled(manager)
+    manager.futures.create(KEY, managers.paths[1], 0).copy(_MANY_BYTES, 0)
+    assert manager.futures.drop(KEY, 0)
+    assert not manager.futures.drop(KEY, 0)
+    assert manager.futures.get(KEY) is None
+    assert not manager.futures.replace_current(KEY, _MANY_BYTES, 0)
+    assert manager.remove_deleted(0) == 1
+    assert names(managers) == ["a/t-0"]
+    assert (dir_of(log), log.log_end_offset) == ("a", 5)
+
+
+def test_a_deletion_removes_both_logs(managers: Managers, manager: LogManager) -> None:
+    filled(manager)
+    manager.futures.create(KEY, managers.paths[1], 0)
+    manager.delete(KEY, 0)
+    manager.remove_deleted(1 << 60)
+    assert names(managers) == []
+    crash(manager)
+    assert managers.open().get(KEY) is None
+
+
+def test_a_log_that_is_set_aside_moves_no_more(managers: Managers, manager: LogManager) -> None:
+    filled(manager)
+    manager.futures.create(KEY, managers.paths[1], 0)
+    manager.set_aside(KEY, 0)
+    manager.remove_deleted(1 << 60)
+    assert names(managers) == ["a/t-0*-stray"]
+
+
+def test_future_logs_count_for_the_choice_of_a_dir(managers: Managers, manager: LogManager) -> None:
+    for number in range(4):
+        manager.get_or_create(TopicPartition("t", number), TOPIC_ID, 0)
+    assert names(managers) == ["a/t-0", "a/t-2", "b/t-1", "b/t-3"]
+    manager.futures.create(KEY, managers.paths[1], 0)
+    assert dir_of(manager.get_or_create(TopicPartition("t", 4), TOPIC_ID, 0)) == "a"
+    assert dir_of(manager.get_or_create(TopicPartition("t", 5), TOPIC_ID, 0)) == "a", "the first of equals"
+    finish(manager)
+    # Now a has t-2, t-4 and t-5, b has t-0, t-1 and t-3.
+    assert dir_of(manager.get_or_create(TopicPartition("t", 6), TOPIC_ID, 0)) == "a"
+    assert dir_of(manager.get_or_create(TopicPartition("t", 7), TOPIC_ID, 0)) == "b"
+
+
+def test_a_missing_log_is_created_in_its_preferred_dir(managers: Managers, manager: LogManager) -> None:
+    manager.preferred_dirs[KEY] = managers.paths[1]
+    assert dir_of(manager.get_or_create(KEY, TOPIC_ID, 0)) == "b"
+    assert manager.preferred_dirs == {}
+
+
+def epochs(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:
+    return tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in entries)
+
+
+@pytest.mark.parametrize(
+    ("current", "current_end", "future", "future_end", "expected"),
+    [
+        (epochs((1, 0)), 10, epochs((1, 0)), 7, 7),
+        (epochs((1, 0)), 7, epochs((1, 0)), 10, 7),
+        (epochs((1, 0), (2, 5)), 10, epochs((1, 0)), 7, 5),
+        (epochs((1, 0)), 10, epochs((1, 0), (2, 5)), 7, 5),
+        (epochs((1, 0), (3, 4)), 10, epochs((1, 0), (2, 6)), 9, 4),
+        (epochs((2, 0)), 10, epochs((1, 0)), 7, None),
+        (epochs((2, 0)), 10, (), 0, None),
+        ((), 0, epochs((1, 0)), 7, None),
+        (epochs((5, 8)), 8, epochs((4, 0)), 8, None),
+        (epochs((4, 3), (5, 8)), 8, epochs((4, 0)), 8, 8),
+    ],
+)
+def test_epochs_tell_up_to_where_two_logs_agree(
+    current: tuple[EpochEntry, ...],
+    current_end: int,
+    future: tuple[EpochEntry, ...],
+    future_end: int,
+    expected: int | None,
+) -> None:
+    assert common_end(current, current_end, future, future_end) == expected
+
+
+A, B, C = Path("/a"), Path("/b"), Path("/c")
+UNIQUE, UNRELATED = "0" * 32, "1" * 32
+
+
+@pytest.mark.parametrize(
+    ("folders", "expected"),
+    [
+        ({A: ["t-0"], B: [f"t-0.{UNIQUE}-future"]}, []),
+        (
+            {A: [f"t-0.{UNIQUE}-delete"], B: [f"t-0.{UNIQUE}-future"]},
+            [(B / f"t-0.{UNIQUE}-future", B / "t-0")],
+        ),
+        ({A: [f"t-0.{UNIQUE}-delete"], B: ["t-0"]}, []),
+        ({A: [f"t-0.{UNRELATED}-delete"], B: [f"t-0.{UNIQUE}-future"]}, []),
+        ({A: [], B: [f"t-0.{UNIQUE}-future"]}, []),
+        ({A: [f"t-0.{UNIQUE}-delete"], B: [f"t-0.{UNIQUE}-future"], C: ["t-0"]}, []),
+        ({A: [f"t-0.{UNIQUE}-delete", f"t-0.{UNIQUE}-future"]}, [(A / f"t-0.{UNIQUE}-future", A / "t-0")]),
+    ],
+)
+def test_a_start_finishes_the_swaps_that_were_committed(
+    folders: dict[Path, list[str]], expected: list[tuple[Path, Path]]
+) -> None:
+    assert interrupted_swaps(folders) == [InterruptedSwap(*swap) for swap in expected]
+
+
+def test_no_deleted_log_is_removed_while_the_dir_of_its_successor_may_be_offline(
+    managers: Managers, manager: LogManager
+) -> None:
+    filled(manager)
+    move(manager, managers)
+    crash(manager)
+    # As a stop between the two renames leaves it.
+    (deleted,) = managers.paths[0].glob("*-delete")
+    future = managers.paths[1] / deleted.name.replace("-delete", "-future")
+    (managers.paths[1] / "t-0").rename(future)
+    hidden = managers.paths[1].rename(managers.paths[1].with_name("hidden"))
+    managers.paths[1].write_text("a file, where a folder is expected")
+    manager = managers.open()
+    assert managers.paths[1] in manager.offline_dirs
+    assert manager.remove_deleted(1 << 60) == 0
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        manager.get_or_create(KEY, TOPIC_ID, 0)
+    crash(manager)
+    managers.paths[1].unlink()
+    hidden.rename(managers.paths[1])
+    manager = managers.open()
+    assert online(manager, KEY).log_end_offset == 5
+    assert manager.remove_deleted(1 << 60) == 1
+    assert names(managers) == ["b/t-0"]
+
+
+def test_a_future_log_of_an_earlier_topic_is_removed_at_the_start(managers: Managers) -> None:
+    manager = managers.open()
+    filled(manager)
+    manager.futures.create(KEY, managers.paths[1], 0)
+    crash(manager)
+    (managers.paths[0] / "t-0").rename(managers.paths[0] / f"t-0.{UNRELATED}-delete")
+    manager = managers.open()
+    assert len(manager.futures.idle) == 1, "it may be the last copy"
+    manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
+    crash(manager)
+    manager = managers.open()
+    manager.remove_deleted(1 << 60)
+    assert names(managers) == ["a/t-0"]
+
+
+# Failing disks
+
+
+class FailingDir:
+    """Lets the call of that number fail, among the renames and syncs in a log dir."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
+        self._path, self._left = path, number
+        for method in ("rename", "fsync"):
+            monkeypatch.setattr(FileSystem, method, self._watched(getattr(FileSystem, method)))
+
+    def _watched(self, real: Callable[..., None]) -> Callable[..., None]:
+        def call(files: FileSystem, changed: Path | int, *rest: Path) -> None:
+            if isinstance(changed, Path) and changed.is_relative_to(self._path):
+                self._left -= 1
+                if not self._left:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+            real(files, changed, *rest)
+
+        return call
+
+    @property
+    def has_failed(self) -> bool:
+        return self._left <= 0
+
+
+@pytest.mark.parametrize("in_dir", ["a", "b"])
+def test_the_failure_of_a_dir_at_any_step_of_a_swap_loses_nothing(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch, in_dir: str
+) -> None:
+    path = managers.paths["ab".index(in_dir)]
+    outcomes = set()
+    for number in range(1, 100):
+        manager = managers.open()
+        log = filled(manager)
+        future = manager.futures.create(KEY, managers.paths[1], 0)
+        while future.copy(_MANY_BYTES, 0):
+            pass
+        with monkeypatch.context() as patch:
+            disk = FailingDir(patch, path, number)
+            try:
+                assert manager.futures.replace_current(KEY, _MANY_BYTES, 0)
+            except LogDirFailure as failure:
+                manager.fail_dir(failure)
+                is_failed = path in manager.offline_dirs
+                outcomes.add("offline" if manager.get(KEY) is None else "kept")
+            else:
+                is_failed = False
+        here = manager.get(KEY)
+        assert (here is None) <= is_failed
+        end = 5
+        if here is not None:
+            # The log must not be in both dirs: what it takes now would be lost.
+            append_batches(here, batch(), 50)
+            end = 6
+        else:
+            assert manager.dir_of_offline(KEY) == path
+            with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+                append_batches(log, batch(), 50)
+        crash(manager)
+        manager = managers.open()
+        assert online(manager, KEY).log_end_offset == end
+        manager.delete(KEY, 0)
+        manager.remove_deleted(1 << 60)
+        assert names(managers) == []
+        crash(manager)
+        if not disk.has_failed:
+            break
+    assert not disk.has_failed
+    assert outcomes == ({"offline"} if in_dir == "a" else {"offline", "kept"})
+
+
+def test_a_dir_that_fails_ends_the_moves_to_it_alone(managers: Managers, manager: LogManager) -> None:
+    log = filled(manager)
+    manager.futures.create(KEY, managers.paths[1], 0).copy(_MANY_BYTES, 0)
+    failure = LogDirFailure(managers.paths[1], OSError(errno.EIO, "broken"))
+    assert manager.fail_dir(failure) == []
+    assert manager.futures.get(KEY) is None
+    assert append_batches(log, produced(5), 9).base_offset == 5
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        manager.futures.create(KEY, managers.paths[1], 0)
+    manager.close(0)
+    # The move goes on when the dir is back.
+    manager = managers.open()
+    finish(manager)
+    assert (dir_of(online(manager, KEY)), online(manager, KEY).log_end_offset) == ("b", 6)
+
+
+def test_a_move_ends_with_the_dir_of_the_current_log(managers: Managers, manager: LogManager) -> None:
+    filled(manager)
+    manager.futures.create(KEY, managers.paths[1], 0).copy(1, 0)
+    failure = LogDirFailure(managers.paths[0], OSError(errno.EIO, "broken"))
+    assert manager.fail_dir(failure) == [KEY]
+    assert manager.futures.get(KEY) is None
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        manager.get_or_create(KEY, TOPIC_ID, 0)
+    manager.close(0)
+    manager = managers.open()
+    finish(manager)
+    assert online(manager, KEY).log_end_offset == 5
+
+
+def test_a_missing_file_of_the_folder_that_a_log_has_left_is_no_failure(
+    managers: Managers, manager: LogManager
+) -> None:
+    log = filled(manager)
+    before = log.folder
+    manager.futures.create(KEY, managers.paths[1], 0)
+    future = manager.futures.get(KEY)
+    assert future is not None
+    left = (before / "00000000000000000000.log", future.log.folder / "x.log")
+    finish(manager)
+    for path in left:
+        assert manager.fail_dir(LogDirFailure(path, FileNotFoundError(errno.ENOENT, "gone"))) == []
+    assert not manager.offline_dirs
+    assert manager.fail_dir(LogDirFailure(log.folder / "x.log", FileNotFoundError(errno.ENOENT, "gone"))) == [
+        KEY
+    ]
+
+
+# The copy follows
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_copy_equals_the_log_whatever_happens_to_it_meanwhile(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    managers = Managers(tmp_path_factory.mktemp("logs"))
+    managers.configs[KEY.topic] = log_config(segment_bytes=300, index_interval_bytes=100, retention_ms=-1)
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    manager.futures.create(KEY, managers.paths[1], 0)
+    epoch = 1
+    for number in range(data.draw(st.integers(1, 25))):
+        end, start = log.log_end_offset, log.log_start_offset
+        step = data.draw(
+            st.sampled_from(("append", "append", "cut", "restart", "delete", "roll", "copy", "stop"))
+        )
+        if step == "append":
+            append_batches(log, batch(data.draw(st.integers(1, 3)), size=1 + number), epoch)
+        elif step == "cut":
+            log.truncate_to(data.draw(st.integers(start, end)))
+            epoch += 1
+        elif step == "restart":
+            log.truncate_fully_and_start_at(data.draw(st.integers(max(0, start - 2), end + 5)))
+            epoch += 1
+        elif step == "delete":
+            log.increment_log_start_offset(data.draw(st.integers(start, end)))
+            if data.draw(st.booleans()):
+                log.delete_old_segments(0, end)
+        elif step == "roll":
+            log.roll(0)
+        elif step == "copy":
+            future = manager.futures.get(KEY)
+            assert future is not None
+            future.copy(data.draw(st.integers(1, 400)), 0)
+        else:
+            manager.checkpoint_pass(0)
+            manager.close(0)
+            manager = managers.open()
+            log = online(manager, KEY)
+    expected = headers_of(log)
+    before = (log.log_start_offset, log.log_end_offset, log.epoch_cache.entries)
+    finish(manager)
+    assert dir_of(log) == "b"
+    assert headers_of(log) == expected
+    assert (log.log_start_offset, log.log_end_offset, log.epoch_cache.entries) == before
+    crash(manager)
+    log = online(managers.open(), KEY)
+    assert headers_of(log) == expected
+    assert (log.log_start_offset, log.log_end_offset) == before[:2]
+    for opened in managers._opened:
+        crash(opened)
