@@ -12,10 +12,11 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from barnabas.broker.log.checkpoints import OffsetCheckpoint, encode_lines, encode_topic_id
@@ -47,10 +48,13 @@ _SYNC_ALL_FROM: Final = 64
 T = TypeVar("T")
 
 
-CleanMark = Collection[str]
-"""The mark of a clean stop: the partitions whose logs were not open at the stop, so that their state is
-unknown. All others were closed.
-"""
+class CleanMark(NamedTuple):
+    """The mark of a clean stop, by the names of partitions' folders."""
+
+    damaged: Collection[str] = ()
+    """The logs that were not open at the stop, so that their state is unknown. All others were closed."""
+    segments: Mapping[str, int] = MappingProxyType({})
+    """The number of segment files of each closed log; an earlier version did not count them."""
 
 
 def _parse_mark(text: str) -> CleanMark | None:
@@ -61,9 +65,14 @@ def _parse_mark(text: str) -> CleanMark | None:
         return None
     if not isinstance(content, dict) or content.get("version") != 0:
         return None
-    damaged = content.get("damaged", [])
-    is_mark = isinstance(damaged, list) and all(isinstance(name, str) for name in damaged)
-    return damaged if is_mark else None
+    damaged, segments = content.get("damaged", []), content.get("segments", {})
+    is_mark = (
+        isinstance(damaged, list)
+        and all(isinstance(name, str) for name in damaged)
+        and isinstance(segments, dict)
+        and all(isinstance(count, int) for count in segments.values())
+    )
+    return CleanMark(damaged, segments) if is_mark else None
 
 
 class ScannedLog(NamedTuple):
@@ -74,6 +83,7 @@ class ScannedLog(NamedTuple):
     recovery_point: int
     log_start_offset: int
     is_clean: bool
+    segments_at_stop: int | None = None
 
 
 class DirScan(NamedTuple):
@@ -183,11 +193,13 @@ class LogDir:
     def put_clean_mark(self, mark: CleanMark) -> None:
         """Record that the logs were closed and are on disk. Raises LogDirFailure.
 
-        The file is Kafka's, with an extra key if logs are damaged.
+        The file is Kafka's, with keys of our own, which Kafka ignores.
         """
         content: dict[str, object] = {"version": 0, "brokerEpoch": "-1"}
-        if mark:
-            content["damaged"] = sorted(mark)
+        if mark.damaged:
+            content["damaged"] = sorted(mark.damaged)
+        if mark.segments:
+            content["segments"] = dict(mark.segments)
         with disk_work(self.path):
             text = encode_lines([json.dumps(content)])
             self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
@@ -217,9 +229,10 @@ class LogDir:
             elif key is None:
                 logger.warning("ignored %s: it is not the folder of a partition", folder)
             else:
-                is_clean = mark is not None and folder.name not in mark
+                is_clean = mark is not None and folder.name not in mark.damaged
+                segments = mark.segments.get(folder.name) if mark is not None else None
                 start, point = log_starts.get(key, 0), recovery_points.get(key, 0)
-                scanned = ScannedLog(key, folder, point, start, is_clean)
+                scanned = ScannedLog(key, folder, point, start, is_clean, segments)
                 (scan.futures if future else scan.logs).append(scanned)
         return scan
 

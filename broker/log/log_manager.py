@@ -23,7 +23,7 @@ from barnabas.broker.log.file_system import (
 from barnabas.broker.log.future_logs import FutureLogs
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_dir import LogDir, ScannedLog, close_all, for_each
+from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog, close_all, for_each
 from barnabas.broker.log.log_table import LogTable
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import (
@@ -380,9 +380,12 @@ class LogManager:
 
     def _close_dir(self, now_ms: int, log_dir: LogDir) -> None:
         try:
-            close_all(self._logs_in(log_dir), log_dir.path, self._files, self._recovery_threads, now_ms)
+            logs = self._logs_in(log_dir)
+            close_all(logs, log_dir.path, self._files, self._recovery_threads, now_ms)
             self._write_checkpoints(log_dir)
-            log_dir.put_clean_mark([*map(str, self.offline_partitions), *self.futures.idle_names()])
+            segments = {log.folder.name: len(log.segments) for log in logs}
+            damaged = [*map(str, self.offline_partitions), *self.futures.idle_names()]
+            log_dir.put_clean_mark(CleanMark(damaged, segments))
         except LogDirFailure as failure:
             self.fail_dir(failure)
         except StorageCallFailed as failure:
@@ -438,6 +441,7 @@ class LogManager:
             recovery_point=scanned.recovery_point,
             log_start_offset=scanned.log_start_offset,
             is_clean=scanned.is_clean,
+            segments_at_stop=scanned.segments_at_stop,
             files=self._files,
         )
 

@@ -1,6 +1,8 @@
 """Opening a log's folder: its segments, epochs and producers, with recovery after an unclean stop.
 
-After a clean stop only names, sizes and the tail of the last segment are read. After an unclean stop every
+After a clean stop only names, sizes and the tail of the last segment are read, unless the number of segments
+has changed: then each segment must end where the next one begins, or a segment between them is missing.
+After an unclean stop every
 segment that reaches beyond the recovery point is read batch by batch: CRC, that the offsets rise, and that
 the segment ends where the next one begins. The log is truncated at the first batch that fails; the sparse
 tail of a segment (zeros) ends it in the same way. A failure *below* the recovery point, or anywhere after a
@@ -19,7 +21,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from barnabas.broker.log.batch_scan import BatchWalk, iter_headers
+from barnabas.broker.log.batch_scan import BatchWalk, find_end_before, iter_headers
 from barnabas.broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
 from barnabas.broker.log.file_system import (
@@ -75,6 +77,8 @@ class LogLoader:
     log_start_offset: int = 0
     is_clean: bool = False
     """Whether the last stop was clean."""
+    segments_at_stop: int | None = None
+    """The number of segments at a clean stop; None if unknown."""
     files: FileSystem = FILE_SYSTEM
 
     def load(self) -> LoadedLog:
@@ -134,7 +138,8 @@ class LogLoader:
             # The stop may have interrupted a removal of segments.
             segments.pop(0).remove()
         epochs = _load_epochs(folder, files)
-        kept, scanned = _recover_segments(segments, recovery_point, self.is_clean, epochs)
+        is_complete = self.is_clean and self.segments_at_stop in (None, len(segments))
+        kept, scanned = _recover_segments(segments, recovery_point, self.is_clean, is_complete, epochs)
         end = kept[-1].next_offset if kept else 0
         if end < recovery_point:
             reason = "the log ends before it; segment files are missing"
@@ -199,15 +204,21 @@ def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: 
 
 
 def _recover_segments(
-    segments: Sequence[Segment], recovery_point: int, is_clean: bool, epochs: EpochCache | None
+    segments: Sequence[Segment],
+    recovery_point: int,
+    is_clean: bool,
+    is_complete: bool,
+    epochs: EpochCache | None,
 ) -> tuple[list[Segment], list[EpochStart]]:
     kept: list[Segment] = []
     scanned: list[EpochStart] = []
     for index, segment in enumerate(segments):
         is_last = index + 1 == len(segments)
         following = None if is_last else segments[index + 1].base_offset
-        if (is_clean or (following is not None and following <= recovery_point)) and _open_clean(
-            segment, is_last=is_last
+        if (
+            (is_clean or (following is not None and following <= recovery_point))
+            and (is_complete or following is None or _ends_at(segment, following))
+            and _open_clean(segment, is_last=is_last)
         ):
             kept.append(segment)
             # An earlier segment was read only to rebuild its indexes. This segment is not read, so only the
@@ -241,6 +252,21 @@ def _fault_of(segment: Segment, walk: BatchWalk, following: int | None) -> ApiEr
         ErrorCode.CORRUPT_MESSAGE,
         f"the segment ends at offset {walk.next_offset}, the next begins at {following}",
     )
+
+
+def _ends_at(segment: Segment, offset: int) -> bool:
+    """Whether the last batch ends at an offset; reads only the batches after the last index entry.
+
+    A segment that cannot be read like this must be read whole.
+    """
+    try:
+        start = segment.offset_index.last().position
+        end = find_end_before(segment.file, start, segment.size, offset, segment.base_offset)
+    except StorageError:
+        raise
+    except ApiError:
+        return False
+    return end == (segment.size, offset)
 
 
 def _open_clean(segment: Segment, *, is_last: bool) -> bool:

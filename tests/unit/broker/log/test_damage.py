@@ -195,7 +195,8 @@ def test_the_mark_of_a_clean_stop_excludes_the_damaged_log_alone(managers: Manag
     manager = managers.open()
     manager.close(0)
     mark = damaged.parent / MARK
-    assert json.loads(mark.read_text()) == {"version": 0, "brokerEpoch": "-1", "damaged": [str(KEY)]}
+    counted = {"damaged": [str(KEY)], "segments": {str(OTHER): 1}}
+    assert json.loads(mark.read_text()) == {"version": 0, "brokerEpoch": "-1", **counted}
     (sound,) = (damaged.parent / str(OTHER)).glob("*.log")
     # Only reading all batches would find this, and a cleanly closed log is not read.
     flip_bits(sound, 70)
@@ -204,7 +205,43 @@ def test_the_mark_of_a_clean_stop_excludes_the_damaged_log_alone(managers: Manag
     assert isinstance(again.offline_partitions[KEY], CorruptLog)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 0, "damaged": 3}', "\ufffd"])
+@pytest.mark.parametrize("stop_kind", ["clean", "crash"])
+@pytest.mark.parametrize("lost", [1, -3, -2])
+def test_a_log_that_lost_a_middle_segment_is_damaged(managers: Managers, lost: int, stop_kind: str) -> None:
+    manager, segments = fill(managers)
+    stop(managers, manager, stop_kind)
+    segments[lost].unlink()
+    del segments[lost]
+    before = [path.read_bytes() for path in segments]
+    manager = managers.open()
+    reason = manager.offline_partitions.get(KEY)
+    assert isinstance(reason, CorruptLog)
+    assert "the next begins at" in str(reason)
+    assert manager.get(OTHER) is not None
+    assert [path.read_bytes() for path in segments] == before
+
+
+def test_a_log_whose_oldest_segments_were_removed_by_hand_begins_later(managers: Managers) -> None:
+    manager, segments = fill(managers)
+    stop(managers, manager, "clean")
+    for path in segments[:2]:
+        path.unlink()
+    log = online(managers.open(), KEY)
+    assert (log.log_start_offset, log.log_end_offset) == (int(segments[2].stem), 9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"version": 1}',
+        '{"version": 0, "damaged": 3}',
+        '{"version": 0, "segments": {"t-0": "3"}}',
+        "\ufffd",
+    ],
+)
 def test_a_mark_that_cannot_be_read_is_no_mark(managers: Managers, damaged: Path, text: str) -> None:
     manager = managers.open()
     manager.close(0)

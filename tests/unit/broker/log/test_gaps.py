@@ -174,8 +174,9 @@ def test_a_missing_middle_segment_is_found_after_an_unclean_stop(open_log: OpenL
         log.roll(0)
     log.abandon()
     log.segments[1].file.path.unlink()
-    with pytest.raises(CorruptLog, match="ends at offset 5, the next begins at 25"):
-        open_log(recovery_point=24)
+    for recovery_point in (6, 25, 45):
+        with pytest.raises(CorruptLog, match="ends at offset 5, the next begins at 25"):
+            open_log(recovery_point=recovery_point)
 
 
 def test_a_batch_moved_up_by_damage_is_found_by_the_one_after(open_log: OpenLog) -> None:

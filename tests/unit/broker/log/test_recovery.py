@@ -125,7 +125,7 @@ def test_a_flipped_bit_above_the_recovery_point_truncates_the_log_there(
 
 
 def test_segments_below_the_recovery_point_are_not_read_again(open_log: OpenLog, log: Log) -> None:
-    log_files(log)[0].write_bytes(bytes(4 * SIZE))
+    flip_bits(log_files(log)[0], SIZE // 2)
     again = open_log(CONFIG, recovery_point=4)
     assert again.log_end_offset == 10
 
