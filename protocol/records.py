@@ -131,6 +131,34 @@ def decode_marker(key: bytes | None, value: bytes | None) -> Marker | None:
     return Marker(MarkerType(number), coordinator_epoch)
 
 
+def first_record_since(
+    batch: Buffer,
+    timestamp_ms: int,
+    start_offset: int,
+    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> tuple[int, int] | None:
+    """(offset, timestamp in ms) of the first record not older than a time and not below an offset.
+
+    Reads no keys and values, which makes it several times as fast as decoding the batch. Raises as
+    `decode_records`, but sees only the records up to the one that it returns.
+    """
+    header = check_batch(batch)
+    data = record_bytes(batch, header, max_bytes)
+    append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    size, end = len(data), 0
+    for _ in range(header.record_count):
+        length, position = _short_varint(data, end)
+        end = position + length
+        if length < MIN_RECORD_BYTES - 1 or end > size:
+            raise _malformed("length", position, length, size)
+        time_delta, position = _short_varint(data, position + 1)
+        offset = header.base_offset + _short_varint(data, position)[0]
+        timestamp = header.max_timestamp if append_time else header.base_timestamp + time_delta
+        if timestamp >= timestamp_ms and offset >= start_offset:
+            return offset, timestamp
+    return None
+
+
 def record_bytes(
     batch: Buffer, header: BatchHeader, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> bytes:
@@ -260,6 +288,19 @@ def _decode_bytes(data: bytes, position: int, end: int, what: str) -> tuple[byte
     if not 0 <= length <= end - position:
         raise _malformed(what, position, length, len(data))
     return data[position : position + length], position + length
+
+
+def _short_varint(data: bytes, position: int) -> tuple[int, int]:
+    """As `decode_varint`, and faster for a number of one or two bytes."""
+    if position + 2 <= len(data):
+        number = data[position]
+        if number < 128:
+            return (number >> 1) ^ -(number & 1), position + 1
+        high = data[position + 1]
+        if high < 128:
+            number += (high << 7) - 128
+            return (number >> 1) ^ -(number & 1), position + 2
+    return decode_varint(data, position)
 
 
 def _malformed(what: str, position: int, value: int, size: int) -> Exception:

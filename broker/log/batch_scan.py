@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from barnabas.broker.log.epoch_cache import EpochStart
 from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
+from barnabas.broker.log.reading import TimestampAndOffset
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import StorageError
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -30,6 +31,7 @@ from barnabas.protocol.record_batch import (
     check_batch,
     parse_header,
 )
+from barnabas.protocol.records import first_record_since
 
 Bytes = mmap.mmap | memoryview | bytes | bytearray
 
@@ -40,6 +42,8 @@ _WINDOW_BYTES: Final = 256 * 1024
 _STEP_BYTES: Final = 4 * 1024
 """The size of reads after a batch longer than the window: the next ones are probably as long, and a walk
 needs only headers."""
+_LOOKUP_BYTES: Final = 32 * 1024
+"""The first read of a lookup by time: two batches of a producer's default size."""
 _PRODUCER: Final = struct.Struct(">qi11xi16xq")
 """base_offset, batch_length, last_offset_delta, producer_id."""
 SMALL_BYTES: Final = 64 * 1024
@@ -259,12 +263,15 @@ class BatchWalk:
         return self.next_offset < recovery_point or self._end_before_last < recovery_point < self.next_offset
 
 
-def iter_headers(file: SegmentFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def iter_headers(
+    file: SegmentFile, position: int, end: int, window: Window | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch from a position; `end` must be the end of a batch.
 
-    Raises CORRUPT_MESSAGE if a batch would end after it, and as `SegmentFile.read_into`.
+    The window is the caller's if it reads records too. Raises CORRUPT_MESSAGE if a batch would end after
+    `end`, and as `SegmentFile.read_into`.
     """
-    window = Window(file, end)
+    window = window or Window(file, end)
     while position < end:
         if position + HEADER_BYTES > end:
             raise impossible(position, end - position, end)
@@ -275,6 +282,28 @@ def iter_headers(file: SegmentFile, position: int, end: int) -> Iterator[tuple[i
             raise impossible(position, header.batch_length, end)
         yield position, header
         position = following
+
+
+def find_record_since(
+    file: SegmentFile, position: int, end: int, timestamp_ms: int, start_offset: int
+) -> TimestampAndOffset | None:
+    """The first record from a position that is not older than a time and not below an offset.
+
+    Raises what `iter_headers` raises, and CORRUPT_MESSAGE for a damaged batch.
+    """
+    window = Window(file, end)
+    # One read for the batches that most lookups look at.
+    window.cover(position, _LOOKUP_BYTES)
+    for at, header in iter_headers(file, position, end, window):
+        if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
+            continue
+        begin = window.cover(at, header.size_bytes)
+        batch = window.data[begin : begin + header.size_bytes]
+        record = first_record_since(batch, timestamp_ms, start_offset)
+        if record is not None:
+            offset, found_ms = record
+            return TimestampAndOffset(found_ms, offset, header.partition_leader_epoch)
+    return None
 
 
 def iter_produced(file: SegmentFile, position: int, end: int, offset: int) -> Iterator[BatchHeader]:

@@ -26,6 +26,8 @@ from barnabas.protocol.record_batch import NO_TIMESTAMP
 
 _BLOCK_ENTRIES: Final = 4096
 """When the search is within this many entries, it reads all of them at once."""
+_GUESSED_ENTRIES: Final = 512
+"""The entries that the first read of a search in a longer index takes."""
 _FORM_LOCK = threading.Lock()
 """Held while an index moves between memory and disk, and while a first lookup opens its file. One lock for
 all indexes, because it is taken rarely and held briefly."""
@@ -45,6 +47,7 @@ class IndexFile:
     __slots__ = (
         "_count",
         "_descriptor",
+        "_ends",
         "_files",
         "_is_gone",
         "_open_files",
@@ -81,6 +84,8 @@ class IndexFile:
         """Counts replacements of the file, so that no reader keeps an old one open."""
         self._state: tuple[bytearray, int] | None = (bytearray(), 0) if is_new else None
         self._count = 0 if is_new else self._bytes_on_disk() // self.entry.size
+        self._ends: tuple[Entry, Entry] | None = None
+        """The first and the last entry in a long file that was searched."""
 
     def emptied(self) -> Self:
         """Make the index that replaces this one."""
@@ -142,6 +147,7 @@ class IndexFile:
         self.persist(keeps_file=keeps_file)
         with _FORM_LOCK:
             self._count = self.count
+            self._ends = None
             self._state = None
 
     def fsync(self) -> None:
@@ -203,6 +209,13 @@ class IndexFile:
             return self.entry.unpack_from(buffer, (count - 1) * self.entry.size) if count else None
         low, high = 0, self._count
         size, unpack = self.entry.size, self.entry.unpack_from
+        if high > _BLOCK_ENTRIES:
+            first, block = self._guess(target, field, high, may_wait)
+            count = len(block) // size
+            is_in = count and (not first or unpack(block)[field] <= target)
+            if is_in and (first + count == high or target < unpack(block, (count - 1) * size)[field]):
+                count = self._search(block, count, target, field)
+                return unpack(block, (count - 1) * size) if count else None
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
             block = self._read(middle, middle + 1, may_wait=may_wait)
@@ -216,6 +229,23 @@ class IndexFile:
         block = self._read(first, high, may_wait=may_wait) if high else b""
         count = self._search(block, len(block) // size, target, field)
         return unpack(block, (count - 1) * size) if count else None
+
+    def _guess(self, target: int, field: int, count: int, may_wait: bool) -> tuple[int, bytes | bytearray]:
+        """Some entries about where the target should be, and the number of the first.
+
+        Producers mostly write steadily, so the entries lie close to a line from the first to the last.
+        """
+        ends = self._ends
+        if ends is None:
+            found = self._read(0, 1, may_wait=may_wait), self._read(count - 1, count, may_wait=may_wait)
+            if not all(found):
+                return 0, b""
+            low, high = map(self.entry.unpack_from, found)
+            ends = self._ends = low, high
+        low, high = ends
+        guess = (target - low[field]) * count // max(1, high[field] - low[field])
+        first = max(0, min(guess - _GUESSED_ENTRIES // 2, count - _GUESSED_ENTRIES))
+        return first, self._read(first, first + _GUESSED_ENTRIES, may_wait=may_wait)
 
     def _search(self, buffer: bytearray | bytes, count: int, target: int, field: int) -> int:
         """The number of entries whose field is at most the target; the last one is tried first."""

@@ -243,7 +243,7 @@ class Log:
                     active.fsync()
                     self._files.fsync(self.folder)
             fresh = Segment.create(self.folder, self.bounds.end, now_ms, self.config, self._files)
-            self._segments = LogSegments.of((*self._segments.all, fresh))
+            self._segments = LogSegments((*self._segments.all, fresh))
             return fresh
 
     # Reading: any thread, no lock
@@ -313,7 +313,7 @@ class Log:
             # the batches.
             self.epoch_cache.truncate_from_end(end)
             # Readers must not find truncated segments, so these disappear from the tuple first.
-            self._segments = LogSegments.of(kept)
+            self._segments = LogSegments(kept)
             self.bounds.end = end
             with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
                 self._snapshots.remove_above(end)
@@ -352,7 +352,7 @@ class Log:
                 fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config, self._files)
                 # Otherwise a power cut might bring back the old segments, which end below the recovery point.
                 self._files.fsync(self.folder)
-            self._segments = LogSegments.of([fresh])
+            self._segments = LogSegments([fresh])
             self.bounds.begin_at(Offset(offset))
 
     def increment_log_start_offset(self, offset: int) -> bool:
@@ -408,7 +408,7 @@ class Log:
                 return 0
             if count == len(segments):
                 self.roll(now_ms)
-            self._segments = LogSegments.of(self._segments.all[count:])
+            self._segments = LogSegments(self._segments.all[count:])
             try:
                 self.increment_log_start_offset(self._segments.bases[0])
             finally:

@@ -2,48 +2,60 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Final
 
 from barnabas.broker.log.batch_scan import iter_produced
 from barnabas.broker.log.reading import TimestampAndOffset
 from barnabas.broker.log.segment import Segment
-from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
+from barnabas.protocol.record_batch import BatchHeader
 
 
-class LogSegments(NamedTuple):
+class LogSegments:
     """All segments, oldest first, with their base offsets."""
 
-    all: tuple[Segment, ...]
-    bases: tuple[int, ...]
+    __slots__ = ("_largest", "all", "bases")
 
-    @classmethod
-    def of(cls, segments: Sequence[Segment]) -> LogSegments:
-        return cls(tuple(segments), tuple(segment.base_offset for segment in segments))
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.all: Final = tuple(segments)
+        self.bases: Final = tuple(segment.base_offset for segment in segments)
+        self._largest: tuple[int, list[int]] = (-1, [])
+        """For each sealed segment the largest timestamp from the log's start to its end: these rise even if
+        timestamps do not. With the count of rebuilt indexes for which they hold; read at the first lookup."""
 
     @property
     def active(self) -> Segment:
         """The newest segment, which grows."""
         return self.all[-1]
 
-    def since(self, offset: int) -> tuple[Segment, ...]:
+    def since(self, offset: int) -> Iterator[Segment]:
         """The segment that holds an offset, and all later ones."""
-        if offset >= self.bases[-1]:
-            return self.all[-1:]
-        return self.all[max(0, bisect_right(self.bases, offset) - 1) :]
+        first = max(0, bisect_right(self.bases, offset) - 1)
+        return map(self.all.__getitem__, range(first, len(self.all)))
 
     def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time and not before an offset."""
-        for segment in self.all:
-            record = segment.find_by_timestamp(timestamp_ms, start_offset)
+        # All segments before this one are older than the time.
+        first = bisect_left(self._largest_timestamps(), timestamp_ms)
+        for index in range(first, len(self.all)):
+            record = self.all[index].find_by_timestamp(timestamp_ms, start_offset)
             if record is not None:
                 return record
         return None
 
     def max_timestamp(self) -> int:
         """The largest timestamp in ms, or -1."""
-        return max((segment.max_timestamp for segment in self.all), default=NO_TIMESTAMP)
+        return max((self.active.max_timestamp, *self._largest_timestamps()[-1:]))
+
+    def _largest_timestamps(self) -> list[int]:
+        rebuilds, largest = self._largest
+        if rebuilds != Segment.rebuilds:
+            rebuilds = Segment.rebuilds
+            largest = list(accumulate((segment.max_timestamp for segment in self.all[:-1]), max))
+            self._largest = rebuilds, largest
+        return largest
 
     def produced_from(self, offset: int) -> Iterator[BatchHeader]:
         """The headers of all batches with a producer id that end at or after an offset."""

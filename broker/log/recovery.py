@@ -107,7 +107,7 @@ class LogLoader:
         if self.topic_id is not None and stored_id is None:
             # Forces the folder to disk, which also covers the name of a first segment.
             write_partition_metadata(folder, self.topic_id, files)
-        segments = LogSegments.of(kept)
+        segments = LogSegments(kept)
         start, end = max(log_start_offset, segments.bases[0]), segments.active.next_offset
         epochs.truncate_from_start(start)
         producers = ProducerStates()

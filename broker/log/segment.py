@@ -16,7 +16,7 @@ import struct
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from barnabas.broker.log.appending import Appendable
 from barnabas.broker.log.batch_scan import (
@@ -26,6 +26,7 @@ from barnabas.broker.log.batch_scan import (
     find_batch,
     find_batch_in,
     find_end_before,
+    find_record_since,
     impossible,
     iter_headers,
 )
@@ -53,7 +54,6 @@ from barnabas.protocol.record_batch import (
     BatchHeader,
     parse_header,
 )
-from barnabas.protocol.records import decode_records
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,9 @@ class Segment:
         "offset_index",
         "time_index",
     )
+
+    rebuilds: ClassVar[int] = 0
+    """How often the largest timestamp of a sealed segment has changed, because its indexes were damaged."""
 
     def __init__(
         self,
@@ -308,15 +311,7 @@ class Segment:
             return None
         older = self.time_index.lookup_below(timestamp_ms)
         position = self.position_before(max(older.offset, start_offset))
-        for at, header in iter_headers(self.file, position, size):
-            if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
-                continue
-            for record in decode_records(self._read_batch(at, header)):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                    return TimestampAndOffset(
-                        record.timestamp_ms, record.offset, header.partition_leader_epoch
-                    )
-        return None
+        return find_record_since(self.file, position, size, timestamp_ms, start_offset)
 
     def position_before(self, offset: int, *, may_wait: bool = True) -> int:
         """Where a batch begins, at or before the batch that holds an offset, and at most a short walk away.
@@ -490,6 +485,8 @@ class Segment:
         new.time_index.seal()
         self.offset_index, self.time_index = new.offset_index, new.time_index
         self._max_timestamp, self._offset_of_max_timestamp = new.max_timestamp, new.offset_of_max_timestamp
+        # Counted last, under the lock of rebuilds.
+        Segment.rebuilds += 1
 
     def _read_first_timestamp(self) -> int | None:
         """The first batch's timestamp; None while the system loads the batch into the page cache."""

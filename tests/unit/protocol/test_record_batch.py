@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +31,7 @@ from barnabas.protocol.records import (
     decode_fields,
     decode_marker,
     decode_records,
+    first_record_since,
 )
 
 # One record, key "k", value "v", header h=1, timestamp 1000, base offset 5, leader epoch 3; each field
@@ -128,6 +131,34 @@ def test_a_built_batch_is_decoded(
     ]
     assert decode_records(memoryview(batch)) == expected
     assert decode_fields(bytes(batch) + b"what follows") == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(RECORDS, st.sampled_from(list(Compression)), st.booleans(), st.data())
+def test_the_first_record_since_a_time_is_that_of_a_decoded_batch(
+    records: list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]],
+    compression: Compression,
+    has_append_time: bool,
+    data: st.DataObject,
+) -> None:
+    builder = RecordBatchBuilder(max_bytes=1 << 30, compression=compression)
+    for timestamp, key, value, headers in records:
+        builder.append(key, value, headers, timestamp)
+    batch = builder.build(base_offset=100)
+    if has_append_time:
+        stamp_log_append_time(batch, 0, check_batch(batch), 5)
+    since = data.draw(st.sampled_from([record[0] for record in records]).flatmap(_around))
+    start = 100 + data.draw(st.integers(-1, len(records)))
+    younger = [
+        (record.offset, record.timestamp_ms)
+        for record in decode_records(batch)
+        if record.timestamp_ms >= since and record.offset >= start
+    ]
+    assert first_record_since(batch, since, start) == (younger[0] if younger else None)
+
+
+def _around(number: int) -> st.SearchStrategy[int]:
+    return st.integers(number - 1, number + 1)
 
 
 def test_a_batch_of_many_records_crosses_each_size_of_number() -> None:
@@ -300,6 +331,8 @@ def test_any_bytes_at_all_end_in_records_or_in_a_named_error(raw: bytes, count: 
     except ApiError as error:
         outcome = error.code
     assert outcome in (count, ErrorCode.INVALID_RECORD)
+    with suppress(ApiError):
+        first_record_since(batch, 1 << 62, 0)
 
 
 def test_a_decompression_bomb_is_refused() -> None:

@@ -1,0 +1,114 @@
+"""Lookups by time: the first record that is not older, also if timestamps fall, and what a lookup reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.broker.log.indexes import TimeIndex
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.ids import TopicPartition
+from tests.support.defaults import log_config
+from tests.support.logs import OpenLog, append_batches, batch, spy
+
+TIMES = st.lists(st.integers(0, 30), min_size=1, max_size=12)
+
+
+def _open(folder: Path) -> Log:
+    loader = LogLoader(folder / "topic-0", log_config(), now_ms=0, is_clean=True)
+    return Log.open(TopicPartition("topic", 0), loader)
+
+
+def _fill(log: Log, *timestamps_ms: int) -> None:
+    """One record a segment."""
+    for timestamp_ms in timestamps_ms:
+        append_batches(log, batch(timestamp_ms=timestamp_ms))
+        log.roll(0)
+
+
+@given(times=TIMES, restarts=st.booleans(), start=st.integers(0, 12), gone=st.integers(0, 12))
+def test_the_first_record_is_found_among_timestamps_that_fall(
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], restarts: bool, start: int, gone: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log = _open(folder)
+    _fill(log, *times[: len(times) // 2])
+    log.offset_for_timestamp(0)
+    _fill(log, *times[len(times) // 2 :])
+    if restarts:
+        log.close(0)
+        log = _open(folder)
+    end = max(1, len(times) - gone)
+    log.truncate_to(end)
+    log.increment_log_start_offset(min(start, end))
+    for timestamp_ms in range(32):
+        newer = [at for at in range(min(start, end), min(end, len(times))) if times[at] >= timestamp_ms]
+        found = log.offset_for_timestamp(timestamp_ms)
+        assert (found.offset if found else None) == (newer[0] if newer else None)
+    log.abandon()
+
+
+def test_a_lookup_after_the_first_reads_the_index_of_one_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = _open(tmp_path)
+    _fill(log, *range(0, 100, 2))
+    log.close(0)
+    log = _open(tmp_path)
+    assert log.offset_for_timestamp(99) is None
+    lasts = spy(monkeypatch, TimeIndex, "_read")
+    for timestamp_ms in range(99):
+        found = log.offset_for_timestamp(timestamp_ms)
+        assert found is not None
+        assert found.offset == (timestamp_ms + 1) // 2
+        assert len(lasts) == 1
+        lasts.clear()
+    log.abandon()
+
+
+def test_the_largest_timestamp_may_be_in_the_middle(open_log: OpenLog) -> None:
+    log = open_log()
+    _fill(log, 5, 90, 7)
+    append_batches(log, batch(timestamp_ms=50))
+    largest = log.max_timestamp_offset()
+    assert largest is not None
+    assert (largest.timestamp_ms, largest.offset) == (90, 1)
+
+
+def test_a_rebuilt_index_takes_part_in_lookups(tmp_path: Path) -> None:
+    log = _open(tmp_path)
+    _fill(log, 100, 200, 300)
+    log.close(0)
+    time_index = log.segments[1].time_index
+    entry = TimeIndex.entry.pack(1, 0)
+    time_index.path.write_bytes(entry)
+    log = _open(tmp_path)
+    found = log.offset_for_timestamp(150)
+    assert found is not None
+    assert found.offset == 2, "the damage hides the record"
+    # Retention compares the index with the batches.
+    log.segments[1].age()
+    found = log.offset_for_timestamp(150)
+    assert found is not None
+    assert found.offset == 1
+    log.abandon()
+
+
+def test_the_first_record_of_a_batch_that_is_young_enough_is_found(open_log: OpenLog) -> None:
+    log = open_log()
+    records = build_batch([(None, b"v" * 300), (b"k", None), (None, b"w")], timestamp_ms=10)
+    append_batches(log, records)
+    append_batches(log, batch(3, timestamp_ms=20))
+    log.increment_log_start_offset(1)
+    assert [log.offset_for_timestamp(at) for at in (0, 10, 11, 20, 21)] == [
+        (10, 1, 0),
+        (10, 1, 0),
+        (20, 3, 0),
+        (20, 3, 0),
+        None,
+    ]
