@@ -16,7 +16,19 @@ from barnabas.protocol.errors import BarnabasError
 from benchmarks.support import Figure, Options, clean_up_on_signals, options_of, parser_for, report, tell
 
 # Memory before anything else: what comes first finds the machine's memory as it was left by others.
-_ALL = ("floor", "startup", "produce", "records", "latency", "memory", "failover", "groups", "spark_read")
+_ALL = (
+    "floor",
+    "startup",
+    "produce",
+    "records",
+    "latency",
+    "memory",
+    "failover",
+    "groups",
+    "recovery",
+    "growth",
+    "spark_read",
+)
 
 
 def _measure(name: str, options: Options) -> list[Figure]:
