@@ -21,7 +21,6 @@ from barnabas.broker.auto_topics import AutoTopicCreation, make_creator
 from barnabas.broker.background import BackgroundWork
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
-from barnabas.broker.config.load import validate_topic_config
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
@@ -267,7 +266,7 @@ class Broker:
                 default_replication_factor=config.default_replication_factor,
                 delete_topic_enable=config.delete_topic_enable,
             ),
-            validate_config=validate_topic_config,
+            validate_config=self._topic_settings.validate,
         )
         auto_topics = AutoTopicCreation(
             make_creator(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers, Layer
-from barnabas.broker.config.load import parse_setting, usable_topic_config
+from barnabas.broker.config.load import conflicts, parse_setting, usable_topic_config
 from barnabas.broker.config.settings import (
     KNOWN_NAMES,
     SETTINGS,
@@ -181,12 +181,15 @@ def altered(
         if operation is not ConfigOperation.SET:
             text = _changed_list(kind, operation, name, text, result, layers)
         result[name] = text
-    check(kind, result)
+    check(kind, result, layers)
     return result
 
 
 def replacing(
-    kind: ConfigResourceType, settings: Sequence[tuple[str, str | None]], current: Mapping[str, str]
+    kind: ConfigResourceType,
+    settings: Sequence[tuple[str, str | None]],
+    current: Mapping[str, str],
+    layers: ConfigLayers,
 ) -> dict[str, str]:
     """The settings of an AlterConfigs, which replace the current ones. Raises as `altered`."""
     alterations = [Alteration(name, ConfigOperation.SET, value) for name, value in settings]
@@ -194,16 +197,21 @@ def replacing(
     for name, _ in settings:
         _check_name(kind, name, current)
     result = {name: value for name, value in settings if value is not None}
-    check(kind, result)
+    check(kind, result, layers)
     return result
 
 
-def check(kind: ConfigResourceType, settings: Mapping[str, str]) -> None:
-    """Raise INVALID_CONFIG for invalid values; unknown names are ignored."""
+def check(kind: ConfigResourceType, settings: Mapping[str, str], layers: ConfigLayers) -> None:
+    """Raise INVALID_CONFIG for invalid values and contradictions; unknown names are ignored."""
     problems: list[str] = []
+    is_topic = kind is ConfigResourceType.TOPIC
+    values = layers.topic_defaults() if is_topic else {name: layers.value(name) for name in DYNAMIC_NAMES}
     for name, text in settings.items():
         if (declared := _declared(kind, name)) is not None:
-            parse_setting(name, declared.kind, text, problems)
+            value = parse_setting(name, declared.kind, text, problems)
+            if value is not None:
+                values[name] = value
+    problems += conflicts(values)
     if problems:
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
 

@@ -46,6 +46,14 @@ OTHER_ENVIRONMENT: Final = frozenset(
 )
 """Variables with this prefix that other parts read; they are not settings of a broker."""
 
+_ORDERED: Final = (
+    ("min.compaction.lag.ms", "max.compaction.lag.ms"),
+    ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+)
+"""The first of each must not exceed the second."""
+_CLEANER_THREADS: Final = "log.cleaner.threads"
+_DEDUPE_BUFFER: Final = "log.cleaner.dedupe.buffer.size"
+_LEAST_MAP_BYTES: Final = 1 << 20
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = " \t\f"
 
@@ -82,12 +90,15 @@ def load_config(
     return config
 
 
-def validate_topic_config(config: Mapping[str, str | None]) -> dict[str, SettingValue]:
+def validate_topic_config(
+    config: Mapping[str, str | None], defaults: Mapping[str, SettingValue]
+) -> dict[str, SettingValue]:
     """The overrides of a topic, typed; None for a value means "not overridden".
 
-    Raises INVALID_CONFIG naming every unknown name and invalid value.
+    Raises INVALID_CONFIG naming every unknown name, invalid value, and contradiction, also to the defaults.
     """
     values, problems = usable_topic_config(config)
+    problems += conflicts({**defaults, **values})
     if problems:
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
     return values
@@ -107,6 +118,22 @@ def usable_topic_config(config: Mapping[str, str | None]) -> tuple[dict[str, Set
             if value is not None:
                 values[name] = value
     return values, problems
+
+
+def conflicts(values: Mapping[str, SettingValue]) -> list[str]:
+    """The contradictions between settings, each with both names; for a topic or, by their names, a broker."""
+    problems = []
+    for lower, upper in _ORDERED:
+        least, most = values.get(lower), values.get(upper)
+        if isinstance(least, int) and isinstance(most, int) and least > most:
+            problems.append(f"{lower}={least}: expected at most {upper}={most}")
+    threads, buffer = values.get(_CLEANER_THREADS), values.get(_DEDUPE_BUFFER)
+    if isinstance(threads, int) and isinstance(buffer, int) and buffer < threads * _LEAST_MAP_BYTES:
+        problems.append(
+            f"{_DEDUPE_BUFFER}={buffer}: expected at least {_LEAST_MAP_BYTES} for each of "
+            f"{_CLEANER_THREADS}={threads}"
+        )
+    return problems
 
 
 def parse_setting(name: str, kind: Kind, text: str, problems: list[str]) -> Any:
@@ -178,6 +205,7 @@ def _check_together(values: Mapping[str, Any], problems: list[str]) -> None:
         parse_endpoints(connect.partition("/")[0])
     except ValueError as error:
         problems.append(f"zookeeper.connect={connect!r}: {error}")
+    problems += conflicts({name: values[key] for name, (key, _) in SETTINGS.items() if key in values})
     wait = values.get("replica_fetch_wait_max_ms")
     for name, reason in (
         ("replica.lag.time.max.ms", "idle followers fall out of the ISR"),

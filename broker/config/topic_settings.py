@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from barnabas.broker.config.load import usable_topic_config
+from barnabas.broker.config.load import usable_topic_config, validate_topic_config
 from barnabas.broker.config.settings import BrokerConfig, SettingValue
 from barnabas.broker.log.log_config import LogConfig
 
@@ -50,6 +50,10 @@ class TopicSettingsTable:
 
     def log_config(self, topic: str) -> LogConfig:
         return self.of(topic).log
+
+    def validate(self, overrides: Mapping[str, str | None]) -> None:
+        """Check the overrides of a new topic. Raises INVALID_CONFIG."""
+        validate_topic_config(overrides, self._defaults)
 
     def update(self, topic: str, overrides: Mapping[str, str], zxid: int = -1) -> bool:
         """Apply a topic's overrides, written at ``zxid``; returns whether the settings changed.

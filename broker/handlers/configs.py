@@ -56,7 +56,7 @@ def handle_incremental_alter(services: Services, request: ApiRequest) -> None:
 
 def _replace(resource: AlterConfigsResource) -> Edit:
     entries = [(entry.name, entry.value) for entry in resource.configs]
-    return lambda kind, current, layers: config_rules.replacing(kind, entries, current)
+    return lambda kind, current, layers: config_rules.replacing(kind, entries, current, layers)
 
 
 def _alter(resource: IncrementalAlterConfigsResource) -> Edit:

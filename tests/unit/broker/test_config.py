@@ -160,6 +160,14 @@ def test_an_only_listener_is_the_inter_broker_one() -> None:
         ({"advertised.listeners": "OTHER://h:1"}, "is not a listener"),
         ({"inter.broker.listener.name": "X"}, "expected the name of an advertised listener"),
         ({"replica.fetch.wait.max.ms": "20000"}, "expected at most replica.lag.time.max.ms=10000"),
+        (
+            {"log.cleaner.min.compaction.lag.ms": "11", "log.cleaner.max.compaction.lag.ms": "10"},
+            "log.cleaner.min.compaction.lag.ms=11: expected at most log.cleaner.max.compaction.lag.ms=10",
+        ),
+        (
+            {"log.cleaner.dedupe.buffer.size": "2097151", "log.cleaner.threads": "2"},
+            "log.cleaner.dedupe.buffer.size=2097151: expected at least 1048576 for each of",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, str], expected: str) -> None:
@@ -210,16 +218,24 @@ def test_topic_defaults_are_the_brokers_settings() -> None:
 
 def test_topic_overrides_are_typed() -> None:
     assert validate_topic_config(
-        {"retention.ms": "5", "unclean.leader.election.enable": "TRUE", "segment.bytes": None}
+        {"retention.ms": "5", "unclean.leader.election.enable": "TRUE", "segment.bytes": None}, {}
     ) == {"retention.ms": 5, "unclean.leader.election.enable": True}
 
 
 def test_wrong_topic_overrides_are_refused_by_name() -> None:
     with pytest.raises(ApiError) as caught:
-        validate_topic_config({"retention.m": "5", "segment.bytes": "0"})
+        validate_topic_config({"retention.m": "5", "segment.bytes": "0"}, {})
     assert caught.value.code is ErrorCode.INVALID_CONFIG
     assert "retention.m='5'; did you mean retention.ms?" in str(caught.value)
     assert "segment.bytes='0': expected a whole number, at least 14" in str(caught.value)
+
+
+def test_jitter_may_be_given_in_hours() -> None:
+    assert make_config(log_roll_jitter_hours="2").topic_defaults()["segment.jitter.ms"] == 7_200_000
+    assert make_config(log_roll_jitter_hours="0").topic_defaults()["segment.jitter.ms"] == 0
+    assert "log.roll.jitter.hours='-1': expected a whole number, at least 0" in refusal(
+        {"log.roll.jitter.hours": "-1"}
+    )
 
 
 def test_metrics_are_off_and_local_by_default() -> None:

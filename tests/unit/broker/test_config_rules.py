@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -18,7 +18,14 @@ from barnabas.broker.config.describe import (
 )
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
 from barnabas.broker.config.load import validate_topic_config
-from barnabas.broker.config.settings import SETTINGS, STORED_TOPIC_SETTINGS, TOPIC_SETTINGS
+from barnabas.broker.config.settings import (
+    SETTINGS,
+    STORED_TOPIC_SETTINGS,
+    TOPIC_SETTINGS,
+    ReplicaList,
+    topic_setting,
+    topic_setting_names,
+)
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.configs import (
     ConfigOperation,
@@ -27,7 +34,7 @@ from barnabas.protocol.messages.configs import (
     ConfigType,
     DescribeConfigsResourceResult,
 )
-from barnabas.protocol.settings import NoDefault
+from barnabas.protocol.settings import Double, Integer, NoDefault
 from tests.support.defaults import make_config
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
@@ -155,7 +162,7 @@ def test_every_topic_setting_of_kafka_is_accepted_and_shown() -> None:
     alterations = [Alteration(name, ConfigOperation.SET, value) for name, value in given.items()]
     written = altered(ConfigResourceType.TOPIC, {}, alterations, made)
     assert written == given
-    validate_topic_config(given)
+    validate_topic_config(given, made.topic_defaults())
     for result in describe_topic(written, made):
         assert (result.value, result.config_source) == (given[result.name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
         assert result.synonyms[0].source == ConfigSource.DYNAMIC_TOPIC_CONFIG
@@ -180,6 +187,87 @@ def test_a_setting_without_effect_is_checked_too(name: str, value: str) -> None:
     with pytest.raises(ApiError, match=f"{re.escape(name)}='{re.escape(value)}': expected ") as refused:
         altered(ConfigResourceType.TOPIC, {}, [Alteration(name, ConfigOperation.SET, value)], layers())
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def limits() -> Iterator[tuple[ConfigResourceType, str, str, bool]]:
+    """Texts at and outside the limits of all settings that can be altered: (kind, name, text, is valid)."""
+    topic = ((TOPIC, name, declared) for name in topic_setting_names() if (declared := topic_setting(name)))
+    broker = ((BROKER, name, SETTINGS[name][1]) for name in sorted(DYNAMIC_NAMES))
+    for kind, name, declared in (*topic, *broker):
+        numbers = declared.kind
+        if isinstance(numbers, Integer):
+            least, most = numbers.at_least, numbers.at_most
+            cases = {str(least): True, str(least - 1): False, str(most): True, str(most + 1): False}
+            cases |= {"": False, "1.5": False, "1_0": False, "0x10": False, "\u0661": False, "many": False}
+            if numbers.but is not None:
+                cases[str(numbers.but)] = False
+        elif isinstance(numbers, Double):
+            low, high = numbers.at_least, numbers.at_most
+            cases = {str(low): True, str(low - 1): False, str(high): True, "nan": False, "": False}
+            cases |= {"inf": False, "-inf": False, "half": False}
+        else:
+            cases = {"": isinstance(numbers, ReplicaList), "neither true nor one of": False}
+        for text, is_valid in cases.items():
+            yield kind, name, text, is_valid
+
+
+def test_values_at_the_limits_are_accepted_and_beyond_them_refused_by_name() -> None:
+    # These also bound each other, so an extreme of one alone contradicts the default of another.
+    bound = {"min.compaction.lag.ms", "max.compaction.lag.ms", "log.cleaner.threads"}
+    bound |= {"log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"}
+    bound |= {"log.cleaner.dedupe.buffer.size"}
+    made = layers()
+    count = 0
+    for kind, name, text, is_valid in limits():
+        changes = [Alteration(name, SET, text)]
+        count += 1
+        if is_valid:
+            if name not in bound:
+                altered(kind, {}, changes, made)
+            continue
+        expected = re.escape(f"{name}={text!r}: expected ")
+        with pytest.raises(ApiError, match=expected) as refused:
+            altered(kind, {}, changes, made)
+        assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert count > 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "sentence"),
+    [
+        (
+            TOPIC,
+            {"min.compaction.lag.ms": "11", "max.compaction.lag.ms": "10"},
+            "min.compaction.lag.ms=11: expected at most max.compaction.lag.ms=10",
+        ),
+        (
+            TOPIC,
+            {"max.compaction.lag.ms": "10"},
+            "min.compaction.lag.ms=50: expected at most max.compaction.lag.ms=10",
+        ),
+        (
+            BROKER,
+            {"log.cleaner.max.compaction.lag.ms": "10"},
+            "log.cleaner.min.compaction.lag.ms=50: expected at most log.cleaner.max.compaction.lag.ms=10",
+        ),
+        (
+            BROKER,
+            {"log.cleaner.threads": "129"},
+            "log.cleaner.dedupe.buffer.size=134217728: expected at least 1048576 for each of",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_or_the_defaults_are_refused(
+    kind: ConfigResourceType, settings: dict[str, str], sentence: str
+) -> None:
+    made = layers(log_cleaner_min_compaction_lag_ms="50")
+    for change in (
+        lambda: altered(kind, {}, [Alteration(name, SET, text) for name, text in settings.items()], made),
+        lambda: replacing(kind, list(settings.items()), {}, made),
+    ):
+        with pytest.raises(ApiError, match=re.escape(sentence)) as refused:
+            change()
+        assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
 def test_throttled_replicas_are_a_list_that_can_be_appended_to() -> None:
@@ -236,8 +324,8 @@ def test_lists_are_appended_to_and_subtracted_from_whether_set_or_default() -> N
 
 def test_all_settings_may_be_replaced() -> None:
     current = {"retention.ms": "1", "nosuch": "2"}
-    assert replacing(TOPIC, [("segment.ms", "5")], current) == {"segment.ms": "5"}
-    assert replacing(TOPIC, [], current) == {}
+    assert replacing(TOPIC, [("segment.ms", "5")], current, layers()) == {"segment.ms": "5"}
+    assert replacing(TOPIC, [], current, layers()) == {}
 
 
 @pytest.mark.parametrize(
@@ -275,7 +363,7 @@ def test_a_setting_may_be_named_once_in_a_request() -> None:
         altered(TOPIC, {}, [Alteration("retention.ms", SET, "5")] * 2, layers())
     assert caught.value.code is ErrorCode.INVALID_REQUEST
     with pytest.raises(ApiError, match="no value for"):
-        replacing(TOPIC, [("retention.ms", None)], {})
+        replacing(TOPIC, [("retention.ms", None)], {}, layers())
 
 
 @pytest.mark.parametrize("kind", [TOPIC, BROKER])
@@ -285,7 +373,7 @@ def test_an_unknown_setting_is_kept_while_another_is_changed(
     name = "retention.ms" if kind is TOPIC else "log.retention.ms"
     changed = altered(kind, {"theirs": "1"}, [Alteration(name, SET, "5")], layers())
     assert changed == {"theirs": "1", name: "5"}
-    assert replacing(kind, [("theirs", "2")], {"theirs": "1"}) == {"theirs": "2"}
+    assert replacing(kind, [("theirs", "2")], {"theirs": "1"}, layers()) == {"theirs": "2"}
     with pytest.raises(ApiError, match="theirs") as caught:
         altered(kind, {"theirs": "1"}, [Alteration("theirs", APPEND, "2")], layers())
     assert caught.value.code is ErrorCode.INVALID_CONFIG
