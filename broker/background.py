@@ -27,7 +27,10 @@ logger = logging.getLogger(__name__)
 
 _REMOVE_DELETED_INTERVAL_MS: Final = 1_000
 _LONGEST_INTERVAL_MS: Final = 24 * 3_600_000
-"""A task with a longer interval, such as Kafka's default for flushes, never runs."""
+"""A task with a longer interval never runs."""
+_FLUSH_CHECK_MS: Final = 1_000
+_LEAST_FLUSH_CHECK_MS: Final = 10
+"""How often flush.ms is checked, at the least and at the most; a check costs about a microsecond a log."""
 
 
 @dataclass(order=True, slots=True)
@@ -36,7 +39,7 @@ class _Turn:
     number: int
     name: str = field(compare=False)
     work: Callable[[], object] = field(compare=False)
-    interval: float = field(compare=False)
+    interval_ms: Callable[[], float] = field(compare=False)
 
 
 class Scheduler:
@@ -58,11 +61,12 @@ class Scheduler:
             for number in range(threads)
         ]
 
-    def every(self, interval_ms: float, name: str, work: Callable[[], object]) -> None:
-        """Run the work each ``interval_ms``, first after one interval."""
-        interval = interval_ms / 1000
+    def every(self, interval_ms: float | Callable[[], float], name: str, work: Callable[[], object]) -> None:
+        """Run the work each ``interval_ms``, first after one interval; a function gives the next interval."""
+        next_ms = interval_ms if callable(interval_ms) else lambda: interval_ms
+        due = time.monotonic() + next_ms() / 1000
         with self._condition:
-            turn = _Turn(time.monotonic() + interval, next(self._numbers), name, work, interval)
+            turn = _Turn(due, next(self._numbers), name, work, next_ms)
             heapq.heappush(self._turns, turn)
             self._condition.notify()
 
@@ -87,8 +91,8 @@ class Scheduler:
             except InvariantViolation:
                 raise
             except Exception:
-                logger.exception("%s failed; it runs again in %.1f s", turn.name, turn.interval)
-            turn.due = time.monotonic() + turn.interval
+                logger.exception("%s failed; it runs again in %.1f s", turn.name, turn.interval_ms() / 1000)
+            turn.due = time.monotonic() + turn.interval_ms() / 1000
             with self._condition:
                 heapq.heappush(self._turns, turn)
                 self._condition.notify()
@@ -121,6 +125,11 @@ class BackgroundWork:
         producer_id_expiration_ms: Callable[[], int],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
+        def flush_interval_ms() -> float:
+            # Kafka checks flush.ms only each log.flush.scheduler.interval.ms, by default never.
+            least_ms = max(_LEAST_FLUSH_CHECK_MS, min(logs.least_flush_ms(), _FLUSH_CHECK_MS))
+            return min(config.log_flush_scheduler_interval_ms, least_ms)
+
         tasks: list[tuple[float, str, Callable[[], object]]] = [
             (
                 config.replica_high_watermark_checkpoint_interval_ms,
@@ -128,7 +137,6 @@ class BackgroundWork:
                 replicas.checkpoint_high_watermarks,
             ),
             (config.log_retention_check_interval_ms, "retention", replicas.retain),
-            (config.log_flush_scheduler_interval_ms, "flush", lambda: logs.flush_pass(wall_clock_ms())),
             (
                 config.log_flush_offset_checkpoint_interval_ms,
                 "recovery point checkpoint",
@@ -154,7 +162,8 @@ class BackgroundWork:
         due = [task for task in tasks if task[0] <= _LONGEST_INTERVAL_MS]
         self._isr_check = Scheduler(on_fatal=on_fatal, name="isr-check")
         self._isr_check.every(config.replica_lag_time_max_ms / 2, "ISR check", replicas.shrink_isrs)
-        self._scheduler = Scheduler(on_fatal=on_fatal, threads=min(config.background_threads, len(due)))
+        self._scheduler = Scheduler(on_fatal=on_fatal, threads=min(config.background_threads, len(due) + 1))
+        self._scheduler.every(flush_interval_ms, "flush", lambda: logs.flush_pass(wall_clock_ms()))
         for interval_ms, name, work in due:
             self._scheduler.every(interval_ms, name, work)
 

@@ -188,6 +188,7 @@ def _derive(values: dict[str, Any], problems: list[str]) -> None:
         listener._replace(security_protocol=spoken.get(listener.name, PLAINTEXT)) for listener in advertised
     )
     values.setdefault("zookeeper_connection_timeout_ms", values.get("zookeeper_session_timeout_ms"))
+    values.setdefault("log_flush_interval_ms", values.get("log_flush_scheduler_interval_ms"))
     only = values["listeners"][0].name if len(values["listeners"]) == 1 else PLAINTEXT
     values["inter_broker_listener_name"] = values.get("inter_broker_listener_name", only).upper()
 

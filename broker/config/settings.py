@@ -243,10 +243,16 @@ class BrokerConfig:
         _positive_long, LONG_MAX, "Records after which a log is forced to disk.", topic_name="flush.messages"
     )
     log_flush_interval_ms: int = setting(
-        Integer(0, LONG_MAX), LONG_MAX, "Time after which a log is forced to disk.", topic_name="flush.ms"
+        _long,
+        DERIVED,
+        "Time after which a log is forced to disk; the default is log.flush.scheduler.interval.ms.",
+        topic_name="flush.ms",
     )
     log_flush_scheduler_interval_ms: int = setting(
-        _positive_long, LONG_MAX, "How often that time is checked."
+        _positive_long,
+        LONG_MAX,
+        "How often that time is checked at the least. Kafka does not check more often; here a shorter "
+        "flush.ms of a topic counts.",
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         _positive_long, 60_000, "How often recovery points are saved."

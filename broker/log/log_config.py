@@ -10,6 +10,7 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import TimestampType
 
 _LONG_MAX: Final = (1 << 63) - 1
+NEVER_MS: Final = _LONG_MAX
 NO_LIMIT: Final = -1
 DELETE: Final = "delete"
 COMPACT: Final = "compact"

@@ -22,7 +22,7 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.future_logs import FutureLogs
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_config import NEVER_MS, LogConfig
 from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog, close_all, for_each
 from barnabas.broker.log.log_table import LogTable
 from barnabas.broker.log.recovery import LogLoader
@@ -331,9 +331,13 @@ class LogManager:
         """Drop the producers that have written nothing for that long; returns their number."""
         return sum(log.expire_producers(now_ms, expiration_ms) for log in self._table.open_logs())
 
+    def least_flush_ms(self) -> int:
+        """The smallest `flush.ms` of all logs."""
+        return min((log.config.flush_ms for log in self._table.open_logs()), default=NEVER_MS)
+
     def flush_pass(self, now_ms: int) -> None:
         for log in self._table.open_logs():
-            if log.is_flush_due(now_ms):
+            if log.config.flush_ms < NEVER_MS and log.is_flush_due(now_ms):
                 self._guarded(partial(log.flush, now_ms), log)
 
     def checkpoint_pass(self, now_ms: int) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from barnabas.broker import slow_work
 from barnabas.broker.background import BackgroundWork, Scheduler
+from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
@@ -239,6 +241,22 @@ def logs(tmp_path: Path, disk: SlowDisk) -> Iterator[LogManager]:
     logs.close(0)
 
 
+def make_background(
+    logs: LogManager,
+    config: BrokerConfig,
+    replicas: Replicas | None = None,
+    faults: list[BaseException] | None = None,
+) -> BackgroundWork:
+    return BackgroundWork(
+        config,
+        logs,
+        cast(ReplicaManager, replicas or Replicas()),
+        expire_offsets=lambda: None,
+        producer_id_expiration_ms=lambda: 1 << 40,
+        on_fatal=(faults if faults is not None else []).append,
+    )
+
+
 @pytest.mark.parametrize("work", ["flush", "recovery points", "removal"])
 def test_a_slow_disk_does_not_delay_the_isr_check(logs: LogManager, disk: SlowDisk, work: str) -> None:
     key = TopicPartition("topic", 0)
@@ -251,20 +269,14 @@ def test_a_slow_disk_does_not_delay_the_isr_check(logs: LogManager, disk: SlowDi
     disk.is_slow = True
     replicas = Replicas()
     faults: list[BaseException] = []
-    background = BackgroundWork(
-        make_config(
-            background_threads=1,
-            replica_lag_time_max_ms=2,
-            replica_fetch_wait_max_ms=1,
-            log_flush_scheduler_interval_ms=1 if work == "flush" else 3_600_000,
-            log_flush_offset_checkpoint_interval_ms=1 if work == "recovery points" else 3_600_000,
-        ),
-        logs,
-        cast(ReplicaManager, replicas),
-        expire_offsets=lambda: None,
-        producer_id_expiration_ms=lambda: 1 << 40,
-        on_fatal=faults.append,
+    config = make_config(
+        background_threads=1,
+        replica_lag_time_max_ms=2,
+        replica_fetch_wait_max_ms=1,
+        log_flush_scheduler_interval_ms=1 if work == "flush" else 3_600_000,
+        log_flush_offset_checkpoint_interval_ms=1 if work == "recovery points" else 3_600_000,
     )
+    background = make_background(logs, config, replicas, faults)
     background.start()
     try:
         assert disk.began.wait(DEADLINE_S)
@@ -275,3 +287,26 @@ def test_a_slow_disk_does_not_delay_the_isr_check(logs: LogManager, disk: SlowDi
         disk.released.set()
         background.stop()
     assert faults == []
+
+
+@pytest.mark.parametrize("is_set_later", [False, True])
+def test_a_topics_flush_ms_is_honoured_without_a_scheduler_interval(
+    logs: LogManager, is_set_later: bool
+) -> None:
+    """Kafka checks it only each log.flush.scheduler.interval.ms, which is never by default."""
+    log = logs.get_or_create(TopicPartition("topic", 0), TopicId(uuid.UUID(int=7)), wall_clock_ms())
+    idle = logs.get_or_create(TopicPartition("other", 0), TopicId(uuid.UUID(int=8)), wall_clock_ms())
+    idle.config = log_config()
+    log.config = log_config(flush_ms=(1 << 62) if is_set_later else 20)
+    for each in (log, idle):
+        append_batches(each, build_batch([(None, b"v")]))
+    background = make_background(logs, make_config())
+    background.start()
+    try:
+        log.config = log_config(flush_ms=20)
+        wait_for(lambda: log.recovery_point == 1, "a flush after flush.ms")
+        append_batches(log, build_batch([(None, b"v")]))
+        wait_for(lambda: log.recovery_point == 2, "another flush")
+    finally:
+        background.stop()
+    assert idle.recovery_point == 0

@@ -15,7 +15,7 @@ from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, TOPIC_SETTING
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
-from barnabas.protocol.settings import Integer
+from barnabas.protocol.settings import LONG_MAX, Integer
 from tests.support.defaults import REQUIRED, make_config
 
 
@@ -228,6 +228,15 @@ def test_wrong_topic_overrides_are_refused_by_name() -> None:
     assert caught.value.code is ErrorCode.INVALID_CONFIG
     assert "retention.m='5'; did you mean retention.ms?" in str(caught.value)
     assert "segment.bytes='0': expected a whole number, at least 14" in str(caught.value)
+
+
+def test_the_interval_of_the_flush_scheduler_is_the_default_of_flush_ms() -> None:
+    """As in Kafka."""
+    assert make_config().log_flush_interval_ms == LONG_MAX
+    made = make_config(log_flush_scheduler_interval_ms="3000")
+    assert made.topic_defaults()["flush.ms"] == 3_000
+    made = make_config(log_flush_scheduler_interval_ms="3000", log_flush_interval_ms="500")
+    assert made.topic_defaults()["flush.ms"] == 500
 
 
 def test_jitter_may_be_given_in_hours() -> None:
