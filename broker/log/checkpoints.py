@@ -80,7 +80,7 @@ def encode_lines(lines: Iterable[str]) -> bytes:
 
 
 class OffsetCheckpoint:
-    """One offset per partition: recovery points, log starts or high watermarks of a log dir."""
+    """One offset per partition: recovery points, log starts, first dirty offsets or high watermarks."""
 
     def __init__(self, path: Path, files: FileSystem = FILE_SYSTEM) -> None:
         self.path = path
@@ -198,7 +198,7 @@ _PROMISE_LOCK: Final = threading.Lock()
 
 
 class LogBounds:
-    """log start ≤ log end and recovery point ≤ log end, except for moments within a truncation.
+    """log start, recovery point and first dirty offset ≤ log end, except for moments within a truncation.
 
     The recovery point may be below the log start: a deletion does not force the remaining records to disk.
 
@@ -208,7 +208,16 @@ class LogBounds:
     order.
     """
 
-    __slots__ = ("_promised_recovery_point", "_promised_start", "cuts", "end", "recovery_point", "start")
+    __slots__ = (
+        "_promised_first_dirty",
+        "_promised_recovery_point",
+        "_promised_start",
+        "cuts",
+        "end",
+        "first_dirty",
+        "recovery_point",
+        "start",
+    )
 
     def __init__(self, start: Offset, recovery_point: Offset, end: Offset) -> None:
         self.start = start
@@ -217,9 +226,11 @@ class LogBounds:
         """All records below it are on disk, also after a power cut."""
         self.end = end
         """The next offset to be written."""
+        self.first_dirty = Offset(0)
+        """All records from the log start to it were cleaned."""
         self.cuts = 0
         """Counts truncations: after one, the records below an offset may have changed."""
-        self._promised_recovery_point = self._promised_start = 0
+        self._promised_recovery_point = self._promised_start = self._promised_first_dirty = 0
         """The offset in the checkpoints on disk; the larger one while a checkpoint is being replaced."""
         self.check()
 
@@ -232,6 +243,12 @@ class LogBounds:
         if self.cuts == cuts:
             self.recovery_point = max(self.recovery_point, offset)
 
+    def raise_first_dirty(self, offset: int, cuts: int) -> None:
+        """The records below the offset were cleaned, unless the log was truncated since ``cuts``."""
+        with _PROMISE_LOCK:
+            if self.cuts == cuts:
+                self.first_dirty = max(self.first_dirty, Offset(min(offset, self.end)))
+
     def lower(self, end: Offset) -> bool:
         """Lower the other bounds before a truncation to `end`, even below the start.
 
@@ -241,7 +258,9 @@ class LogBounds:
             self.cuts += 1
             self.recovery_point = min(self.recovery_point, end)
             self.start = min(self.start, end)
-            return max(self._promised_recovery_point, self._promised_start) > end
+            self.first_dirty = min(self.first_dirty, end)
+            promised = (self._promised_recovery_point, self._promised_start, self._promised_first_dirty)
+            return max(promised) > end
 
     def lower_to_nothing(self, start: Offset) -> bool:
         """Lower all points before a log is emptied and restarted at `start`."""
@@ -249,7 +268,9 @@ class LogBounds:
             self.cuts += 1
             self.recovery_point = Offset(0)
             self.start = min(self.start, start)
-            return self._promised_recovery_point > 0 or self._promised_start > start
+            self.first_dirty = min(self.first_dirty, start)
+            promised = max(self._promised_start, self._promised_first_dirty)
+            return self._promised_recovery_point > 0 or promised > start
 
     def begin_at(self, offset: Offset) -> None:
         """The log is empty and continues at an offset."""
@@ -259,6 +280,11 @@ class LogBounds:
     def is_later_start_promised(self) -> bool:
         """Whether a checkpoint on disk may name a later log start than this log has."""
         return self._promised_start > self.start
+
+    @property
+    def is_later_first_dirty_promised(self) -> bool:
+        """Whether a checkpoint on disk may name a later first dirty offset than this log has."""
+        return self._promised_first_dirty > self.first_dirty
 
     def promise_recovery_point(self) -> int:
         """The recovery point to write into a checkpoint now."""
@@ -272,13 +298,23 @@ class LogBounds:
             self._promised_start = max(self._promised_start, self.start)
             return self.start
 
-    def promised(self, *, recovery_point: int | None = None, start: int | None = None) -> None:
+    def promise_first_dirty(self) -> int:
+        """The first dirty offset to write into a checkpoint now."""
+        with _PROMISE_LOCK:
+            self._promised_first_dirty = max(self._promised_first_dirty, self.first_dirty)
+            return self.first_dirty
+
+    def promised(
+        self, *, recovery_point: int | None = None, start: int | None = None, first_dirty: int | None = None
+    ) -> None:
         """The checkpoint on disk now has this offset, and no longer the previous one."""
         with _PROMISE_LOCK:
             if recovery_point is not None:
                 self._promised_recovery_point = recovery_point
             if start is not None:
                 self._promised_start = start
+            if first_dirty is not None:
+                self._promised_first_dirty = first_dirty
 
     def check(self) -> None:
         invariant(

@@ -25,6 +25,13 @@ from barnabas.protocol.ids import TopicPartition
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+"""Not written here, but Kafka may have left such a file."""
+INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+CLEANED_SUFFIX: Final = ".cleaned"
+"""Follows the names of files that a cleaning writes to replace segments."""
+SWAP_SUFFIX: Final = ".swap"
+"""Follows the names of files that are replacing segments."""
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = "-delete"
 FUTURE_SUFFIX: Final = "-future"
@@ -174,6 +181,10 @@ class FileSystem:
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file or folder; a file of the new name is replaced."""
         os.replace(source, target)
+
+    def set_modified(self, path: Path, time_ns: int) -> None:
+        """Set the time of a file's last change."""
+        os.utime(path, ns=(time_ns, time_ns))
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
         path.unlink(missing_ok)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
-from barnabas.broker.log.storage_errors import Operation, disk_work, storage_error
+from barnabas.broker.log.storage_errors import Gone, Operation, SegmentReplaced, disk_work, storage_error
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP
 
@@ -49,7 +49,7 @@ class IndexFile:
         "_descriptor",
         "_ends",
         "_files",
-        "_is_gone",
+        "_gone",
         "_open_files",
         "_state",
         "_written",
@@ -78,7 +78,7 @@ class IndexFile:
         self.is_dirty = False
         """Whether the entries in memory differ from the file."""
         self.sync_state = SyncState(is_synced=True)
-        self._is_gone = False
+        self._gone: Gone | None = None
         self._descriptor: Descriptor | None = None
         self._written = 0
         """Counts replacements of the file, so that no reader keeps an old one open."""
@@ -164,15 +164,21 @@ class IndexFile:
         self._descriptor = None
         self._open_files.keep(self, 0)
 
-    def remove(self) -> None:
+    def move_to(self, path: Path) -> None:
+        """Give the file of an index that no reader knows another name. Raises OSError."""
+        if self.count or self.path.exists():
+            self._files.rename(self.path, path)
+        self.path = path
+
+    def remove(self, gone: Gone = Gone.SEGMENT) -> None:
         """Delete the file. Raises OSError."""
-        self._is_gone = True
+        self._gone = gone
         self.close()
         self._files.unlink(self.path, missing_ok=True)
 
     def abandon(self) -> None:
         """The log is gone: later lookups find nothing."""
-        self._is_gone = True
+        self._gone = Gone.LOG
         self.close()
 
     def _bytes_on_disk(self) -> int:
@@ -200,7 +206,8 @@ class IndexFile:
     def _find(self, target: int, field: int, *, may_wait: bool = True) -> Entry | None:
         """The last entry whose field is at most the target, or None.
 
-        Raises NotCached unless it may wait for the disk, and the exceptions of `storage_error`.
+        Raises NotCached unless it may wait for the disk, SegmentReplaced, and the exceptions of
+        `storage_error`.
         """
         state = self._state
         if state is not None:
@@ -279,7 +286,10 @@ class IndexFile:
             if count < len(buffer):
                 raise OSError(errno.EIO, f"the index is shorter than its {self._count} entries")
         except OSError as error:
-            if self._is_gone or self._state is not None or self._count < end:
+            if self._gone is Gone.REPLACED:
+                # Without the index, the segment would seem to have no timestamps.
+                raise SegmentReplaced(self.path) from None
+            if self._gone or self._state is not None or self._count < end:
                 return b""
             raise storage_error(self.path, error, Operation.READ) from error
         return buffer
@@ -287,10 +297,13 @@ class IndexFile:
     def _open(self, keeps_open: bool) -> Descriptor:
         written = self._written
         opened = self._open_files.opened(lambda: Descriptor(os.open(self.path, os.O_RDONLY)))
+        if self._gone:
+            # The name may be that of the index that replaced this one.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if not keeps_open:
             return opened
         with _FORM_LOCK:
-            is_current = self._written == written and not self._is_gone
+            is_current = self._written == written and not self._gone
             if is_current:
                 self._descriptor = opened
         if is_current:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from barnabas.broker.log.appending import (
     Appendable,
@@ -29,20 +29,31 @@ from barnabas.broker.log.appending import (
     stamp_all,
     written_before,
 )
-from barnabas.broker.log.checkpoints import LogBounds, write_partition_metadata
+from barnabas.broker.log.checkpoints import write_partition_metadata
+from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.log_segments import LogSegments
+from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.rolling import Addition
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.storage_errors import Operation, disk_work, must_be_whole, storage_error
+from barnabas.broker.log.segment_swap import swap, with_replaced
+from barnabas.broker.log.storage_errors import (
+    Operation,
+    SegmentReplaced,
+    disk_work,
+    must_be_whole,
+    storage_error,
+)
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP
+
+T = TypeVar("T")
 
 _FLUSH_ATTEMPTS: Final = 3
 """After this many attempts, a missing file means a deleted log, or files that somebody removed by hand."""
@@ -59,19 +70,17 @@ class Log:
         self.producers = loaded.producers
         """Read and changed under the lock."""
         self.lock = threading.RLock()
-        self.on_bounds_lowered: Callable[[Log], None] | None = None
-        """Called under the lock, before a truncation, with recovery point or log start already lowered."""
-        self._files = loader.files
+        self.on_bounds_lowered: Callable[[Log], None] = lambda log: None
+        """Called under the lock, before a truncation, with the bounds already lowered: recovery would take a
+        log that is shorter than its checkpoint says for damaged."""
+        self.files = loader.files
         self.topic_id = loaded.topic_id
         self._snapshots = loaded.snapshots
         self._segments = loaded.segments
-        self.bounds = LogBounds(
-            Offset(loaded.log_start_offset),
-            Offset(loaded.recovery_point),
-            Offset(loaded.segments.active.next_offset),
-        )
+        self.bounds = loaded.bounds
         """The checkpoint writer announces here the offsets that it is about to write."""
-        self.bounds.promised(recovery_point=loader.recovery_point, start=loader.log_start_offset)
+        self.cleaning_problem: str | None = None
+        """Why the cleaner has given this log up, if it has."""
         self._last_flush_ms = loader.now_ms
         self._is_folder_durable = False
         """Whether the folder's own name has been forced to disk."""
@@ -100,6 +109,11 @@ class Log:
         return self.bounds.recovery_point
 
     @property
+    def first_dirty_offset(self) -> Offset:
+        """All records below it have been cleaned. `LogBounds.raise_first_dirty` moves it."""
+        return max(self.bounds.first_dirty, self.bounds.start)
+
+    @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments.all)
 
@@ -111,7 +125,7 @@ class Log:
         """Set the topic id of a log without one. Raises LogDirFailure, INCONSISTENT_TOPIC_ID."""
         with self.lock:
             if self.topic_id is None:
-                write_partition_metadata(self.folder, topic_id, self._files)
+                write_partition_metadata(self.folder, topic_id, self.files)
                 self.topic_id = topic_id
             elif self.topic_id != topic_id:
                 raise api_error(
@@ -182,9 +196,7 @@ class Log:
     ) -> AppendResult:
         """Write each piece, (start, end, batches) of the view, into one segment."""
         self._check_open()
-        base_offset = self.bounds.end
-        config = self.config
-        record_count = 0
+        base_offset, config, record_count = self.bounds.end, self.config, 0
         for start, end, run in pieces:
             first, last = run[0][1], run[-1][1]
             end_offset = self.bounds.end
@@ -241,8 +253,8 @@ class Log:
                 # From now on recovery trusts the indexes of this segment.
                 with disk_work(self.folder, Operation.SYNC):
                     active.fsync()
-                    self._files.fsync(self.folder)
-            fresh = Segment.create(self.folder, self.bounds.end, now_ms, self.config, self._files)
+                    self.files.fsync(self.folder)
+            fresh = Segment.create(self.folder, self.bounds.end, now_ms, self.config, self.files)
             self._segments = LogSegments((*self._segments.all, fresh))
             return fresh
 
@@ -262,8 +274,7 @@ class Log:
         Raises OFFSET_OUT_OF_RANGE with the range; NotCached if it would wait for the disk without `may_wait`;
         and the exceptions of `storage_error` if the disk cannot be read.
         """
-        log_end = self.bounds.end
-        start = self.bounds.start
+        log_end, start = self.bounds.end, self.bounds.start
         if not start <= start_offset <= log_end:
             raise api_error(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -272,20 +283,28 @@ class Log:
         upper = log_end if upper_bound_offset is None else min(upper_bound_offset, log_end)
         if start_offset < upper:
             request = ReadRequest(start_offset, max_bytes, upper, min_one_batch, may_wait)
-            for segment in self._segments.since(start_offset):
-                result = segment.read(request)
-                if result is not None:
-                    return result
+            result = self._of_segments(lambda segments: segments.read(request), may_wait=may_wait)
+            if result is not None:
+                return result
         return ReadResult(memoryview(b""), start_offset, start_offset, -1, -1)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time; None if all are older."""
-        return self._segments.find_by_timestamp(timestamp_ms, self.bounds.start)
+        return self._of_segments(lambda segments: segments.find_by_timestamp(timestamp_ms, self.bounds.start))
 
     def max_timestamp_offset(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp; None if no record has a timestamp."""
-        largest = self._segments.max_timestamp()
-        return None if largest == NO_TIMESTAMP else self.offset_for_timestamp(largest)
+        return self._of_segments(lambda segments: segments.find_max_timestamp(self.bounds.start))
+
+    def _of_segments(self, read: Callable[[LogSegments], T], *, may_wait: bool = True) -> T:
+        """Read from the segments; if a swap replaces one meanwhile, read once more under the lock."""
+        try:
+            return read(self._segments)
+        except SegmentReplaced:
+            if not may_wait:
+                raise NotCached from None
+        with self.lock:
+            return read(self._segments)
 
     # Truncation, retention
 
@@ -293,9 +312,7 @@ class Log:
         """Drop the batch that holds an offset and all later ones; False if the log ends before it.
 
         The log then ends where its last batch ends, below an offset that lies in a gap: a restart could find
-        no other end.
-
-        Raises LogDirFailure.
+        no other end. Raises LogDirFailure.
         """
         with self.lock:
             self._check_open()
@@ -308,7 +325,7 @@ class Log:
             kept = [segment for segment in segments if segment.base_offset <= offset]
             end = Offset(kept[-1].end_before(offset)[1])
             if self.bounds.lower(end):
-                self._save_bounds()
+                self.on_bounds_lowered(self)
             # This call may fail, so it comes before any truncation; recovery would find these epochs in
             # the batches.
             self.epoch_cache.truncate_from_end(end)
@@ -322,7 +339,7 @@ class Log:
                 kept[-1].truncate_to(end)
                 if self._snapshots.has_removed or len(kept) < len(segments):
                     # Otherwise a power cut might bring back files that fit the next appends.
-                    self._files.fsync(self.folder)
+                    self.files.fsync(self.folder)
                     self._snapshots.has_removed = False
                 if not self.producers.cut(end):
                     now_ms = max(state.last_append_ms for state in self.producers)
@@ -341,7 +358,7 @@ class Log:
             self._check_open()
             before = self._segments.all
             if self.bounds.lower_to_nothing(Offset(offset)):
-                self._save_bounds()
+                self.on_bounds_lowered(self)
             # See `truncate_to`.
             self.epoch_cache.clear()
             self.producers = ProducerStates()
@@ -349,9 +366,9 @@ class Log:
                 self._snapshots.remove_above(-1)
                 for segment in before:
                     segment.remove()
-                fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config, self._files)
+                fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config, self.files)
                 # Otherwise a power cut might bring back the old segments, which end below the recovery point.
-                self._files.fsync(self.folder)
+                self.files.fsync(self.folder)
             self._segments = LogSegments([fresh])
             self.bounds.begin_at(Offset(offset))
 
@@ -416,6 +433,29 @@ class Log:
                     segment.remove()
             self._snapshots.remove_below(self._segments.bases[0])
             return count
+
+    # Compaction
+
+    def replace_segments(self, old: Sequence[Segment], cleaned: CleanedSegment, cuts: int) -> bool:
+        """Put a finished segment into the place of old ones by the rule of `segment_swap`.
+
+        `cuts`: `bounds.cuts` before the old ones were read. False if the log has changed since; the cleaned
+        files are then discarded. Raises LogDirFailure, CleanedFilesFailed.
+        """
+        with cleaned:
+            # Records were dropped in favour of later ones, which must be on disk first.
+            newest = self._segments.bases[-1]
+            self.flush(self._last_flush_ms, sealed_only=True)
+            cleaned.keep_time_of(old[-1])
+            with self.lock:
+                replaced = with_replaced(self._segments, old, cleaned.segment)
+                is_unchanged = self.bounds.cuts == cuts and not self.is_closed
+                if replaced is None or not is_unchanged or self.bounds.recovery_point < newest:
+                    return False
+                swap(old, cleaned.segment, self.folder, self.files)
+                self._segments = replaced
+                self._snapshots.remove_strays(replaced.bases)
+        return True
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Drop the producers that have written nothing for that long; returns their number."""
@@ -483,10 +523,9 @@ class Log:
             if end <= self.bounds.recovery_point or self.is_closed:
                 return
         self._snapshots.write_kept(self.lock)
-        covered = [segment for segment in segments if segment.base_offset < end]
-        self._sync(covered)
+        self._sync(segment for segment in segments if segment.base_offset < end)
         if not self._is_folder_durable:
-            self._files.fsync(self.folder.parent)
+            self.files.fsync(self.folder.parent)
             self._is_folder_durable = True
         with self.lock:
             if not sealed_only and self._segments.active is not segments[-1]:
@@ -503,10 +542,8 @@ class Log:
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether `flush.ms` has passed since the last flush and something is not on disk."""
-        return (
-            self.bounds.recovery_point < self.bounds.end
-            and now_ms - self._last_flush_ms >= self.config.flush_ms
-        )
+        is_old = now_ms - self._last_flush_ms >= self.config.flush_ms
+        return is_old and self.bounds.recovery_point < self.bounds.end
 
     def write_out(self) -> bool:
         """Write the files of a clean stop: indexes, segments cut to their size, a snapshot of the producers.
@@ -523,11 +560,8 @@ class Log:
 
     @property
     def is_synced(self) -> bool:
-        return (
-            self._snapshots.is_synced
-            and self.epoch_cache.sync_state.is_synced
-            and all(segment.is_synced for segment in self._segments.all)
-        )
+        is_synced = self._snapshots.is_synced and self.epoch_cache.sync_state.is_synced
+        return is_synced and all(segment.is_synced for segment in self._segments.all)
 
     def _sync(self, segments: Iterable[Segment]) -> None:
         """Sync each changed file once, then the folder. Raises OSError, also if a file is gone by then."""
@@ -535,7 +569,7 @@ class Log:
             segment.fsync()
         self._snapshots.fsync()
         self.epoch_cache.fsync()
-        self._files.fsync(self.folder)
+        self.files.fsync(self.folder)
 
     def close(self, now_ms: int, *, is_on_disk: bool = False) -> None:
         """Write everything, force it to disk and stop. A second call does nothing.
@@ -554,22 +588,11 @@ class Log:
                 segment.close()
 
     def abandon(self) -> None:
-        """Stop without writing, because the log is deleted or its disk failed.
-
-        Later reads raise LogGone.
-        """
+        """Stop without writing: the log is deleted or its disk failed. Later reads raise LogGone."""
         with self.lock:
             self.is_closed = True
             for segment in self._segments.all:
                 segment.abandon()
-
-    def _save_bounds(self) -> None:
-        """Save the bounds before a log becomes shorter than its checkpoint says.
-
-        Otherwise recovery would take that for damage.
-        """
-        if self.on_bounds_lowered is not None:
-            self.on_bounds_lowered(self)
 
     def _check_open(self) -> None:
         if self.is_closed:

@@ -39,6 +39,7 @@ META_FILE: Final = "meta.properties"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
+CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 _META_VERSION: Final = "0"
 _DIRECTORY_ID: Final = "directory.id"
@@ -84,6 +85,7 @@ class ScannedLog(NamedTuple):
     log_start_offset: int
     is_clean: bool
     segments_at_stop: int | None = None
+    first_dirty_offset: int = 0
 
 
 class DirScan(NamedTuple):
@@ -103,7 +105,13 @@ class LogDir:
         self.recovery_points = OffsetCheckpoint(path / RECOVERY_POINT_CHECKPOINT, files)
         self.log_starts = OffsetCheckpoint(path / LOG_START_CHECKPOINT, files)
         self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARK_CHECKPOINT, files)
-        self.checkpoints = (self.recovery_points, self.log_starts, self.high_watermarks)
+        self.first_dirty_offsets = OffsetCheckpoint(path / CLEANER_CHECKPOINT, files)
+        self.checkpoints = (
+            self.recovery_points,
+            self.log_starts,
+            self.high_watermarks,
+            self.first_dirty_offsets,
+        )
         self.log_count = 0
         """How many logs of this dir are online; changed by the manager, under its lock."""
         self._lock_descriptor: int | None = lock_descriptor
@@ -216,6 +224,7 @@ class LogDir:
         """
         recovery_points = self.recovery_points.read_or_empty()
         log_starts = self.log_starts.read_or_empty()
+        first_dirty_offsets = self.first_dirty_offsets.read_or_empty()
         # Read now, so that its entries can be kept.
         self.high_watermarks.read_or_empty()
         scan = DirScan([], [], [])
@@ -232,7 +241,8 @@ class LogDir:
                 is_clean = mark is not None and folder.name not in mark.damaged
                 segments = mark.segments.get(folder.name) if mark is not None else None
                 start, point = log_starts.get(key, 0), recovery_points.get(key, 0)
-                scanned = ScannedLog(key, folder, point, start, is_clean, segments)
+                dirty = first_dirty_offsets.get(key, 0)
+                scanned = ScannedLog(key, folder, point, start, is_clean, segments, dirty)
                 (scan.futures if future else scan.logs).append(scanned)
         return scan
 

@@ -341,7 +341,7 @@ class LogManager:
                 self._guarded(partial(log.flush, now_ms), log)
 
     def checkpoint_pass(self, now_ms: int) -> None:
-        """Flush sealed segments, so that recovery stays short, and save recovery points and log starts."""
+        """Flush sealed segments, so that recovery stays short, and save the checkpoints of the logs."""
         for log in self._table.open_logs():
             self._guarded(partial(log.flush, now_ms, sealed_only=True), log)
         for log_dir in self._online_dirs():
@@ -351,6 +351,11 @@ class LogManager:
         """Save the log starts, which DeleteRecords and retention raise."""
         for log_dir in self._online_dirs():
             self._guarded(partial(self._write_log_starts, log_dir))
+
+    def checkpoint_first_dirty_offsets(self) -> None:
+        """Save how far the logs are cleaned; called after each cleaning."""
+        for log_dir in self._online_dirs():
+            self._guarded(partial(self._write_first_dirty_offsets, log_dir))
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Save high watermarks, each in the log dir of its partition."""
@@ -410,6 +415,7 @@ class LogManager:
             if self.futures.are_swaps_finished:
                 self._doomed.update(dict.fromkeys(scan.deleted, now_ms))
         for_each(scan.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
+        self._lower_first_dirty_offsets(log_dir)
 
     def _load_log(self, now_ms: int, scanned: ScannedLog) -> None:
         key, folder = scanned.key, scanned.folder
@@ -446,6 +452,7 @@ class LogManager:
             log_start_offset=scanned.log_start_offset,
             is_clean=scanned.is_clean,
             segments_at_stop=scanned.segments_at_stop,
+            first_dirty_offset=scanned.first_dirty_offset,
             files=self._files,
         )
 
@@ -464,6 +471,7 @@ class LogManager:
             for table in (self.offline_partitions, self._unopened, self._damaged):
                 table.pop(key, None)
             self._dirs[scanned.folder.parent].keep_no_longer(key)
+        self._lower_first_dirty_offsets(self._dirs[scanned.folder.parent])
         logger.warning("%s is online: it could not be opened at start", key)
         return self._logs.get(key)
 
@@ -486,6 +494,8 @@ class LogManager:
             return
         if log.bounds.is_later_start_promised:
             self._write_log_starts(log_dir)
+        if log.bounds.is_later_first_dirty_promised:
+            self._write_first_dirty_offsets(log_dir)
         self._write_recovery_points(log_dir)
 
     def _guarded(self, work: Callable[[], int | None], log: Log | None = None) -> int:
@@ -503,6 +513,7 @@ class LogManager:
 
     def _write_checkpoints(self, log_dir: LogDir) -> None:
         self._write_log_starts(log_dir)
+        self._write_first_dirty_offsets(log_dir)
         self._write_recovery_points(log_dir)
 
     def _write_recovery_points(self, log_dir: LogDir) -> None:
@@ -520,6 +531,21 @@ class LogManager:
             log_dir.log_starts.write({log.topic_partition: start for log, start in starts if start > 0})
             for log, start in starts:
                 log.bounds.promised(start=start)
+
+    def _write_first_dirty_offsets(self, log_dir: LogDir) -> None:
+        with self._checkpoint_lock:
+            logs = self._logs_in(log_dir)
+            offsets = [(log, log.bounds.promise_first_dirty()) for log in logs]
+            log_dir.first_dirty_offsets.write(
+                {log.topic_partition: offset for log, offset in offsets if offset > 0}
+            )
+            for log, offset in offsets:
+                log.bounds.promised(first_dirty=offset)
+
+    def _lower_first_dirty_offsets(self, log_dir: LogDir) -> None:
+        """Save the offsets of logs that end before them, before the next records count as cleaned."""
+        if any(log.bounds.is_later_first_dirty_promised for log in self._logs_in(log_dir)):
+            self._write_first_dirty_offsets(log_dir)
 
     def _write_high_watermarks(self, log_dir: LogDir, high_watermarks: Mapping[TopicPartition, int]) -> None:
         with self._checkpoint_lock:

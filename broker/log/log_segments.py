@@ -8,9 +8,9 @@ from itertools import accumulate
 from typing import Final
 
 from barnabas.broker.log.batch_scan import iter_produced
-from barnabas.broker.log.reading import TimestampAndOffset
+from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.segment import Segment
-from barnabas.protocol.record_batch import BatchHeader
+from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
 
 
 class LogSegments:
@@ -35,6 +35,14 @@ class LogSegments:
         first = max(0, bisect_right(self.bases, offset) - 1)
         return map(self.all.__getitem__, range(first, len(self.all)))
 
+    def read(self, request: ReadRequest) -> ReadResult | None:
+        """The first batches from an offset on; None at the end. Raises as `Segment.read`."""
+        for segment in self.since(request.start_offset):
+            result = segment.read(request)
+            if result is not None:
+                return result
+        return None
+
     def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time and not before an offset."""
         # All segments before this one are older than the time.
@@ -45,9 +53,10 @@ class LogSegments:
                 return record
         return None
 
-    def max_timestamp(self) -> int:
-        """The largest timestamp in ms, or -1."""
-        return max((self.active.max_timestamp, *self._largest_timestamps()[-1:]))
+    def find_max_timestamp(self, start_offset: int) -> TimestampAndOffset | None:
+        """The first record with the largest timestamp, not before an offset; None without timestamps."""
+        largest = max((self.active.max_timestamp, *self._largest_timestamps()[-1:]))
+        return None if largest == NO_TIMESTAMP else self.find_by_timestamp(largest, start_offset)
 
     def _largest_timestamps(self) -> list[int]:
         rebuilds, largest = self._largest

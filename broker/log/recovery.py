@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.batch_scan import BatchWalk, find_end_before, iter_headers
-from barnabas.broker.log.checkpoints import read_partition_metadata, write_partition_metadata
+from barnabas.broker.log.checkpoints import LogBounds, read_partition_metadata, write_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
 from barnabas.broker.log.file_system import (
     FILE_SYSTEM,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
     TEMPORARY_SUFFIX,
-    TIME_INDEX_SUFFIX,
     FileSystem,
     segment_base_offset,
     snapshot_offset,
@@ -38,15 +37,17 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.producer_state import ProducerSnapshots, ProducerStates
 from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment_swap import finish_swaps, interrupted_swaps
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
     CorruptLog,
     Operation,
     StorageError,
     disk_work,
+    must_be_whole,
 )
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import NO_LEADER_EPOCH, TopicId
+from barnabas.protocol.ids import NO_LEADER_EPOCH, Offset, TopicId
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +61,12 @@ class LoadedLog(NamedTuple):
     snapshots: ProducerSnapshots
     producers: ProducerStates
     topic_id: TopicId | None
-    log_start_offset: int
-    recovery_point: int
+    bounds: LogBounds
 
 
 @dataclass(frozen=True, slots=True)
 class LogLoader:
-    """Opens the log in a folder, or creates it; the two offsets are from the checkpoints."""
+    """Opens the log in a folder, or creates it; the offsets are from the checkpoints."""
 
     folder: Path
     config: LogConfig
@@ -75,6 +75,7 @@ class LogLoader:
     topic_id: TopicId | None = None
     recovery_point: int = 0
     log_start_offset: int = 0
+    first_dirty_offset: int = 0
     is_clean: bool = False
     """Whether the last stop was clean."""
     segments_at_stop: int | None = None
@@ -114,10 +115,19 @@ class LogLoader:
         # A clean stop leaves a snapshot; a version without snapshots wrote a log without one.
         if snapshots.offsets or not self.is_clean:
             producers = load_producers(snapshots, segments, self.now_ms)
+        topic_id = stored_id or self.topic_id
+        return LoadedLog(segments, epochs, snapshots, producers, topic_id, self._bounds(start, end))
+
+    def _bounds(self, start: int, end: int) -> LogBounds:
         recovery_point = end if self.is_clean else min(self.recovery_point, end)
-        return LoadedLog(
-            segments, epochs, snapshots, producers, stored_id or self.topic_id, start, recovery_point
+        bounds = LogBounds(Offset(start), Offset(recovery_point), Offset(end))
+        bounds.raise_first_dirty(self.first_dirty_offset, bounds.cuts)
+        bounds.promised(
+            recovery_point=self.recovery_point,
+            start=self.log_start_offset,
+            first_dirty=self.first_dirty_offset,
         )
+        return bounds
 
     def _recover(self) -> tuple[list[Segment], EpochCache, ProducerSnapshots]:
         """The segments, oldest first (empty for a new log), the epochs, and the snapshots on disk.
@@ -127,6 +137,7 @@ class LogLoader:
         folder, files = self.folder, self.files
         # Records below the log start were deleted.
         recovery_point = self.recovery_point if self.recovery_point > self.log_start_offset else 0
+        self._finish_swaps()
         with disk_work(folder, Operation.READ):
             listed, snapshots = _list_files(folder, files)
         bases = [base for base, _ in listed]
@@ -165,6 +176,20 @@ class LogLoader:
             snapshots.has_removed = False
         snapshots.remove_strays(segment.base_offset for segment in kept)
         return kept, epochs, snapshots
+
+    def _finish_swaps(self) -> None:
+        """Finish the swaps that the stop interrupted, and remove other files of cleanings.
+
+        Raises CorruptLog and changes nothing if a swap file is damaged.
+        """
+        with disk_work(self.folder, Operation.READ):
+            swaps = interrupted_swaps(self.folder)
+        for swap in swaps:
+            if swap.fault is not None:
+                safe = None if self.is_clean else self.recovery_point
+                raise CorruptLog(swap.path, swap.position, swap.next_offset, safe, swap.fault)
+        with must_be_whole(self.folder), disk_work(self.folder, Operation.CHANGE):
+            finish_swaps(self.folder, swaps, self.files)
 
     def _remove_deleted(
         self, segments: Sequence[Segment], epochs: EpochCache, snapshots: ProducerSnapshots
@@ -395,8 +420,7 @@ def _list_files(folder: Path, files: FileSystem) -> tuple[list[tuple[int, int]],
         else:
             others.append(path)
     for path in others:
-        is_index = path.suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-        is_orphan = is_index and segment_base_offset(path.stem + LOG_SUFFIX) not in bases
+        is_orphan = path.suffix in INDEX_SUFFIXES and segment_base_offset(path.stem + LOG_SUFFIX) not in bases
         if is_orphan or path.suffix == TEMPORARY_SUFFIX:
             files.unlink(path)
     return sorted(bases.items()), ProducerSnapshots(folder, snapshots, files)

@@ -44,7 +44,7 @@ from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOff
 from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.rolling import Addition, is_index_full, is_old
 from barnabas.broker.log.segment_file import SegmentFile, create_segment_file
-from barnabas.broker.log.storage_errors import Operation, disk_work
+from barnabas.broker.log.storage_errors import Gone, Operation, disk_work
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import (
@@ -68,7 +68,8 @@ _BATCH_LENGTH: Final = struct.Struct(">8xi")
 _LEAST_READ_BYTES: Final = 16 * 1024
 """A shorter read costs the same."""
 _REBUILD_LOCK: Final = threading.Lock()
-"""Keeps two readers that find the same damage from writing the same files. One lock, since it is rare."""
+"""Held by a reader that writes the index files again, so that no other reader does, and no other segment gets
+their names. One lock, since it is rare; it comes after a log's lock."""
 _MOST_COPIED_BYTES: Final = 64 * 1024
 """Bounds the copying of a caller that may not wait: 1 MB takes up to half a millisecond."""
 
@@ -340,6 +341,7 @@ class Segment:
                 raise NotCached
             with _REBUILD_LOCK:
                 if not self._has_checked_indexes:
+                    self.file.check_exists()
                     logger.warning("%s does not fit its segment and is rebuilt", self.offset_index.path)
                     self._rebuild_indexes()
                     self._has_checked_indexes = True
@@ -588,9 +590,10 @@ class Segment:
         for part in (self.file, self.offset_index, self.time_index):
             part.path = folder / part.path.name
 
-    def remove(self) -> None:
+    def remove(self, gone: Gone = Gone.SEGMENT) -> None:
         """Delete the files; existing views stay valid. Raises LogDirFailure."""
-        self.file.remove()
+        with _REBUILD_LOCK:
+            self.file.remove(gone)
         with disk_work(self.file.path, Operation.CHANGE):
-            self.offset_index.remove()
-            self.time_index.remove()
+            self.offset_index.remove(gone)
+            self.time_index.remove(gone)

@@ -27,13 +27,19 @@ import os
 import threading
 import weakref
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
-from barnabas.broker.log.storage_errors import LogGone, Operation, disk_work, storage_error
+from barnabas.broker.log.storage_errors import (
+    Gone,
+    LogGone,
+    Operation,
+    SegmentReplaced,
+    disk_work,
+    storage_error,
+)
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.invariants import invariant
 
@@ -49,13 +55,6 @@ HOT_TAIL_BYTES: Final = 16 * 1024 * 1024
 """The size of the tail that is read through a mapping."""
 _MAPPINGS_LOCK: Final = threading.Lock()
 """Guards the lists of mappings; held briefly when a file is mapped again."""
-
-
-class Gone(Enum):
-    """Why a file can no longer be read."""
-
-    SEGMENT = "removed by retention or truncation"
-    LOG = "its log was deleted or closed"
 
 
 def create_segment_file(path: Path, files: FileSystem = FILE_SYSTEM) -> None:
@@ -134,8 +133,8 @@ class SegmentFile:
     def mapping(self, end: int) -> mmap.mmap:
         """A mapping of at least the first `end` bytes, `end` being above 0 and at most a published `size`.
 
-        Raises OFFSET_OUT_OF_RANGE if retention has deleted the file, LogGone if the log was deleted or
-        closed, and the exceptions of `storage_error` if it cannot be mapped.
+        Raises OFFSET_OUT_OF_RANGE if retention has deleted the file, SegmentReplaced, LogGone if the log was
+        deleted or closed, and the exceptions of `storage_error` if it cannot be mapped.
         """
         self.is_used = True
         mapped = self._map
@@ -143,15 +142,17 @@ class SegmentFile:
             return mapped
         # Two readers may map at once: either mapping is good, the last one stays.
         for _ in range(_MAP_ATTEMPTS):
-            self._check_exists()
+            self.check_exists()
             try:
                 mapped = self._open_files.opened(self._new_mapping)
             except ValueError:
                 # The file was cut to its size between the two calls; its new length will do.
                 continue
             except OSError as error:
-                self._check_exists()
+                self.check_exists()
                 raise storage_error(self.path, error, Operation.READ) from error
+            # After opening: the name may be that of the file that replaced this one.
+            self.check_exists()
             if len(mapped) < end:
                 break
             self._keep_mappings(mapped)
@@ -181,7 +182,7 @@ class SegmentFile:
                 if not count:
                     raise self._too_short(position + len(buffer))
         except OSError as error:
-            self._check_exists()
+            self.check_exists()
             raise storage_error(self.path, error, Operation.READ) from error
         if not done:
             raise self._too_short(position + 1)
@@ -303,12 +304,18 @@ class SegmentFile:
 
     def abandon(self) -> None:
         """Close the file of a deleted log: later reads raise LogGone."""
-        self._gone = self._gone or Gone.LOG
+        if self._gone is not Gone.SEGMENT:
+            self._gone = Gone.LOG
         self.close()
 
-    def remove(self) -> None:
+    def move_to(self, path: Path) -> None:
+        """Give a file that no reader knows another name. Raises OSError."""
+        self._files.rename(self.path, path)
+        self.path = path
+
+    def remove(self, gone: Gone = Gone.SEGMENT) -> None:
         """Delete the file; existing views stay valid. Raises LogDirFailure."""
-        self._gone = Gone.SEGMENT
+        self._gone = gone
         try:
             self._files.unlink(self.path, missing_ok=True)
         except OSError as error:
@@ -316,15 +323,19 @@ class SegmentFile:
         finally:
             self.close()
 
-    def _check_exists(self) -> None:
+    def check_exists(self) -> None:
+        """Raises OFFSET_OUT_OF_RANGE, SegmentReplaced or LogGone if the file is gone."""
+        if self._gone is None:
+            return
         if self._gone is Gone.LOG:
             raise LogGone(self.path)
-        if self._gone is Gone.SEGMENT:
-            raise api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.path.name} has been deleted")
+        if self._gone is Gone.REPLACED:
+            raise SegmentReplaced(self.path)
+        raise api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.path.name} has been deleted")
 
     def _too_short(self, end: int) -> ApiError:
         """The error for a file that somebody shortened, or that a truncation made shorter during the read."""
-        self._check_exists()
+        self.check_exists()
         if end > self.size:
             return api_error(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.path.name} was truncated during the read"
@@ -343,8 +354,9 @@ class SegmentFile:
             self._mappings = (*used, *map(weakref.ref, fresh))
 
     def _open_to_read(self) -> Descriptor:
-        self._check_exists()
         opened = self._open_files.opened(lambda: Descriptor(os.open(self.path, os.O_RDONLY)))
+        # After opening: the name may be that of the file that replaced this one.
+        self.check_exists()
         self._descriptor = opened
         self._count_kept()
         return opened

@@ -77,6 +77,14 @@ def verdict(error_number: int | None, operation: Operation, *, is_log_there: boo
     return Verdict.DISK_BROKEN
 
 
+class Gone(Enum):
+    """Why a segment's files can no longer be read."""
+
+    SEGMENT = "removed by retention or truncation"
+    REPLACED = "replaced by a cleaned segment"
+    LOG = "its log was deleted or closed"
+
+
 class StorageError(ApiError):
     """An operation on a file failed; it says nothing about the content of the log."""
 
@@ -101,6 +109,26 @@ class StorageCallFailed(StorageError):
     """A call failed for lack of descriptors, memory or room. Disk and log are sound; a retry may succeed."""
 
     _note = "; the disk is intact"
+
+
+class CleanedFilesFailed(StorageError):
+    """Files that were to replace segments could not be written; the log is unchanged.
+
+    The disk may be full or broken. Appends find that out, so no log dir goes offline for it.
+    """
+
+
+class SegmentReplaced(ApiError):
+    """A read used a segment that a cleaned one has replaced. `Log` catches it and reads the new segment.
+
+    It leaves the log layer only if the replacement failed half-way, so that the log dir goes offline.
+    """
+
+    code: ClassVar[ErrorCode] = ErrorCode.KAFKA_STORAGE_ERROR
+    retriable = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} was replaced by a cleaned segment during the read")
 
 
 class LogGone(ApiError):

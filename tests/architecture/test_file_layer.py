@@ -14,7 +14,7 @@ LAYER = "file_system.py"
 CALLS = {
     *("replace", "rename", "renames", "fsync", "fdatasync", "truncate", "ftruncate", "pwrite", "pwritev"),
     *("unlink", "remove", "mkdir", "makedirs", "rmdir", "rmtree", "removedirs", "link", "symlink", "touch"),
-    *("write_bytes", "write_text", "posix_fallocate"),
+    *("write_bytes", "write_text", "posix_fallocate", "utime"),
 }
 MODULES = ("os", "shutil")
 PATH_METHODS = {"unlink", "rename", "mkdir", "rmdir", "touch", "write_bytes", "write_text"}
