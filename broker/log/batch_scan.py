@@ -214,14 +214,14 @@ class BatchWalk:
     with a fault. A caller that finds another fault in a batch sets it.
     """
 
-    def __init__(self, file: SegmentFile, base_offset: int, epochs: list[EpochStart] | None = None) -> None:
+    def __init__(self, file: SegmentFile, base_offset: int) -> None:
         self.position = 0
         self.next_offset = base_offset
         """The end of the batches before `position`."""
-        self._end_before_last = base_offset
+        self.end_before_last = base_offset
         self.fault: ApiError | None = None
-        self.epochs = [] if epochs is None else epochs
-        """The first batch of each leader epoch; continues the epochs of the segments before."""
+        self.epochs: list[EpochStart] = []
+        """The first batch of each leader epoch in the segment."""
         self._last_possible = base_offset + MAX_RELATIVE_OFFSET
         self._window = Window(file, file.size)
         self._size = file.size
@@ -250,9 +250,14 @@ class BatchWalk:
                 self.epochs.append(
                     EpochStart(header.partition_leader_epoch, self.next_offset, header.base_offset)
                 )
-            self._end_before_last = self.next_offset
+            self.end_before_last = self.next_offset
             self.next_offset = header.next_offset
             self.position += header.size_bytes
+
+    def batch(self, header: BatchHeader) -> memoryview:
+        """The bytes of the batch at `position`, until the next one."""
+        at = self._window.cover(self.position, header.size_bytes)
+        return self._window.data[at : at + header.size_bytes]
 
     def is_damaged_below(self, recovery_point: int) -> bool:
         """Whether a fault that ends the walk is below an offset up to which the log was on disk.
@@ -260,7 +265,7 @@ class BatchWalk:
         No CRC covers a base offset. A recovery point is the end of a batch, so if the last batch leaps over
         it, that batch has a wrong offset.
         """
-        return self.next_offset < recovery_point or self._end_before_last < recovery_point < self.next_offset
+        return self.next_offset < recovery_point or self.end_before_last < recovery_point < self.next_offset
 
 
 def iter_headers(

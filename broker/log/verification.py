@@ -2,55 +2,42 @@
 
 Damage is an error that the next start does not repair: below the recovery point, or anywhere in a log that
 was closed cleanly. Two faults are reported, but not as damage: a tail torn by a crash, which the next start
-truncates, and malformed indexes, snapshots and epoch checkpoints, which it rebuilds from the segments. Files
-are read by `pread`, so an unreadable sector is reported too.
+truncates, and malformed indexes, snapshots and epoch checkpoints, which it rebuilds from the segments. What
+is only unusual (a producer that skips a sequence number) is reported as doubtful. Files are read by `pread`,
+so an unreadable sector is reported too.
+
+The segments are checked first, one by one (`segment_check`); the callers decide on how many processes.
+`verify_log` joins their reports, and compares them with the other files of the log.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator
-from functools import partial
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.broker.log.batch_scan import BatchWalk
 from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
-from barnabas.broker.log.file_system import (
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    parse_partition_name,
-    segment_base_offset,
-    segment_name,
-    snapshot_offset,
-)
-from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
+from barnabas.broker.log.file_system import parse_partition_name, segment_base_offset, snapshot_offset
 from barnabas.broker.log.log_dir import LogDir, ScannedLog
-from barnabas.broker.log.producer_state import decode_snapshot
-from barnabas.broker.log.segment_file import SegmentFile
+from barnabas.broker.log.producer_state import ProducerState, decode_snapshot
+from barnabas.broker.log.segment_check import (
+    Finding,
+    LastBatches,
+    Produced,
+    SegmentReport,
+    SegmentTask,
+    Severity,
+    sequence_fault,
+)
 from barnabas.broker.log.storage_errors import CheckpointDamaged
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 
 _NO_EPOCH: Final = -1
-
-Progress = Callable[[int], None]
-"""Called with the number of further bytes read."""
-
-
-class Finding(NamedTuple):
-    """A fault of a file, with position and offset if it is within the records.
-
-    If ``is_damage`` is False, the next start repairs it.
-    """
-
-    path: Path
-    reason: str
-    position: int | None = None
-    offset: int | None = None
-    is_damage: bool = True
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 class LogVerdict(NamedTuple):
@@ -74,54 +61,76 @@ def scan_to_verify(log_dir: LogDir) -> list[ScannedLog]:
     return log_dir.scan(lambda folder: parse_partition_name(folder.name) is None, mark).logs
 
 
-def bytes_to_read(logs: list[ScannedLog]) -> int:
-    """The number of bytes that `verify_log` reports to `Progress` for all logs."""
-    return sum(path.stat().st_size for log in logs for path in _segments(log.folder).values())
+def segment_tasks(log: ScannedLog, *, is_deep: bool) -> list[SegmentTask]:
+    """The segments of a log to check, oldest first."""
+    paths = _segments(log.folder)
+    bases = sorted(paths)
+    snapshots = sorted(_snapshots(log.folder))
+    needs_keys = log.key.topic == OFFSETS_TOPIC
+    tasks = []
+    for index, base in enumerate(bases):
+        first = bisect_right(snapshots, base)
+        last = bisect_right(snapshots, bases[index + 1]) if index + 1 < len(bases) else len(snapshots)
+        within = tuple(snapshots[first:last])
+        tasks.append(SegmentTask(paths[base], base, within, is_deep, needs_keys, log.recovery_point))
+    return tasks
 
 
-def verify_checkpoints(log_dir: LogDir) -> list[Finding]:
-    """The unreadable checkpoints of the dir itself."""
+def verify_checkpoints(log_dir: LogDir, logs: Iterable[ScannedLog]) -> list[Finding]:
+    """The unreadable checkpoints of the dir itself, and their entries of logs that are not there."""
     findings = []
+    names = {log.key for log in logs}
     for checkpoint in log_dir.checkpoints:
-        findings += _failed(checkpoint.path, checkpoint.read)
+        faults = _failed(checkpoint.path, checkpoint.read)
+        findings += faults
+        entries = {} if faults else checkpoint.read()
+        for key in sorted(key for key, offset in entries.items() if offset and key not in names):
+            reason = f"it has offset {entries[key]} of {key}, which has no folder"
+            findings.append(Finding(checkpoint.path, reason, severity=Severity.DOUBTFUL))
     return findings
 
 
-def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
+def verify_log(
+    log: ScannedLog, reports: Sequence[SegmentReport], high_watermark: int | None = None
+) -> LogVerdict:
+    """Join the reports on all segments of a log, oldest first; the high watermark is the checkpoint's."""
     findings = _failed(log.folder, lambda: read_partition_metadata(log.folder))
-    segments = _segments(log.folder)
-    epochs: list[EpochStart] = []
-    bases = sorted(segments)
-    end = bases[0] if bases else log.log_start_offset
+    findings += _check_sequence_of_segments(log, reports)
+    for report in reports:
+        findings += report.findings
+    end = reports[-1].next_offset if reports else log.log_start_offset
+    is_damaged = any(finding.is_damage for finding in findings)
+    if not is_damaged:
+        findings += _check_offsets(log, end, high_watermark)
+        findings += _check_producers(log, reports)
+    findings += _check_epochs(log, reports, end)
+    findings += _check_snapshots(log, reports, end, is_compared=not is_damaged)
+    size = sum(report.size_bytes for report in reports)
+    return LogVerdict(log.key, log.folder, len(reports), size, end, findings)
+
+
+def _check_sequence_of_segments(log: ScannedLog, reports: Sequence[SegmentReport]) -> Iterator[Finding]:
+    """That each segment is whole, and begins where the one before ends."""
+    end = reports[0].base_offset if reports else 0
     is_followed = True
-    for base in bases:
+    newest = _NO_EPOCH
+    for report in reports:
+        base = report.base_offset
         # If damage ends a segment early, the next one does not continue it; report that once.
         if base != end and is_followed and not _is_before_start(base, end, log):
             reason = f"it begins at offset {base}, the segment before ends at {end}"
-            findings.append(_finding(log, segments[base], reason, 0, end))
-        check = _SegmentCheck(segments[base], base, epochs)
-        check.run(progress)
-        walk = check.walk
-        if walk.fault is None:
-            findings += check.check_indexes()
-        elif not (base == bases[-1] and check.is_zero_tail):
-            findings.append(_finding(log, segments[base], str(walk.fault), walk.position, walk.next_offset))
-        elif log.is_clean or walk.next_offset < log.recovery_point:
-            reason = "zeros follow the last batch"
-            findings.append(_finding(log, segments[base], reason, walk.position, walk.next_offset))
-        end, is_followed = walk.next_offset, walk.fault is None
-    if end < log.recovery_point and not any(finding.is_damage for finding in findings):
-        reason = f"the log ends at offset {end}, its recovery point is {log.recovery_point}"
-        findings.append(Finding(log.folder, reason, None, end))
-    if log.is_clean and bases and end < log.log_start_offset:
-        reason = f"the log ends at offset {end}, its start is {log.log_start_offset}"
-        findings.append(Finding(log.folder, reason, None, end))
-    findings += _check_epochs(log, epochs, end)
-    for path in sorted(log.folder.iterdir()):
-        if snapshot_offset(path.name) is not None:
-            findings += _failed(path, partial(_read_snapshot, path), is_rebuilt=True)
-    size = sum(path.stat().st_size for path in segments.values())
-    return LogVerdict(log.key, log.folder, len(bases), size, end, findings)
+            yield _fault(log, report, reason, 0, end)
+        if report.epochs and report.epochs[0].epoch < newest:
+            reason = f"a batch of leader epoch {report.epochs[0].epoch} after one of {newest}"
+            yield _fault(log, report, reason, 0, base)
+        newest = max([newest, *(start.epoch for start in report.epochs)])
+        if report.fault is not None:
+            if not (report is reports[-1] and report.is_zero_tail):
+                yield _fault(log, report, report.fault, report.position, report.next_offset)
+            elif log.is_clean or report.is_damaged_below:
+                reason = "zeros follow the last batch"
+                yield _fault(log, report, reason, report.position, report.next_offset)
+        end, is_followed = report.next_offset, report.fault is None
 
 
 def _is_before_start(base: int, end: int, log: ScannedLog) -> bool:
@@ -129,102 +138,58 @@ def _is_before_start(base: int, end: int, log: ScannedLog) -> bool:
     return end <= base <= log.log_start_offset
 
 
-def _finding(log: ScannedLog, path: Path, reason: str, position: int, offset: int) -> Finding:
-    is_damage = log.is_clean or offset < log.recovery_point
-    return Finding(path, reason, position, offset, is_damage)
+def _fault(log: ScannedLog, report: SegmentReport, reason: str, position: int, offset: int) -> Finding:
+    is_damage = log.is_clean or offset < log.recovery_point or report.is_damaged_below
+    severity = Severity.DAMAGE if is_damage else Severity.REPAIRED
+    return Finding(report.path, reason, position, offset, severity)
 
 
-def _failed(path: Path, read: Callable[[], object], *, is_rebuilt: bool = False) -> list[Finding]:
-    """A finding if a file cannot be read. ``is_rebuilt``: the next start replaces a malformed file."""
-    try:
-        read()
-    except CheckpointDamaged as error:
-        return [Finding(path, str(error), is_damage=not is_rebuilt)]
-    except (ApiError, OSError) as error:
-        return [Finding(path, str(error))]
-    return []
+def _check_offsets(log: ScannedLog, end: int, high_watermark: int | None) -> Iterator[Finding]:
+    """That the offsets of the checkpoints lie within a log without damage."""
+    folder = log.folder
+    if end < log.recovery_point:
+        reason = f"the log ends at offset {end}, its recovery point is {log.recovery_point}"
+        yield Finding(folder, reason, None, end)
+    if log.is_clean and end < log.log_start_offset:
+        reason = f"the log ends at offset {end}, its start is {log.log_start_offset}"
+        yield Finding(folder, reason, None, end)
+    if high_watermark is not None and high_watermark > end >= log.recovery_point:
+        reason = f"the log ends at offset {end}, its high watermark is {high_watermark}"
+        # A power cut may take records that are safe on the other replicas; a clean stop may not.
+        severity = Severity.DAMAGE if log.is_clean else Severity.REPAIRED
+        yield Finding(folder, reason, None, end, severity)
+    if high_watermark is not None and log.is_clean and high_watermark < log.log_start_offset:
+        reason = f"the high watermark is {high_watermark}, the log starts at {log.log_start_offset}"
+        yield Finding(folder, reason, None, high_watermark, Severity.REPAIRED)
 
 
-def _read_snapshot(path: Path) -> None:
-    decode_snapshot(path.read_bytes(), path)
+def _check_producers(log: ScannedLog, reports: Sequence[SegmentReport]) -> Iterator[Finding]:
+    """That the sequence of a producer continues from segment to segment."""
+    before: LastBatches = {}
+    missing = 0
+    for report in reports:
+        for producer_id, first in report.first_batches.items():
+            last = before.get(producer_id)
+            if last is not None:
+                fault = sequence_fault(last, first, missing + first.missing - last.missing)
+                if fault is not None:
+                    yield Finding(report.path, fault, first.position, first.last_offset, Severity.DOUBTFUL)
+        for producer_id, last in report.last_batches.items():
+            before[producer_id] = last._replace(missing=missing + last.missing)
+        missing += report.missing
 
 
-def _segments(folder: Path) -> dict[int, Path]:
-    paths = {segment_base_offset(path.name): path for path in folder.iterdir()}
-    return {base: path for base, path in paths.items() if base is not None}
-
-
-class _SegmentCheck:
-    """Reads all batches of a segment, and compares the index entries with them."""
-
-    def __init__(self, path: Path, base_offset: int, epochs: list[EpochStart]) -> None:
-        self._file = SegmentFile(path, path.stat().st_size)
-        self.walk = BatchWalk(self._file, base_offset, epochs)
-        self.is_zero_tail = False
-        self._base_offset = base_offset
-        self._max_timestamp = -1
-        self._index = _entries(path, base_offset, OFFSET_INDEX_SUFFIX, OffsetIndex.entry)
-        self._times = _entries(path, base_offset, TIME_INDEX_SUFFIX, TimeIndex.entry)
-        self._unseen = {position: offset for offset, position in self._index or ()}
-
-    def run(self, progress: Progress) -> None:
-        """Read until the end or the first fault."""
-        walk = self.walk
-        try:
-            for header in walk:
-                newest = walk.epochs[-1][0] if walk.epochs else _NO_EPOCH
-                if header.partition_leader_epoch < newest:
-                    text = f"a batch of leader epoch {header.partition_leader_epoch} after one of {newest}"
-                    walk.fault = api_error(ErrorCode.CORRUPT_MESSAGE, text)
-                    continue
-                if self._unseen.get(walk.position) == header.last_offset - self._base_offset:
-                    del self._unseen[walk.position]
-                self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
-                progress(header.size_bytes)
-            self.is_zero_tail = walk.fault is not None and self._file.is_unused_from(walk.position)
-        except ApiError as error:
-            walk.fault = error
-        progress(self._file.size - walk.position)
-
-    def check_indexes(self) -> Iterator[Finding]:
-        """Entries that name no batch, or are out of order. Only a segment without a fault can be checked."""
-        index = self._file.path.with_suffix(OFFSET_INDEX_SUFFIX)
-        if self._index is None:
-            yield Finding(index, "its length is not a multiple of 8", is_damage=False)
-        for position, offset in self._unseen.items():
-            offset += self._base_offset
-            yield Finding(index, f"an entry names a missing batch: offset {offset} at {position}")
-            break
-        times = self._file.path.with_suffix(TIME_INDEX_SUFFIX)
-        if self._times is None:
-            yield Finding(times, "its length is not a multiple of 12", is_damage=False)
-        for before, after in pairwise(self._times or ()):
-            if after <= before or after[1] < before[1]:
-                yield Finding(times, f"the entry {after} does not rise above {before}")
-                break
-        for timestamp, offset in self._times or ():
-            if timestamp > self._max_timestamp or offset + self._base_offset >= self.walk.next_offset:
-                offset += self._base_offset
-                yield Finding(times, f"an entry names no batch: time {timestamp}, offset {offset}")
-                break
-
-
-def _entries(path: Path, base: int, suffix: str, entry: struct.Struct) -> list[tuple[int, int]] | None:
-    """The entries of an index; empty without a file, None if its length is not a whole number of entries."""
-    file = path.with_name(segment_name(base, suffix))
-    data = file.read_bytes() if file.exists() else b""
-    if len(data) % entry.size:
-        return None
-    return [(first, second) for first, second in entry.iter_unpack(data)]
-
-
-def _check_epochs(log: ScannedLog, starts: list[EpochStart], end: int) -> Iterator[Finding]:
+def _check_epochs(log: ScannedLog, reports: Sequence[SegmentReport], end: int) -> Iterator[Finding]:
     """Offsets at which the epoch checkpoint differs from the batches, as far as a start trusts it."""
     try:
         cache = EpochCache.load(log.folder)
     except (CheckpointDamaged, ApiError) as error:
-        yield Finding(log.folder, str(error), is_damage=not isinstance(error, CheckpointDamaged))
+        severity = Severity.REPAIRED if isinstance(error, CheckpointDamaged) else Severity.DAMAGE
+        yield Finding(log.folder, str(error), severity=severity)
         return
+    starts: list[EpochStart] = []
+    for report in reports:
+        starts += [start for start in report.epochs if not starts or start.epoch > starts[-1].epoch]
     trusted_to = end if log.is_clean else min(end, log.recovery_point)
     for (epoch, _, start), (_, following, _) in pairwise([*starts, EpochStart(_NO_EPOCH, end, end)]):
         offset = max(start, log.log_start_offset)
@@ -232,3 +197,92 @@ def _check_epochs(log: ScannedLog, starts: list[EpochStart], end: int) -> Iterat
             stored = cache.epoch_at(offset)
             yield Finding(cache.path, f"offset {offset} is of epoch {epoch}, the file has {stored}")
             return
+    if log.is_clean and cache.entries and reports:
+        first, base = cache.entries[0].start_offset, reports[0].base_offset
+        if max(first, log.log_start_offset) < base:
+            reason = f"its first segment begins at offset {base}, its first epoch at {first}"
+            yield Finding(log.folder, reason, None, first)
+
+
+def _check_snapshots(
+    log: ScannedLog, reports: Sequence[SegmentReport], end: int, *, is_compared: bool
+) -> Iterator[Finding]:
+    """That snapshots can be read, and agree with the batches below their offset."""
+    paths = _snapshots(log.folder)
+    read: dict[int, list[ProducerState]] = {}
+    for offset, path in sorted(paths.items()):
+        try:
+            states = decode_snapshot(path.read_bytes(), path)
+        except (CheckpointDamaged, OSError) as error:
+            severity = Severity.REPAIRED if isinstance(error, CheckpointDamaged) else Severity.DAMAGE
+            yield Finding(path, str(error), severity=severity)
+            continue
+        if offset > end and is_compared:
+            reason = f"the log ends at offset {end}, before the snapshot's"
+            yield Finding(path, reason, None, end, Severity.REPAIRED)
+        elif is_compared:
+            read[offset] = states
+    before: LastBatches = {}
+    missing = 0
+    for report in reports:
+        missing += report.missing
+        for offset, last_batches in report.at_snapshots.items():
+            for state in read.get(offset, ()):
+                last = last_batches.get(state.producer_id) or before.get(state.producer_id)
+                fault = _differs(state, last, offset, reports[0].base_offset, is_whole=not missing)
+                if fault is not None:
+                    yield Finding(paths[offset], fault, None, state.last_offset)
+                    break
+        before |= report.last_batches
+
+
+def _differs(
+    state: ProducerState, last: Produced | None, offset: int, first: int, *, is_whole: bool
+) -> str | None:
+    """Why a snapshot's producer contradicts its last batch below the snapshot's offset."""
+    if state.last_offset < first:
+        # Without batches of its epoch, or these were deleted. Newer ones would be in the log.
+        return None if last is None or state.last_offset < 0 else _newer(state, last)
+    if state.last_offset >= offset:
+        return f"producer {state.producer_id} has its last batch at {state.last_offset}, beyond the snapshot"
+    if last is None or last.last_offset < state.last_offset:
+        # A compaction keeps the last batch of an active producer only.
+        return (
+            f"producer {state.producer_id} has no batch that ends at {state.last_offset}"
+            if is_whole
+            else None
+        )
+    if last.last_offset > state.last_offset:
+        return _newer(state, last)
+    if (last.epoch, last.last_sequence) != (state.epoch, state.last_sequence):
+        return (
+            f"producer {state.producer_id} has epoch {state.epoch} and sequence {state.last_sequence} at "
+            f"{state.last_offset}, its batch has {last.epoch} and {last.last_sequence}"
+        )
+    return None
+
+
+def _newer(state: ProducerState, last: Produced) -> str:
+    return (
+        f"producer {state.producer_id} has its last batch at {state.last_offset}, "
+        f"the log has one at {last.last_offset}"
+    )
+
+
+def _failed(path: Path, read: Callable[[], object]) -> list[Finding]:
+    """A finding if a file cannot be read."""
+    try:
+        read()
+    except (CheckpointDamaged, ApiError, OSError) as error:
+        return [Finding(path, str(error))]
+    return []
+
+
+def _segments(folder: Path) -> dict[int, Path]:
+    paths = {segment_base_offset(path.name): path for path in folder.iterdir()}
+    return {base: path for base, path in paths.items() if base is not None}
+
+
+def _snapshots(folder: Path) -> dict[int, Path]:
+    paths = {snapshot_offset(path.name): path for path in folder.iterdir()}
+    return {offset: path for offset, path in paths.items() if offset is not None}

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import shutil
 import struct
 import uuid
 from collections.abc import Callable
@@ -16,12 +18,15 @@ import pytest
 
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.producer_state import ProducerState, decode_snapshot, encode_snapshot
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
-from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.record_batch import HEADER, parse_header, write_crc
 from tests.support.defaults import log_config
-from tests.support.logs import append_batches, flip_bits
+from tests.support.gaps import emptied, follow, keeping, stamped
+from tests.support.logs import append_batches, flip_bits, online, produced
 
 Output = pytest.CaptureFixture[str]
 
@@ -80,6 +85,27 @@ def cut(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
 
+def swap_entries(path: Path, size: int) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[size : 2 * size] + data[:size] + data[2 * size :])
+
+
+def write_checkpoint(root: Path, name: str, offset: int) -> None:
+    (root / f"{name}-checkpoint").write_text(f"0\n1\nt 0 {offset}\n")
+
+
+def change_snapshot(folder: Path, **changes: int) -> None:
+    """Replace fields of the last batch in the newest snapshot."""
+    path = file_of(folder, ".snapshot", -1)
+    (state,) = decode_snapshot(path.read_bytes(), path)
+    batch = state.recent[-1]
+    changed = ProducerState(changes.get("producer_id", state.producer_id), state.epoch)
+    changed.add(
+        changes.get("last_sequence", batch.last_sequence), changes.get("last_offset", batch.last_offset), 0, 0
+    )
+    path.write_bytes(encode_snapshot([changed]))
+
+
 def test_a_clean_dir_is_whole_and_stays_as_it_is(log_dir: Path, capsys: Output) -> None:
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
     report = verify(log_dir, capsys, exit_codes.OK)
@@ -113,6 +139,20 @@ Spoil = Callable[[Path], object]
         (lambda folder: cut(file_of(folder, ".log"), 130), "batch"),
         (lambda folder: file_of(folder, ".log", 1).unlink(), "the segment before ends at"),
         (lambda folder: file_of(folder, ".log", -1).unlink(), "its recovery point is 20"),
+        (
+            lambda folder: file_of(folder, ".log").unlink(),
+            "its first segment begins at offset 8, its first epoch at 0",
+        ),
+        (
+            lambda folder: write_checkpoint(folder.parent, "replication-offset", 21),
+            "its high watermark is 21",
+        ),
+        (lambda folder: swap_entries(file_of(folder, ".index"), 8), "does not rise above"),
+        (lambda folder: change(file_of(folder, ".timeindex"), 7), "names no batch"),
+        (lambda folder: change_snapshot(folder, last_sequence=18), "has epoch 0 and sequence 18 at 19"),
+        (lambda folder: change_snapshot(folder, last_offset=18), "the log has one at 19"),
+        (lambda folder: change_snapshot(folder, last_offset=25), "beyond the snapshot"),
+        (lambda folder: change_snapshot(folder, producer_id=8), "producer 8 has no batch that ends at 19"),
         (lambda folder: change(file_of(folder, ".index"), 7), "names a missing batch"),
         (
             lambda folder: file_of(folder, ".timeindex").write_bytes(struct.pack(">qI", 1 << 50, 0)),
@@ -142,6 +182,10 @@ def test_every_kind_of_damage_is_found(log_dir: Path, capsys: Output, spoil: Spo
         (lambda folder: cut(file_of(folder, ".timeindex"), 13), "not a multiple of 12"),
         (lambda folder: change(file_of(folder, ".snapshot", -1), 20), "CRC"),
         (lambda folder: (folder / "leader-epoch-checkpoint").write_text("0\n9\n0 0\n"), "count"),
+        (
+            lambda folder: file_of(folder, ".snapshot").rename(folder / f"{30:020d}.snapshot"),
+            "before the snapshot's",
+        ),
     ],
 )
 def test_files_that_the_next_start_rebuilds_are_reported_and_not_repaired(
@@ -152,13 +196,28 @@ def test_files_that_the_next_start_rebuilds_are_reported_and_not_repaired(
     assert not finding["is_damage"]
     assert reason in finding["reason"]
     assert main(["log", "verify", str(log_dir)]) == exit_codes.OK
-    assert "to be rebuilt at the next start" in capsys.readouterr().out
+    assert "to be rebuilt after the next start" in capsys.readouterr().out
     assert main([*REPAIR, str(log_dir), "--accept-data-loss"]) == exit_codes.OK
     assert sorted(path.name for path in log_dir.glob("t-*")) == ["t-0", "t-1"]
     manager = open_dir(log_dir)
     log = manager.get(KEYS[0])
     assert log is not None
     assert log.log_end_offset == 20
+    manager.close(0)
+    assert verify(log_dir, capsys, exit_codes.OK)["findings"] == []
+
+
+def test_a_time_index_that_misses_the_largest_time_is_rebuilt_by_retention(
+    log_dir: Path, capsys: Output
+) -> None:
+    """Retention reads that entry: the segment would look older than it is."""
+    path = file_of(log_dir / "t-0", ".timeindex")
+    cut(path, path.stat().st_size - 12)
+    (finding,) = verify(log_dir, capsys, exit_codes.OK)["findings"]
+    assert (finding["severity"], finding["path"]) == ("repaired", str(path))
+    assert "the last entry has time 1006, the segment's largest is 1007" in finding["reason"]
+    manager = open_dir(log_dir)
+    online(manager, KEYS[0]).delete_old_segments(0, 20)
     manager.close(0)
     assert verify(log_dir, capsys, exit_codes.OK)["findings"] == []
 
@@ -205,6 +264,139 @@ def test_a_dir_in_use_or_without_logs_is_refused(
     assert list((tmp_path / "empty").iterdir()) == []
 
 
+# What is only doubtful, and what only the records show
+
+
+def follow_in(manager: LogManager, key: TopicPartition, batches: list[bytearray]) -> None:
+    """Append batches that no leader would accept from a producer."""
+    log = manager.get_or_create(key, TopicId(uuid.UUID(int=5)), 0)
+    for data in batches:
+        follow(log, [stamped(data, log.log_end_offset)])
+
+
+@pytest.mark.parametrize(
+    ("batches", "reason"),
+    [
+        ([produced(0, 2), produced(2, 2)], None),
+        ([produced(0, 2), produced(3)], "it has sequence 3, expected 2"),
+        ([produced(0, 2), produced(0, 2)], "it has sequence 0, expected 2"),
+        ([produced(2**31 - 1, 2), produced(1)], None),
+        ([produced(5), produced(6, epoch=1)], "it has sequence 6, expected 0"),
+        ([produced(5), produced(0, epoch=1), produced(1, epoch=1)], None),
+        ([produced(0, epoch=1), produced(1)], "epoch falls from 1 to 0"),
+        ([produced(0), produced(7, producer_id=8), produced(1)], None),
+    ],
+)
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_producer_that_skips_sequence_numbers_is_doubtful(
+    tmp_path: Path, capsys: Output, batches: list[bytearray], reason: str | None, rolled: bool
+) -> None:
+    manager = open_dir(tmp_path)
+    for data in batches:
+        follow_in(manager, KEYS[0], [bytearray(data)])
+        if rolled:
+            online(manager, KEYS[0]).roll(0)
+    manager.close(0)
+    findings = verify(tmp_path, capsys, exit_codes.OK)["findings"]
+    assert [finding["severity"] for finding in findings] == ["doubtful"] * (reason is not None)
+    if reason is not None:
+        assert reason in findings[0]["reason"]
+        assert main(["log", "verify", str(tmp_path)]) == exit_codes.OK
+        assert "doubtful at byte" in capsys.readouterr().out
+
+
+def test_gaps_that_a_compaction_left_are_no_damage(tmp_path: Path, capsys: Output) -> None:
+    """Batches of the producer may have been in the gap, so its sequence may skip there."""
+    manager = open_dir(tmp_path)
+    log = manager.get_or_create(KEYS[0], TopicId(uuid.UUID(int=5)), 0)
+    for base, batch in ((0, produced(0, 3)), (9, produced(9, 3)), (12, emptied(produced(12, 5)))):
+        follow(log, [stamped(batch, base)])
+        log.roll(0)
+    follow(log, [keeping(stamped(produced(17, 6), 17), {18, 20})])
+    manager.close(0)
+    assert verify(tmp_path, capsys, exit_codes.OK)["findings"] == []
+    assert main(["log", "verify", str(tmp_path), "--deep"]) == exit_codes.OK
+
+
+def with_header(batch: bytearray, **fields: int) -> bytearray:
+    HEADER.pack_into(batch, 0, *parse_header(batch)._replace(**fields))
+    write_crc(batch)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("data", "topic", "reason", "code"),
+    [
+        (with_header(build_batch([(b"k", b"v")]), record_count=0), "t", "1 bytes follow|cannot be", 1),
+        (with_header(build_batch([(b"k", b"v")] * 2), record_count=1), "t", "cannot be decoded", 1),
+        (
+            with_header(build_batch([(b"k", b"v")], timestamp_ms=9), max_timestamp=8),
+            "t",
+            "a record has time 9, its batch at most 8",
+            0,
+        ),
+        (build_batch([(None, b"v")]), "__consumer_offsets", "has no key", 0),
+        (build_batch([(None, b"v")]), "t", None, 0),
+    ],
+)
+def test_the_records_are_checked_on_demand(
+    tmp_path: Path, capsys: Output, data: bytearray, topic: str, reason: str | None, code: int
+) -> None:
+    manager = open_dir(tmp_path)
+    follow_in(manager, TopicPartition(topic, 0), [bytearray(data)])
+    manager.close(0)
+    assert verify(tmp_path, capsys, exit_codes.OK)["findings"] == []
+    assert main(["log", "verify", str(tmp_path), "--deep", "--json"]) == code
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert len(findings) == (reason is not None)
+    if reason is not None:
+        assert any(word in findings[0]["reason"] for word in reason.split("|"))
+        assert findings[0]["is_damage"] == bool(code)
+
+
+def test_an_entry_of_a_partition_without_a_folder_is_doubtful(log_dir: Path, capsys: Output) -> None:
+    shutil.rmtree(log_dir / "t-1")
+    findings = verify(log_dir, capsys, exit_codes.OK)["findings"]
+    assert {finding["severity"] for finding in findings} == {"doubtful"}
+    assert "it has offset 20 of t-1, which has no folder" in {finding["reason"] for finding in findings}
+    assert verify(log_dir / "t-0", capsys, exit_codes.OK)["findings"] == findings
+
+
+def test_a_high_watermark_above_a_log_that_a_crash_shortened_is_lowered(
+    tmp_path: Path, capsys: Output
+) -> None:
+    manager = open_dir(tmp_path)
+    write(manager, KEYS[0])
+    crash(manager)
+    write_checkpoint(tmp_path, "replication-offset", 30)
+    (finding,) = verify(tmp_path, capsys, exit_codes.OK)["findings"]
+    assert (finding["severity"], finding["offset"]) == ("repaired", 20)
+
+
+# Several processes
+
+
+@pytest.mark.parametrize("jobs", [2, 5, 100])
+def test_several_processes_report_the_same(log_dir: Path, capsys: Output, jobs: int) -> None:
+    change(file_of(log_dir / "t-0", ".log", 1), 65)
+    change(file_of(log_dir / "t-1", ".index"), 7)
+    report = verify(log_dir, capsys, exit_codes.FAILED)
+    assert len(report["findings"]) == 2
+    for _ in range(2):
+        arguments = ["log", "verify", str(log_dir), "--json", "--jobs", str(jobs)]
+        assert main(arguments) == exit_codes.FAILED, "the dir is not in use by processes of the last run"
+        assert json.loads(capsys.readouterr().out) == report
+
+
+def test_a_process_that_ends_early_is_reported(
+    log_dir: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("barnabas.cli.log_verify.check_segment", lambda task: os._exit(3))
+    assert main(["log", "verify", str(log_dir), "--jobs", "2"]) == exit_codes.FAILED
+    assert "ended too early" in capsys.readouterr().err
+    assert main(["log", "verify", str(log_dir), "--jobs", "0"]) == exit_codes.USAGE
+
+
 # Repair
 
 
@@ -215,7 +407,7 @@ def cluster_says(
         partition = SimpleNamespace(leader=leader, isr=isr, replicas=replicas)
         return {TopicPartition(topic, index): partition for index in (0, 1)}
 
-    monkeypatch.setattr("barnabas.cli.log.fetch_partitions", fetch)
+    monkeypatch.setattr("barnabas.cli.log_repair.fetch_partitions", fetch)
 
 
 REPAIR = ["log", "repair"]

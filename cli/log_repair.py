@@ -1,0 +1,149 @@
+"""`barnabas log repair`: sets damaged logs aside, so that their leaders rebuild them.
+
+The folder of such a log is renamed ``<topic>-<partition>.<id>-damaged`` and kept; at the next start the
+broker creates the replica empty and it follows its leader, so another replica must have the records. The
+command refuses unless the cluster (``--bootstrap-server``) says that another broker leads the partition and
+that this broker is out of the ISR, or ``--accept-data-loss`` is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from barnabas.broker.log.file_system import FILE_SYSTEM, MAX_NAME_BYTES
+from barnabas.broker.log.log_dir import LogDir
+from barnabas.broker.log.verification import LogVerdict, scan_to_verify
+from barnabas.cli.arguments import add_bootstrap_argument, named_bootstrap, run_async
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.log_verify import describe, locked, verify_all
+from barnabas.cli.output import print_json
+from barnabas.client.admin.admin import Admin
+from barnabas.client.metadata import PartitionInfo
+from barnabas.protocol.ids import TopicPartition
+
+DAMAGED_SUFFIX: Final = "-damaged"
+
+
+def add_action(actions: Any) -> None:
+    repair = actions.add_parser("repair", help="set damaged replicas of a stopped broker aside")
+    repair.add_argument("dir", type=Path, metavar="DIR", help="a log dir of the stopped broker")
+    repair.add_argument(
+        "partitions", nargs="*", metavar="TOPIC-PARTITION", help="only these (default: all damaged ones)"
+    )
+    add_bootstrap_argument(repair)
+    repair.add_argument(
+        "--accept-data-loss",
+        action="store_true",
+        help="also if no other replica is known to have the records, which may then be lost",
+    )
+    repair.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Set the damaged logs aside. If that is not safe for one of them, change nothing and return FAILED."""
+    path = options.dir.absolute()
+    if not path.is_dir():
+        raise CommandError(f"{options.dir}: there is no such folder", USAGE)
+    with locked(path) as log_dir:
+        damaged = _damaged(log_dir, options.partitions)
+        if damaged and not options.accept_data_loss:
+            refusals = _refusals(damaged, _broker_id(log_dir), named_bootstrap(options))
+            if refusals:
+                raise CommandError(
+                    "nothing was changed, because records could be lost:\n  " + "\n  ".join(refusals), FAILED
+                )
+        moved: list[tuple[LogVerdict, Path]] = []
+        try:
+            for verdict in damaged:
+                moved.append((verdict, _set_aside(log_dir, verdict)))
+        finally:
+            # If a rename fails, report the logs that were renamed before.
+            _print_moved(path, moved, as_json=options.json)
+    if not options.json:
+        print(
+            "start the broker: it rebuilds the replicas from their leaders" if moved else "nothing is damaged"
+        )
+    return OK
+
+
+def _print_moved(path: Path, moved: Sequence[tuple[LogVerdict, Path]], *, as_json: bool) -> None:
+    if as_json:
+        repaired = [{"partition": str(verdict.partition), "kept_as": str(kept)} for verdict, kept in moved]
+        print_json({"log_dir": str(path), "repaired": repaired})
+        return
+    for verdict, kept in moved:
+        for finding in verdict.findings:
+            print(describe(finding))
+        print(f"{verdict.partition}: its files are kept in {kept}; delete them when they are not needed")
+
+
+def _damaged(log_dir: LogDir, names: Sequence[str]) -> list[LogVerdict]:
+    """All damaged logs, or the named ones. Raises CommandError if a named log is intact or missing."""
+    logs = scan_to_verify(log_dir)
+    unknown = sorted(set(names) - {str(log.key) for log in logs})
+    if unknown:
+        raise CommandError(f"not in {log_dir.path}: {', '.join(unknown)}", NOT_FOUND)
+    verdicts = verify_all(log_dir, [log for log in logs if not names or str(log.key) in names])
+    whole = [str(verdict.partition) for verdict in verdicts if not verdict.is_damaged]
+    if names and whole:
+        raise CommandError(f"not damaged: {', '.join(whole)}", USAGE)
+    return [verdict for verdict in verdicts if verdict.is_damaged]
+
+
+def _broker_id(log_dir: LogDir) -> int:
+    text = (log_dir.read_meta() or {}).get("broker.id", "")
+    if not text.isdecimal():
+        raise CommandError(f"{log_dir.path}: meta.properties names no broker.id", FAILED)
+    return int(text)
+
+
+def _refusals(damaged: Sequence[LogVerdict], broker_id: int, bootstrap: str | None) -> list[str]:
+    """The reasons why logs must not be set aside, one sentence each."""
+    if bootstrap is None:
+        return [
+            f"{verdict.partition}: this may be its only replica; name running brokers with "
+            "--bootstrap-server, or give --accept-data-loss"
+            for verdict in damaged
+        ]
+    partitions = run_async(fetch_partitions(bootstrap, {verdict.partition.topic for verdict in damaged}))
+    refusals = []
+    for verdict in damaged:
+        partition = partitions.get(verdict.partition)
+        if partition is None:
+            reason = "the cluster does not know it"
+        elif set(partition.replicas) <= {broker_id}:
+            reason = f"broker {broker_id} has its only replica"
+        elif partition.leader < 0 or partition.leader == broker_id:
+            reason = "no other broker leads it, so no other replica is known to have all records"
+        elif broker_id in partition.isr:
+            reason = f"broker {broker_id} is still in its ISR; try again when the cluster has seen the stop"
+        else:
+            continue
+        refusals.append(f"{verdict.partition}: {reason}")
+    return refusals
+
+
+async def fetch_partitions(bootstrap: str, topics: set[str]) -> dict[TopicPartition, PartitionInfo]:
+    """The partitions of those topics that the cluster has."""
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        existing = topics.intersection(await admin.list_topics(include_internal=True))
+        described = await admin.describe_topics(existing)
+    return {
+        TopicPartition(topic.name, partition.partition): partition
+        for topic in described.values()
+        for partition in topic.partitions
+    }
+
+
+def _set_aside(log_dir: LogDir, verdict: LogVerdict) -> Path:
+    """Rename the folder durably, and remove the log's entries from the checkpoints."""
+    tail = f"-{verdict.partition.partition}.{uuid.uuid4().hex}{DAMAGED_SUFFIX}"
+    kept = verdict.folder.with_name(verdict.partition.topic[: MAX_NAME_BYTES - len(tail)] + tail)
+    FILE_SYSTEM.rename(verdict.folder, kept)
+    FILE_SYSTEM.fsync(log_dir.path)
+    log_dir.forget(verdict.partition)
+    return kept

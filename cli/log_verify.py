@@ -1,0 +1,237 @@
+"""`barnabas log verify`: reads all files of a stopped broker's log dir, and reports damage.
+
+Exit code 0: whole; 1: damaged; 2: a broker uses the dir, or it is not a log dir. It also reports, but not as
+damage, a tail torn by a crash and files that are not sound, which the next start truncates and rebuilds, and
+doubtful content, from which nothing is lost.
+
+The segments are dealt to processes, since the interpreter lock leaves threads of one process no gain for
+batches of usual sizes. The processes are forked, hold the lock of the dir no longer than the command, and
+end with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final, cast
+
+from barnabas.broker.log.file_system import parse_partition_name
+from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
+from barnabas.broker.log.segment_check import (
+    Finding,
+    SegmentReport,
+    SegmentTask,
+    Severity,
+    check_segment,
+)
+from barnabas.broker.log.verification import (
+    LogVerdict,
+    scan_to_verify,
+    segment_tasks,
+    verify_checkpoints,
+    verify_log,
+)
+from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
+from barnabas.cli.output import count, print_json
+
+_BYTES_FOR_PROCESSES: Final = 64 * 1024 * 1024
+"""Less is read in less time than processes take to start."""
+
+Reports = dict[SegmentTask, SegmentReport]
+
+
+def add_action(actions: Any) -> None:
+    verify = actions.add_parser("verify", help="report damage in the log dir of a stopped broker")
+    verify.add_argument("dir", type=Path, metavar="DIR", help="a log dir, or the folder of a partition in it")
+    verify.add_argument("--deep", action="store_true", help="decode all records too (slower)")
+    verify.add_argument(
+        "--jobs", type=int, metavar="N", help="check with N processes (default: one for each processor)"
+    )
+    verify.add_argument("--json", action="store_true", help="print one JSON object")
+    verify.epilog = "exit code: 0 whole, 1 damaged, 2 not a log dir, or in use by a running broker"
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.jobs is not None and options.jobs < 1:
+        raise CommandError(f"--jobs {options.jobs}: expected at least 1", USAGE)
+    root, only = log_dir_of(options.dir)
+    with locked(root) as log_dir:
+        all_logs = scan_to_verify(log_dir)
+        logs = [log for log in all_logs if only is None or log.folder == only]
+        findings = verify_checkpoints(log_dir, all_logs)
+        verdicts = verify_all(log_dir, logs, is_deep=options.deep, jobs=options.jobs)
+    findings += [finding for verdict in verdicts for finding in verdict.findings]
+    damaged = any(finding.is_damage for finding in findings)
+    if options.json:
+        print_json(_as_json(root, verdicts, findings))
+    else:
+        _print_verdicts(verdicts, findings)
+    return FAILED if damaged else OK
+
+
+def log_dir_of(path: Path) -> tuple[Path, Path | None]:
+    """The log dir, and the partition's folder if `path` is one."""
+    folder = path.absolute()
+    if not folder.is_dir():
+        raise CommandError(f"{path}: there is no such folder", USAGE)
+    if parse_partition_name(folder.name) is not None and (folder.parent / META_FILE).exists():
+        return folder.parent, folder
+    return folder, None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[LogDir]:
+    """Keep brokers out of a log dir within the block. Raises CommandError, InvalidConfiguration (in use)."""
+    if not (path / META_FILE).exists():
+        raise CommandError(f"{path} is not a broker's log dir: it has no {META_FILE}", USAGE)
+    log_dir = LogDir.acquire(path)
+    try:
+        yield log_dir
+    finally:
+        log_dir.release()
+
+
+def verify_all(
+    log_dir: LogDir, logs: Sequence[ScannedLog], *, is_deep: bool = False, jobs: int | None = None
+) -> list[LogVerdict]:
+    """The verdict on each log, with a progress bar if stderr is a terminal."""
+    tasks = {log.key: segment_tasks(log, is_deep=is_deep) for log in logs}
+    reports = _check_all(log_dir, [task for some in tasks.values() for task in some], jobs)
+    high_watermarks = log_dir.high_watermarks.read_or_empty()
+    return [
+        verify_log(log, [reports[task] for task in tasks[log.key]], high_watermarks.get(log.key))
+        for log in logs
+    ]
+
+
+# -- the processes -------------------------------------------------------------------------------------------
+
+
+def _check_all(log_dir: LogDir, tasks: Sequence[SegmentTask], jobs: int | None) -> Reports:
+    sizes = {task: task.path.stat().st_size for task in tasks}
+    if jobs is None:
+        jobs = (os.cpu_count() or 1) if sum(sizes.values()) >= _BYTES_FOR_PROCESSES else 1
+    jobs = min(jobs, len(tasks))
+    # Forked before the bar starts its thread.
+    running = _start(log_dir, sorted(tasks, key=lambda task: -sizes[task]), jobs) if jobs > 1 else []
+    reports: Reports = {}
+    with _progress(sum(sizes.values())) as advance:
+        for task, report in _results(running) if running else _checked(tasks):
+            reports[task] = report
+            advance(sizes[task])
+    return reports
+
+
+def _checked(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, SegmentReport]]:
+    for task in tasks:
+        yield task, check_segment(task)
+
+
+def _start(log_dir: LogDir, tasks: Sequence[SegmentTask], jobs: int) -> list[Connection]:
+    """Fork processes that check a share of the tasks each, and send (task, report) pairs."""
+    context = multiprocessing.get_context("fork")
+    running: list[Connection] = []
+    for index in range(jobs):
+        receiver, sender = context.Pipe(duplex=False)
+        others = [*running, receiver]
+        process = context.Process(target=_serve, args=(log_dir, tasks[index::jobs], sender, others))
+        process.daemon = True
+        process.start()
+        sender.close()
+        running.append(receiver)
+    return running
+
+
+def _serve(
+    log_dir: LogDir, tasks: Sequence[SegmentTask], sender: Connection, others: Sequence[Connection]
+) -> None:
+    # Ctrl-C reaches all processes; the command reports it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # These copies of the command's descriptors would keep the dir locked, and the pipes open, after its end.
+    log_dir.release()
+    for connection in others:
+        connection.close()
+    # Without a reader, the command was killed.
+    with suppress(BrokenPipeError):
+        for pair in _checked(tasks):
+            sender.send(pair)
+        sender.send(None)
+
+
+def _results(running: list[Connection]) -> Iterator[tuple[SegmentTask, SegmentReport]]:
+    while running:
+        for connection in cast("list[Connection]", wait(running)):
+            try:
+                pair: tuple[SegmentTask, SegmentReport] | None = connection.recv()
+            except EOFError:
+                raise CommandError("a process that checks segments ended too early", FAILED) from None
+            if pair is None:
+                running.remove(connection)
+            else:
+                yield pair
+
+
+@contextmanager
+def _progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    # Imported here, because the import takes longer than most commands.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total_bytes)
+        yield lambda size: bar.advance(task, size)
+
+
+# -- the report ----------------------------------------------------------------------------------------------
+
+
+def describe(finding: Finding) -> str:
+    """One line for a person."""
+    at = "" if finding.position is None else f" at byte {finding.position}"
+    offset = "" if finding.offset is None else f", offset {finding.offset}"
+    is_torn = finding.position is not None
+    kind = {
+        Severity.DAMAGE: "damaged",
+        Severity.REPAIRED: "torn by a crash, to be cut at the next start,"
+        if is_torn
+        else "to be rebuilt after the next start",
+        Severity.DOUBTFUL: "doubtful",
+    }[finding.severity]
+    return f"{finding.path}: {kind}{at}{offset}: {finding.reason}"
+
+
+def _print_verdicts(verdicts: Sequence[LogVerdict], findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        print(describe(finding))
+    damaged = sum(verdict.is_damaged for verdict in verdicts)
+    size = sum(verdict.size_bytes for verdict in verdicts)
+    segments = count(sum(verdict.segments for verdict in verdicts), "segment")
+    state = f"{count(damaged, 'partition')} damaged" if damaged else "whole"
+    if not damaged and any(finding.is_damage for finding in findings):
+        state = "whole, but files of the log dir itself are damaged"
+    print(f"{count(len(verdicts), 'partition')}, {segments}, {size:,} bytes: {state}")
+
+
+def _as_json(root: Path, verdicts: Sequence[LogVerdict], findings: Sequence[Finding]) -> dict[str, Any]:
+    return {
+        "log_dir": str(root),
+        "partitions": len(verdicts),
+        "segments": sum(verdict.segments for verdict in verdicts),
+        "size_bytes": sum(verdict.size_bytes for verdict in verdicts),
+        "damaged_partitions": [str(verdict.partition) for verdict in verdicts if verdict.is_damaged],
+        "findings": [
+            finding._asdict() | {"path": str(finding.path), "is_damage": finding.is_damage}
+            for finding in findings
+        ],
+    }
