@@ -64,8 +64,8 @@ def describe_topic(
         if name in TOPIC_SETTINGS:
             value, sources = layers.value(declared.name), layers.layers(declared.name)
         else:
-            value = declared.default
-            sources = [Layer(name, setting_text(value), ConfigSource.DEFAULT_CONFIG)]
+            # As in Kafka: no setting of brokers has its default.
+            value, sources = declared.default, []
         if name in usable:
             value = usable[name]
             sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))

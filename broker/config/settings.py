@@ -190,7 +190,7 @@ class BrokerConfig:
         _ms, 3, "The retries of that, before the broker stops anyway."
     )
     controlled_shutdown_retry_backoff_ms: int = setting(
-        _ms,
+        _long,
         5_000,
         "The pause between these tries; at most a second, because a new controller is elected by then.",
     )
@@ -255,10 +255,10 @@ class BrokerConfig:
         "flush.ms of a topic counts.",
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        _positive_long, 60_000, "How often recovery points are saved."
+        _positive, 60_000, "How often recovery points are saved."
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        _positive_long, 60_000, "How often log starts are saved."
+        _positive, 60_000, "How often log starts are saved."
     )
     log_segment_delete_delay_ms: int = setting(
         Integer(0, LONG_MAX),
