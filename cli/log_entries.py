@@ -26,9 +26,11 @@ from barnabas.broker.log.file_system import (
     PARTITION_METADATA,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
 )
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log_dir import (
+    CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -39,7 +41,6 @@ from barnabas.broker.log.storage_errors import CheckpointDamaged, StorageError
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader
 
-TXN_INDEX_SUFFIX: Final = ".txnindex"
 _ABORTED: Final = struct.Struct(">hqqqq")
 """Version, producer id, first offset, last offset, last stable offset. Source: `AbortedTxn` of Kafka 3.9."""
 _ABORTED_VERSION: Final = 0
@@ -240,6 +241,7 @@ _NAMES: Final = {
     RECOVERY_POINT_CHECKPOINT: "recovery_point",
     LOG_START_CHECKPOINT: "log_start_offset",
     HIGH_WATERMARK_CHECKPOINT: "high_watermark",
+    CLEANER_CHECKPOINT: "first_dirty_offset",
 }
 KNOWN_FILES: Final = (*_SUFFIXES, *_NAMES)
 """The suffixes and names of the files that can be read."""
@@ -255,4 +257,5 @@ _READERS: Final[dict[str, Callable[[Path], Entries]]] = {
     "recovery_point": _read_offsets,
     "log_start_offset": _read_offsets,
     "high_watermark": _read_offsets,
+    "first_dirty_offset": _read_offsets,
 }

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.log.batch_scan import BatchWalk
 from barnabas.broker.log.epoch_cache import EpochStart
-from barnabas.broker.log.file_system import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from barnabas.broker.log.file_system import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
 from barnabas.broker.log.segment_file import SegmentFile
@@ -265,7 +265,8 @@ class _Entries:
     """The entries of an index file; Kafka extends a file with zeros until it seals the segment."""
 
     def __init__(self, task: SegmentTask, suffix: str, entry: struct.Struct) -> None:
-        self.path = task.path.with_name(segment_name(task.base_offset, suffix))
+        # The indexes of an interrupted swap have its suffix too.
+        self.path = task.path.with_name(task.path.name.replace(LOG_SUFFIX, suffix))
         self.fault: str | None = None
         self.is_there = True
         self.entries: list[tuple[int, int]] = []

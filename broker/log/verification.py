@@ -20,7 +20,13 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
-from barnabas.broker.log.file_system import parse_partition_name, segment_base_offset, snapshot_offset
+from barnabas.broker.log.file_system import (
+    CLEANED_SUFFIX,
+    parse_future_name,
+    parse_partition_name,
+    segment_base_offset,
+    snapshot_offset,
+)
 from barnabas.broker.log.log_dir import LogDir, ScannedLog
 from barnabas.broker.log.producer_state import ProducerState, decode_snapshot
 from barnabas.broker.log.segment_check import (
@@ -32,6 +38,7 @@ from barnabas.broker.log.segment_check import (
     Severity,
     sequence_fault,
 )
+from barnabas.broker.log.segment_swap import Swap, interrupted_swaps
 from barnabas.broker.log.storage_errors import CheckpointDamaged
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
@@ -62,11 +69,15 @@ def scan_to_verify(log_dir: LogDir) -> list[ScannedLog]:
 
 
 def segment_tasks(log: ScannedLog, *, is_deep: bool) -> list[SegmentTask]:
-    """The segments of a log to check, oldest first."""
+    """The segments of a log to check, oldest first; as the next start will find them."""
     paths = _segments(log.folder)
+    for swap in _finished_swaps(log.folder):
+        for base in swap.replaced:
+            del paths[base]
+        paths[swap.base_offset] = swap.path
     bases = sorted(paths)
     snapshots = sorted(_snapshots(log.folder))
-    needs_keys = log.key.topic == OFFSETS_TOPIC
+    needs_keys = log.key.topic == OFFSETS_TOPIC or log.first_dirty_offset > 0
     tasks = []
     for index, base in enumerate(bases):
         first = bisect_right(snapshots, base)
@@ -79,7 +90,7 @@ def segment_tasks(log: ScannedLog, *, is_deep: bool) -> list[SegmentTask]:
 def verify_checkpoints(log_dir: LogDir, logs: Iterable[ScannedLog]) -> list[Finding]:
     """The unreadable checkpoints of the dir itself, and their entries of logs that are not there."""
     findings = []
-    names = {log.key for log in logs}
+    names = {log.key for log in logs} | {parse_future_name(name) for name in log_dir.folder_names()}
     for checkpoint in log_dir.checkpoints:
         faults = _failed(checkpoint.path, checkpoint.read)
         findings += faults
@@ -95,18 +106,37 @@ def verify_log(
 ) -> LogVerdict:
     """Join the reports on all segments of a log, oldest first; the high watermark is the checkpoint's."""
     findings = _failed(log.folder, lambda: read_partition_metadata(log.folder))
+    findings += _check_cleaning(log.folder)
     findings += _check_sequence_of_segments(log, reports)
     for report in reports:
         findings += report.findings
     end = reports[-1].next_offset if reports else log.log_start_offset
     is_damaged = any(finding.is_damage for finding in findings)
     if not is_damaged:
-        findings += _check_offsets(log, end, high_watermark)
+        findings += _check_offsets(log, len(reports), end, high_watermark)
         findings += _check_producers(log, reports)
     findings += _check_epochs(log, reports, end)
     findings += _check_snapshots(log, reports, end, is_compared=not is_damaged)
     size = sum(report.size_bytes for report in reports)
     return LogVerdict(log.key, log.folder, len(reports), size, end, findings)
+
+
+def _check_cleaning(folder: Path) -> Iterator[Finding]:
+    """The files of a cleaning that a stop interrupted."""
+    for swap in interrupted_swaps(folder):
+        if swap.fault is not None:
+            yield Finding(swap.path, swap.fault, swap.position, swap.next_offset)
+        else:
+            reason = f"a swap of the offsets {swap.base_offset} to {swap.next_offset - 1} was interrupted"
+            yield Finding(swap.path, reason, severity=Severity.REPAIRED)
+    for path in sorted(folder.iterdir()):
+        if path.suffix == CLEANED_SUFFIX:
+            yield Finding(path, "a cleaning was interrupted", severity=Severity.REPAIRED)
+
+
+def _finished_swaps(folder: Path) -> list[Swap]:
+    """The swaps that the next start finishes."""
+    return [swap for swap in interrupted_swaps(folder) if swap.fault is None]
 
 
 def _check_sequence_of_segments(log: ScannedLog, reports: Sequence[SegmentReport]) -> Iterator[Finding]:
@@ -144,8 +174,8 @@ def _fault(log: ScannedLog, report: SegmentReport, reason: str, position: int, o
     return Finding(report.path, reason, position, offset, severity)
 
 
-def _check_offsets(log: ScannedLog, end: int, high_watermark: int | None) -> Iterator[Finding]:
-    """That the offsets of the checkpoints lie within a log without damage."""
+def _check_offsets(log: ScannedLog, segments: int, end: int, high_watermark: int | None) -> Iterator[Finding]:
+    """That a log without damage is as the checkpoints and the mark of a clean stop say."""
     folder = log.folder
     if end < log.recovery_point:
         reason = f"the log ends at offset {end}, its recovery point is {log.recovery_point}"
@@ -161,6 +191,14 @@ def _check_offsets(log: ScannedLog, end: int, high_watermark: int | None) -> Ite
     if high_watermark is not None and log.is_clean and high_watermark < log.log_start_offset:
         reason = f"the high watermark is {high_watermark}, the log starts at {log.log_start_offset}"
         yield Finding(folder, reason, None, high_watermark, Severity.REPAIRED)
+
+    is_counted = log.is_clean and log.segments_at_stop is not None and not _finished_swaps(folder)
+    if is_counted and segments != log.segments_at_stop:
+        reason = f"{segments} segments are there, the last stop left {log.segments_at_stop}"
+        yield Finding(folder, reason, None, end, Severity.DOUBTFUL)
+    if log.first_dirty_offset > end:
+        reason = f"the log ends at offset {end}, its first dirty offset is {log.first_dirty_offset}"
+        yield Finding(folder, reason, None, end, Severity.REPAIRED)
 
 
 def _check_producers(log: ScannedLog, reports: Sequence[SegmentReport]) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ from barnabas.broker.coordinators.group_records import (
 )
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_dir import ScannedLog
 from barnabas.broker.log.recovery import LogLoader
+from barnabas.broker.log.segment_check import check_segment
+from barnabas.broker.log.verification import segment_tasks, verify_log
 from barnabas.cli.log_entries import Damage, DumpedBatch, base_offset_of, read_batches, read_entries
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import find_java
@@ -34,10 +38,13 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.consumer_protocol import Subscription, encode_assignment, encode_subscription
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, TimestampType, stamp
-from barnabas.protocol.records import MarkerType, decode_marker, decode_records
+from barnabas.protocol.records import MarkerType, Record, decode_marker, decode_records
 from benchmarks.peers.apache_kafka import archives
 from benchmarks.peers.processes import PeerError
+from tests.support.cleaning import clean
 from tests.support.defaults import log_config
+from tests.support.gaps import follow as follow_gaps
+from tests.support.gaps import kept_of, stamped
 from tests.support.logs import append_batches, log_files, marker, produced
 
 Tool = Callable[..., dict[Path, list[str]]]
@@ -205,6 +212,37 @@ def consumer_offsets(folder: Path) -> Log:
     return log
 
 
+def with_gaps(folder: Path) -> Log:
+    """A log as its leader's cleaner left it, fetched by a follower."""
+    log = opened(folder, replace(SMALL, index_interval_bytes=0))
+    for number in range(60):
+        compression = list(Compression)[number % 5]
+        builder = RecordBatchBuilder(compression=compression)
+        for index in range(6):
+            value = None if index == 3 else b"value" * 9
+            builder.append(b"k%d" % index, value, None, TIMESTAMP_MS + number * 10 - index)
+        first = 6 * number
+        batch = stamped(builder.build(producer_id=7, producer_epoch=0, base_sequence=first), first, 5)
+        kept = ((0, 2, 3), (), (3,), (), (1, 5))[number // 5 % 5]
+        horizon_ms = TIMESTAMP_MS + 86_400_000 if 3 in kept else None
+        if number % 7:
+            keeps = partial(is_at, offsets={first + delta for delta in kept})
+            follow_gaps(log, [kept_of(batch, keeps, delete_horizon_ms=horizon_ms)])
+    return log
+
+
+def is_at(record: Record, offsets: set[int]) -> bool:
+    return record.offset in offsets
+
+
+def with_replaced_segments(folder: Path) -> Log:
+    """A log of which some segments were replaced by a cleaned one."""
+    log = compressed_with_headers(folder)
+    assert clean(log, lambda header: header.base_offset % 3 == 0, first=0, count=2)
+    assert clean(log, lambda header: False, first=1, count=2)
+    return log
+
+
 LOGS = (
     idempotent,
     of_one_batch,
@@ -221,7 +259,11 @@ LOGS = (
     of_which_records_were_deleted,
     of_high_offsets,
     consumer_offsets,
+    with_gaps,
+    with_replaced_segments,
 )
+WITH_GAPS = {f"{build.__name__}-0" for build in (with_gaps, with_replaced_segments)}
+"""The tool mentions gaps between records, but not as a fault."""
 
 
 # -- what Kafka's tool prints --------------------------------------------------------------------------------
@@ -318,8 +360,15 @@ def dump() -> Tool:
     def run(mode: str, files: Iterable[Path]) -> dict[Path, list[str]]:
         names = ",".join(map(str, files))
         done = subprocess.run([*command, mode, "--files", names], capture_output=True, text=True, timeout=120)
-        said = [line for line in done.stderr.splitlines() if not line.startswith("log4j:")]
-        assert (done.returncode, said) == (0, [])
+        said = re.sub(r"^log4j:.*\n", "", done.stderr, flags=re.MULTILINE)
+        gaps = re.findall(
+            r"^Non-consecutive offsets in (.*)\n(?:  \d+ is followed by \d+\n)+", said, re.MULTILINE
+        )
+        said = re.sub(
+            r"^Non-consecutive offsets in .*\n(  \d+ is followed by \d+\n)+", "", said, flags=re.MULTILINE
+        )
+        assert (done.returncode, said) == (0, "")
+        assert {Path(name).parent.name for name in gaps} <= WITH_GAPS
         parts = re.split(r"^Dumping (.*)\n", done.stdout, flags=re.MULTILINE)[1:]
         return {Path(name): text.splitlines() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
@@ -342,6 +391,19 @@ def test_kafka_reads_the_same_from_every_file_as_we_do(dump: Tool, files: list[P
     assert list(found) == files
     for path in files:
         assert found[path] == list(kafka_lines(path)), path
+    lines = [line for some in found.values() for line in some]
+    for part in ("endTxnMarker: ABORT", "OptionalLong[", "count: 0 ", "compresscodec: zstd", "LogAppendTime"):
+        assert any(part in line for line in lines), part
+
+
+@pytest.mark.parametrize("build", LOGS)
+def test_verify_finds_nothing_in_them(files: list[Path], build: Callable[[Path], Log]) -> None:
+    folder = next(path.parent for path in files if path.parent.name == f"{build.__name__}-0")
+    start = 41 if build is of_which_records_were_deleted else 0
+    log = ScannedLog(TopicPartition("t", 0), folder, 0, start, is_clean=True)
+    tasks = segment_tasks(log, is_deep=True)
+    assert len(tasks) == len(list(folder.glob("*.log")))
+    assert verify_log(log, [check_segment(task) for task in tasks]).findings == []
 
 
 @pytest.mark.timeout(300)

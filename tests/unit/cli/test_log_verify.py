@@ -23,7 +23,13 @@ from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
-from barnabas.protocol.record_batch import HEADER, parse_header, write_crc
+from barnabas.protocol.record_batch import (
+    HEADER,
+    LEADER_EPOCH_OFFSET,
+    iter_batches,
+    parse_header,
+    write_crc,
+)
 from tests.support.defaults import log_config
 from tests.support.gaps import emptied, follow, keeping, stamped
 from tests.support.logs import append_batches, flip_bits, online, produced
@@ -106,6 +112,14 @@ def change_snapshot(folder: Path, **changes: int) -> None:
     path.write_bytes(encode_snapshot([changed]))
 
 
+def interrupt_a_swap(folder: Path) -> None:
+    """Leave the first two segments as a stop after the commit of a swap would."""
+    first, second = sorted(folder.glob("*.log"))[:2]
+    swapped = first.with_name(f"{first.name}.swap")
+    swapped.write_bytes(first.read_bytes() + second.read_bytes())
+    first.unlink()
+
+
 def test_a_clean_dir_is_whole_and_stays_as_it_is(log_dir: Path, capsys: Output) -> None:
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
     report = verify(log_dir, capsys, exit_codes.OK)
@@ -149,6 +163,12 @@ Spoil = Callable[[Path], object]
         ),
         (lambda folder: swap_entries(file_of(folder, ".index"), 8), "does not rise above"),
         (lambda folder: change(file_of(folder, ".timeindex"), 7), "names no batch"),
+        (
+            lambda folder: (folder / f"{0:020d}.log.swap").write_bytes(
+                file_of(folder, ".log").read_bytes()[:-1]
+            ),
+            "the batch at byte",
+        ),
         (lambda folder: change_snapshot(folder, last_sequence=18), "has epoch 0 and sequence 18 at 19"),
         (lambda folder: change_snapshot(folder, last_offset=18), "the log has one at 19"),
         (lambda folder: change_snapshot(folder, last_offset=25), "beyond the snapshot"),
@@ -186,6 +206,12 @@ def test_every_kind_of_damage_is_found(log_dir: Path, capsys: Output, spoil: Spo
             lambda folder: file_of(folder, ".snapshot").rename(folder / f"{30:020d}.snapshot"),
             "before the snapshot's",
         ),
+        (lambda folder: (folder / f"{0:020d}.log.cleaned").write_bytes(b"x"), "a cleaning was interrupted"),
+        (
+            lambda folder: write_checkpoint(folder.parent, "cleaner-offset", 21),
+            "its first dirty offset is 21",
+        ),
+        (lambda folder: interrupt_a_swap(folder), "a swap of the offsets 0 to 14 was interrupted"),
     ],
 )
 def test_files_that_the_next_start_rebuilds_are_reported_and_not_repaired(
@@ -362,6 +388,13 @@ def test_an_entry_of_a_partition_without_a_folder_is_doubtful(log_dir: Path, cap
     assert verify(log_dir / "t-0", capsys, exit_codes.OK)["findings"] == findings
 
 
+def test_an_empty_segment_more_than_the_last_stop_left_is_doubtful(log_dir: Path, capsys: Output) -> None:
+    (log_dir / "t-0" / f"{20:020d}.log").write_bytes(b"")
+    (finding,) = verify(log_dir, capsys, exit_codes.OK)["findings"]
+    assert (finding["severity"], finding["offset"]) == ("doubtful", 20)
+    assert "the last stop left" in finding["reason"]
+
+
 def test_a_high_watermark_above_a_log_that_a_crash_shortened_is_lowered(
     tmp_path: Path, capsys: Output
 ) -> None:
@@ -386,6 +419,20 @@ def test_several_processes_report_the_same(log_dir: Path, capsys: Output, jobs: 
         arguments = ["log", "verify", str(log_dir), "--json", "--jobs", str(jobs)]
         assert main(arguments) == exit_codes.FAILED, "the dir is not in use by processes of the last run"
         assert json.loads(capsys.readouterr().out) == report
+
+
+def test_an_unfinished_swap_does_not_hide_damage_of_its_segment(log_dir: Path, capsys: Output) -> None:
+    folder = log_dir / "t-0"
+    interrupt_a_swap(folder)
+    (swapped,) = folder.glob("*.swap")
+    data = bytearray(swapped.read_bytes())
+    *_, (last, _) = iter_batches(data)
+    struct.pack_into(">i", data, last + LEADER_EPOCH_OFFSET, 0)
+    swapped.write_bytes(data)
+    findings = verify(log_dir, capsys, exit_codes.FAILED)["findings"]
+    assert [finding["reason"] for finding in findings if finding["is_damage"]] == [
+        "CORRUPT_MESSAGE: a batch of leader epoch 0 after one of 1"
+    ]
 
 
 def test_a_process_that_ends_early_is_reported(
