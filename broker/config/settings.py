@@ -217,7 +217,10 @@ class BrokerConfig:
         coarser=(("log.roll.jitter.hours", _HOUR_MS),),
     )
     log_preallocate: bool = setting(
-        Boolean(), False, "Whether a new segment takes its whole size on disk.", topic_name="preallocate"
+        Boolean(),
+        False,
+        "Whether the first record of a segment takes its whole size on disk; without room it is refused.",
+        topic_name="preallocate",
     )
     log_retention_ms: int = setting(
         Integer(-1, LONG_MAX),
@@ -234,7 +237,10 @@ class BrokerConfig:
     )
     log_retention_check_interval_ms: int = setting(_positive_long, 300_000, "How often retention is checked.")
     log_index_interval_bytes: int = setting(
-        _ms, 4_096, "Bytes of log per index entry.", topic_name="index.interval.bytes"
+        _ms,
+        4_096,
+        "Bytes of log per index entry, from the next segment on.",
+        topic_name="index.interval.bytes",
     )
     log_index_size_max_bytes: int = setting(
         Integer(12), 10_485_760, "Largest index file.", topic_name="segment.index.bytes"
@@ -263,7 +269,8 @@ class BrokerConfig:
     log_segment_delete_delay_ms: int = setting(
         Integer(0, LONG_MAX),
         60_000,
-        "How long a deleted file is kept on disk.",
+        "How long the folder of a deleted partition is kept, unless its broker restarts. A segment that "
+        "retention or compaction deletes is removed at once; reads that began keep its bytes.",
         topic_name="file.delete.delay.ms",
     )
     producer_id_expiration_ms: int = setting(

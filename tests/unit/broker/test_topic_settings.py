@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.protocol.errors import ApiError
+from barnabas.protocol.settings import LONG_MAX
 from tests.support.defaults import make_config
 
 
@@ -42,6 +44,51 @@ def test_unusable_overrides_are_logged_and_the_others_applied(
     assert table.of("topic").min_insync_replicas == 2
     assert table.log_config("topic").retention_ms == -1
     assert next(iter(wrong)) in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "before_ms", "after_ms"),
+    [
+        ({}, LONG_MAX, LONG_MAX),
+        ({"message.timestamp.difference.max.ms": "50"}, 50, 50),
+        ({"message.timestamp.difference.max.ms": "50", "message.timestamp.after.max.ms": "9"}, 50, 9),
+        ({"message.timestamp.difference.max.ms": "50", "message.timestamp.before.max.ms": "70"}, 70, 50),
+        ({"message.timestamp.before.max.ms": "70"}, 70, LONG_MAX),
+    ],
+)
+def test_the_former_limit_of_timestamps_counts_for_the_limits_that_are_not_set(
+    table: TopicSettingsTable, overrides: dict[str, str], before_ms: int, after_ms: int
+) -> None:
+    """As in Kafka 3.9."""
+    table.update("topic", overrides)
+    config = table.log_config("topic")
+    assert config.message_timestamp_before_max_ms == before_ms
+    assert config.message_timestamp_after_max_ms == after_ms
+    assert config.limits_timestamps == bool(overrides)
+
+
+@pytest.mark.parametrize(
+    ("name", "level"), [("gzip", 7), ("lz4", 12), ("zstd", -3), ("snappy", None), ("producer", None)]
+)
+def test_the_level_is_that_of_the_compression(
+    table: TopicSettingsTable, name: str, level: int | None
+) -> None:
+    levels = {
+        "compression.gzip.level": "7",
+        "compression.lz4.level": "12",
+        "compression.zstd.level": "-3",
+    }
+    table.update("topic", levels | {"compression.type": name})
+    assert table.log_config("topic").compression_level == level
+
+
+def test_a_new_topic_is_checked_against_the_defaults_in_force(table: TopicSettingsTable) -> None:
+    overrides = {"max.compaction.lag.ms": "10"}
+    table.validate(overrides)
+    defaults = make_config(log_cleaner_min_compaction_lag_ms=11).topic_defaults()
+    table.set_defaults(defaults)
+    with pytest.raises(ApiError, match=r"min\.compaction\.lag\.ms=11: expected at most max\."):
+        table.validate(overrides)
 
 
 def test_a_forgotten_topic_has_the_defaults_again(table: TopicSettingsTable) -> None:

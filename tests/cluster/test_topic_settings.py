@@ -1,0 +1,125 @@
+"""Every setting of a topic is changed while a producer writes: no acknowledged record is lost or repeated."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from barnabas.broker.config.settings import topic_setting_names
+from barnabas.client import ConfigResource
+from barnabas.client.blocking import Producer
+from barnabas.deploy.local import LocalCluster
+from tests.support.waiting import wait_for
+
+from .test_settings import values
+from .tools import ClusterView, StartCluster
+
+SMALL: Final = {
+    # Values with much to do for the log, under which each record is accepted and kept.
+    "cleanup.policy": ("compact,delete", "delete"),
+    "compression.gzip.level": ("9",),
+    "compression.lz4.level": ("12",),
+    "compression.type": ("gzip", "lz4", "zstd", "snappy", "uncompressed"),
+    "compression.zstd.level": ("-7",),
+    "delete.retention.ms": ("0",),
+    "file.delete.delay.ms": ("0",),
+    "flush.messages": ("1", "7"),
+    "flush.ms": ("5",),
+    "follower.replication.throttled.replicas": ("*",),
+    "index.interval.bytes": ("0",),
+    "leader.replication.throttled.replicas": ("0:1",),
+    "local.retention.bytes": ("1",),
+    "local.retention.ms": ("1",),
+    "max.compaction.lag.ms": ("20",),
+    "max.message.bytes": ("2000",),
+    "message.downconversion.enable": ("false",),
+    "message.format.version": ("2.8-IV1",),
+    "message.timestamp.after.max.ms": ("3600000",),
+    "message.timestamp.before.max.ms": ("3600000",),
+    "message.timestamp.difference.max.ms": ("3600000",),
+    "message.timestamp.type": ("LogAppendTime",),
+    "min.cleanable.dirty.ratio": ("0.0",),
+    "min.compaction.lag.ms": ("1",),
+    "min.insync.replicas": ("2",),
+    "preallocate": ("true",),
+    "remote.log.copy.disable": ("false",),
+    "remote.log.delete.on.disable": ("false",),
+    "remote.storage.enable": ("false",),
+    "retention.bytes": ("1000000",),
+    "retention.ms": ("3600000",),
+    "segment.bytes": ("3000", "1000000"),
+    "segment.index.bytes": ("40",),
+    "segment.jitter.ms": ("100",),
+    "segment.ms": ("50",),
+    "unclean.leader.election.enable": ("false",),
+}
+
+
+class Writer:
+    """Writes numbered records one after the other, each with a key of its own, until it is stopped."""
+
+    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+        self._topic = topic
+        self._producer = Producer(bootstrap_servers=cluster.bootstrap, acks="all", enable_idempotence=True)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="writer")
+        self.count = 0
+        """The number of acknowledged records."""
+        self._thread.start()
+
+    def wait_for_more(self, count: int) -> None:
+        least = self.count + count
+        wait_for(lambda: self.count >= least, lambda: f"{self.count} records are written, not {least}")
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._producer.close()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            value = b"%d" % self.count
+            self._producer.send(self._topic, value * 20, key=value, partition=0).result(60)
+            self.count += 1
+
+
+def alter(cluster: LocalCluster, topic: ConfigResource, changes: Mapping[str, str | None]) -> None:
+    with ClusterView(cluster).admin() as admin:
+        admin.alter_configs({topic: changes})
+
+
+def test_every_setting_is_changed_while_a_producer_writes(start_cluster: StartCluster) -> None:
+    assert SMALL.keys() == set(topic_setting_names())
+    cluster = start_cluster(
+        settings={"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "100"}
+    )
+    view = ClusterView(cluster)
+    view.create_topic("t", 1, 3)
+    topic = ConfigResource.topic("t")
+    changes = [(name, value) for name, choices in SMALL.items() for value in choices]
+    random.Random(11).shuffle(changes)
+    writer = Writer(cluster, "t")
+    try:
+        for number, (name, value) in enumerate(changes):
+            alter(cluster, topic, {name: value})
+            writer.wait_for_more(5)
+            if number == len(changes) // 2:
+                killed = next(broker for broker in cluster.broker_ids if broker != view.controller())
+                cluster.kill(killed)
+                writer.wait_for_more(10)
+                cluster.start_broker(killed)
+                view.wait_isr("t", 3)
+        shown = {name: value for name, (value, _) in values(cluster, topic).items()}
+        assert [name for name, choices in SMALL.items() if shown[name] not in choices] == []
+        alter(cluster, topic, dict.fromkeys(SMALL))
+        writer.wait_for_more(10)
+    finally:
+        writer.stop()
+    for broker in cluster.broker_ids:
+        cluster.kill(broker)
+    for broker in cluster.broker_ids:
+        cluster.start_broker(broker)
+    view.wait_isr("t", 3)
+    assert view.read("t", 1) == [b"%d" % number * 20 for number in range(writer.count)]
