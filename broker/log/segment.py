@@ -593,7 +593,8 @@ class Segment:
     def remove(self, gone: Gone = Gone.SEGMENT) -> None:
         """Delete the files; existing views stay valid. Raises LogDirFailure."""
         with _REBUILD_LOCK:
-            self.file.remove(gone)
+            self.file.abandon(gone)
+        self.file.remove(gone)
         with disk_work(self.file.path, Operation.CHANGE):
             self.offset_index.remove(gone)
             self.time_index.remove(gone)

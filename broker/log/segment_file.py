@@ -302,10 +302,10 @@ class SegmentFile:
         self.let_go()
         self._open_files.keep(self, 0)
 
-    def abandon(self) -> None:
-        """Close the file of a deleted log: later reads raise LogGone."""
+    def abandon(self, gone: Gone = Gone.LOG) -> None:
+        """Close the file for good; later reads raise the error of `check_exists`."""
         if self._gone is not Gone.SEGMENT:
-            self._gone = Gone.LOG
+            self._gone = gone
         self.close()
 
     def move_to(self, path: Path) -> None:
