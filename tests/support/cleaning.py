@@ -1,4 +1,4 @@
-"""A stand-in for a cleaning: keeps chosen batches of sealed segments of a log, and swaps."""
+"""A stand-in for a cleaning: keeps records of sealed segments by their offsets, and swaps."""
 
 from __future__ import annotations
 
@@ -9,34 +9,30 @@ from barnabas.broker.log.batch_scan import iter_headers
 from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.segment import Segment
-from barnabas.protocol.record_batch import (
-    COMPRESSION_MASK,
-    HEADER,
-    HEADER_BYTES,
-    MIN_BATCH_LENGTH,
-    BatchHeader,
-    iter_batches,
-    parse_header,
-    write_crc,
-)
+from barnabas.protocol.record_batch import iter_batches, parse_header
+from barnabas.protocol.records import decode_records
+from tests.support.gaps import kept_of
 
-Keep = Callable[[BatchHeader], bool]
+Keep = Callable[[int], bool]
+"""Whether the record at an offset stays."""
 
 
-def emptied(batch: bytes) -> bytes:
-    """The batch without its records."""
-    header = parse_header(batch)
-    data = bytearray(HEADER_BYTES)
-    attributes = header.attributes & ~COMPRESSION_MASK
-    header = header._replace(batch_length=MIN_BATCH_LENGTH, attributes=attributes, record_count=0)
-    HEADER.pack_into(data, 0, *header)
-    write_crc(data)
-    return bytes(data)
+def cleaned_batches(
+    batches: Iterable[bytes], keep: Keep, needed: Iterable[int] = (), ends: Iterable[int] = ()
+) -> list[bytes]:
+    """What is left of batches: a batch without a record stays if it ends at one of the needed offsets.
 
-
-def cleaned_batches(batches: Iterable[bytes], keep: Keep) -> list[bytes]:
-    """The content of a cleaned segment: the batches to keep, the others without records."""
-    return [batch if keep(parse_header(batch)) else emptied(batch) for batch in batches]
+    `needed` are the last offsets of producers, `ends` the next offsets of segments.
+    """
+    left: list[bytes] = []
+    stays = {*needed, *(end - 1 for end in ends)}
+    for batch in batches:
+        offsets = [record.offset for record in decode_records(batch)]
+        if offsets and all(map(keep, offsets)):
+            left.append(batch)
+        elif any(map(keep, offsets)) or parse_header(batch).last_offset in stays:
+            left.append(bytes(kept_of(batch, lambda record: keep(record.offset))))
+    return left
 
 
 def batches_of(segment: Segment) -> list[bytes]:
@@ -61,11 +57,14 @@ def build(log: Log, keep: Keep, first: int = 0, count: int = 1) -> Built:
     """Write the cleaned segment of some adjacent segments; a failure discards it."""
     cuts = log.bounds.cuts
     old = log.segments[first : first + count]
+    needed = [state.last_offset for state in log.producers]
     cleaned = CleanedSegment.create(log.folder, old[0].base_offset, log.config, log.files, 0)
     try:
         for segment in old:
-            data = b"".join(cleaned_batches(batches_of(segment), keep))
-            cleaned.append(data, list(iter_batches(data)))
+            ends = [segment.next_offset] if segment is old[-1] else []
+            data = b"".join(cleaned_batches(batches_of(segment), keep, needed, ends))
+            if data:
+                cleaned.append(data, list(iter_batches(data)))
         cleaned.finish()
     except BaseException:
         cleaned.discard()

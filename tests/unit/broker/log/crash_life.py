@@ -30,6 +30,8 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
+from barnabas.protocol.records import decode_records
+from tests.support.cleaning import build, cleaned_batches
 from tests.support.logs import append_batches, crash
 
 from .power_cut import PowerCutDisk
@@ -38,6 +40,7 @@ CHECKPOINTS = (
     "recovery-point-offset-checkpoint",
     "log-start-offset-checkpoint",
     "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
 )
 
 Batches = tuple[bytes, ...]
@@ -67,6 +70,12 @@ class Expected:
     """The least log end after a kill: the acknowledged one, or that of a truncation in progress."""
     may_be_cut: bool = False
     """Whether a truncation is in progress, which a kill may leave undone."""
+    uncleaned: Batches | None = None
+    """The batches before a swap in progress, which a stop may leave undone."""
+    removed: Batches = ()
+    """The batches whose records a cleaning removed; the producers may remember them."""
+    first_dirty: int = 0
+    """The end of the cleaned segments, or the higher one before a truncation in progress."""
 
 
 class Life:
@@ -172,7 +181,7 @@ class Life:
         kept = tuple(batch for batch in expected.batches if header(batch).next_offset <= offset)
         if offset >= expected.end:
             return
-        end = next_offset(kept, header(expected.batches[0]).base_offset)
+        end = next_offset(kept, self.log(key).segments[0].base_offset)
         with self._cut(key, kept, end, end):
             self.log(key).truncate_to(offset)
         expected.start = min(expected.start, end)
@@ -195,6 +204,32 @@ class Life:
             expected.start = max(expected.start, expected.end)
             self.log(key).delete_old_segments(self.now_ms, expected.end)
             expected.start = self.log(key).log_start_offset
+
+    def clean(self, key: TopicPartition, first: int = 0, count: int = 1, *, keeps: float = 0.5) -> None:
+        """Replace some sealed segments by one with some of their records."""
+        log, expected = self.log(key), self.logs[key]
+        old = log.segments[:-1][first : first + count]
+        if not old or not any(segment.size for segment in old):
+            return
+        start, end = old[0].base_offset, old[-1].next_offset
+        kept = {offset for offset in range(start, end) if self.random.random() < keeps}
+        cuts = log.bounds.cuts
+        built = build(log, kept.__contains__, first, len(old))
+        below, others, above = (
+            [batch for batch in expected.batches if at(header(batch).base_offset)]
+            for at in (start.__gt__, range(start, end).__contains__, end.__le__)
+        )
+        needed = [state.last_offset for state in log.producers]
+        cleaned = (*below, *cleaned_batches(others, kept.__contains__, needed, [end]), *above)
+        expected.uncleaned = expected.batches
+        expected.removed = (*expected.removed, *(batch for batch in others if batch not in cleaned))
+        expected.batches = cleaned
+        assert log.replace_segments(*built)
+        expected.uncleaned = None
+        self._answered(key)
+        expected.first_dirty = max(expected.first_dirty, end)
+        log.bounds.raise_first_dirty(end, cuts)
+        self.logs_here.checkpoint_first_dirty_offsets()
 
     def start_move(self, key: TopicPartition, name: str) -> None:
         self.logs_here.futures.create(key, self.disk.root / name, self.now_ms)
@@ -260,11 +295,17 @@ class Life:
             if key not in result:
                 del self.logs[key]
                 continue
-            topic_id, start, end, history = result[key]
+            topic_id, start, end, history, first_dirty = result[key]
+            before = self.logs[key]
             self.logs[key] = Expected(
-                topic_id or self.logs[key].topic_id, history, end=end, start=start, least_end=end
+                topic_id or before.topic_id,
+                history,
+                end=end,
+                start=start,
+                least_end=end,
+                removed=before.removed,
+                first_dirty=first_dirty,
             )
-            self._set_sequences(key, history)
         self.begin()
         for log in self.logs_here.all_logs():
             key = log.topic_partition
@@ -276,17 +317,17 @@ class Life:
             log.assign_topic_id(expected.topic_id)
             assert (log.log_start_offset, log.log_end_offset) == (expected.start, expected.end)
             expected.safe = log.recovery_point
+            self._set_sequences(key)
         self.gone |= self.doomed
         self.doomed.clear()
 
     # Inside
 
-    def _set_sequences(self, key: TopicPartition, batches: Batches) -> None:
+    def _set_sequences(self, key: TopicPartition) -> None:
         for producer in [known for known in self.sequences if known[0] == key]:
             del self.sequences[producer]
-        for head in map(header, batches):
-            if head.producer_id >= 0:
-                self.sequences[key, head.producer_id] = head.base_sequence + head.record_count
+        for state in self.log(key).producers:
+            self.sequences[key, state.producer_id] = state.last_sequence + 1
 
     def _take(self, expected: Expected, batch: bytes) -> None:
         expected.batches = (*expected.batches, batch)
@@ -306,10 +347,12 @@ class Life:
         expected.batches, expected.end = kept, end
         expected.may_be_cut = True
         self.epoch += 1
-        self._set_sequences(key, kept)
         yield
+        self._set_sequences(key)
         expected.may_be_cut = False
         expected.least_end = end
+        expected.first_dirty = min(expected.first_dirty, end)
+        expected.removed = tuple(batch for batch in expected.removed if header(batch).next_offset <= end)
 
 
 # Judging
@@ -323,6 +366,7 @@ class Found(NamedTuple):
     end: int
     history: Batches
     """All batches up to the end, including those below the start."""
+    first_dirty: int
 
 
 def judge(life: Life, image: Path, *, is_kill: bool) -> dict[TopicPartition, Found]:
@@ -361,7 +405,6 @@ def contents(log: Log) -> Batches:
     while offset < log.log_end_offset:
         result = log.read(offset, 1)
         assert result.next_offset > offset, f"no batch holds offset {offset}"
-        assert result.start_offset <= offset, f"offset {offset} is missing"
         found += [
             bytes(result.records[at : at + head.size_bytes]) for at, head in iter_batches(result.records)
         ]
@@ -383,7 +426,9 @@ def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
     assert end >= max(expected.safe, start), f"safe up to {expected.safe}, found up to {end}"
     if is_kill:
         assert end >= expected.least_end, f"{expected.least_end} was answered, found up to {end}"
-        assert expected.may_be_cut or history is expected.batches, "a truncation is undone"
+        current = (expected.batches, expected.uncleaned)
+        assert expected.may_be_cut or history in current, "a truncation or a cleaning is undone"
+    assert log.first_dirty_offset <= max(start, expected.first_dirty), f"dirty from {log.first_dirty_offset}"
     for batch in result:
         head = header(batch)
         if head.last_offset < expected.start:
@@ -395,32 +440,36 @@ def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
     held = (
         history if result else tuple(batch for each in (expected.batches, *expected.ended) for batch in each)
     )
-    _judge_producers(log, result, held)
+    _judge_producers(log, result, held, expected.removed)
     for batch in result:
-        head = header(batch)
-        at = log.offset_for_timestamp(head.max_timestamp)
-        assert at is not None
-        assert at.offset <= head.last_offset, f"{at} for {head.max_timestamp}"
+        records = [record for record in decode_records(batch) if record.offset >= start]
+        if records:
+            at = log.offset_for_timestamp(records[-1].timestamp_ms)
+            assert at is not None
+            assert at.offset <= records[-1].offset, f"{at} for {records[-1]}"
     held = tuple(batch for batch in history if header(batch).next_offset <= end)
     # A log restarted at a later offset has no earlier batches.
-    return Found(log.topic_id, start, end, held if next_offset(held) == end else ())
+    held = held if next_offset(held) == end else ()
+    return Found(log.topic_id, start, end, held, log.first_dirty_offset)
 
 
 def _history(result: Batches, start: int, end: int, expected: Expected) -> Batches | None:
     """The batches of a past moment that the log holds completely from its start to its end."""
-    for held in (expected.batches, *reversed(expected.ended)):
+    current = (expected.batches,) if expected.uncleaned is None else (expected.batches, expected.uncleaned)
+    for held in (*current, *reversed(expected.ended)):
         mine = tuple(
             batch for batch in held if header(batch).next_offset > start and header(batch).next_offset <= end
         )
         if mine != result:
             continue
-        below = [batch for batch in expected.batches if header(batch).next_offset <= expected.safe]
+        safe = held if held in current else expected.batches
+        below = [batch for batch in safe if header(batch).next_offset <= expected.safe]
         if all(batch in held for batch in below if header(batch).next_offset > start):
             return held
     return None
 
 
-def _judge_producers(log: Log, result: Batches, history: Batches) -> None:
+def _judge_producers(log: Log, result: Batches, history: Batches, removed: Batches) -> None:
     last: dict[int, BatchHeader] = {}
     for batch in result:
         if header(batch).producer_id >= 0:
@@ -428,11 +477,18 @@ def _judge_producers(log: Log, result: Batches, history: Batches) -> None:
     for producer_id, head in last.items():
         state = log.producers.get(producer_id)
         assert state is not None, f"producer {producer_id} is not known"
-        assert state.last_offset == head.last_offset, f"producer {producer_id} is at {state.last_offset}"
-        assert state.last_sequence == head.base_sequence + head.last_offset_delta
+        # A truncation may have left an earlier batch, of which only the producers' state knows.
+        later = [head, *map(header, removed)]
+        expected = {
+            (other.last_offset, other.base_sequence + other.last_offset_delta)
+            for other in later
+            if other.producer_id == producer_id and other.last_offset >= head.last_offset
+        }
+        found = (state.last_offset, state.last_sequence)
+        assert found in expected, f"producer {producer_id} is at {found}, not {expected}"
     known = {
         (header(batch).producer_id, header(batch).base_sequence, header(batch).base_offset)
-        for batch in history
+        for batch in (*history, *removed)
     }
     for state in log.producers:
         for recent in state.recent:

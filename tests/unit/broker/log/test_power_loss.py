@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log import log_manager
+from barnabas.broker.log import log_manager, recovery, segment_swap
 from barnabas.broker.log.checkpoints import LogBounds
+from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.file_system import FileSystem, SyncState
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import for_each
+from barnabas.broker.log.segment import Segment
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from tests.support.defaults import log_config
@@ -314,6 +316,34 @@ def moves_between_log_dirs(life: Life) -> None:
     life.remove_deleted()
 
 
+def cleanings(life: Life) -> None:
+    life.create(A)
+    for number in range(14):
+        life.produce(A, producer_id=number % 3 - 1, size=200, count=1 + number % 2)
+    life.clean(A, 0, 2)
+    life.follow(A, 12, size=150)
+    life.clean(A, 1, 2, keeps=0.2)
+    life.clean(A, 0, 3, keeps=0)
+    life.checkpoint()
+    life.truncate(A, 9)
+    life.follow(A, 20, size=150)
+    life.clean(A, 0, 1)
+    life.delete_records(A, 8)
+    life.clean(A, 1, 2)
+    life.retention()
+    life.stop_and_start()
+    life.clean(A, 0, 2)
+
+
+def truncations_of_cleaned_segments(life: Life) -> None:
+    life.create(A)
+    for _ in range(6):
+        life.follow(A, 4, size=20)
+        life.roll(A)
+        life.clean(A, 0, 2, keeps=0.9)
+        life.truncate(A, life.logs[A].end - 2)
+
+
 def clean_stops(life: Life) -> None:
     life.create(A)
     life.create(B)
@@ -332,7 +362,15 @@ def clean_stops(life: Life) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [appends_rolls_and_flushes, truncations, deletions_of_records, deletions_of_partitions, clean_stops],
+    [
+        appends_rolls_and_flushes,
+        truncations,
+        deletions_of_records,
+        deletions_of_partitions,
+        clean_stops,
+        cleanings,
+        truncations_of_cleaned_segments,
+    ],
 )
 def test_nothing_safe_is_lost_and_nothing_is_offline_wherever_a_broker_is_stopped(
     fast_folder: Path, script: Callable[[Life], None]
@@ -396,6 +434,7 @@ def live_at_random(life: Life, chosen: random.Random) -> None:
         (5, lambda: life.flush(key)),
         (3, lambda: life.roll(key)),
         (6, life.checkpoint),
+        (6, lambda: life.clean(key, chosen.randrange(4), chosen.randint(1, 4), keeps=chosen.random())),
         (2, life.checkpoint_high_watermarks),
         (1, lambda: life.delete(key)),
         (1, life.remove_deleted),
@@ -496,6 +535,27 @@ def _force_no_folder_of_folders(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PowerCutDisk, "fsync", fsync_others)
 
 
+def _force_no_cleaned_segment(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CleanedSegment, "finish", lambda cleaned: cleaned.segment.seal())
+    patch.setattr(CleanedSegment, "keep_time_of", lambda cleaned, replaced: None)
+
+
+def _force_no_final_name(patch: pytest.MonkeyPatch) -> None:
+    rename, fsync = segment_swap._rename, PowerCutDisk.fsync
+    renamed: list[str] = []
+
+    def note(segment: Segment, suffix: str) -> None:
+        rename(segment, suffix)
+        renamed.append(suffix)
+
+    def fsync_others(disk: PowerCutDisk, file: int | Path) -> None:
+        if not (renamed and renamed.pop() == ""):
+            fsync(disk, file)
+
+    patch.setattr(segment_swap, "_rename", note)
+    patch.setattr(PowerCutDisk, "fsync", fsync_others)
+
+
 PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Life], None]]] = {
     "truncated records are not forced away": (
         lambda patch: patch.setattr(PowerCutDisk, "write_durably", _write_unsafely),
@@ -517,6 +577,16 @@ PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Life], 
     "a flush forces no file": (
         lambda patch: patch.setattr(SyncState, "sync", lambda state, path, files: None),
         appends_rolls_and_flushes,
+    ),
+    "cleaned segments are not forced": (_force_no_cleaned_segment, cleanings),
+    "a start removes the files of a swap": (
+        lambda patch: patch.setattr(recovery, "interrupted_swaps", lambda folder: []),
+        cleanings,
+    ),
+    "the name of a cleaned segment is not forced": (_force_no_final_name, truncations_of_cleaned_segments),
+    "a truncation leaves the first dirty offset as it is": (
+        lambda patch: patch.setattr(LogBounds, "is_later_first_dirty_promised", False),
+        cleanings,
     ),
     "names of folders are not forced": (_force_no_folder_of_folders, appends_rolls_and_flushes),
 }
