@@ -21,7 +21,7 @@ from itertools import compress as select
 from typing import Final, NamedTuple
 
 from barnabas.broker.compaction.offset_map import OffsetMap
-from barnabas.broker.compaction.record_keys import RecordKeys, read_keys, time_deltas
+from barnabas.broker.compaction.record_keys import RecordKeys, read_keys, records_of, time_deltas
 from barnabas.protocol.compression import Buffer, Compression
 from barnabas.protocol.record_batch import (
     COMPRESSION_MASK,
@@ -29,13 +29,13 @@ from barnabas.protocol.record_batch import (
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
+    MAGIC,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
     BatchHeader,
     parse_header,
     write_crc,
 )
-from barnabas.protocol.records import record_bytes
 from barnabas.protocol.varint import decode_varint, encode_varint
 
 _LATEST_MS: Final = 1 << 62
@@ -96,11 +96,7 @@ def filter_data_batch(
     covered_end = newest.end_offset
     if header.base_offset >= covered_end:
         return Filtered(header)
-    records, start = data, position + HEADER_BYTES
-    end = position + header.size_bytes
-    if header.attributes & COMPRESSION_MASK:
-        records, start = record_bytes(memoryview(data)[position:end], header), 0
-        end = len(records)
+    records, start, end = records_of(data, position, header)
     read = read_keys(records, start, end, header)
     are_kept = newest.are_newest(read.keys, read.offsets)
     for index in read.keyless:
@@ -141,10 +137,9 @@ def filter_marker(
         return Filtered(header)
     if header.attributes & DELETE_HORIZON_MASK:
         return _without_records(header, rules) if header.base_timestamp <= rules.now_ms else Filtered(header)
-    end = position + header.size_bytes
-    records = record_bytes(memoryview(data)[position:end], header)
-    read = read_keys(records, 0, len(records), header)
-    return _with_horizon(header, records, 0, read.ends, [True] * header.record_count, rules)
+    records, start, end = records_of(data, position, header)
+    read = read_keys(records, start, end, header)
+    return _with_horizon(header, records, start, read.ends, [True] * header.record_count, rules)
 
 
 def emptied(header: BatchHeader) -> Filtered:
@@ -153,6 +148,15 @@ def emptied(header: BatchHeader) -> Filtered:
         return Filtered(header)
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_MASK)
     return _packed(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
+
+
+def filler(offset: int) -> tuple[BatchHeader, bytearray]:
+    """An empty batch of one offset, without producer and leader epoch."""
+    batch = bytearray(HEADER_BYTES)
+    length = HEADER_BYTES - LOG_OVERHEAD_BYTES
+    HEADER.pack_into(batch, 0, offset, length, -1, MAGIC, 0, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, -1, -1, -1, 0)
+    write_crc(batch)
+    return parse_header(batch), batch
 
 
 def is_last_of_producer(header: BatchHeader, producers: Mapping[int, LastBatch]) -> bool:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from barnabas.broker.compaction.offset_map import MAX_RAW_KEY_BYTES, MapKey, digest
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.record_batch import BatchHeader
+from barnabas.protocol.record_batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
+from barnabas.protocol.records import record_bytes
 from barnabas.protocol.varint import decode_varint
 
 
@@ -28,6 +29,18 @@ class RecordKeys(NamedTuple):
     """The indexes of the records without a key."""
     tombstones: list[int]
     """The indexes of the records without a value."""
+
+
+def records_of(data: bytes, position: int, header: BatchHeader) -> tuple[bytes, int, int]:
+    """The records of the batch at a position: bytes, decompressed if necessary, and their start and end.
+
+    Raises CORRUPT_MESSAGE.
+    """
+    end = position + header.size_bytes
+    if header.attributes & COMPRESSION_MASK:
+        records = record_bytes(memoryview(data)[position:end], header)
+        return records, 0, len(records)
+    return data, position + HEADER_BYTES, end
 
 
 def read_keys(data: bytes, position: int, end: int, header: BatchHeader) -> RecordKeys:

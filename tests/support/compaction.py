@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from barnabas.broker.compaction.batch_chunks import read_chunks
 from barnabas.broker.compaction.batch_filter import Filtered, LastBatch, RetentionRules, filter_data_batch
+from barnabas.broker.compaction.cleaning import CleaningStats, clean
 from barnabas.broker.compaction.offset_map import MAX_RAW_KEY_BYTES, OffsetMap, digest
 from barnabas.broker.log.log import Log
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -91,3 +93,35 @@ def append_stamped(log: Log, *batches: bytes | bytearray) -> None:
         data = bytearray(batch)
         stamp(data, 0, log.log_end_offset, 0)
         log.append_as_follower(data, NOW_MS)
+
+
+def no_pause(_size_bytes: int) -> None:
+    """The pause of a cleaning that nothing slows down or stops."""
+
+
+def compact(log: Log, dirty_end: int | None = None, **options: Any) -> CleaningStats:
+    """Clean a log up to its active segment, or to an offset, with a large map."""
+    options = {"offset_map": OffsetMap(1 << 24), "now_ms": NOW_MS, "pause": no_pause, **options}
+    end = log.segments[-1].base_offset if dirty_end is None else dirty_end
+    return clean(log, end, **options)
+
+
+def batches_in(log: Log) -> list[tuple[int, bytes]]:
+    """All batches of a log, each with the base of its segment, checked; no index is used."""
+    found: list[tuple[int, bytes]] = []
+    for segment in log.segments:
+        for chunk in read_chunks(segment, 0, segment.size, 1 << 20, no_pause):
+            found += [
+                (segment.base_offset, chunk.data[at : at + header.size_bytes]) for at, header in chunk.batches
+            ]
+    return found
+
+
+def records_in(log: Log) -> list[RecordFields]:
+    """All records of a log, without those of control batches."""
+    return [
+        fields
+        for _, batch in batches_in(log)
+        if not parse_header(batch).is_control
+        for fields in fields_of(batch)
+    ]

@@ -1,0 +1,331 @@
+"""One cleaning of one log: it fills the offset map, filters the segments, and swaps the cleaned ones in.
+
+Each pass covers the dirty records that fit into the map, and filters all segments from the log's first one to
+the end of that range, oldest first: older values of a key go before anything that is newer. Adjacent segments
+become one while they fit into ``segment.bytes``, their indexes into ``segment.index.bytes``, and their
+offsets into 31 bits. The last batch of each cleaned segment stays, without records if need be, so that a
+segment always ends where the next one begins. A segment that would neither change nor be joined with another
+one is only read.
+
+Guarantees: no offset changes; nothing from the dirty end on and no active segment is touched; the log takes a
+cleaned segment whole or not at all. A cleaning may be stopped between any two batches, by an exception that
+`pause` raises; what it has swapped in stays, and the first dirty offset moves only after a whole pass. It
+ends early and quietly if the log was truncated, deleted, closed or shortened by retention meanwhile.
+
+One thread per log. It takes the log's lock only for moments.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from barnabas.broker.compaction.batch_chunks import Chunk, Pause, read_chunks
+from barnabas.broker.compaction.batch_filter import (
+    Filtered,
+    LastBatch,
+    RetentionRules,
+    emptied,
+    filler,
+    filter_data_batch,
+    filter_marker,
+)
+from barnabas.broker.compaction.group_output import GroupOutput
+from barnabas.broker.compaction.offset_map import MapKey, OffsetMap
+from barnabas.broker.compaction.record_keys import read_keys, records_of
+from barnabas.broker.compaction.transactions import MarkerNeeds, Transactions, read_transactions
+from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.protocol.compression import Buffer, Compression, compress
+from barnabas.protocol.errors import ApiError
+from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, HEADER_BYTES, BatchHeader
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_READ_BYTES: Final = 512 * 1024
+_MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
+_LARGEST_ENTRY_BYTES: Final = max(OffsetIndex.entry.size, TimeIndex.entry.size)
+
+
+class CleaningStats(NamedTuple):
+    """What a cleaning has done. Its passes read the same bytes again; each is counted."""
+
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_kept: int
+    dirty_start: int
+    dirty_end: int
+    """The log's first dirty offset now."""
+    segments_before: int
+    segments_after: int
+    passes: int
+    delete_horizon_ms: int | None
+    """The time at which the first of the kept tombstones and markers may go."""
+    map_bytes_read: int = 0
+    bytes_kept: int = 0
+    """The bytes of the filtered segments after the last pass."""
+    is_abandoned: bool = False
+    """Whether the log has changed meanwhile, so that the cleaning ended early."""
+
+
+class _LogChanged(Exception):
+    """The log was truncated, deleted, closed or shortened by retention since the cleaning began."""
+
+
+def clean(
+    log: Log,
+    dirty_end: int,
+    *,
+    offset_map: OffsetMap,
+    now_ms: int,
+    pause: Pause,
+    high_watermark: int | None = None,
+    read_bytes: int = DEFAULT_READ_BYTES,
+) -> CleaningStats:
+    """Clean the sealed segments that end at `dirty_end` at the latest.
+
+    `high_watermark` bounds the markers that decide transactions; by default no marker after the dirty end
+    counts. A transaction that is not decided ends the range before its segment. Raises what `pause` raises;
+    CORRUPT_MESSAGE and INVALID_RECORD for damaged batches; the errors of reading a segment; and
+    CleanedFilesFailed and LogDirFailure as `Log.replace_segments`.
+    """
+    cleaning = _Cleaning(log, dirty_end, offset_map, now_ms, pause, read_bytes)
+    try:
+        cleaning.run(max(dirty_end, high_watermark or 0))
+    except _LogChanged:
+        cleaning.is_abandoned = True
+    except LogDirFailure:
+        raise
+    except ApiError as error:
+        if cleaning.is_log_unchanged():
+            raise
+        logger.info("%s has changed during its cleaning: %s", log.topic_partition, error)
+        cleaning.is_abandoned = True
+    return cleaning.stats()
+
+
+class _Cleaning:
+    """The state of one cleaning."""
+
+    def __init__(
+        self, log: Log, dirty_end: int, offset_map: OffsetMap, now_ms: int, pause: Pause, read_bytes: int
+    ) -> None:
+        self._log = log
+        self._config = log.config
+        self._map = offset_map
+        self._now_ms = now_ms
+        self._pause = pause
+        self._read_bytes = read_bytes
+        with log.lock:
+            self._cuts = log.bounds.cuts
+            self._all = log.segments
+            self._dirty_start = self._first_dirty = int(log.first_dirty_offset)
+            producers = {
+                state.producer_id: LastBatch(state.epoch, state.last_offset) for state in log.producers
+            }
+        self._rules = RetentionRules(
+            now_ms, self._config.delete_retention_ms, producers, partial(_pack, self._config)
+        )
+        self._limit_to(dirty_end)
+        self._segments_before = len(self._segments)
+        self.is_abandoned = False
+        self._bytes_read = self._bytes_written = self._map_bytes_read = 0
+        self._records_read = self._records_kept = self._passes = 0
+        self._bytes_kept = 0
+        self._delete_horizon_ms: int | None = None
+
+    def _limit_to(self, dirty_end: int) -> None:
+        """Clean whole sealed segments below an offset."""
+        self._segments = [segment for segment in self._all[:-1] if segment.next_offset <= dirty_end]
+        end = self._segments[-1].next_offset if self._segments else 0
+        self._dirty_end = max(self._dirty_start, end)
+
+    def stats(self) -> CleaningStats:
+        return CleaningStats(
+            self._bytes_read,
+            self._bytes_written,
+            self._records_read,
+            self._records_kept,
+            self._dirty_start,
+            self._first_dirty,
+            self._segments_before,
+            len(self._segments),
+            self._passes,
+            self._delete_horizon_ms,
+            self._map_bytes_read,
+            self._bytes_kept,
+            self.is_abandoned,
+        )
+
+    def is_log_unchanged(self) -> bool:
+        log = self._log
+        with log.lock:
+            return not log.is_closed and log.bounds.cuts == self._cuts and self._are_in_log(self._segments)
+
+    def _are_in_log(self, segments: Sequence[Segment]) -> bool:
+        present = set(self._log.segments)
+        return all(segment in present for segment in segments)
+
+    def run(self, high_watermark: int) -> None:
+        transactions = read_transactions(self._all, self._dirty_end, high_watermark, self._pause)
+        open_from = transactions.first_open_offset
+        if open_from is not None and open_from < self._dirty_end:
+            self._limit_to(open_from)
+        while True:
+            self._fill_map(transactions)
+            self._filter(transactions)
+            self._passes += 1
+            end = self._map.end_offset
+            with self._log.lock:
+                if self._log.bounds.cuts != self._cuts:
+                    raise _LogChanged
+                self._log.bounds.raise_first_dirty(end, self._cuts)
+            self._first_dirty = end
+            if end >= self._dirty_end:
+                return
+
+    # The map
+
+    def _fill_map(self, transactions: Transactions) -> None:
+        """Take the newest offsets of the dirty records, from the first dirty offset on, until it is full."""
+        start = self._first_dirty
+        self._map.begin(start)
+        for segment in self._segments:
+            if segment.next_offset <= start:
+                continue
+            position = segment.position_before(start) if segment.base_offset < start else 0
+            for chunk in read_chunks(segment, position, segment.size, self._read_bytes, self._pause):
+                self._map_bytes_read += len(chunk.data)
+                if not self._add_keys(chunk, transactions):
+                    return
+            # Another broker may have left a gap at the end.
+            self._map.add((), (), segment.next_offset)
+
+    def _add_keys(self, chunk: Chunk, transactions: Transactions) -> bool:
+        """Add the records of a chunk to the map; False if it is full."""
+        keys: list[MapKey] = []
+        offsets: list[int] = []
+        next_offset = end = self._map.end_offset
+        for position, header in chunk.batches:
+            if header.next_offset <= end:
+                continue
+            next_offset = header.next_offset
+            if header.is_control or not header.record_count or transactions.is_aborted(header):
+                continue
+            self._pause(0)
+            read = read_keys(*records_of(chunk.data, position, header), header)
+            if read.keyless:
+                for key, offset in zip(read.keys, read.offsets, strict=True):
+                    if key is not None:
+                        keys.append(key)
+                        offsets.append(offset)
+            else:
+                # mypy does not know that no key is None.
+                keys += read.keys  # type: ignore[arg-type]
+                offsets += read.offsets
+        return self._map.add(keys, offsets, next_offset)
+
+    # The segments
+
+    def _filter(self, transactions: Transactions) -> None:
+        """Filter all segments that the map covers, and swap each group of them."""
+        needs = MarkerNeeds(transactions)
+        self._bytes_kept = 0
+        self._delete_horizon_ms = None
+        first = 0
+        while first < len(self._segments) and self._segments[first].base_offset < self._map.end_offset:
+            self._filter_group(first, transactions, needs)
+            first += 1
+
+    def _filter_group(self, first: int, transactions: Transactions, needs: MarkerNeeds) -> None:
+        """Filter a segment, and those after it as long as they fit, into one that takes their place."""
+        segments = self._segments
+        with GroupOutput(self._log, segments[first], self._now_ms, self._read_bytes, self._pause) as output:
+            end = first + 1
+            self._filter_segment(first, output, transactions, needs)
+            while self._can_join(output, end):
+                output.join()
+                self._filter_segment(end, output, transactions, needs)
+                end += 1
+            last = segments[end - 1]
+            if output.next_offset < last.next_offset:
+                # Kafka's cleaner leaves such a gap.
+                output.append(*filler(last.next_offset - 1))
+            self._bytes_kept += output.size
+            if output.cleaned is None:
+                return
+            output.cleaned.finish()
+            if not self._log.replace_segments(segments[first:end], output.cleaned, self._cuts):
+                raise _LogChanged
+            segments[first:end] = [output.cleaned.segment]
+            self._bytes_written += output.bytes_written
+
+    def _can_join(self, output: GroupOutput, index: int) -> bool:
+        """Whether the segment at an index fits into the output, also if it keeps everything."""
+        if index == len(self._segments):
+            return False
+        segment, config = self._segments[index], self._config
+        # An entry comes after more than the interval, and after a whole batch.
+        entries = segment.size // max(config.index_interval_bytes + 1, HEADER_BYTES) + 2
+        return (
+            segment.base_offset < self._map.end_offset
+            and output.size + segment.size <= config.segment_bytes
+            and segment.next_offset - 1 - output.base_offset <= _MAX_RELATIVE_OFFSET
+            and output.index_entries + entries <= config.segment_index_bytes // _LARGEST_ENTRY_BYTES
+        )
+
+    def _filter_segment(
+        self, index: int, output: GroupOutput, transactions: Transactions, needs: MarkerNeeds
+    ) -> None:
+        """Filter a segment into the output; its last batch stays if it ends the output."""
+        segment = self._segments[index]
+        for chunk in read_chunks(segment, 0, segment.size, self._read_bytes, self._pause):
+            self._bytes_read += len(chunk.data)
+            output.begin_chunk(chunk)
+            for position, header in chunk.batches:
+                self._pause(0)
+                outcome = self._filter_batch(chunk.data, position, header, transactions, needs)
+                is_last = chunk.position + position + header.size_bytes == segment.size
+                if outcome.header is None and is_last and not self._can_join(output, index + 1):
+                    outcome = emptied(header)
+                output.add(position, header, outcome)
+                self._note_outcome(header, outcome)
+            output.end_chunk()
+
+    def _filter_batch(
+        self,
+        data: bytes,
+        position: int,
+        header: BatchHeader,
+        transactions: Transactions,
+        needs: MarkerNeeds,
+    ) -> Filtered:
+        if header.is_control:
+            return filter_marker(data, position, header, self._rules, is_unneeded=needs.is_unneeded(header))
+        needs.note_records(header)
+        return filter_data_batch(
+            data, position, header, self._map, self._rules, is_aborted=transactions.is_aborted(header)
+        )
+
+    def _note_outcome(self, header: BatchHeader, outcome: Filtered) -> None:
+        self._records_read += header.record_count
+        kept = outcome.header
+        if kept is None:
+            return
+        self._records_kept += kept.record_count
+        if kept.attributes & DELETE_HORIZON_MASK:
+            horizon_ms = kept.base_timestamp
+            if self._delete_horizon_ms is None or horizon_ms < self._delete_horizon_ms:
+                self._delete_horizon_ms = horizon_ms
+
+
+def _pack(config: LogConfig, compression: Compression, records: Buffer) -> Buffer:
+    """Compress at the topic's level; a batch in another compression than the topic's gets the default."""
+    level = config.compression_level if compression is config.compression_type else None
+    return compress(compression, records, level)

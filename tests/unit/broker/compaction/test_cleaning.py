@@ -1,0 +1,446 @@
+"""A cleaning of one log: its groups, its passes, its ends, and its figures."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.broker.compaction.offset_map import OffsetMap
+from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.recovery import LogLoader
+from barnabas.broker.log.storage_errors import CleanedFilesFailed
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import HEADER_BYTES, parse_header
+from barnabas.protocol.records import MarkerType
+from tests.support.compaction import (
+    DAY_MS,
+    NOW_MS,
+    append_stamped,
+    batches_in,
+    compact,
+    keyed_batch,
+    no_pause,
+    records_in,
+)
+from tests.support.defaults import log_config
+from tests.support.logs import OpenLog, flip_bits, log_files, marker
+
+
+class Stopped(Exception):
+    """Raised by a pause."""
+
+
+def write(log: Log, *segments: list[tuple[bytes | None, bytes | None]], **options: Any) -> Log:
+    """One segment of one batch for each list of records; the active segment stays empty."""
+    for records in segments:
+        append_stamped(log, keyed_batch(records, **options))
+        log.roll(0)
+    return log
+
+
+def values(log: Log) -> dict[bytes | None, bytes | None]:
+    return {key: value for _, _, key, value, _ in records_in(log)}
+
+
+def offsets(log: Log) -> list[int]:
+    return [offset for offset, *_ in records_in(log)]
+
+
+def contents(log: Log) -> list[bytes]:
+    return [path.read_bytes() for path in log_files(log)]
+
+
+def cleaned_files(log: Log) -> list[str]:
+    return [path.name for path in log.folder.iterdir() if path.suffix in (".cleaned", ".swap")]
+
+
+# Keys
+
+
+def test_the_newest_value_of_each_key_stays_at_its_offset(open_log: OpenLog) -> None:
+    log = write(open_log(), [(b"a", b"1"), (b"b", b"1")], [(b"a", b"2")], [(b"c", b"1"), (b"b", b"2")])
+    stats = compact(log)
+    assert [(offset, key, value) for offset, _, key, value, _ in records_in(log)] == [
+        (2, b"a", b"2"),
+        (3, b"c", b"1"),
+        (4, b"b", b"2"),
+    ]
+    assert (stats.dirty_start, stats.dirty_end, log.first_dirty_offset) == (0, 5, 5)
+    assert (stats.records_read, stats.records_kept, stats.passes) == (5, 3, 1)
+    assert (stats.segments_before, stats.segments_after) == (3, 1)
+
+
+def test_the_active_segment_and_the_segments_from_the_dirty_end_on_are_not_touched(open_log: OpenLog) -> None:
+    log = write(open_log(), [(b"a", b"1")], [(b"a", b"2")], [(b"a", b"3")])
+    append_stamped(log, keyed_batch([(b"a", b"4")]))
+    kept = log.segments[2:]
+    stats = compact(log, 2)
+    assert offsets(log) == [1, 2, 3]
+    assert log.segments[-2:] == kept
+    assert stats.dirty_end == 2
+
+
+def test_a_dirty_end_within_a_segment_spares_the_segment(open_log: OpenLog) -> None:
+    log = write(open_log(), [(b"a", b"1")], [(b"a", b"2"), (b"a", b"3")])
+    assert compact(log, 2).dirty_end == 1
+    assert offsets(log) == [0, 1, 2]
+
+
+def test_clean_records_go_when_newer_ones_come(open_log: OpenLog) -> None:
+    log = write(open_log(), [(b"a", b"1"), (b"b", b"1")])
+    compact(log)
+    write(log, [(b"a", b"2")])
+    stats = compact(log)
+    assert offsets(log) == [1, 2]
+    assert (stats.dirty_start, stats.map_bytes_read) == (2, log_bytes([(b"a", b"2")]))
+
+
+def log_bytes(records: list[tuple[bytes | None, bytes | None]]) -> int:
+    return len(keyed_batch(records))
+
+
+def test_records_without_keys_go_when_a_topic_becomes_compacted(open_log: OpenLog) -> None:
+    log = write(open_log(), [(None, b"1"), (b"a", b"1")], [(None, b"2")], [(None, None)])
+    compact(log)
+    assert offsets(log) == [1]
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1200])
+def test_a_map_that_is_too_small_cleans_in_several_passes(open_log: OpenLog, max_bytes: int) -> None:
+    keys = [b"%d" % (number % 9) for number in range(40)]
+    log = write(open_log(), *[[(key, b"%d" % number)] for number, key in enumerate(keys)])
+    stats = compact(log, offset_map=OffsetMap(max_bytes))
+    assert values(log) == {key: b"%d" % number for number, key in enumerate(keys)}
+    assert stats.passes > 1
+    assert stats.dirty_end == 40
+    assert len(records_in(log)) == 9
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_compressed_batches_are_cleaned_and_stay_compressed(
+    open_log: OpenLog, compression: Compression
+) -> None:
+    log = write(open_log(), [(b"a", b"1"), (b"b", b"1" * 99)], [(b"a", b"2")], compression=compression)
+    compact(log)
+    assert values(log) == {b"a": b"2", b"b": b"1" * 99}
+    assert {parse_header(batch).compression for _, batch in batches_in(log)} == {compression}
+
+
+@pytest.mark.parametrize("read_bytes", [1, 100, 700])
+def test_batches_larger_than_a_chunk_are_cleaned(open_log: OpenLog, read_bytes: int) -> None:
+    log = write(open_log(), [(b"a", b"1" * 900), (b"b", b"1")], [(b"a", b"2")], [(b"c", b"3")])
+    compact(log, read_bytes=read_bytes)
+    assert values(log) == {b"a": b"2", b"b": b"1", b"c": b"3"}
+
+
+# Segments
+
+
+def test_a_cleaning_that_changes_nothing_writes_nothing(open_log: OpenLog) -> None:
+    log = write(open_log(segment_bytes=200), [(b"a", bytes(99))], [(b"b", bytes(99))])
+    segments = log.segments
+    stats = compact(log)
+    assert log.segments == segments
+    assert (stats.bytes_written, stats.bytes_kept) == (0, stats.bytes_read)
+    assert log.first_dirty_offset == 2
+
+
+def test_small_segments_become_one(open_log: OpenLog) -> None:
+    log = write(open_log(segment_bytes=1 << 20), *[[(b"%d" % number, b"v")] for number in range(30)])
+    compact(log)
+    assert [segment.base_offset for segment in log.segments] == [0, 30]
+    assert offsets(log) == list(range(30))
+
+
+def test_segments_are_joined_by_what_is_left_of_them_and_not_beyond_the_size_of_a_segment(
+    open_log: OpenLog,
+) -> None:
+    log = open_log(segment_bytes=1000)
+    write(log, *[[(b"a", bytes(400)), (b"%d" % number, b"v" * 150)] for number in range(6)])
+    compact(log)
+    sizes = [segment.size for segment in log.segments[:-1]]
+    assert len(sizes) < 6
+    assert max(sizes) <= 1000
+    compact(log)
+    assert len(offsets(log)) == 7
+
+
+def test_segments_are_not_joined_beyond_the_size_of_an_index(open_log: OpenLog) -> None:
+    log = open_log(segment_index_bytes=36, index_interval_bytes=0)
+    write(log, *[[(b"%d" % number, b"v")] for number in range(12)])
+    compact(log)
+    for segment in log.segments:
+        assert segment.offset_index.size_bytes <= 36
+        assert segment.time_index.size_bytes <= 36
+    assert len(log.segments) > 2
+
+
+def test_segments_are_not_joined_beyond_31_bits_of_offsets(open_log: OpenLog) -> None:
+    log = write(open_log(), [(b"a", b"1")], [(b"b", b"1")])
+    far = bytearray(keyed_batch([(b"c", b"1")], base_offset=1 << 31))
+    log.append_as_follower(far, 0)
+    log.roll(0)
+    compact(log)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, (1 << 31) + 1]
+
+
+def test_the_last_batch_of_a_cleaned_segment_stays_without_its_records(open_log: OpenLog) -> None:
+    log = write(open_log(segment_bytes=300), [(b"a", bytes(200)), (b"b", b"1")], [(b"a", bytes(201))])
+    write(log, [(b"b", b"2")])
+    compact(log, 2)
+    compact(log)
+    assert [
+        (base, parse_header(batch).base_offset, parse_header(batch).record_count)
+        for base, batch in batches_in(log)
+    ] == [(0, 0, 0), (0, 2, 1), (3, 3, 1)] or offsets(log) == [2, 3]
+    ends = {base: parse_header(batch).next_offset for base, batch in batches_in(log)}
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        assert ends[segment.base_offset] == following.base_offset
+
+
+def test_a_segment_of_which_nothing_stays_ends_where_the_next_one_begins(open_log: OpenLog) -> None:
+    log = open_log(segment_bytes=300)
+    write(log, [(b"a", b"1")] * 3, [(b"a", bytes(320))])
+    compact(log)
+    assert [segment.base_offset for segment in log.segments] == [0, 3, 4]
+    assert log.segments[0].size == HEADER_BYTES
+    segments = log.segments
+    compact(log)
+    assert log.segments == segments
+
+
+def test_a_gap_at_the_end_of_a_segment_is_filled(open_log: OpenLog) -> None:
+    log = open_log()
+    write(log, [(b"a", b"1"), (b"a", b"2")])
+    log.append_as_follower(bytearray(keyed_batch([(b"b", b"1")], base_offset=9)), 0)
+    log.roll(0)
+    write(log, [(b"b", b"2")])
+    compact(log)
+    last_offsets = [parse_header(batch).last_offset for _, batch in batches_in(log)]
+    assert last_offsets[-1] == 10
+    assert offsets(log) == [1, 10]
+
+
+# Tombstones and transactions over several cleanings
+
+
+def test_a_tombstone_goes_after_its_retention(open_log: OpenLog) -> None:
+    log = write(open_log(delete_retention_ms=DAY_MS), [(b"a", b"1")], [(b"a", None)], [(b"b", b"1")])
+    assert compact(log).delete_horizon_ms == NOW_MS + DAY_MS
+    assert values(log) == {b"a": None, b"b": b"1"}
+    compact(log, now_ms=NOW_MS + DAY_MS - 1)
+    assert values(log) == {b"a": None, b"b": b"1"}
+    assert compact(log, now_ms=NOW_MS + DAY_MS).delete_horizon_ms is None
+    assert values(log) == {b"b": b"1"}
+
+
+def test_an_aborted_value_neither_stays_nor_hides_an_older_one(open_log: OpenLog) -> None:
+    log = open_log(delete_retention_ms=DAY_MS)
+    write(log, [(b"a", b"committed")])
+    aborted = keyed_batch(
+        [(b"a", b"aborted")], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    append_stamped(log, aborted, marker(MarkerType.ABORT))
+    log.roll(0)
+    compact(log)
+    assert values(log) == {b"a": b"committed"}
+
+
+def test_the_marker_of_an_aborted_transaction_goes_after_its_records_and_its_retention(
+    open_log: OpenLog,
+) -> None:
+    log = open_log(delete_retention_ms=DAY_MS)
+    transaction = keyed_batch(
+        [(b"a", b"1")], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    append_stamped(log, transaction, marker(MarkerType.ABORT))
+    log.roll(0)
+    log.expire_producers(1 << 50, 0)
+    write(log, [(b"b", b"1")])
+
+    def markers() -> int:
+        headers = [parse_header(batch) for _, batch in batches_in(log)]
+        return sum(header.is_control and header.record_count > 0 for header in headers)
+
+    compact(log)
+    assert (values(log), markers()) == ({b"b": b"1"}, 1)
+    assert compact(log).delete_horizon_ms == NOW_MS + DAY_MS
+    assert markers() == 1
+    compact(log, now_ms=NOW_MS + DAY_MS)
+    assert markers() == 0
+
+
+def test_an_open_transaction_ends_the_range_and_is_left_alone(open_log: OpenLog) -> None:
+    log = write(open_log(), [(b"a", b"1")], [(b"a", b"2")])
+    transaction = keyed_batch(
+        [(b"a", b"3")], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    append_stamped(log, transaction)
+    log.roll(0)
+    write(log, [(b"a", b"4")])
+    append_stamped(log, marker(MarkerType.COMMIT))
+    assert compact(log, 4, high_watermark=4).dirty_end == 2
+    assert offsets(log) == [1, 2, 3]
+    assert compact(log, 4, high_watermark=5).dirty_end == 4
+    assert offsets(log) == [3]
+
+
+def test_the_last_batch_of_a_producer_survives_a_restart(open_log: OpenLog, tmp_path: Path) -> None:
+    log = open_log()
+    producer = {"producer_id": 7, "producer_epoch": 2}
+    append_stamped(log, keyed_batch([(b"a", b"1")] * 3, base_sequence=0, **producer))
+    log.roll(0)
+    append_stamped(log, keyed_batch([(b"a", b"2")] * 3, base_sequence=3, **producer))
+    log.roll(0)
+    write(log, [(b"a", b"3")], [(b"b", b"1")])
+    compact(log)
+    assert offsets(log) == [6, 7]
+    log.abandon()
+    for snapshot in log.folder.glob("*.snapshot"):
+        snapshot.unlink()
+    again = Log.open(TopicPartition("topic", 0), LogLoader(log.folder, log.config, now_ms=0))
+    state = again.producers.get(7)
+    again.abandon()
+    assert state is not None
+    assert (state.epoch, state.last_sequence, state.last_offset) == (2, 5, 5)
+
+
+# Stops, changes, faults
+
+
+def dirty(open_log: OpenLog, **options: Any) -> Log:
+    log = open_log(segment_bytes=500, **options)
+    return write(log, *[[(b"a", b"v" * 100), (b"%d" % number, b"v" * 200)] for number in range(8)])
+
+
+def at_call(number: int, action: Callable[[], None]) -> Callable[[int], None]:
+    calls = iter(range(1_000_000))
+
+    def pause(_size_bytes: int) -> None:
+        if next(calls) == number:
+            action()
+
+    return pause
+
+
+def stop() -> None:
+    raise Stopped
+
+
+def test_a_cleaning_may_be_stopped_anywhere_and_repeated(open_log: OpenLog) -> None:
+    whole = dirty(open_log)
+    calls: list[int] = []
+    compact(whole, pause=calls.append, read_bytes=500)
+    for number in range(0, len(calls), 3):
+        log = dirty(open_log)
+        before = values(log)
+        with pytest.raises(Stopped):
+            compact(log, pause=at_call(number, stop), read_bytes=500)
+        assert cleaned_files(log) == []
+        assert values(log) == before
+        assert log.first_dirty_offset == 0
+        compact(log)
+        assert records_in(log) == records_in(whole)
+
+
+CHANGES: dict[str, Callable[[Log], object]] = {
+    "a truncation": lambda log: log.truncate_to(13),
+    "a truncation of everything": lambda log: log.truncate_fully_and_start_at(3),
+    "an end of the log": lambda log: log.close(0),
+    "a deletion": lambda log: log.abandon(),
+    "a retention": lambda log: (log.increment_log_start_offset(15), log.delete_old_segments(0, 16)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
+def test_a_change_of_the_log_ends_the_cleaning_quietly(open_log: OpenLog, name: str, share: float) -> None:
+    calls: list[int] = []
+    compact(dirty(open_log), pause=calls.append)
+    log = dirty(open_log)
+    found: list[bytes] = []
+
+    def change() -> None:
+        CHANGES[name](log)
+        found.extend(contents(log))
+
+    stats = compact(log, pause=at_call(int(share * len(calls)), change))
+    assert stats.is_abandoned
+    assert contents(log) == found
+    assert cleaned_files(log) == []
+    assert log.first_dirty_offset <= max(3, log.log_start_offset)
+
+
+def test_records_that_come_during_a_cleaning_stay(open_log: OpenLog) -> None:
+    calls: list[int] = []
+    compact(dirty(open_log), pause=calls.append)
+    log = dirty(open_log)
+    stats = compact(log, pause=at_call(len(calls) // 2, lambda: write(log, [(b"a", b"new")])))
+    assert not stats.is_abandoned
+    assert offsets(log)[-2:] == [15, 16]
+    assert log.first_dirty_offset == 16
+
+
+def test_a_damaged_batch_is_an_error_and_changes_nothing(open_log: OpenLog) -> None:
+    log = dirty(open_log)
+    flip_bits(log_files(log)[4], 200)
+    before = contents(log)
+    with pytest.raises(ApiError) as caught:
+        compact(log)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert contents(log) == before
+    assert cleaned_files(log) == []
+
+
+class FullDisk(FileSystem):
+    """Refuses the write of a given number, and all later ones, to `.cleaned` files."""
+
+    def __init__(self, allowed: int) -> None:
+        self.allowed = allowed
+
+    def write_all(self, descriptor: int, data: memoryview | bytes, position: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".cleaned"):
+            if not self.allowed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.allowed -= 1
+        super().write_all(descriptor, data, position)
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 3])
+def test_a_full_disk_ends_the_cleaning_and_the_log_stays_whole(tmp_path: Path, allowed: int) -> None:
+    config = log_config(cleanup_policy=("compact",), segment_bytes=500)
+    files = FullDisk(allowed)
+    log = Log.open(TopicPartition("t", 0), LogLoader(tmp_path / "t-0", config, now_ms=0, files=files))
+    write(log, *[[(b"a", b"v" * 100), (b"%d" % number, b"v" * 200)] for number in range(8)])
+    before = values(log)
+    with pytest.raises(CleanedFilesFailed):
+        compact(log)
+    assert values(log) == before
+    assert cleaned_files(log) == []
+    files.allowed = 1000
+    write(log, [(b"z", b"1")])
+    compact(log)
+    assert values(log) == {**before, b"z": b"1"}
+    log.abandon()
+
+
+def test_reading_and_writing_is_paced(open_log: OpenLog) -> None:
+    log = dirty(open_log)
+    calls: list[int] = []
+    stats = compact(log, pause=calls.append, read_bytes=500)
+    assert sum(calls) >= stats.bytes_read + stats.map_bytes_read + stats.bytes_written
+    assert max(calls) <= 1000
+    assert calls.count(0) >= 2 * stats.segments_before
+
+
+def test_an_empty_log_is_cleaned(open_log: OpenLog) -> None:
+    stats = compact(open_log(), pause=no_pause)
+    assert (stats.segments_before, stats.dirty_end, stats.passes) == (0, 0, 1)
