@@ -112,8 +112,8 @@ class LogConfig:
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether an append may have to wait for an fsync."""
-        return self.flush_messages < _LONG_MAX
+        """Whether an append may have to wait for an fsync, or for the space of a whole segment."""
+        return self.preallocate or self.flush_messages < _LONG_MAX
 
     @property
     def is_compacted(self) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from barnabas.broker.config.describe import describe_broker, describe_topic
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
 from barnabas.broker.config.settings import SETTINGS, ReplicaList, topic_setting
+from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.messages.configs import ConfigSource, DescribeConfigsResourceResult
 from barnabas.protocol.settings import (
     DERIVED,
@@ -31,6 +32,7 @@ from barnabas.protocol.settings import (
 from tests.support.defaults import make_config
 from tests.support.waiting import wait_for
 
+from ..cluster.tools import ClusterView
 from .java import Tool
 
 TOPICS, BROKERS = "org.apache.kafka.storage.internals.log.LogConfig", "kafka.server.KafkaConfig"
@@ -309,3 +311,29 @@ def test_a_topic_is_created_with_every_setting(tool: Tool, bootstrap: str) -> No
         lambda: {name: value for name, (value, _) in described(tool, bootstrap, name).items()} == values,
         "the topic does not have the settings",
     )
+
+
+def test_java_reads_what_the_broker_compresses_at_any_level(tool: Tool, compat_cluster: LocalCluster) -> None:
+    view = ClusterView(compat_cluster)
+    prefix = f"levels-{uuid.uuid4().hex[:12]}"
+    sent = []
+    for codec, level in (
+        ("gzip", "1"),
+        ("lz4", "1"),
+        ("lz4", "9"),
+        ("lz4", "17"),
+        ("zstd", "-7"),
+        ("zstd", "19"),
+    ):
+        name = f"{prefix}.{codec}.{level}"
+        view.create_topic(name, 1, 1, **{"compression.type": codec, f"compression.{codec}.level": level})
+        # Several blocks of lz4 in a batch.
+        values = [f"{codec} {level} {number} {'abc ' * (number % 3_000)}" for number in range(200)]
+        view.write(name, [value.encode() for value in values])
+        sent += values
+    said = tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--bootstrap-server", compat_cluster.bootstrap, "--include", f"{prefix}.*", "--from-beginning"),
+        *("--max-messages", str(len(sent)), "--timeout-ms", "30000"),
+    )
+    assert sorted(said.splitlines()) == sorted(sent)

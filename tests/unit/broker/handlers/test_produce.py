@@ -172,9 +172,13 @@ def test_other_acks_are_refused(leading: Serving, acks: int) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "lane"),
-    [({"cleanup_policy": ("compact",)}, Lane.RECORDS), ({"flush_messages": 1}, Lane.GENERAL)],
+    [
+        ({"cleanup_policy": ("compact",)}, Lane.RECORDS),
+        ({"flush_messages": 1}, Lane.GENERAL),
+        ({"preallocate": True}, Lane.GENERAL),
+    ],
 )
-def test_compressed_or_flushed_batches_continue_on_a_worker(
+def test_batches_that_take_time_continue_on_a_worker(
     leading: Serving, settings: dict[str, Any], lane: Lane
 ) -> None:
     set_topic(leading, **settings)
