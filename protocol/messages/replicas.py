@@ -1,4 +1,4 @@
-"""The replicas of one broker: DescribeLogDirs (KIP-113, KIP-827) and DescribeReplicas.
+"""The replicas of one broker: AlterReplicaLogDirs, DescribeLogDirs (KIP-113, KIP-827) and DescribeReplicas.
 
 DescribeReplicas shows their states to operators, by the native codec only.
 """
@@ -59,6 +59,45 @@ class DescribeLogDirsRequest(s.RequestOf[DescribeLogDirsResponse]):
     topics: list[DescribableLogDirTopic] | None = s.array(
         DescribableLogDirTopic, nullable_since=0, default=None
     )
+
+
+@s.message
+class AlterReplicaLogDirPartitionResult:
+    partition_index: int = s.int32()
+    error_code: int = s.int16()
+
+
+@s.message
+class AlterReplicaLogDirTopicResult:
+    topic_name: str = s.string()
+    partitions: list[AlterReplicaLogDirPartitionResult] = s.array(AlterReplicaLogDirPartitionResult)
+
+
+@s.message
+class AlterReplicaLogDirsResponse:
+    throttle_time_ms: int = s.int32(default=0)
+    results: list[AlterReplicaLogDirTopicResult] = s.array(AlterReplicaLogDirTopicResult)
+
+
+@s.message
+class AlterReplicaLogDirTopic:
+    name: str = s.string()
+    partitions: list[int] = s.array(s.WireType.INT32)
+
+
+@s.message
+class AlterReplicaLogDir:
+    """``path`` is the absolute path of a log dir."""
+
+    path: str = s.string()
+    topics: list[AlterReplicaLogDirTopic] = s.array(AlterReplicaLogDirTopic)
+
+
+@s.request(s.ApiKey.ALTER_REPLICA_LOG_DIRS, AlterReplicaLogDirsResponse, versions=(0, 2), flexible_since=2)
+class AlterReplicaLogDirsRequest(s.RequestOf[AlterReplicaLogDirsResponse]):
+    """Move replicas of the answering broker to other log dirs. Answered when the moves have begun."""
+
+    dirs: list[AlterReplicaLogDir] = s.array(AlterReplicaLogDir)
 
 
 @s.message
