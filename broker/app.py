@@ -36,6 +36,7 @@ from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory, Reaper
 from barnabas.broker.replication.fetcher import FetcherManager
 from barnabas.broker.replication.following import FetcherSettings
+from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork
 from barnabas.controller.controller import Controller
@@ -130,10 +131,18 @@ class Broker:
         replicas = self._replicas = self._make_replicas(logs)
         self._start_part("replicas", replicas.start, replicas.stop)
         membership = self._membership = Membership(self._store, replicas, on_fatal=self._on_fatal)
+        moves = LogDirMoves(
+            logs,
+            threads=config.num_replica_alter_log_dirs_threads,
+            checkpoint_high_watermarks=replicas.checkpoint_high_watermarks,
+            note_error=replicas.disk_failures.note,
+            on_fatal=self._on_fatal,
+        )
+        self._start_part("log dir moves", moves.start, moves.stop)
         self._start_part("slow work", self._slow_work.start, self._slow_work.stop)
         self._closers.append(("topic requests", self._topic_purgatory.shut_down))
         self._start_part("topic creation", self._topic_creation.start, self._topic_creation.stop)
-        services = self._make_services(cluster_id, replicas)
+        services = self._make_services(cluster_id, replicas, moves)
         groups = services.groups
         self._listen(groups)
         self._start_part("groups", groups.start, groups.shards.stop)
@@ -256,7 +265,7 @@ class Broker:
             on_fatal=self._on_fatal,
         )
 
-    def _make_services(self, cluster_id: str, replicas: ReplicaManager) -> Services:
+    def _make_services(self, cluster_id: str, replicas: ReplicaManager, moves: LogDirMoves) -> Services:
         config, controller = self._config, self._controller
         topics = TopicAdmin(
             self._store,
@@ -301,6 +310,7 @@ class Broker:
                 lambda: self._store.claim_producer_ids(config.broker_id), self._slow_work
             ),
             groups=groups,
+            log_dir_moves=moves,
         )
 
     def _listen(self, groups: GroupCoordinator) -> None:

@@ -178,6 +178,11 @@ class BrokerConfig:
         1,
         "Fetching connections per source broker.",
     )
+    num_replica_alter_log_dirs_threads: int = setting(
+        Integer(1, 64),
+        1,
+        "Threads that copy replicas to another log dir of this broker; Kafka's default is one per log dir.",
+    )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         _positive_long, 5_000, "How often high watermarks are saved to disk."
     )

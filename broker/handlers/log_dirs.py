@@ -1,4 +1,4 @@
-"""DescribeLogDirs: this broker's log dirs, their logs, and the space on their volumes."""
+"""This broker's log dirs: DescribeLogDirs tells of their logs and volumes, AlterReplicaLogDirs moves logs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from pathlib import Path
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.log.future_log import FutureLog
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.replicas import (
     UNKNOWN_VOLUME_BYTES,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -24,17 +30,51 @@ logger = logging.getLogger(__name__)
 _UNKNOWN_LAG = -1
 
 
-def handle(services: Services, request: ApiRequest) -> None:
+def handle_alter(services: Services, request: ApiRequest) -> None:
+    body: AlterReplicaLogDirsRequest = request.body
+    results = [
+        (name, AlterReplicaLogDirPartitionResult(partition_index=name.partition, error_code=code))
+        for path, name in (
+            (Path(of_dir.path), TopicPartition(topic.name, index))
+            for of_dir in body.dirs
+            for topic in of_dir.topics
+            for index in topic.partitions
+        )
+        for code in [_alter(services, name, path)]
+    ]
+    request.respond(
+        AlterReplicaLogDirsResponse(
+            results=[
+                AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+                for name, partitions in by_topic(results).items()
+            ]
+        )
+    )
+
+
+def _alter(services: Services, name: TopicPartition, path: Path) -> ErrorCode:
+    try:
+        services.log_dir_moves.alter(name, path)
+    except ApiError as error:
+        logger.info("%s is not moved: %s", name, error)
+        return error.code
+    return ErrorCode.NONE
+
+
+def handle_describe(services: Services, request: ApiRequest) -> None:
     body: DescribeLogDirsRequest = request.body
     names = None
     if body.topics is not None:
         names = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
     by_dir: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {}
-    for log in sorted(services.replicas.logs.all_logs(), key=lambda log: log.topic_partition):
+    logs = services.replicas.logs
+    described = [(log, _describe(services, log)) for log in logs.all_logs()]
+    described += [(future.log, _describe_future(future)) for future in logs.futures.all()]
+    for log, description in sorted(described, key=lambda pair: pair[0].topic_partition):
         name = log.topic_partition
         if names is None or name in names:
             topics = by_dir.setdefault(log.folder.parent, {})
-            topics.setdefault(name.topic, []).append(_describe(services, log))
+            topics.setdefault(name.topic, []).append(description)
     request.respond(
         DescribeLogDirsResponse(
             results=[
@@ -54,6 +94,15 @@ def _describe(services: Services, log: Log) -> DescribeLogDirsPartition:
         lag = _UNKNOWN_LAG
     return DescribeLogDirsPartition(
         partition_index=log.topic_partition.partition, partition_size=log.size_bytes, offset_lag=lag
+    )
+
+
+def _describe_future(future: FutureLog) -> DescribeLogDirsPartition:
+    return DescribeLogDirsPartition(
+        partition_index=future.log.topic_partition.partition,
+        partition_size=future.log.size_bytes,
+        offset_lag=future.offset_lag,
+        is_future_key=True,
     )
 
 

@@ -16,6 +16,7 @@ from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
+from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork
 from barnabas.protocol.errors import ErrorCode
@@ -110,4 +111,5 @@ class Services:
     slow_work: SlowWork
     producer_ids: ProducerIds
     groups: GroupCoordinator
+    log_dir_moves: LogDirMoves
     request_order: RequestOrder = field(default_factory=RequestOrder)

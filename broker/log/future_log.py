@@ -101,6 +101,11 @@ class FutureLog:
     def offset_lag(self) -> int:
         return max(0, self.current.log_end_offset - self.log.log_end_offset)
 
+    @property
+    def is_in_active_segment(self) -> bool:
+        """Whether the records that are missing are in the current log's last segment."""
+        return self.log.log_end_offset >= self.current.segments[-1].base_offset
+
     def copy(self, max_bytes: int, now_ms: int) -> int:
         """Copy up to that many bytes, or one larger batch; returns the number of copied bytes.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from barnabas.broker.log.file_system import (
     FileSystem,
@@ -37,6 +37,8 @@ from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
+
+_CATCH_UPS: Final = 1_000
 
 
 class LoaderFactory(Protocol):
@@ -148,6 +150,10 @@ class FutureLogs:
         log.flush(now_ms)
         start = log.log_start_offset
         self._write_checkpoints(table.dirs[log.folder.parent])
+        # The last records of a busy log come faster than files are forced to disk.
+        for _ in range(_CATCH_UPS):
+            if future.copy(max_bytes, now_ms) < max_bytes // 2:
+                break
         with current.lock, log.lock:
             if current.is_closed or log.is_closed or not future.catch_up(max_bytes, now_ms):
                 return False

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from barnabas.broker.log.file_system import (
     FILE_SYSTEM,
@@ -44,6 +45,8 @@ from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_MOST_PREFERENCES: Final = 100_000
+
 ConfigOf = Callable[[str], LogConfig]
 """The configuration of a topic by its name."""
 
@@ -65,8 +68,8 @@ class LogManager:
         self._checkpoint_lock, self._lock = table.checkpoint_lock, table.lock
         self._logs, self._dirs, self._doomed = table.logs, table.dirs, table.doomed
         self.offline_dirs = table.offline_dirs
-        self.preferred_dirs: dict[TopicPartition, Path] = {}
-        """The log dir in which a missing log will be created."""
+        self._preferred_dirs: dict[TopicPartition, Path] = {}
+        """The log dir in which a missing log will be created; the latest wishes are kept."""
         self.futures = FutureLogs(
             table,
             self._files,
@@ -160,6 +163,14 @@ class LogManager:
             log.assign_topic_id(topic_id)
         return log
 
+    def prefer_dir(self, topic_partition: TopicPartition, path: Path) -> None:
+        """Choose the log dir in which the log of a partition will be created."""
+        with self._lock:
+            self._preferred_dirs.pop(topic_partition, None)
+            self._preferred_dirs[topic_partition] = path
+            if len(self._preferred_dirs) > _MOST_PREFERENCES:
+                del self._preferred_dirs[next(iter(self._preferred_dirs))]
+
     def _create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool
     ) -> Log:
@@ -235,7 +246,7 @@ class LogManager:
                 log, folder = None, None if stray is None else stray.folder
             else:
                 self._logs.pop(topic_partition, None)
-                self.preferred_dirs.pop(topic_partition, None)
+                self._preferred_dirs.pop(topic_partition, None)
                 self.offline_partitions.pop(topic_partition, None)
                 self._unopened.pop(topic_partition, None)
                 folder = self._damaged.pop(topic_partition, None) if log is None else log.folder
@@ -476,7 +487,7 @@ class LogManager:
         return self._logs.get(key)
 
     def _adopt(self, log: Log) -> None:
-        self.preferred_dirs.pop(log.topic_partition, None)
+        self._preferred_dirs.pop(log.topic_partition, None)
         self._logs[log.topic_partition] = log
         self._count(log)
 
@@ -588,5 +599,5 @@ class LogManager:
         online = self._online_dirs()
         if not online:
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, "all log dirs are offline")
-        preferred = self.preferred_dirs.get(key)
+        preferred = self._preferred_dirs.get(key)
         return min(online, key=lambda log_dir: (log_dir.path != preferred, log_dir.log_count))

@@ -33,6 +33,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
+from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.slow_work import SlowWorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -288,6 +289,13 @@ class Serving:
             on_fatal=fatal,
         )
         self.groups.listen()
+        self.log_dir_moves = LogDirMoves(
+            self.logs,
+            threads=1,
+            checkpoint_high_watermarks=self.managed.manager.checkpoint_high_watermarks,
+            note_error=self.managed.manager.disk_failures.note,
+            on_fatal=fatal,
+        )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
         self.groups.shards.loaded_listeners.append(
             lambda: self.topic_purgatory.check_and_complete(OFFSETS_TOPIC)
@@ -308,6 +316,7 @@ class Serving:
                 slow_work=cast(Any, self.slow),
                 producer_ids=ProducerIds(self.blocks.claim, cast(Any, self.slow)),
                 groups=self.groups,
+                log_dir_moves=self.log_dir_moves,
             )
         )
 

@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeLogDirs, over real logs.
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords, over real logs.
 
 Version None is the native protocol.
 """
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.delete_records import (
     DELETE_TO_HIGH_WATERMARK,
@@ -32,7 +31,6 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from barnabas.protocol.messages.replicas import DescribableLogDirTopic, DescribeLogDirsRequest
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from tests.support.building import TP, state
 from tests.support.record_requests import catch_up, fetch, fetched, follow, produce, set_topic
@@ -255,31 +253,3 @@ def test_records_of_an_unknown_partition_are_not_deleted(filled: Serving) -> Non
 def test_only_brokers_delete_records_of_internal_topics(leading: Serving, topic: str) -> None:
     assert leading.managed.tell(state(), topic=topic, topic_id=uuid.UUID(int=9)) == []
     assert deleted(delete(leading, 0, topic=topic)) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
-
-
-# DescribeLogDirs
-
-
-@pytest.mark.parametrize("version", range(5))
-def test_log_dirs_and_their_logs(leading: Serving, version: int) -> None:
-    sent = batch(b"a" * 100)
-    produce(leading, sent)
-    (log_dir,) = leading.call(DescribeLogDirsRequest(topics=None), version=version).results
-    log = leading.managed.manager.partition(TP).log
-    assert (log_dir.error_code, log_dir.log_dir) == (0, str(log.folder.parent))
-    (topic,) = log_dir.topics
-    (partition,) = topic.partitions
-    assert (topic.name, partition.partition_index) == TP
-    assert (partition.partition_size, partition.offset_lag, partition.is_future_key) == (len(sent), 0, False)
-    if version >= 4:
-        assert 0 < log_dir.usable_bytes <= log_dir.total_bytes
-    other = DescribableLogDirTopic(topic=TP.topic, partitions=[5])
-    (log_dir,) = leading.call(DescribeLogDirsRequest(topics=[other]), version=version).results
-    assert log_dir.topics == []
-
-
-def test_a_failed_log_dir_has_an_error(leading: Serving) -> None:
-    log = leading.managed.manager.partition(TP).log
-    leading.logs.fail_dir(LogDirFailure(log.folder, OSError("broken")))
-    (log_dir,) = leading.call(DescribeLogDirsRequest(topics=None), version=4).results
-    assert (log_dir.error_code, log_dir.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])

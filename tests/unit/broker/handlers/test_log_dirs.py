@@ -1,0 +1,312 @@
+"""DescribeLogDirs and AlterReplicaLogDirs, and the moves between two log dirs of a broker that serves."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.replication.log_dir_moves import Decision, decide
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.replicas import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+    DescribableLogDirTopic,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+)
+from tests.support.building import ME, TP, TWO, state
+from tests.support.defaults import log_config
+from tests.support.record_requests import catch_up, fetch, fetched, follow, produce, produced
+from tests.support.serving import Serving, batch
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> list[Path]:
+    return [tmp_path / name for name in "abc"]
+
+
+@pytest.fixture
+def serving(tmp_path: Path, dirs: list[Path]) -> Iterator[Serving]:
+    logs = LogManager.open(
+        dirs, broker_id=ME, cluster_id="cluster", config_of=lambda topic: log_config(), now_ms=0
+    )
+    serving = Serving(tmp_path, logs=logs)
+    yield serving
+    serving.close()
+
+
+def alter(
+    serving: Serving,
+    path: Path,
+    index: int = TP.partition,
+    *,
+    topic: str = TP.topic,
+    version: int | None = None,
+) -> ErrorCode:
+    topics = [AlterReplicaLogDirTopic(name=topic, partitions=[index])]
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=str(path), topics=topics)])
+    (result,) = serving.call(request, version=version).results
+    (partition,) = result.partitions
+    assert (result.topic_name, partition.partition_index) == (topic, index)
+    return ErrorCode(partition.error_code)
+
+
+def replicas_in(serving: Serving, path: Path, version: int | None = None) -> list[DescribeLogDirsPartition]:
+    answer = serving.call(DescribeLogDirsRequest(topics=None), version=version)
+    (of_dir,) = [result for result in answer.results if result.log_dir == str(path)]
+    return [partition for topic in of_dir.topics for partition in topic.partitions]
+
+
+def folder_of(serving: Serving) -> Path:
+    return serving.managed.manager.partition(TP).log.folder.parent
+
+
+# DescribeLogDirs
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_log_dirs_and_their_logs(leading: Serving, version: int) -> None:
+    sent = batch(b"a" * 100)
+    produce(leading, sent)
+    log_dir, *_ = leading.call(DescribeLogDirsRequest(topics=None), version=version).results
+    log = leading.managed.manager.partition(TP).log
+    assert (log_dir.error_code, log_dir.log_dir) == (0, str(log.folder.parent))
+    (topic,) = log_dir.topics
+    (partition,) = topic.partitions
+    assert (topic.name, partition.partition_index) == TP
+    assert (partition.partition_size, partition.offset_lag, partition.is_future_key) == (len(sent), 0, False)
+    if version >= 4:
+        assert 0 < log_dir.usable_bytes <= log_dir.total_bytes
+    other = DescribableLogDirTopic(topic=TP.topic, partitions=[5])
+    log_dir, *_ = leading.call(DescribeLogDirsRequest(topics=[other]), version=version).results
+    assert log_dir.topics == []
+
+
+def test_a_failed_log_dir_has_an_error(leading: Serving) -> None:
+    log = leading.managed.manager.partition(TP).log
+    leading.logs.fail_dir(LogDirFailure(log.folder, OSError("broken")))
+    log_dir, *_ = leading.call(DescribeLogDirsRequest(topics=None), version=4).results
+    assert (log_dir.error_code, log_dir.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_replica_that_moves_is_in_both_dirs(leading: Serving, dirs: list[Path], version: int) -> None:
+    produce(leading, batch(b"a" * 100, b"b"))
+    alter(leading, dirs[1])
+    (here,), (there,) = replicas_in(leading, dirs[0], version), replicas_in(leading, dirs[1], version)
+    assert (here.is_future_key, here.offset_lag) == (False, 0)
+    assert (there.is_future_key, there.partition_size, there.offset_lag) == (True, 0, 2)
+    leading.log_dir_moves.work_off()
+    assert replicas_in(leading, dirs[0], version) == []
+    (there,) = replicas_in(leading, dirs[1], version)
+    assert (there.is_future_key, there.partition_size) == (False, here.partition_size)
+
+
+# AlterReplicaLogDirs
+
+
+@pytest.mark.parametrize("version", [None, 0, 1, 2])
+def test_a_replica_moves_while_it_serves(leading: Serving, dirs: list[Path], version: int | None) -> None:
+    produce(leading, batch(b"first"))
+    partition = leading.managed.manager.partition(TP)
+    assert alter(leading, dirs[1], version=version) == ErrorCode.NONE
+    waiting = produce(leading, batch(b"second"), acks=-1)
+    leading.log_dir_moves.work_off()
+    assert folder_of(leading) == dirs[1]
+    assert partition is leading.managed.manager.partition(TP), "nobody has lost its role"
+    assert not waiting.is_answered
+    after = produce(leading, batch(b"third"), acks=-1)
+    catch_up(leading)
+    for connection, offset in ((waiting, 1), (after, 2)):
+        assert (produced(connection).error_code, produced(connection).base_offset) == (0, offset)
+    answer = fetched(fetch(leading, 0))
+    assert (answer.error_code, answer.high_watermark) == (0, 3)
+    assert [value in bytes(answer.records) for value in (b"first", b"second", b"third")] == [True] * 3
+    assert alter(leading, dirs[0]) == ErrorCode.NONE
+    leading.log_dir_moves.work_off()
+    assert folder_of(leading) == dirs[0]
+
+
+def test_a_follower_moves_and_follows_on(serving: Serving, dirs: list[Path]) -> None:
+    serving.managed.know({1: 0, 2: 5, 3: 5})
+    assert serving.managed.tell(state(leader=TWO)) == []
+    partition = serving.managed.manager.partition(TP)
+
+    def receive(offset: int) -> None:
+        records = bytearray(batch(b"value"))
+        records[:8] = offset.to_bytes(8, "big")
+        records[12:16] = (0).to_bytes(4, "big")
+        partition.append_as_follower(
+            memoryview(records),
+            leader_epoch=partition.leader_epoch,
+            leader_high_watermark=partition.log_end_offset,
+            leader_log_start_offset=partition.log.log_start_offset,
+            wall_clock_ms=0,
+        )
+
+    receive(0)
+    assert alter(serving, dirs[1]) == ErrorCode.NONE
+    serving.log_dir_moves.work_off()
+    receive(1)
+    assert (folder_of(serving), partition.log_end_offset, partition.high_watermark) == (dirs[1], 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "current", "future", "expected"),
+    [
+        ("/a", None, None, Decision.REMEMBER),
+        ("/a", "/a", None, Decision.NOTHING),
+        ("/b", "/a", None, Decision.BEGIN),
+        ("/b", "/a", "/b", Decision.NOTHING),
+        ("/c", "/a", "/b", Decision.RESTART),
+        ("/a", "/a", "/b", Decision.CANCEL),
+    ],
+)
+def test_a_request_changes_a_move_by_one_table(
+    wanted: str, current: str | None, future: str | None, expected: Decision
+) -> None:
+    paths = [None if path is None else Path(path) for path in (current, future)]
+    assert decide(Path(wanted), *paths) is expected
+
+
+def test_the_last_request_decides(leading: Serving, dirs: list[Path]) -> None:
+    produce(leading, batch(b"value"))
+    assert alter(leading, dirs[1]) == ErrorCode.NONE
+    assert alter(leading, dirs[2]) == ErrorCode.NONE
+    assert [len(replicas_in(leading, path)) for path in dirs] == [1, 0, 1]
+    assert alter(leading, dirs[0]) == ErrorCode.NONE
+    assert [len(replicas_in(leading, path)) for path in dirs] == [1, 0, 0]
+    leading.log_dir_moves.work_off()
+    assert folder_of(leading) == dirs[0]
+    assert alter(leading, dirs[2]) == ErrorCode.NONE
+    leading.log_dir_moves.work_off()
+    assert [len(replicas_in(leading, path)) for path in dirs] == [0, 0, 1]
+    assert leading.logs.remove_deleted(1 << 60) == 3
+    assert [len(list(path.glob("*-0*"))) for path in dirs] == [0, 0, 1]
+
+
+def test_a_replica_that_is_created_later_is_created_in_the_requested_dir(
+    leading: Serving, dirs: list[Path]
+) -> None:
+    assert alter(leading, dirs[2], 1) == ErrorCode.REPLICA_NOT_AVAILABLE
+    role = state()
+    role.partition_index = 1
+    assert leading.managed.tell(role) == []
+    assert [partition.partition_index for partition in replicas_in(leading, dirs[2])] == [1]
+
+
+def test_refused_moves_have_the_codes_of_kafka(leading: Serving, dirs: list[Path], tmp_path: Path) -> None:
+    for path in (tmp_path / "other", Path("a"), dirs[0] / "topic-0"):
+        assert alter(leading, path) == ErrorCode.LOG_DIR_NOT_FOUND
+    assert alter(leading, dirs[1], topic="t" * 230) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    leading.logs.fail_dir(LogDirFailure(dirs[1], OSError(errno.EIO, "broken")))
+    assert alter(leading, dirs[1]) == ErrorCode.KAFKA_STORAGE_ERROR
+    leading.logs.fail_dir(LogDirFailure(dirs[0], OSError(errno.EIO, "broken")))
+    assert alter(leading, dirs[2]) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_several_replicas_are_moved_by_one_request(leading: Serving, dirs: list[Path]) -> None:
+    roles = []
+    for index in range(4):
+        role = state()
+        role.partition_index = index
+        roles.append(role)
+    leading.managed.tell(*roles)
+    topics = [AlterReplicaLogDirTopic(name=TP.topic, partitions=[0, 1])]
+    others = [AlterReplicaLogDirTopic(name=TP.topic, partitions=[2, 9])]
+    request = AlterReplicaLogDirsRequest(
+        dirs=[
+            AlterReplicaLogDir(path=str(dirs[2]), topics=topics),
+            AlterReplicaLogDir(path=str(dirs[0]), topics=others),
+        ]
+    )
+    (result,) = leading.call(request, version=2).results
+    assert {each.partition_index: each.error_code for each in result.partitions} == {
+        0: 0,
+        1: 0,
+        2: 0,
+        9: ErrorCode.REPLICA_NOT_AVAILABLE,
+    }
+    leading.log_dir_moves.work_off()
+    found = [sorted(each.partition_index for each in replicas_in(leading, path)) for path in dirs]
+    assert found == [[2, 3], [], [0, 1]]
+
+
+# Failures
+
+
+def test_a_target_that_fails_ends_the_move_and_keeps_the_replica(
+    leading: Serving, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(leading, batch(b"first"))
+    assert alter(leading, dirs[1]) == ErrorCode.NONE
+    real = FileSystem.write_all
+
+    def fail(files: FileSystem, descriptor: int, data: Any, position: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(dirs[1]):
+            raise OSError(errno.ENOSPC, "full")
+        real(files, descriptor, data, position)
+
+    monkeypatch.setattr(FileSystem, "write_all", fail)
+    leading.log_dir_moves.work_off()
+    leading.managed.manager.disk_failures.work_off()
+    assert dirs[1] in leading.logs.offline_dirs
+    assert folder_of(leading) == dirs[0]
+    catch_up(leading)
+    connection = produce(leading, batch(b"second"), acks=-1)
+    catch_up(leading)
+    assert produced(connection).error_code == ErrorCode.NONE
+
+
+def test_a_source_that_fails_takes_the_replica_offline(leading: Serving, dirs: list[Path]) -> None:
+    produce(leading, batch(b"first"))
+    assert alter(leading, dirs[1]) == ErrorCode.NONE
+    leading.managed.manager.disk_failures.note(LogDirFailure(dirs[0], OSError(errno.EIO, "broken")))
+    leading.managed.manager.disk_failures.work_off()
+    leading.log_dir_moves.work_off()
+    assert produced(produce(leading, batch(b"second"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replicas_in(leading, dirs[1]) == []
+
+
+def test_damage_in_the_current_log_delays_the_move_and_nothing_else(
+    leading: Serving, dirs: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    produce(leading, batch(b"first" * 20))
+    log = leading.managed.manager.partition(TP).log
+    path = log.folder / "00000000000000000000.log"
+    with path.open("r+b") as file:
+        file.seek(80)
+        file.write(b"x")
+    assert alter(leading, dirs[1]) == ErrorCode.NONE
+    leading.log_dir_moves.work_off()
+    assert "tried again in 1 s" in caplog.text
+    assert folder_of(leading) == dirs[0]
+    (moving,) = replicas_in(leading, dirs[1])
+    assert (moving.is_future_key, moving.offset_lag) == (True, 1)
+    assert produced(produce(leading, batch(b"second"))).error_code == ErrorCode.NONE
+
+
+def test_a_deleted_topic_ends_its_moves(leading: Serving, dirs: list[Path]) -> None:
+    assert alter(leading, dirs[1]) == ErrorCode.NONE
+    assert leading.managed.stop_replica(-2, delete=True) == []
+    leading.log_dir_moves.work_off()
+    leading.logs.remove_deleted(1 << 60)
+    assert [list(path.glob("*-0*")) for path in dirs] == [[], [], []]
+
+
+def test_a_follower_reads_on_across_the_swap(leading: Serving, dirs: list[Path]) -> None:
+    produce(leading, batch(b"first"))
+    alter(leading, dirs[1])
+    waiting = follow(leading, 1, max_wait_ms=10_000)
+    leading.log_dir_moves.work_off()
+    produce(leading, batch(b"second"))
+    leading.managed.manager.wake_followers()
+    assert b"second" in bytes(fetched(waiting).records)
