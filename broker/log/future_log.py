@@ -88,9 +88,11 @@ def interrupted_swaps(names: Mapping[Path, Iterable[str]]) -> list[InterruptedSw
 class FutureLog:
     """``log`` is the future log, ``current`` the log that it copies."""
 
-    def __init__(self, current: Log, log: Log) -> None:
+    def __init__(self, current: Log, log: Log, first_dirty_offset: int) -> None:
+        """``first_dirty_offset``: all records below it were clean when they were copied, or will be."""
         self.current = current
         self.log = log
+        self._first_dirty_offset = first_dirty_offset
         self._cuts: int | None = None
         """The count of the current log's truncations when both logs were last known to agree."""
 
@@ -145,6 +147,7 @@ class FutureLog:
         with current.lock:
             cuts, start, end = current.bounds.cuts, current.log_start_offset, current.log_end_offset
             epochs = current.epoch_cache.entries
+            self._first_dirty_offset = min(self._first_dirty_offset, current.first_dirty_offset)
         agreed = common_end(epochs, end, log.epoch_cache.entries, log.log_end_offset)
         if agreed is None or agreed < start or log.log_start_offset > start:
             if (log.log_start_offset, log.log_end_offset) != (start, start):
@@ -165,7 +168,10 @@ class FutureLog:
             return False
         if log.recovery_point < current.recovery_point:
             log.flush(now_ms)
+        if current.topic_id is not None:
+            log.assign_topic_id(current.topic_id)
         log.prepare_to_replace(current)
+        log.bounds.raise_first_dirty(self._first_dirty_offset, log.bounds.cuts)
         return log.recovery_point >= current.recovery_point
 
     def swap(self, files: FileSystem) -> Path:

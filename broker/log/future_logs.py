@@ -10,7 +10,7 @@ Any thread; the locks are those of the table.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -22,7 +22,7 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.future_log import FutureLog, interrupted_swaps
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_dir import LogDir, ScannedLog
+from barnabas.broker.log.log_dir import ScannedLog
 from barnabas.broker.log.log_table import LogTable
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import (
@@ -46,7 +46,7 @@ class LoaderFactory(Protocol):
 
 
 class FutureLogs:
-    """Made by `LogManager`. ``adopt`` counts an opened log in its dir."""
+    """Made by `LogManager`."""
 
     def __init__(
         self,
@@ -54,14 +54,10 @@ class FutureLogs:
         files: FileSystem,
         *,
         make_loader: LoaderFactory,
-        adopt: Callable[[Log], None],
-        write_checkpoints: Callable[[LogDir], None],
     ) -> None:
         self._table = table
         self._files = files
         self._make_loader = make_loader
-        self._adopt = adopt
-        self._write_checkpoints = write_checkpoints
         self.idle: list[ScannedLog] = []
         """Future logs on disk that are not open: their current log is not open either."""
         self.are_swaps_finished = True
@@ -105,12 +101,15 @@ class FutureLogs:
                 raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, text)
             table.dirs[path].forget(key)
             folder, start = path / future_name(key), current.log_start_offset
-            return self._open(ScannedLog(key, folder, 0, start, is_clean=True), current, now_ms)
+            scanned = ScannedLog(
+                key, folder, 0, start, is_clean=True, first_dirty_offset=current.first_dirty_offset
+            )
+            return self._open(scanned, current, now_ms)
 
     def _open(self, scanned: ScannedLog, current: Log, now_ms: int) -> FutureLog:
         log = Log.open(scanned.key, self._make_loader(scanned, now_ms, current.topic_id))
-        future = self._table.futures[scanned.key] = FutureLog(current, log)
-        self._adopt(log)
+        future = self._table.futures[scanned.key] = FutureLog(current, log, scanned.first_dirty_offset)
+        self._table.count(log)
         return future
 
     def drop(self, key: TopicPartition, now_ms: int) -> bool:
@@ -149,7 +148,7 @@ class FutureLogs:
         current, log = future.current, future.log
         log.flush(now_ms)
         start = log.log_start_offset
-        self._write_checkpoints(table.dirs[log.folder.parent])
+        table.write_checkpoints(table.dirs[log.folder.parent])
         # The last records of a busy log come faster than files are forced to disk.
         for _ in range(_CATCH_UPS):
             if future.copy(max_bytes, now_ms) < max_bytes // 2:
@@ -223,6 +222,8 @@ class FutureLogs:
             except StorageCallFailed as failure:
                 logger.error("%s is not used: %s", scanned.folder, failure)
                 self.idle.append(scanned)
+        for log_dir in self._table.online_dirs():
+            self._table.lower_first_dirty_offsets(log_dir)
         return failures
 
     def _load(self, scanned: ScannedLog, now_ms: int) -> None:

@@ -176,9 +176,9 @@ class IndexFile:
         self.close()
         self._files.unlink(self.path, missing_ok=True)
 
-    def abandon(self) -> None:
-        """The log is gone: later lookups find nothing."""
-        self._gone = Gone.LOG
+    def abandon(self, gone: Gone = Gone.LOG) -> None:
+        """Close the file for good: later lookups find nothing, or raise SegmentReplaced."""
+        self._gone = gone
         self.close()
 
     def _bytes_on_disk(self) -> int:

@@ -41,6 +41,8 @@ from barnabas.broker.log.rolling import Addition
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.segment_swap import swap, with_replaced
 from barnabas.broker.log.storage_errors import (
+    Gone,
+    LogDirFailure,
     Operation,
     SegmentReplaced,
     disk_work,
@@ -297,10 +299,10 @@ class Log:
         return self._of_segments(lambda segments: segments.find_max_timestamp(self.bounds.start))
 
     def _of_segments(self, read: Callable[[LogSegments], T], *, may_wait: bool = True) -> T:
-        """Read from the segments; if a swap replaces one meanwhile, read once more under the lock."""
+        """Read from the segments, and once more under the lock if a swap may have replaced one meanwhile."""
         try:
             return read(self._segments)
-        except SegmentReplaced:
+        except (SegmentReplaced, LogDirFailure):
             if not may_wait:
                 raise NotCached from None
         with self.lock:
@@ -467,12 +469,10 @@ class Log:
     # Moving to another log dir, see `future_log`; under the locks of both logs
 
     def prepare_to_replace(self, current: Log) -> None:
-        """Take over what the records of an equal log do not tell: its epochs, producers and topic id.
+        """Take over the epochs and producers of an equal log, of which its records may not tell all.
 
         Raises LogDirFailure.
         """
-        if current.topic_id is not None:
-            self.assign_topic_id(current.topic_id)
         self.epoch_cache.copy_from(current.epoch_cache)
         self._snapshots.write_or_keep(self.bounds.end, current.producers)
 
@@ -493,7 +493,7 @@ class Log:
         self._segments = other._segments
         # Last: a reader of such a segment then finds the new ones.
         for segment in replaced:
-            segment.abandon()
+            segment.abandon(Gone.REPLACED)
 
     # Safety on disk
 

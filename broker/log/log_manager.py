@@ -74,8 +74,6 @@ class LogManager:
             table,
             self._files,
             make_loader=self._loader,
-            adopt=self._count,
-            write_checkpoints=self._write_checkpoints,
         )
         self.offline_partitions: dict[TopicPartition, Exception] = {}
         """The reason for each partition whose log could not be opened, or went offline with its dir."""
@@ -356,22 +354,22 @@ class LogManager:
         for log in self._table.open_logs():
             self._guarded(partial(log.flush, now_ms, sealed_only=True), log)
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._write_checkpoints, log_dir))
+            self._guarded(partial(self._table.write_checkpoints, log_dir))
 
     def checkpoint_log_starts(self) -> None:
         """Save the log starts, which DeleteRecords and retention raise."""
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._write_log_starts, log_dir))
+            self._guarded(partial(self._table.write_log_starts, log_dir))
 
     def checkpoint_first_dirty_offsets(self) -> None:
         """Save how far the logs are cleaned; called after each cleaning."""
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._write_first_dirty_offsets, log_dir))
+            self._guarded(partial(self._table.write_first_dirty_offsets, log_dir))
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Save high watermarks, each in the log dir of its partition."""
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._write_high_watermarks, log_dir, high_watermarks))
+            self._guarded(partial(self._table.write_high_watermarks, log_dir, high_watermarks))
 
     def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
         """The saved high watermarks; a damaged file counts as empty, and is reported."""
@@ -400,9 +398,9 @@ class LogManager:
 
     def _close_dir(self, now_ms: int, log_dir: LogDir) -> None:
         try:
-            logs = self._logs_in(log_dir)
+            logs = self._table.logs_in(log_dir)
             close_all(logs, log_dir.path, self._files, self._recovery_threads, now_ms)
-            self._write_checkpoints(log_dir)
+            self._table.write_checkpoints(log_dir)
             segments = {log.folder.name: len(log.segments) for log in logs}
             damaged = [*map(str, self.offline_partitions), *self.futures.idle_names()]
             log_dir.put_clean_mark(CleanMark(damaged, segments))
@@ -426,7 +424,7 @@ class LogManager:
             if self.futures.are_swaps_finished:
                 self._doomed.update(dict.fromkeys(scan.deleted, now_ms))
         for_each(scan.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
-        self._lower_first_dirty_offsets(log_dir)
+        self._table.lower_first_dirty_offsets(log_dir)
 
     def _load_log(self, now_ms: int, scanned: ScannedLog) -> None:
         key, folder = scanned.key, scanned.folder
@@ -482,32 +480,14 @@ class LogManager:
             for table in (self.offline_partitions, self._unopened, self._damaged):
                 table.pop(key, None)
             self._dirs[scanned.folder.parent].keep_no_longer(key)
-        self._lower_first_dirty_offsets(self._dirs[scanned.folder.parent])
+        self._table.lower_first_dirty_offsets(self._dirs[scanned.folder.parent])
         logger.warning("%s is online: it could not be opened at start", key)
         return self._logs.get(key)
 
     def _adopt(self, log: Log) -> None:
         self._preferred_dirs.pop(log.topic_partition, None)
         self._logs[log.topic_partition] = log
-        self._count(log)
-
-    def _count(self, log: Log) -> None:
-        log.on_bounds_lowered = self._save_lowered_bounds
-        self._dirs[log.folder.parent].log_count += 1
-
-    def _save_lowered_bounds(self, log: Log) -> None:
-        """Write the checkpoints, which must never promise more than the log holds.
-
-        Raises LogDirFailure in the truncating caller.
-        """
-        log_dir = self._dirs.get(log.folder.parent)
-        if log_dir is None:
-            return
-        if log.bounds.is_later_start_promised:
-            self._write_log_starts(log_dir)
-        if log.bounds.is_later_first_dirty_promised:
-            self._write_first_dirty_offsets(log_dir)
-        self._write_recovery_points(log_dir)
+        self._table.count(log)
 
     def _guarded(self, work: Callable[[], int | None], log: Log | None = None) -> int:
         """Run a part of a pass. A failing disk goes offline; a log deleted meanwhile is skipped."""
@@ -521,55 +501,6 @@ class LogManager:
                     raise
                 self.fail_dir(error)
         return 0
-
-    def _write_checkpoints(self, log_dir: LogDir) -> None:
-        self._write_log_starts(log_dir)
-        self._write_first_dirty_offsets(log_dir)
-        self._write_recovery_points(log_dir)
-
-    def _write_recovery_points(self, log_dir: LogDir) -> None:
-        with self._checkpoint_lock:
-            logs = self._logs_in(log_dir)
-            points = [(log, log.bounds.promise_recovery_point()) for log in logs]
-            log_dir.recovery_points.write({log.topic_partition: point for log, point in points})
-            for log, point in points:
-                log.bounds.promised(recovery_point=point)
-
-    def _write_log_starts(self, log_dir: LogDir) -> None:
-        with self._checkpoint_lock:
-            logs = self._logs_in(log_dir)
-            starts = [(log, log.bounds.promise_start()) for log in logs]
-            log_dir.log_starts.write({log.topic_partition: start for log, start in starts if start > 0})
-            for log, start in starts:
-                log.bounds.promised(start=start)
-
-    def _write_first_dirty_offsets(self, log_dir: LogDir) -> None:
-        with self._checkpoint_lock:
-            logs = self._logs_in(log_dir)
-            offsets = [(log, log.bounds.promise_first_dirty()) for log in logs]
-            log_dir.first_dirty_offsets.write(
-                {log.topic_partition: offset for log, offset in offsets if offset > 0}
-            )
-            for log, offset in offsets:
-                log.bounds.promised(first_dirty=offset)
-
-    def _lower_first_dirty_offsets(self, log_dir: LogDir) -> None:
-        """Save the offsets of logs that end before them, before the next records count as cleaned."""
-        if any(log.bounds.is_later_first_dirty_promised for log in self._logs_in(log_dir)):
-            self._write_first_dirty_offsets(log_dir)
-
-    def _write_high_watermarks(self, log_dir: LogDir, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        with self._checkpoint_lock:
-            marks = {}
-            for log in self._logs_in(log_dir):
-                key = log.topic_partition
-                if key in high_watermarks:
-                    is_current = self._logs.get(key) is log
-                    # A future log may not have all committed records yet.
-                    marks[key] = (
-                        high_watermarks[key] if is_current else min(high_watermarks[key], log.log_end_offset)
-                    )
-            log_dir.high_watermarks.write(marks)
 
     def _folder_of(self, key: TopicPartition) -> Path | None:
         log = self._logs.get(key)
@@ -587,9 +518,6 @@ class LogManager:
 
     def _dir_with(self, name: str) -> LogDir | None:
         return next((log_dir for log_dir in self._online_dirs() if (log_dir.path / name).is_dir()), None)
-
-    def _logs_in(self, log_dir: LogDir) -> list[Log]:
-        return [log for log in self._table.open_logs() if log.folder.parent == log_dir.path]
 
     def _online_dirs(self) -> list[LogDir]:
         return self._table.online_dirs()

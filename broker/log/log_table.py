@@ -1,4 +1,5 @@
-"""The table of a broker's logs: by partition, current and future ones, and the log dirs that hold them.
+"""The table of a broker's logs: by partition, current and future ones, the log dirs that hold them, and the
+checkpoints of these.
 
 `LogManager` and `FutureLogs` share it. The lock order: a log's, then `checkpoint_lock`, then `lock`. `lock`
 guards the dictionaries and the counts. A checkpoint writer holds `checkpoint_lock` while it reads the logs'
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from barnabas.broker.log.file_system import FileSystem
@@ -43,6 +44,14 @@ class LogTable:
     def online_dirs(self) -> list[LogDir]:
         return [log_dir for path, log_dir in self.dirs.items() if path not in self.offline_dirs]
 
+    def logs_in(self, log_dir: LogDir) -> list[Log]:
+        return [log for log in self.open_logs() if log.folder.parent == log_dir.path]
+
+    def count(self, log: Log) -> None:
+        """Count an opened log in its dir, and let it save its bounds there. Under the lock."""
+        log.on_bounds_lowered = self._save_lowered_bounds
+        self.dirs[log.folder.parent].log_count += 1
+
     def doom(self, folder: Path, name: str, due_ms: int) -> None:
         """Give a folder the name of a deleted log's, to be removed later. Raises LogDirFailure."""
         doomed = folder.with_name(name)
@@ -64,3 +73,66 @@ class LogTable:
             except OSError as error:
                 logger.error("%s could not be removed: %s", folder, error)
         return len(due)
+
+    # Checkpoints
+
+    def _save_lowered_bounds(self, log: Log) -> None:
+        """Write the checkpoints, which must never promise more than the log holds.
+
+        Raises LogDirFailure in the truncating caller.
+        """
+        log_dir = self.dirs.get(log.folder.parent)
+        if log_dir is None:
+            return
+        if log.bounds.is_later_start_promised:
+            self.write_log_starts(log_dir)
+        if log.bounds.is_later_first_dirty_promised:
+            self.write_first_dirty_offsets(log_dir)
+        self.write_recovery_points(log_dir)
+
+    def write_checkpoints(self, log_dir: LogDir) -> None:
+        self.write_log_starts(log_dir)
+        self.write_first_dirty_offsets(log_dir)
+        self.write_recovery_points(log_dir)
+
+    def write_recovery_points(self, log_dir: LogDir) -> None:
+        with self.checkpoint_lock:
+            logs = self.logs_in(log_dir)
+            points = [(log, log.bounds.promise_recovery_point()) for log in logs]
+            log_dir.recovery_points.write({log.topic_partition: point for log, point in points})
+            for log, point in points:
+                log.bounds.promised(recovery_point=point)
+
+    def write_log_starts(self, log_dir: LogDir) -> None:
+        with self.checkpoint_lock:
+            logs = self.logs_in(log_dir)
+            starts = [(log, log.bounds.promise_start()) for log in logs]
+            log_dir.log_starts.write({log.topic_partition: start for log, start in starts if start > 0})
+            for log, start in starts:
+                log.bounds.promised(start=start)
+
+    def write_first_dirty_offsets(self, log_dir: LogDir) -> None:
+        with self.checkpoint_lock:
+            logs = self.logs_in(log_dir)
+            offsets = [(log, log.bounds.promise_first_dirty()) for log in logs]
+            log_dir.first_dirty_offsets.write(
+                {log.topic_partition: offset for log, offset in offsets if offset > 0}
+            )
+            for log, offset in offsets:
+                log.bounds.promised(first_dirty=offset)
+
+    def lower_first_dirty_offsets(self, log_dir: LogDir) -> None:
+        """Save the offsets of logs that end before them, before the next records count as cleaned."""
+        if any(log.bounds.is_later_first_dirty_promised for log in self.logs_in(log_dir)):
+            self.write_first_dirty_offsets(log_dir)
+
+    def write_high_watermarks(self, log_dir: LogDir, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        with self.checkpoint_lock:
+            marks = {}
+            for log in self.logs_in(log_dir):
+                mark = high_watermarks.get(log.topic_partition)
+                if mark is not None:
+                    is_current = self.logs.get(log.topic_partition) is log
+                    # A future log may not have all committed records yet.
+                    marks[log.topic_partition] = mark if is_current else min(mark, log.log_end_offset)
+            log_dir.high_watermarks.write(marks)

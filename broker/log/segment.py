@@ -579,11 +579,10 @@ class Segment:
         self.offset_index.close()
         self.time_index.close()
 
-    def abandon(self) -> None:
-        """Close the segment of a deleted log: later reads raise LogGone."""
-        self.offset_index.abandon()
-        self.time_index.abandon()
-        self.file.abandon()
+    def abandon(self, gone: Gone = Gone.LOG) -> None:
+        """Close the segment of a deleted log, or of one that goes on with other files."""
+        for part in (self.offset_index, self.time_index, self.file):
+            part.abandon(gone)
 
     def relocate(self, folder: Path) -> None:
         """The folder of the files has been renamed."""
