@@ -115,11 +115,12 @@ class IndexFile:
             self._state = (bytearray(), 0)
             self.is_dirty = True
 
-    def persist(self, *, keeps_file: bool = False) -> None:
+    def persist(self, *, keeps_file: bool = False, durable: bool = False) -> None:
         """Write the entries to the file; an empty index has an empty file with `keeps_file`, else no file.
 
-        Kafka's tools read a time index only beside the file of an offset index. Raises the exceptions of
-        `storage_error`.
+        Kafka's tools read a time index only beside the file of an offset index. With `durable` the file is
+        never found half written: a start trusts the indexes of a segment below the recovery point. Raises the
+        exceptions of `storage_error`.
         """
         if self._state is None:
             return
@@ -131,7 +132,7 @@ class IndexFile:
             if count or keeps_file:
                 # A new file: a reader may be searching the old one.
                 entries = memoryview(buffer)[: count * self.entry.size]
-                self._files.write_atomically(self.path, entries, durable=False)
+                self._files.write_atomically(self.path, entries, durable=durable)
                 if count:
                     # Without entries there is nothing to sync, and nothing is lost with the name.
                     self.sync_state.note_change()
@@ -142,9 +143,9 @@ class IndexFile:
             self._descriptor = None
         self.is_dirty = False
 
-    def seal(self, *, keeps_file: bool = False) -> None:
+    def seal(self, *, keeps_file: bool = False, durable: bool = False) -> None:
         """Persist and free the memory; later lookups read the file. Raises as `persist`."""
-        self.persist(keeps_file=keeps_file)
+        self.persist(keeps_file=keeps_file, durable=durable)
         with _FORM_LOCK:
             self._count = self.count
             self._ends = None

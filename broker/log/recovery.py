@@ -260,8 +260,8 @@ def _recover_segments(
         scanned += walk.epochs
         if fault is not None:
             break
-        if not is_last:
-            segment.seal()
+        if following is not None:
+            segment.seal(durable=is_clean or following <= recovery_point)
     return kept, scanned
 
 

@@ -483,8 +483,8 @@ class Segment:
         for position, header in iter_headers(self.file, 0, self.size):
             new.note(header, position)
         new.time_index.maybe_append(new.max_timestamp, new.offset_of_max_timestamp)
-        new.offset_index.seal(keeps_file=new.time_index.count > 0)
-        new.time_index.seal()
+        new.offset_index.seal(keeps_file=new.time_index.count > 0, durable=True)
+        new.time_index.seal(durable=True)
         self.offset_index, self.time_index = new.offset_index, new.time_index
         self._max_timestamp, self._offset_of_max_timestamp = new.max_timestamp, new.offset_of_max_timestamp
         # Counted last, under the lock of rebuilds.
@@ -553,12 +553,12 @@ class Segment:
         self.file.cut_to(size)
         self._end = (size, next_offset)
 
-    def seal(self) -> None:
+    def seal(self, *, durable: bool = False) -> None:
         """Write the indexes, cut the file to its size and close its descriptor. Raises LogDirFailure."""
         if self.size:
             self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
-        self.offset_index.seal(keeps_file=self.time_index.count > 0)
-        self.time_index.seal()
+        self.offset_index.seal(keeps_file=self.time_index.count > 0, durable=durable)
+        self.time_index.seal(durable=durable)
         self.file.cut_tail()
         self.file.release()
 

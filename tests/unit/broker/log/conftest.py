@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,3 +71,13 @@ def managers(tmp_path: Path) -> Iterator[Managers]:
     yield made
     for manager in made._opened:
         crash(manager)
+
+
+@pytest.fixture
+def fast_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory if there is one, because thousands of small files are written."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="barnabas-") as folder:
+        yield Path(folder)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,16 +148,6 @@ SEEDS = int(os.environ.get("BARNABAS_CRASH_SEEDS", "2"))
 """The number of power cuts at each file operation."""
 A, B, C = (TopicPartition("t", number) for number in range(3))
 CONFIG = log_config(segment_bytes=2_000, index_interval_bytes=300, retention_ms=-1, file_delete_delay_ms=0)
-
-
-@pytest.fixture
-def fast_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory if there is one, because thousands of small files are written."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="barnabas-") as folder:
-        yield Path(folder)
 
 
 class CrashPoints:
