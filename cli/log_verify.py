@@ -15,8 +15,7 @@ import argparse
 import multiprocessing
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -39,7 +38,7 @@ from barnabas.broker.log.verification import (
     verify_log,
 )
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
-from barnabas.cli.output import count, print_json
+from barnabas.cli.output import bytes_progress, count, print_json
 
 _BYTES_FOR_PROCESSES: Final = 64 * 1024 * 1024
 """Less is read in less time than processes take to start."""
@@ -122,7 +121,7 @@ def _check_all(log_dir: LogDir, tasks: Sequence[SegmentTask], jobs: int | None) 
     # Forked before the bar starts its thread.
     running = _start(log_dir, sorted(tasks, key=lambda task: -sizes[task]), jobs) if jobs > 1 else []
     reports: Reports = {}
-    with _progress(sum(sizes.values())) as advance:
+    with bytes_progress(sum(sizes.values())) as advance:
         for task, report in _results(running) if running else _checked(tasks):
             reports[task] = report
             advance(sizes[task])
@@ -176,21 +175,6 @@ def _results(running: list[Connection]) -> Iterator[tuple[SegmentTask, SegmentRe
                 running.remove(connection)
             else:
                 yield pair
-
-
-@contextmanager
-def _progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    # Imported here, because the import takes longer than most commands.
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total_bytes)
-        yield lambda size: bar.advance(task, size)
 
 
 # -- the report ----------------------------------------------------------------------------------------------

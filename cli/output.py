@@ -92,6 +92,21 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
         yield update
 
 
+@contextmanager
+def bytes_progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """A moving bar with the rate of bytes on stderr if that is a terminal; the result takes further bytes."""
+    if not sys.stderr.isatty():
+        yield lambda size: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total_bytes)
+        yield lambda size: bar.advance(task, size) if size else None
+
+
 def field(name: str, data: bytes | memoryview | None) -> dict[str, str | None]:
     """Bytes as a JSON field: ``{name: text}``, or ``{name + "_base64": …}`` if they are not UTF-8."""
     if data is None:
