@@ -27,11 +27,12 @@ from barnabas.protocol.record_batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MIN_BATCH_LENGTH,
+    NO_TIMESTAMP,
     BatchHeader,
     check_batch,
     parse_header,
 )
-from barnabas.protocol.records import first_record_since
+from barnabas.protocol.records import decode_fields, first_record_since
 
 Bytes = mmap.mmap | memoryview | bytes | bytearray
 
@@ -309,6 +310,26 @@ def find_record_since(
             offset, found_ms = record
             return TimestampAndOffset(found_ms, offset, header.partition_leader_epoch)
     return None
+
+
+def largest_timestamp(file: SegmentFile, position: int, end: int, start_offset: int) -> int:
+    """The largest timestamp of the records from a position that are not below an offset, or -1.
+
+    Raises as `find_record_since`.
+    """
+    largest = NO_TIMESTAMP
+    window = Window(file, end)
+    for at, header in iter_headers(file, position, end, window):
+        if not header.record_count or header.last_offset < start_offset or header.max_timestamp <= largest:
+            continue
+        if header.base_offset >= start_offset:
+            largest = header.max_timestamp
+            continue
+        begin = window.cover(at, header.size_bytes)
+        records = decode_fields(window.data[begin : begin + header.size_bytes])
+        times = (timestamp_ms for offset, timestamp_ms, *_ in records if offset >= start_offset)
+        largest = max(largest, max(times, default=NO_TIMESTAMP))
+    return largest
 
 
 def iter_produced(file: SegmentFile, position: int, end: int, offset: int) -> Iterator[BatchHeader]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
-from barnabas.broker.log.batch_scan import iter_produced
+from barnabas.broker.log.batch_scan import iter_produced, largest_timestamp
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.segment import Segment
 from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
@@ -56,7 +56,15 @@ class LogSegments:
     def find_max_timestamp(self, start_offset: int) -> TimestampAndOffset | None:
         """The first record with the largest timestamp, not before an offset; None without timestamps."""
         largest = max((self.active.max_timestamp, *self._largest_timestamps()[-1:]))
-        return None if largest == NO_TIMESTAMP else self.find_by_timestamp(largest, start_offset)
+        found = None if largest == NO_TIMESTAMP else self.find_by_timestamp(largest, start_offset)
+        if found is None and largest != NO_TIMESTAMP:
+            # Only deleted records, which are below the offset, have it.
+            first, *later = self.since(start_offset)
+            position = first.position_before(start_offset)
+            in_first = largest_timestamp(first.file, position, first.size, start_offset)
+            largest = max((in_first, *(segment.max_timestamp for segment in later)))
+            found = None if largest == NO_TIMESTAMP else self.find_by_timestamp(largest, start_offset)
+        return found
 
     def _largest_timestamps(self) -> list[int]:
         rebuilds, largest = self._largest

@@ -434,3 +434,15 @@ def test_the_producer_of_the_batch_around_the_start_is_known(open_log: OpenLog) 
     assert state is not None
     assert (state.last_sequence, state.last_offset) == (6, 6)
     follower.abandon()
+
+
+def test_the_largest_timestamp_is_that_of_a_record_at_or_after_the_log_start(open_log: OpenLog) -> None:
+    log = open_log()
+    builder = RecordBatchBuilder()
+    for timestamp_ms in (60, 40, 20):
+        builder.append(None, b"v", None, timestamp_ms)
+    append_batches(log, batch(1, timestamp_ms=50) + builder.build() + batch(1, timestamp_ms=30))
+    for start, newest in enumerate([(60, 1), (60, 1), (40, 2), (30, 4), (30, 4), None]):
+        log.increment_log_start_offset(start)
+        found = log.max_timestamp_offset()
+        assert (found and found[:2]) == newest
