@@ -14,7 +14,7 @@ from barnabas.broker.compaction.choice import (
     LogFigures,
     SegmentFigures,
     assess,
-    filthiest,
+    filthiest_first,
 )
 from barnabas.broker.log.log_config import LogConfig
 from tests.support.defaults import log_config
@@ -132,20 +132,14 @@ def test_a_clean_log_is_due_when_its_first_tombstone_may_go(horizon: int | None,
     assert assessed(first_dirty_offset=30, delete_horizon_ms=horizon).is_due == is_due
 
 
-def test_the_filthiest_due_log_is_chosen() -> None:
+def test_the_filthiest_due_logs_come_first() -> None:
     candidates = {
         "clean": assessed(first_dirty_offset=30),
         "half": assessed(first_dirty_offset=10),
         "whole": assessed(),
         "bigger": assessed(sealed=[segment._replace(size_bytes=1_000) for segment in SEALED]),
     }
-    assert filthiest(candidates) == "bigger"
-    del candidates["bigger"]
-    assert filthiest(candidates) == "whole"
-    del candidates["whole"]
-    assert filthiest(candidates) == "half"
-    del candidates["half"]
-    assert filthiest(candidates) is None
+    assert filthiest_first(candidates) == ["bigger", "whole", "half"]
 
 
 @st.composite

@@ -1,0 +1,109 @@
+"""The throttle of cleaner threads, and the pace of one of them, by a clock of the test."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from barnabas.broker.compaction.pacing import REST_S, WORK_S, IoThrottle, Pace, Stopped
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def test_bytes_are_paid_for_by_waiting(time: Time) -> None:
+    throttle = IoThrottle(1_000.0, time)
+    assert throttle.wait_s() == 0
+    throttle.take(500)
+    throttle.take(500)
+    assert throttle.wait_s() == 1.0
+    time.now_s += 0.4
+    assert throttle.wait_s() == pytest.approx(0.6)
+    time.now_s += 100
+    throttle.take(100)
+    assert throttle.wait_s() == pytest.approx(0.1), "time without work is not saved up"
+
+
+def test_a_few_bytes_wait_for_more(time: Time) -> None:
+    throttle = IoThrottle(1_000_000.0, time)
+    throttle.take(9_000)
+    assert throttle.wait_s() == 0
+    throttle.take(9_000)
+    assert throttle.wait_s() == pytest.approx(0.018)
+
+
+def test_a_changed_rate_counts_for_bytes_not_paid_yet(time: Time) -> None:
+    throttle = IoThrottle(10.0, time)
+    throttle.take(1_000)
+    assert throttle.wait_s() == 100
+    throttle.set_rate(2_000.0)
+    assert throttle.wait_s() == 0.5
+    throttle.set_rate(0.0)
+    assert throttle.wait_s() == math.inf
+    throttle.set_rate(sys.float_info.max)
+    assert throttle.wait_s() == 0
+
+
+def test_the_default_rate_delays_nothing(time: Time) -> None:
+    throttle = IoThrottle(sys.float_info.max, time)
+    throttle.take(1 << 40)
+    assert throttle.wait_s() == 0
+    time.now_s += 1
+    throttle.take(1 << 40)
+    assert throttle.wait_s() == 0
+
+
+def test_two_threads_share_the_rate(time: Time) -> None:
+    throttle = IoThrottle(1_000_000.0, time)
+    paces = [Pace(throttle, lambda: False, now_s=time, sleep=time.sleep) for _ in range(2)]
+    began = time.now_s
+    for _ in range(50):
+        for pace in paces:
+            pace(100_000)
+    assert time.now_s - began == pytest.approx(10.0, rel=0.02)
+
+
+def test_a_pace_hands_on_the_interpreter_lock_after_each_piece_of_work(time: Time) -> None:
+    pace = Pace(IoThrottle(sys.float_info.max, time), lambda: False, now_s=time, sleep=time.sleep)
+    for _ in range(8):
+        time.now_s += WORK_S / 3
+        pace(0)
+    assert time.slept == [REST_S] * 2
+
+
+def test_a_pace_stops(time: Time) -> None:
+    is_stopping = False
+    throttle = IoThrottle(1.0, time)
+    pace = Pace(throttle, lambda: is_stopping, now_s=time, sleep=time.sleep)
+    time.now_s += WORK_S
+    pace(0)
+    is_stopping = True
+    time.now_s += WORK_S
+    with pytest.raises(Stopped):
+        pace(0)
+
+
+def test_a_throttled_pace_stops_within_a_tenth_of_a_second(time: Time) -> None:
+    began = time.now_s
+    pace = Pace(IoThrottle(1.0, time), lambda: time.now_s > began + 5, now_s=time, sleep=time.sleep)
+    with pytest.raises(Stopped):
+        pace(1_000_000)
+    assert 5 <= time.now_s - began <= 5.2
+    assert max(time.slept) <= 0.1
