@@ -20,6 +20,7 @@ from typing import Final
 from barnabas.broker.auto_topics import AutoTopicCreation, make_creator
 from barnabas.broker.background import BackgroundWork
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
@@ -67,6 +68,7 @@ class Broker:
         self._stopping = False
         # Read by the background work; changed by the thread that reads changed settings.
         self._producer_id_expiration_ms = config.producer_id_expiration_ms
+        self._layers = ConfigLayers(config)
         self.metadata = MetadataCache()
         self._topic_settings = TopicSettingsTable(config)
         self._server = SocketServer(config, on_fatal=on_fatal)
@@ -95,6 +97,7 @@ class Broker:
         )
         # They need the logs, which are opened at start.
         self._replicas: ReplicaManager | None = None
+        self._cleaner: LogCleaner | None = None
         self._membership: Membership | None = None
 
     @property
@@ -130,6 +133,7 @@ class Broker:
         self._start_part("purgatory", self._reaper.start, self._reaper.stop)
         replicas = self._replicas = self._make_replicas(logs)
         self._start_part("replicas", replicas.start, replicas.stop)
+        self._start_cleaner(logs, replicas)
         membership = self._membership = Membership(self._store, replicas, on_fatal=self._on_fatal)
         moves = LogDirMoves(
             logs,
@@ -213,8 +217,11 @@ class Broker:
             self._server.quota.set_limits(
                 layers.value("max.connections"), layers.value("max.connections.per.ip")
             )
+            self._layers = layers
             self._producer_id_expiration_ms = layers.value("producer.id.expiration.ms")
             self._controller.set_unclean_leader_election(layers.value("unclean.leader.election.enable"))
+            if self._cleaner is not None:
+                self._cleaner.reconfigure(CleanerSettings.of(layers.value))
 
         live = LiveSettings(
             self._config,
@@ -265,6 +272,18 @@ class Broker:
             on_fatal=self._on_fatal,
         )
 
+    def _start_cleaner(self, logs: LogManager, replicas: ReplicaManager) -> None:
+        if not self._config.log_cleaner_enable:
+            return
+        cleaner = self._cleaner = LogCleaner(
+            logs,
+            CleanerSettings.of(self._layers.value),
+            ends_of=replicas.committed_ends,
+            note_error=replicas.disk_failures.note,
+            on_fatal=self._on_fatal,
+        )
+        self._start_part("log cleaner", cleaner.start, cleaner.stop)
+
     def _make_services(self, cluster_id: str, replicas: ReplicaManager, moves: LogDirMoves) -> Services:
         config, controller = self._config, self._controller
         topics = TopicAdmin(
@@ -311,6 +330,7 @@ class Broker:
             ),
             groups=groups,
             log_dir_moves=moves,
+            cleaner=self._cleaner,
         )
 
     def _listen(self, groups: GroupCoordinator) -> None:
@@ -336,7 +356,9 @@ class Broker:
         # Imported here, so that a broker without metrics does not load the library.
         from barnabas.broker.metrics.serving import serve_metrics
 
-        metrics = serve_metrics(config, replicas, self.metadata, groups, on_fatal=self._on_fatal)
+        metrics = serve_metrics(
+            config, replicas, self.metadata, groups, self._cleaner, on_fatal=self._on_fatal
+        )
         self._closers.append(("metrics", metrics.stop))
 
     def _make_registration(self, directories: tuple[str, ...]) -> BrokerRegistration:

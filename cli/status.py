@@ -1,7 +1,7 @@
 """`barnabas status`: brokers, controller, and every partition with leader, ISR and each replica's LEO and HW.
 
-Exit code 0 without problems, 1 if a broker does not answer or a partition lacks its leader or a replica in
-the ISR, 3 if no broker can be reached. Each broker has two seconds to answer.
+Exit code 0 without problems, 1 if a broker does not answer, a partition lacks its leader or a replica in the
+ISR, or a log cannot be compacted, 3 if no broker can be reached. Each broker has two seconds to answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import STATE_FILE
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import Endpoint, TopicPartition
-from barnabas.protocol.messages.replicas import ReplicaDescription
+from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
+from barnabas.protocol.schema import wire_fields
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,6 +50,7 @@ class BrokerView:
     error: str | None = None
     strays: list[str] = field(default_factory=list)
     """Folders of logs that belong to no known topic and are kept."""
+    cleaner: CleanerDescription = field(default_factory=CleanerDescription)
 
 
 @dataclass(kw_only=True)
@@ -98,6 +100,11 @@ class ClusterView:
                 for broker_id, replica in sorted(partition.replicas.items())
                 if replica.failure
             ]
+            problems += [
+                f"{partition.name} on broker {broker_id} cannot be compacted: {replica.cleaning_problem}"
+                for broker_id, replica in sorted(partition.replicas.items())
+                if replica.cleaning_problem
+            ]
             missing = sorted(set(partition.info.replicas) - set(partition.info.isr))
             if missing:
                 problems.append(f"{partition.name}: not in sync: {', '.join(map(str, missing))}")
@@ -115,6 +122,7 @@ class ClusterView:
                     "is_controller": broker.is_controller,
                     "error": broker.error,
                     "strays": broker.strays,
+                    "cleaner": _cleaner_json(broker.cleaner),
                 }
                 for broker in self.brokers
             ],
@@ -132,6 +140,12 @@ class ClusterView:
         }
 
 
+def _cleaner_json(cleaner: CleanerDescription) -> dict[str, Any] | None:
+    if not cleaner.threads:
+        return None
+    return {name: getattr(cleaner, name) for name, _, _ in wire_fields(CleanerDescription)}
+
+
 def _partition_json(view: PartitionView) -> dict[str, Any]:
     replicas = []
     for broker_id in view.info.replicas:
@@ -143,6 +157,7 @@ def _partition_json(view: PartitionView) -> dict[str, Any]:
             shown["size_bytes"] = replica.size_bytes
             shown["is_offline"] = replica.is_offline
             shown["failure"] = replica.failure or None
+            shown["cleaning_problem"] = replica.cleaning_problem or None
         replicas.append(shown)
     return {
         "topic": view.info.topic,
@@ -165,7 +180,10 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="SECONDS",
         help="refresh until Ctrl-C, every second or at this interval",
     )
-    parser.epilog = "exit code 1 means: a broker does not answer, or a partition is not fully replicated"
+    parser.epilog = (
+        "exit code 1 means: a broker does not answer, a partition is not fully replicated, "
+        "or a log cannot be compacted"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -244,6 +262,7 @@ async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> Clu
                 is_controller=answer.node.node_id == cluster.controller_id,
                 error=None if answer.error is None else str(answer.error),
                 strays=list(answer.strays),
+                cleaner=answer.cleaner,
             )
         )
         for partition in partitions:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition, by_topic
 from barnabas.protocol.messages.replicas import (
+    CleanerDescription,
     DescribeReplicasRequest,
     DescribeReplicasResponse,
     ReplicaDescription,
@@ -43,6 +45,7 @@ def handle(services: Services, request: ApiRequest) -> None:
                 TopicReplicas(topic_name=name, replicas=each) for name, each in by_topic(described).items()
             ],
             strays=[str(stray.folder) for stray in replicas.logs.strays.all()],
+            cleaner=_describe_cleaner(services.cleaner),
         )
     )
 
@@ -63,6 +66,29 @@ def _describe(partition: Partition, failure: str) -> ReplicaDescription:
         log_dir=str(partition.log.folder.parent),
         is_offline=view.role is Role.NONE,
         failure=failure,
+        cleaning_problem=partition.log.cleaning_problem or "",
+    )
+
+
+def _describe_cleaner(cleaner: LogCleaner | None) -> CleanerDescription:
+    if cleaner is None:
+        return CleanerDescription()
+    figures = cleaner.figures()
+    return CleanerDescription(
+        threads=cleaner.settings.threads,
+        dead_threads=figures.dead_threads,
+        max_dirty_percent=int(100 * figures.max_dirty_ratio),
+        uncleanable_partitions=len(figures.uncleanable),
+        uncleanable_bytes=sum(size_bytes for _, size_bytes in figures.uncleanable),
+        time_since_last_run_ms=figures.ms_since_last_assessment,
+        max_compaction_delay_ms=figures.max_compaction_delay_ms,
+        max_clean_time_ms=int(1_000 * figures.max_clean_time_s),
+        max_buffer_utilization_percent=int(100 * figures.max_buffer_utilization),
+        recopy_percent=int(100 * figures.recopy_ratio),
+        in_progress=[str(name) for name in figures.in_progress],
+        cleanings=figures.totals.cleanings,
+        bytes_read=figures.totals.bytes_read,
+        bytes_written=figures.totals.bytes_written,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from barnabas.broker.auto_topics import AutoTopicCreation
+from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.metadata_cache import MetadataCache
@@ -112,4 +113,6 @@ class Services:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     log_dir_moves: LogDirMoves
+    cleaner: LogCleaner | None = None
+    """None if ``log.cleaner.enable`` is false."""
     request_order: RequestOrder = field(default_factory=RequestOrder)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.compaction.cleaner import CleanerFigures, LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
@@ -84,11 +86,86 @@ def snapshot_of(group: Group) -> GroupSnapshot:
     return GroupSnapshot(group.group_id, group.state.value, group.member_count, committed)
 
 
+class CleanerCollector:
+    """Collects the metrics of the log cleaner.
+
+    The names are those that Prometheus' JMX exporter, with the rules that Kafka's dashboards use, gives to
+    Kafka's own metrics of `LogCleaner` and `LogCleanerManager`. The sums exist only here.
+    """
+
+    def __init__(self, figures: Callable[[], CleanerFigures], log_dirs: Iterable[str]) -> None:
+        self._figures = figures
+        self._log_dirs = [str(Path(log_dir).absolute()) for log_dir in log_dirs]
+
+    def collect(self) -> list[Metric]:
+        figures = self._figures()
+        totals = figures.totals
+        gauges = {
+            "manager_max_dirty_percent": (
+                int(100 * figures.max_dirty_ratio),
+                "The dirty share of the dirtiest log that can be cleaned.",
+            ),
+            "manager_time_since_last_run_ms": (
+                figures.ms_since_last_assessment,
+                "Time since the cleaner last looked for logs to clean.",
+            ),
+            "_max_compaction_delay_secs": (
+                figures.max_compaction_delay_ms // 1_000,
+                "How long ago a record should have been cleaned, by max.compaction.lag.ms.",
+            ),
+            "_cleaner_recopy_percent": (
+                int(100 * figures.recopy_ratio),
+                "Bytes written by bytes read in the last cleaning of each thread.",
+            ),
+            "_max_buffer_utilization_percent": (
+                int(100 * figures.max_buffer_utilization),
+                "The filled share of the fullest offset map in the last cleaning of each thread.",
+            ),
+            "_max_clean_time_secs": (
+                figures.max_clean_time_s,
+                "The time of the longest of the last cleanings of each thread.",
+            ),
+            "_deadthreadcount": (figures.dead_threads, "Cleaner threads that should run and do not."),
+        }
+        metrics: list[Metric] = [
+            GaugeMetricFamily(f"kafka_log_logcleaner{name}", text, value)
+            for name, (value, text) in gauges.items()
+        ]
+        metrics += self._of_dirs(figures)
+        counters = {
+            "cleanings": (totals.cleanings, "Cleanings of a log."),
+            "read_bytes": (totals.bytes_read, "Bytes that cleanings have read."),
+            "written_bytes": (totals.bytes_written, "Bytes that cleanings have written."),
+        }
+        metrics += [
+            CounterMetricFamily(f"barnabas_log_cleaner_{name}", text, value)
+            for name, (value, text) in counters.items()
+        ]
+        return metrics
+
+    def _of_dirs(self, figures: CleanerFigures) -> list[Metric]:
+        labels = ["logdirectory"]
+        count = GaugeMetricFamily(
+            "kafka_log_logcleanermanager_uncleanable_partitions_count",
+            "Logs that cannot be compacted; the broker's log says why.",
+            labels=labels,
+        )
+        size = GaugeMetricFamily(
+            "kafka_log_logcleanermanager_uncleanable_bytes", "Dirty bytes of these logs.", labels=labels
+        )
+        for log_dir in self._log_dirs:
+            dirty = [size_bytes for path, size_bytes in figures.uncleanable if str(path) == log_dir]
+            count.add_metric([log_dir], len(dirty))
+            size.add_metric([log_dir], sum(dirty))
+        return [count, size]
+
+
 def serve_metrics(
     config: BrokerConfig,
     replicas: ReplicaManager,
     metadata: MetadataCache,
     groups: GroupCoordinator,
+    cleaner: LogCleaner | None,
     *,
     on_fatal: Callable[[BaseException], None],
 ) -> MetricsEndpoint:
@@ -107,6 +184,8 @@ def serve_metrics(
         "Replicas that failed by an unforeseen error, or whose groups could not be loaded.",
         registry=registry,
     ).set_function(lambda: len(replicas.roles.failed.reasons()))
+    if cleaner is not None:
+        registry.register(CleanerCollector(cleaner.figures, config.log_dirs))
     endpoint = MetricsEndpoint(
         config.metrics_host,
         config.metrics_port,

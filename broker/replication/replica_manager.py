@@ -36,7 +36,7 @@ from barnabas.broker.replication.record_deletion import RecordDeletions
 from barnabas.broker.replication.replica_views import EVER
 from barnabas.broker.replication.roles import Fence, RoleChanges
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse, RecordError
 
 logger = logging.getLogger(__name__)
@@ -478,6 +478,11 @@ class ReplicaManager:
         marks = self.roles.unclaimed_high_watermarks()
         marks |= {partition.partition: partition.high_watermark for partition in self.partitions()}
         self.logs.checkpoint_high_watermarks(marks)
+
+    def committed_ends(self, name: TopicPartition) -> tuple[Offset, Offset] | None:
+        """The last stable offset and the high watermark of a replica; None without a role here."""
+        partition = self.roles.partitions.get(name)
+        return None if partition is None else (partition.last_stable_offset, partition.high_watermark)
 
     def retain(self) -> None:
         """Apply time and size retention to every log."""

@@ -75,7 +75,11 @@ from barnabas.protocol.messages.offsets import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from barnabas.protocol.messages.replicas import DescribeReplicasRequest, ReplicaDescription
+from barnabas.protocol.messages.replicas import (
+    CleanerDescription,
+    DescribeReplicasRequest,
+    ReplicaDescription,
+)
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
     CreatePartitionsRequest,
@@ -121,6 +125,7 @@ class BrokerReplicas(NamedTuple):
     replicas: dict[TopicPartition, ReplicaDescription]
     error: BarnabasError | None = None
     strays: tuple[str, ...] = ()
+    cleaner: CleanerDescription = CleanerDescription()
 
 
 class Admin(Client):
@@ -400,7 +405,7 @@ class Admin(Client):
                 for topic in response.topics
                 for replica in topic.replicas
             }
-            return BrokerReplicas(node, replicas, strays=tuple(response.strays))
+            return BrokerReplicas(node, replicas, strays=tuple(response.strays), cleaner=response.cleaner)
 
         return await asyncio.gather(*map(ask, sorted(cluster.nodes.values())))
 

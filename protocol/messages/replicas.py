@@ -104,7 +104,8 @@ class AlterReplicaLogDirsRequest(s.RequestOf[AlterReplicaLogDirsResponse]):
 class ReplicaDescription:
     """One replica on the answering broker; only leaders have ``isr``, elsewhere it is empty.
 
-    ``failure`` describes an unforeseen error that stopped the replica, or the groups that it stores.
+    ``failure`` describes an unforeseen error that stopped the replica, or the groups that it stores;
+    ``cleaning_problem`` why its log cannot be compacted.
     """
 
     partition_index: int = s.int32()
@@ -120,12 +121,36 @@ class ReplicaDescription:
     log_dir: str = s.string(default="")
     is_offline: bool = s.boolean(default=False)
     failure: str = s.string(default="")
+    cleaning_problem: str = s.string(default="")
 
 
 @s.message
 class TopicReplicas:
     topic_name: str = s.string()
     replicas: list[ReplicaDescription] = s.array(ReplicaDescription)
+
+
+@s.message
+class CleanerDescription:
+    """The log cleaner of the answering broker; ``threads`` is 0 if it does not run.
+
+    The figures have the meaning of Kafka's metrics of the same name. The last ones count since the start.
+    """
+
+    threads: int = s.int32(default=0)
+    dead_threads: int = s.int32(default=0)
+    max_dirty_percent: int = s.int32(default=0)
+    uncleanable_partitions: int = s.int32(default=0)
+    uncleanable_bytes: int = s.int64(default=0)
+    time_since_last_run_ms: int = s.int64(default=-1)
+    max_compaction_delay_ms: int = s.int64(default=0)
+    max_clean_time_ms: int = s.int64(default=0)
+    max_buffer_utilization_percent: int = s.int32(default=0)
+    recopy_percent: int = s.int32(default=0)
+    in_progress: list[str] = s.array(s.WireType.STRING, default_factory=list)
+    cleanings: int = s.int64(default=0)
+    bytes_read: int = s.int64(default=0)
+    bytes_written: int = s.int64(default=0)
 
 
 @s.message
@@ -136,6 +161,7 @@ class DescribeReplicasResponse:
     broker_id: int = s.int32()
     topics: list[TopicReplicas] = s.array(TopicReplicas)
     strays: list[str] = s.array(s.WireType.STRING, default_factory=list)
+    cleaner: CleanerDescription = s.struct(CleanerDescription, default_factory=CleanerDescription)
 
 
 @s.request(s.ApiKey.DESCRIBE_REPLICAS, DescribeReplicasResponse, versions=s.NATIVE_ONLY)

@@ -33,8 +33,8 @@ MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
     "compaction": frozenset({"log"}),
     "replication": frozenset({"log"}),
     "coordinators": frozenset({"replication", "log"}),
-    "handlers": frozenset({"network", "coordinators", "replication", "log"}),
-    "metrics": frozenset({"network", "coordinators", "replication", "log"}),
+    "handlers": frozenset({"network", "coordinators", "replication", "compaction", "log"}),
+    "metrics": frozenset({"network", "coordinators", "replication", "compaction", "log"}),
 }
 """Folder of broker/ → the other folders of broker/ that it may import: downward only."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from barnabas.cli.status import BrokerView, ClusterView, PartitionView
 from barnabas.client.metadata import PartitionInfo
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch
-from barnabas.protocol.messages.replicas import ReplicaDescription
+from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
 
 
 def _view(
@@ -58,6 +60,26 @@ def test_a_failed_replica_is_shown_with_its_reason() -> None:
     view.partitions[0].replicas[1].failure = "following in leader epoch 4: KeyError('a bug')"
     assert view.problems() == ["t-0 on broker 1: following in leader epoch 4: KeyError('a bug')"]
     assert view.as_json()["partitions"][0]["replicas"][0]["failure"].startswith("following")
+
+
+def test_a_log_that_cannot_be_compacted_is_a_problem_with_its_reason() -> None:
+    view = _view()
+    view.partitions[0].replicas[1].cleaning_problem = "cannot write or read files: No space left on device"
+    assert view.problems() == [
+        "t-0 on broker 1 cannot be compacted: cannot write or read files: No space left on device"
+    ]
+    shown = view.as_json()["partitions"][0]["replicas"][0]["cleaning_problem"]
+    assert shown == "cannot write or read files: No space left on device"
+
+
+def test_the_json_form_has_the_cleaner_of_each_broker() -> None:
+    view = _view()
+    view.brokers[0].cleaner = CleanerDescription(threads=2, max_dirty_percent=40, in_progress=["t-0"])
+    first, second = view.as_json()["brokers"]
+    assert (first["cleaner"]["threads"], first["cleaner"]["max_dirty_percent"]) == (2, 40)
+    assert first["cleaner"]["in_progress"] == ["t-0"]
+    assert second["cleaner"] is None, "it does not run there"
+    json.dumps(first)
 
 
 def test_the_json_form_has_leo_and_hw_per_replica() -> None:

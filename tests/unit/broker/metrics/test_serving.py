@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from barnabas.broker.compaction.cleaner import CleanerFigures, Totals
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata
 from barnabas.broker.metrics.group_lag import Ends
-from barnabas.broker.metrics.serving import FRESH_MS, GroupCollector, Page, snapshot_of
+from barnabas.broker.metrics.serving import FRESH_MS, CleanerCollector, GroupCollector, Page, snapshot_of
 from barnabas.protocol.ids import Offset, TopicPartition
 from tests.support.building import Clock
 from tests.support.grouping import WALL_MS, GroupRig
@@ -48,6 +50,40 @@ def test_the_collector_needs_the_ends_of_committed_partitions_and_skips_dead_gro
     assert names_of_calls == [{T0}]
     assert values["kafka_consumergroup_lag"] == [2]
     assert values["kafka_consumergroup_members"] == [1]
+
+
+def test_the_metrics_of_the_cleaner_have_kafkas_names() -> None:
+    figures = CleanerFigures(
+        max_dirty_ratio=0.567,
+        max_compaction_delay_ms=2_999,
+        ms_since_last_assessment=15_000,
+        max_buffer_utilization=0.1,
+        recopy_ratio=0.25,
+        max_clean_time_s=1.5,
+        dead_threads=1,
+        uncleanable=[(Path("/a"), 100), (Path("/a"), 20)],
+        in_progress=[T0],
+        totals=Totals(3, 1_000, 250, 40, 10),
+    )
+    registry = CollectorRegistry()
+    registry.register(CleanerCollector(lambda: figures, ["/a", "/b"]))
+    lines = Page(registry, Clock()).text().decode().splitlines()
+    assert [line for line in lines if not line.startswith("#") and "_created" not in line] == [
+        "kafka_log_logcleanermanager_max_dirty_percent 56.0",
+        "kafka_log_logcleanermanager_time_since_last_run_ms 15000.0",
+        "kafka_log_logcleaner_max_compaction_delay_secs 2.0",
+        "kafka_log_logcleaner_cleaner_recopy_percent 25.0",
+        "kafka_log_logcleaner_max_buffer_utilization_percent 10.0",
+        "kafka_log_logcleaner_max_clean_time_secs 1.5",
+        "kafka_log_logcleaner_deadthreadcount 1.0",
+        'kafka_log_logcleanermanager_uncleanable_partitions_count{logdirectory="/a"} 2.0',
+        'kafka_log_logcleanermanager_uncleanable_partitions_count{logdirectory="/b"} 0.0',
+        'kafka_log_logcleanermanager_uncleanable_bytes{logdirectory="/a"} 120.0',
+        'kafka_log_logcleanermanager_uncleanable_bytes{logdirectory="/b"} 0.0',
+        "barnabas_log_cleaner_cleanings_total 3.0",
+        "barnabas_log_cleaner_read_bytes_total 1000.0",
+        "barnabas_log_cleaner_written_bytes_total 250.0",
+    ]
 
 
 class Counting:

@@ -351,7 +351,9 @@ def test_without_any_disk_the_broker_still_answers(broker: Broker, caplog: pytes
 def test_described_replicas_include_offline_ones_and_their_dirs(broker: Broker) -> None:
     broker.lose_first_dir()
     answers: list[DescribeReplicasResponse] = []
-    services: Any = SimpleNamespace(replicas=broker.replicas, config=SimpleNamespace(broker_id=ME))
+    services: Any = SimpleNamespace(
+        replicas=broker.replicas, config=SimpleNamespace(broker_id=ME), cleaner=None
+    )
     request: Any = SimpleNamespace(body=DescribeReplicasRequest(topics=["t"]), respond=answers.append)
     describe_replicas.handle(services, request)
     [topic] = answers[0].topics
