@@ -1,0 +1,212 @@
+"""Compacted topics on real brokers: every replica cleans its own log, and every last value survives.
+
+Segments are small and the cleaner looks ten times per second, so that a test takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from barnabas.cli.log_entries import Damage, read_batches
+from barnabas.client import ConfigResource
+from barnabas.client.blocking import Consumer
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.replicas import ReplicaDescription
+from barnabas.protocol.records import decode_records
+from tests.support.waiting import wait_for
+
+from .group_client import OFFSETS_TOPIC, GroupClient
+from .raw_client import RawClient
+from .tools import ClusterView, StartCluster, run_command
+
+KEYS = 50
+ROUNDS = 40
+SETTINGS = {
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.dedupe.buffer.size": "1048576",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.segment.bytes": "16384",
+    "zookeeper.session.timeout.ms": "2000",
+}
+TOPIC = {"cleanup_policy": "compact", "segment_bytes": "32768", "min_cleanable_dirty_ratio": "0.01"}
+_VALUE_BYTES = 100
+_WRITTEN_BYTES = KEYS * ROUNDS * _VALUE_BYTES
+
+Values = Mapping[bytes, bytes | None]
+
+
+def write_rounds(cluster: LocalCluster, first: int = 0, topic: str = "t") -> dict[bytes, bytes | None]:
+    """Write every key once per round, some of them as tombstones; returns the last values."""
+    last: dict[bytes, bytes | None] = {}
+    with RawClient(cluster.broker(ClusterView(cluster).leader(topic)).endpoint) as client:
+        for number in range(first, first + ROUNDS):
+            for key in range(KEYS):
+                is_deleted = key % 10 == 9 and number % 2 == 1
+                value = b"%d of %d;" % (number, key)
+                last[b"key-%d" % key] = None if is_deleted else value.ljust(_VALUE_BYTES, b".")
+            batch = bytes(build_batch(list(last.items()), timestamp_ms=time.time_ns() // 1_000_000))
+            assert client.produce(0, batch, topic=topic).error_code == ErrorCode.NONE
+    return last
+
+
+def sizes(cluster: LocalCluster, topic: str = "t") -> dict[int, int]:
+    """The bytes of each replica."""
+    return {broker_id: found.size_bytes for broker_id, found in described(cluster, topic).items()}
+
+
+def described(cluster: LocalCluster, topic: str = "t") -> dict[int, ReplicaDescription]:
+    with ClusterView(cluster).admin() as admin:
+        return {
+            answer.node.node_id: answer.replicas[TopicPartition(topic, 0)]
+            for answer in admin.describe_replicas([topic])
+            if TopicPartition(topic, 0) in answer.replicas
+        }
+
+
+def wait_cleaned(cluster: LocalCluster, most_bytes: int, topic: str = "t", replicas: int = 3) -> None:
+    """Wait until every replica is smaller."""
+
+    def is_clean() -> bool:
+        found = sizes(cluster, topic)
+        return len(found) == replicas and all(0 <= size <= most_bytes for size in found.values())
+
+    wait_for(is_clean, lambda: f"not all of {topic} is compacted: {sizes(cluster, topic)}")
+
+
+def consumed(cluster: LocalCluster, topic: str = "t") -> tuple[dict[bytes, bytes | None], int]:
+    """The last value of each key as a consumer sees it, and the number of records that it gets."""
+    name = TopicPartition(topic, 0)
+    last: dict[bytes, bytes | None] = {}
+    count = 0
+    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        end = consumer.end_offsets([name])[name]
+        consumer.assign([name])
+        while consumer.position(name) < end:
+            for record in consumer.poll(timeout_ms=5_000):
+                last[record.key or b""] = record.value
+                count += 1
+    return last, count
+
+
+def stored(cluster: LocalCluster, broker_id: int, topic: str = "t") -> dict[bytes, bytes | None]:
+    """The last value of each key in the files of a replica; its broker is stopped."""
+    last: dict[bytes, bytes | None] = {}
+    (root,) = cluster.broker(broker_id).log_dirs
+    for path in sorted((Path(root) / f"{topic}-0").glob("*.log")):
+        for batch in read_batches(path):
+            assert not isinstance(batch, Damage), batch
+            last |= {record.key or b"": record.value for record in decode_records(batch.data)}
+    return last
+
+
+def check_same(cluster: LocalCluster, expected: Values, topic: str = "t") -> None:
+    """Consumers and the files of all replicas have exactly these last values."""
+    assert consumed(cluster, topic)[0] == expected
+    for broker_id in cluster.broker_ids:
+        cluster.stop_broker(broker_id)
+    for broker_id in cluster.broker_ids:
+        assert stored(cluster, broker_id, topic) == expected, f"broker {broker_id}"
+        (root,) = cluster.broker(broker_id).log_dirs
+        assert run_command("log", "verify", str(root)).returncode == 0
+        assert list((Path(root) / f"{topic}-0").glob("*.cleaned")) == []
+        assert list((Path(root) / f"{topic}-0").glob("*.swap")) == []
+
+
+def test_all_replicas_compact_their_logs_and_an_empty_follower_catches_up_over_the_gaps(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(settings=SETTINGS, metrics=True)
+    view = ClusterView(cluster)
+    view.create_topic("t", 1, 3, **TOPIC)
+    write_rounds(cluster)
+    wait_cleaned(cluster, _WRITTEN_BYTES // 3)
+    expected, count = consumed(cluster)
+    assert count < KEYS * ROUNDS / 3
+    # A follower that lost its disk begins with an empty log.
+    leader = view.leader("t")
+    empty = next(broker_id for broker_id in cluster.broker_ids if broker_id != leader)
+    cluster.stop_broker(empty)
+    (root,) = cluster.broker(empty).log_dirs
+    shutil.rmtree(root)
+    cluster.start_broker(empty)
+    view.wait_isr("t", 3)
+    assert consumed(cluster)[0] == expected
+    expected = write_rounds(cluster, first=ROUNDS)
+    wait_cleaned(cluster, _WRITTEN_BYTES // 3)
+    url = cluster.broker(leader).metrics_url
+    assert url is not None
+    page = urllib.request.urlopen(url, timeout=10).read().decode()
+    assert "kafka_log_logcleanermanager_max_dirty_percent" in page
+    status = json.loads(run_command("status", "--json", "--bootstrap", cluster.bootstrap).stdout)
+    assert all(broker["cleaner"]["cleanings"] > 0 for broker in status["brokers"])
+    assert status["problems"] == []
+    check_same(cluster, expected)
+
+
+def change(view: ClusterView, resource: ConfigResource, settings: Mapping[str, str]) -> None:
+    with view.admin() as admin:
+        admin.alter_configs({resource: settings})
+
+
+def cleaned_files(cluster: LocalCluster, broker_id: int) -> list[Path]:
+    (root,) = cluster.broker(broker_id).log_dirs
+    return list((Path(root) / "t-0").glob("*.cleaned"))
+
+
+@pytest.mark.parametrize("end", ["kill", "stop_broker"])
+def test_brokers_that_end_in_the_middle_of_a_cleaning_lose_nothing(
+    start_cluster: StartCluster, end: str
+) -> None:
+    """Each broker in turn, so that leaders and followers are hit; then the cleaners may go fast."""
+    slow = {"log.cleaner.io.max.bytes.per.second": "100000"}
+    cluster = start_cluster(settings=SETTINGS | slow | {"log.cleaner.threads": "0"})
+    view = ClusterView(cluster)
+    view.create_topic("t", 1, 3, **TOPIC)
+    expected = write_rounds(cluster)
+    end_broker: Callable[[int], object] = getattr(cluster, end)
+    for broker_id in cluster.broker_ids:
+        change(view, ConfigResource.broker(broker_id), {"log.cleaner.threads": "1"})
+        wait_for(partial(cleaned_files, cluster, broker_id), f"broker {broker_id} does not clean")
+        began = time.monotonic()
+        end_broker(broker_id)
+        assert time.monotonic() - began < 20, "a cleaning delays the stop"
+        cluster.start_broker(broker_id)
+        view.wait_isr("t", 3)
+        assert consumed(cluster)[0] == expected
+    change(view, ConfigResource.all_brokers(), {"log.cleaner.io.max.bytes.per.second": "1e9"})
+    wait_cleaned(cluster, _WRITTEN_BYTES // 3)
+    check_same(cluster, expected)
+
+
+def test_commits_over_and_over_leave_a_small_log_and_a_failover_loads_live_offsets_only(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(settings=SETTINGS)
+    view = ClusterView(cluster)
+    view.create_topic("t")
+    groups = [f"group-{number}" for number in range(5)]
+    commits = 400
+    with GroupClient(cluster, groups[0]) as client:
+        for number in range(commits):
+            for group in groups:
+                client.group = group
+                client.commit(number)
+        coordinator = client.coordinator
+    written_bytes = 5 * commits * 100
+    wait_cleaned(cluster, written_bytes // 3, OFFSETS_TOPIC)
+    cluster.kill(coordinator)
+    for group in groups:
+        with GroupClient(cluster, group) as client:
+            assert client.committed() == commits - 1
+            assert client.coordinator != coordinator
