@@ -3,10 +3,11 @@
 On three brokers: 200 consumers in one process join one group with 200 partitions, from the first poll until
 each has one; 1,000 groups of one member each join and sync over one connection per broker; offsets are
 committed, one per request and 100 per request, by 64 groups with one request each under way (acks=all, three
-replicas, as always with groups); a member that is a process gets SIGKILL, until the others own everything.
-By itself: 1 M offset records, all of different keys, from a log on disk to groups, as new leaders read them.
-And for real: on three brokers 1 M offsets are committed into one partition, whose leader gets SIGKILL,
-until another one answers OffsetFetch and a member's Heartbeat, the finding of it included.
+replicas, as always with groups); a member that is a process gets SIGKILL, until the others own everything. By
+itself: 1 M offset records from a log on disk to groups, as new leaders read them: all of different keys, and
+of 10,000 keys, before and after the log is compacted. And for real: on three brokers 1 M offsets are
+committed into one partition, whose leader gets SIGKILL, until another one answers OffsetFetch and a member's
+Heartbeat, the finding of it included.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
+from barnabas.broker.compaction.cleaning import clean
+from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.coordinators.coordinator_log import last_records
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord, to_bytes
 from barnabas.broker.coordinators.group_shard import groups_of
@@ -64,6 +67,8 @@ _SMALL_PARTITIONS: Final = 6
 _COMMITTERS: Final = 64
 _OFFSETS_PER_COMMIT: Final = 100
 _GROUPS_AT_ONCE: Final = 100
+_OFFSETS_SEGMENT_BYTES: Final = 16 << 20
+_MAP_BYTES: Final = 64 << 20
 _LOADED_GROUPS: Final = 1_000
 _RECORDS_PER_BATCH: Final = 500
 _DEADLINE_S: Final = 60.0
@@ -254,30 +259,63 @@ async def _commits(cluster: Cluster, name: str, seconds: float, offsets_each: in
 # -- loading -----------------------------------------------------------------------------------------------
 
 
-def _loading(folder: Path, records: int) -> float:
-    """The seconds from a log with this number of committed offsets to the groups that have them."""
-    name = TopicPartition("__consumer_offsets", 0)
-    log = Log.open(name, LogLoader(folder / "offsets", log_config(), now_ms=0))
-    try:
-        for first in range(0, records, _RECORDS_PER_BATCH):
-            made = (
-                OffsetRecord(
-                    f"group-{number % _LOADED_GROUPS}",
-                    TopicPartition(_TOPIC, number // _LOADED_GROUPS),
-                    OffsetAndMetadata(number, 1_000),
-                )
-                for number in range(first, min(records, first + _RECORDS_PER_BATCH))
+def _committed(folder: Path, commits: int, offsets: int) -> Log:
+    """A log with this number of commits of so many offsets, in turn."""
+    config = log_config(cleanup_policy=("compact",), segment_bytes=_OFFSETS_SEGMENT_BYTES)
+    log = Log.open(TopicPartition("__consumer_offsets", 0), LogLoader(folder / "offsets", config, now_ms=0))
+    for first in range(0, commits, _RECORDS_PER_BATCH):
+        made = (
+            OffsetRecord(
+                f"group-{number % offsets % _LOADED_GROUPS}",
+                TopicPartition(_TOPIC, number % offsets // _LOADED_GROUPS),
+                OffsetAndMetadata(number, 1_000),
             )
-            log.append_as_leader(parse_produced(build_batch(map(to_bytes, made))), 0, 0)
-        started = time.perf_counter()
-        found = groups_of(last_records(log, lambda: True) or {}, name)
-        seconds = time.perf_counter() - started
-    finally:
-        log.abandon()
+            for number in range(first, min(commits, first + _RECORDS_PER_BATCH))
+        )
+        log.append_as_leader(parse_produced(build_batch(map(to_bytes, made))), 0, 0)
+    return log
+
+
+def _load(log: Log, offsets: int) -> float:
+    """The seconds from a log to the groups that have its committed offsets."""
+    started = time.perf_counter()
+    found = groups_of(last_records(log, lambda: True) or {}, log.topic_partition)
+    seconds = time.perf_counter() - started
     loaded = sum(len(group.offsets) for group in found.values())
-    if loaded != records:
-        raise RuntimeError(f"{loaded} offsets were loaded of {records}")
+    if loaded != offsets:
+        raise RuntimeError(f"{loaded} offsets were loaded of {offsets}")
     return seconds
+
+
+def _loading(options: Options) -> list[Figure]:
+    records, offsets = options.amount(1_000_000, 100_000), options.amount(10_000, 1_000)
+    loaded: list[float] = []
+    before: list[float] = []
+    after: list[float] = []
+    for _ in range(options.rounds):
+        with temporary_folder(options) as folder:
+            log = _committed(folder, records, records)
+            loaded.append(_load(log, records))
+            log.abandon()
+        with temporary_folder(options) as folder:
+            log = _committed(folder, records, offsets)
+            before.append(_load(log, offsets))
+            log.roll(0)
+            clean(
+                log,
+                log.log_end_offset,
+                offset_map=OffsetMap(_MAP_BYTES),
+                now_ms=0,
+                pause=lambda size_bytes: None,
+            )
+            after.append(_load(log, offsets))
+            log.abandon()
+    name = f"loading {records:,} commits of {offsets:,} offsets"
+    return [
+        Figure.of(f"loading {records:,} offset records", loaded, "s", at_most=10),
+        Figure.of(name, before, "s"),
+        Figure.of(f"{name}, compacted", after, "s", at_most=0.2),
+    ]
 
 
 # -- loading after a coordinator's death -------------------------------------------------------------------
@@ -393,13 +431,7 @@ async def _measure(bootstrap: str, options: Options) -> list[Figure]:
 def measure(options: Options) -> list[Figure]:
     with running_cluster(options, group_min_session_timeout_ms="1000") as cluster:
         figures = uvloop.run(_measure(cluster.bootstrap, options))
-    records = options.amount(1_000_000, 100_000)
-    loaded = []
-    for _ in range(options.rounds):
-        with temporary_folder(options) as folder:
-            loaded.append(_loading(folder, records))
-    loading = Figure.of(f"loading {records:,} offset records", loaded, "s", at_most=10)
-    return [*figures, loading, _takeovers(options)]
+    return [*figures, *_loading(options), _takeovers(options)]
 
 
 if __name__ == "__main__":
