@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.compaction.cleaning import clean
+from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.coordinators.group_records import (
     GroupMetadataMember,
     GroupMetadataValue,
@@ -25,7 +27,7 @@ from barnabas.broker.coordinators.group_records import (
     to_bytes,
 )
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_config import COMPACT, LogConfig
 from barnabas.broker.log.log_dir import ScannedLog
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.segment_check import check_segment
@@ -41,7 +43,6 @@ from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, TimestampType, s
 from barnabas.protocol.records import MarkerType, Record, decode_marker, decode_records
 from benchmarks.peers.apache_kafka import archives
 from benchmarks.peers.processes import PeerError
-from tests.support.cleaning import clean
 from tests.support.defaults import log_config
 from tests.support.gaps import follow as follow_gaps
 from tests.support.gaps import kept_of, stamped
@@ -235,11 +236,38 @@ def is_at(record: Record, offsets: set[int]) -> bool:
     return record.offset in offsets
 
 
-def with_replaced_segments(folder: Path) -> Log:
-    """A log of which some segments were replaced by a cleaned one."""
-    log = compressed_with_headers(folder)
-    assert clean(log, lambda header: header.base_offset % 3 == 0, first=0, count=2)
-    assert clean(log, lambda header: False, first=1, count=2)
+def cleaned(folder: Path) -> Log:
+    """Cleaned twice by the cleaner's own run, with a map too small for one pass."""
+    log = opened(folder, replace(SMALL, cleanup_policy=(COMPACT,), index_interval_bytes=0))
+    for half in (range(40), range(40, 80)):
+        for number in half:
+            builder = RecordBatchBuilder(compression=list(Compression)[number // 5 % 5])
+            for index in range(6):
+                key = b"%d" % (number * index % 37)
+                headers = [("a", b"1")] if index == 2 else None
+                value = None if (number + index) % 11 == 0 else b"value %d" % number
+                builder.append(key, value, headers, TIMESTAMP_MS + number)
+            producer_id = number % 5
+            batch = builder.build(
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=number // 5 * 6,
+                is_transactional=producer_id == 3,
+            )
+            kind = MarkerType.ABORT if number % 3 else MarkerType.COMMIT
+            follow(log, [batch, marker(kind, producer_id=3)] if producer_id == 3 else [batch])
+        log.roll(0)
+        stats = clean(
+            log,
+            log.log_end_offset,
+            offset_map=OffsetMap(4_000),
+            now_ms=TIMESTAMP_MS + 1_000,
+            pause=lambda size: None,
+            high_watermark=log.log_end_offset,
+        )
+        assert stats.records_kept < stats.records_read
+        assert stats.delete_horizon_ms is not None
+    assert stats.passes > 1
     return log
 
 
@@ -260,9 +288,9 @@ LOGS = (
     of_high_offsets,
     consumer_offsets,
     with_gaps,
-    with_replaced_segments,
+    cleaned,
 )
-WITH_GAPS = {f"{build.__name__}-0" for build in (with_gaps, with_replaced_segments)}
+WITH_GAPS = {f"{build.__name__}-0" for build in (with_gaps, cleaned)}
 """The tool mentions gaps between records, but not as a fault."""
 
 
