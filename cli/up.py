@@ -38,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         help="the port of the first broker; the others take the following ones (default: see below)",
     )
     parser.add_argument(
+        "--log-dirs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="log dirs of each broker (default 1, or as many as it has)",
+    )
+    parser.add_argument(
         "--metrics",
         action="store_true",
         help="serve metrics for Prometheus on a port of each broker",
@@ -60,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
     """Start, announce, and stay until a signal (or return, when detached)."""
     if options.brokers < 1:
         raise CommandError(f"--brokers {options.brokers}: expected at least 1", USAGE)
+    if options.log_dirs < 1:
+        raise CommandError(f"--log-dirs {options.log_dirs}: expected at least 1", USAGE)
     if options.port is not None and not 0 < options.port <= _LAST_PORT + 1 - options.brokers:
         raise CommandError(f"--port {options.port}: expected 1 to {_LAST_PORT + 1 - options.brokers}", USAGE)
     settings = key_values(options.overrides)
@@ -73,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
         preferred_ports=range(_FIRST_PORT, _FIRST_PORT + options.brokers),
         zookeeper_port=_ZOOKEEPER_PORT,
         metrics=options.metrics,
+        log_dirs=options.log_dirs,
         detach=options.detach,
     )
     try:

@@ -2,7 +2,7 @@
 
     DIR/cluster.json                      processes and ports (state.py)
     DIR/zookeeper/{zoo.cfg,data/,zookeeper.log}
-    DIR/broker-<id>/{server.properties,data/,broker.log}
+    DIR/broker-<id>/{server.properties,data/,data-2/,…,broker.log}
     DIR/broker-<id>/logs/{server.log,controller.log,state-change.log}
 
 Guarantees. `start` returns once every broker sees all brokers and a controller: topics can then be created
@@ -54,7 +54,8 @@ class LocalCluster(RunningCluster):
     Broker ids count from 1. `settings` are for all brokers, `broker_settings` for single ones by id, in
     Kafka's names. `zookeeper`: ``host:port[/chroot]`` of a running ensemble; by default
     ``BARNABAS_ZOOKEEPER``, else a ZooKeeper of the cluster's own. With `metrics` each broker serves
-    metrics on a port of its own (`LocalBroker.metrics_url`).
+    metrics on a port of its own (`LocalBroker.metrics_url`). Each broker has `log_dirs` log dirs, or as many
+    as in an earlier run in the directory.
 
     With `first_port` the brokers take that port and the following ones. Otherwise ports of an earlier run
     in the directory are kept where they are free, and a new cluster takes `preferred_ports`, if all of
@@ -77,6 +78,7 @@ class LocalCluster(RunningCluster):
         preferred_ports: Sequence[int] = (),
         zookeeper_port: int | None = None,
         metrics: bool = False,
+        log_dirs: int = 1,
         detach: bool = False,
         command: Command = broker_command,
         ready: ReadyCheck = wait_ready,
@@ -111,6 +113,7 @@ class LocalCluster(RunningCluster):
                         metrics_port=_reserve(metrics_ports.get(broker_id)) if metrics else None,
                         command=command,
                         die_with_parent=not detach,
+                        log_dirs=max(log_dirs, _most_log_dirs(earlier)),
                     )
                     for broker_id, port in enumerate(ports, 1)
                 ],
@@ -206,6 +209,10 @@ def _earlier_record(directory: Path) -> ClusterRecord | None:
             "another --dir)"
         )
     return earlier
+
+
+def _most_log_dirs(earlier: ClusterRecord | None) -> int:
+    return max((len(broker.log_dirs) for broker in earlier.brokers), default=0) if earlier else 0
 
 
 def _reserve(preferred: int | None) -> ReservedPort:

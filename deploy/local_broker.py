@@ -95,8 +95,9 @@ class LocalBroker:
         process: ManagedProcess | None = None,
         command: Command = broker_command,
         die_with_parent: bool = True,
+        log_dirs: int = 1,
     ) -> None:
-        """A broker in `directory`; `process` is its process, if it already runs.
+        """A broker in `directory`, with that many log dirs; `process` is its process, if it already runs.
 
         Without `metrics_port` it serves metrics only if the settings say so.
         """
@@ -107,6 +108,9 @@ class LocalBroker:
         self.port = port.port if isinstance(port, ReservedPort) else port
         self.metrics_port = metrics_port.port if isinstance(metrics_port, ReservedPort) else metrics_port
         self.process = process
+        self.log_dirs = [
+            directory / ("data" if not index else f"data-{index + 1}") for index in range(log_dirs)
+        ]
         self._command = command
         self._die_with_parent = die_with_parent
 
@@ -122,6 +126,7 @@ class LocalBroker:
             metrics_port=record.metrics_port,
             process=process,
             die_with_parent=False,
+            log_dirs=len(record.log_dirs),
         )
 
     @property
@@ -132,10 +137,6 @@ class LocalBroker:
     def metrics_url(self) -> str | None:
         """The page that Prometheus scrapes, if the cluster gave it a port."""
         return None if self.metrics_port is None else f"http://{self.host}:{self.metrics_port}/metrics"
-
-    @property
-    def log_dirs(self) -> list[Path]:
-        return [self.directory / "data"]
 
     @property
     def log_file(self) -> Path:
