@@ -49,6 +49,8 @@ class Admin(BlockingClient[_Admin]):
     describe_topics = hop(_Admin.describe_topics)
     describe_cluster = hop(_Admin.describe_cluster)
     describe_replicas = hop(_Admin.describe_replicas)
+    describe_log_dirs = hop(_Admin.describe_log_dirs)
+    alter_replica_log_dirs = hop(_Admin.alter_replica_log_dirs)
     list_offsets = hop(_Admin.list_offsets)
     describe_configs = hop(_Admin.describe_configs)
     alter_configs = hop(_Admin.alter_configs)

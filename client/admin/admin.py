@@ -35,6 +35,12 @@ from barnabas.client.admin.groups import (
     groups_of_broker,
     offsets_of_group,
 )
+from barnabas.client.admin.log_dirs import (
+    BrokerLogDirs,
+    TopicPartitionReplica,
+    alter_replica_log_dirs,
+    describe_log_dirs,
+)
 from barnabas.client.admin.topics import (
     CreatedTopic,
     NewPartitions,
@@ -92,6 +98,7 @@ from barnabas.protocol.suggestions import did_you_mean
 __all__ = [
     "Admin",
     "Append",
+    "BrokerLogDirs",
     "BrokerReplicas",
     "ClusterDescription",
     "ConfigChange",
@@ -104,6 +111,7 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "Subtract",
+    "TopicPartitionReplica",
 ]
 
 
@@ -408,6 +416,24 @@ class Admin(Client):
             return BrokerReplicas(node, replicas, strays=tuple(response.strays), cleaner=response.cleaner)
 
         return await asyncio.gather(*map(ask, sorted(cluster.nodes.values())))
+
+    async def describe_log_dirs(self, brokers: Collection[int] | None = None) -> list[BrokerLogDirs]:
+        """The log dirs of these brokers, or of all live ones, with their logs and volumes.
+
+        Raises BROKER_NOT_AVAILABLE for an id that no live broker has.
+        """
+        return await describe_log_dirs(self._open(), brokers)
+
+    async def alter_replica_log_dirs(
+        self, assignment: Mapping[TopicPartitionReplica, str]
+    ) -> dict[TopicPartitionReplica, BarnabasError | None]:
+        """Begin to move replicas to other log dirs (absolute paths) of their brokers; they serve meanwhile.
+
+        Returns the error of each replica, or None. `describe_log_dirs` tells of the progress. A move to the
+        dir where the replica is ends one to another dir. REPLICA_NOT_AVAILABLE: there is no such replica; if
+        the broker gets it later, it is created in that dir.
+        """
+        return await alter_replica_log_dirs(self._open(), assignment)
 
     # Groups
 
