@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "restart": ("cluster", "restart a broker, after a controlled shutdown if it still runs"),
     "topics": ("topics", "create, list, describe, change and delete topics"),
     "groups": ("groups", "show consumer groups and their lag, and reset their offsets"),
+    "log-dirs": ("log_dirs", "show the log dirs of brokers, and move replicas between them"),
     "configs": ("configs", "show and change the settings of topics and brokers"),
     "produce": ("produce", "write lines from stdin or a file as records"),
     "consume": ("consume", "print the records of a topic"),

@@ -218,7 +218,7 @@ def replica_logs(
         partition: {
             int(broker.id): _log_of(folder)
             for broker in cluster.brokers
-            for folder in [broker.log_dirs[0] / f"{partition.topic}-{partition.partition}"]
+            for folder in [path / f"{partition.topic}-{partition.partition}" for path in broker.log_dirs]
             if folder.is_dir()
         }
         for partition in partitions

@@ -1,0 +1,172 @@
+"""`barnabas log-dirs describe|move`: the log dirs of brokers, and the moves of replicas between them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.output import print_json, print_table, progress
+from barnabas.client.admin.admin import Admin, BrokerLogDirs, TopicPartitionReplica
+from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import BrokerId, TopicPartition
+
+_LOOK_S: Final = 0.2
+
+Row = tuple[str | int | None, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    describe = actions.add_parser("describe", help="show log dirs, their replicas, and the space left")
+    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="only replicas of these; default: all")
+    describe.add_argument(
+        "--broker", type=int, action="append", metavar="ID", help="default: all (may be repeated)"
+    )
+
+    move = actions.add_parser("move", help="move replicas to another log dir of their broker; they serve on")
+    move.add_argument("partitions", nargs="+", metavar="TOPIC:PARTITION")
+    move.add_argument("--broker", type=int, required=True, metavar="ID")
+    move.add_argument("--to", required=True, metavar="DIR", help="the absolute path of one of its log dirs")
+    move.add_argument("--wait", action="store_true", help="return when the replicas are there")
+    move.add_argument(
+        "--timeout", type=float, default=3600.0, metavar="SECONDS", help="of --wait (default 3600)"
+    )
+
+    for action in (describe, move):
+        add_cluster_arguments(action, json_help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    action = {"describe": _describe, "move": _move}[options.action]
+    run_async(action(options, chosen_bootstrap(options)))
+    return OK
+
+
+async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        brokers = await admin.describe_log_dirs(options.broker)
+    if options.json:
+        print_json([_broker_object(broker, options.topics) for broker in brokers])
+        return
+    dirs: list[Row] = []
+    replicas: list[tuple[TopicPartition, int, str, int, int, str]] = []
+    for broker in brokers:
+        id = broker.node.node_id
+        if broker.error is not None:
+            dirs.append((id, str(broker.error), None, None, None))
+        for log_dir in broker.log_dirs:
+            size = sum(replica.size_bytes for replica in log_dir.replicas)
+            state = log_dir.path if log_dir.error is None else f"{log_dir.path} ({log_dir.error})"
+            dirs.append((id, state, len(log_dir.replicas), size, log_dir.usable_bytes))
+            replicas += [
+                (
+                    replica.partition,
+                    id,
+                    log_dir.path,
+                    replica.size_bytes,
+                    replica.offset_lag,
+                    "moving here" if replica.is_future else "",
+                )
+                for replica in log_dir.replicas
+                if not options.topics or replica.partition.topic in options.topics
+            ]
+    print_table(("broker", "log dir", "replicas", "bytes", "bytes left"), dirs)
+    if replicas:
+        print_table(("partition", "broker", "log dir", "bytes", "lag", ""), sorted(replicas))
+
+
+def _broker_object(broker: BrokerLogDirs, topics: Iterable[str]) -> dict[str, Any]:
+    return {
+        "broker": broker.node.node_id,
+        "error": None if broker.error is None else str(broker.error),
+        "log_dirs": [
+            {
+                "path": log_dir.path,
+                "error": None if log_dir.error is None else str(log_dir.error),
+                "total_bytes": log_dir.total_bytes,
+                "usable_bytes": log_dir.usable_bytes,
+                "replicas": [
+                    {
+                        "topic": replica.partition.topic,
+                        "partition": replica.partition.partition,
+                        "size_bytes": replica.size_bytes,
+                        "offset_lag": replica.offset_lag,
+                        "is_future": replica.is_future,
+                    }
+                    for replica in log_dir.replicas
+                    if not topics or replica.partition.topic in topics
+                ],
+            }
+            for log_dir in broker.log_dirs
+        ],
+    }
+
+
+async def _move(options: argparse.Namespace, bootstrap: str) -> None:
+    names = [_partition_of(text) for text in options.partitions]
+    replicas = [TopicPartitionReplica(*name, BrokerId(options.broker)) for name in names]
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        (broker,) = await admin.describe_log_dirs([options.broker])
+        paths = [log_dir.path for log_dir in broker.log_dirs]
+        if broker.error is None and options.to not in paths:
+            raise CommandError(
+                f"--to {options.to}: broker {options.broker} has the log dirs {', '.join(paths)}", NOT_FOUND
+            )
+        errors = await admin.alter_replica_log_dirs(dict.fromkeys(replicas, options.to))
+        if options.wait:
+            moving = {TopicPartition(*replica[:2]) for replica, error in errors.items() if error is None}
+            await _wait(admin, options, moving)
+    failed = {replica: error for replica, error in errors.items() if error is not None}
+    if options.json:
+        print_json([_result_object(replica, options.to, error) for replica, error in errors.items()])
+    else:
+        for replica in errors.keys() - failed.keys():
+            done = "is in" if options.wait else "moves to"
+            print(f"{replica.topic}:{replica.partition} on broker {replica.broker_id} {done} {options.to}")
+    if failed:
+        raise CommandError("; ".join(str(error) for error in failed.values()), FAILED)
+
+
+def _result_object(replica: TopicPartitionReplica, path: str, error: BarnabasError | None) -> dict[str, Any]:
+    text = None if error is None else str(error)
+    return {**replica._asdict(), "log_dir": path, "error": text}
+
+
+async def _wait(admin: Admin, options: argparse.Namespace, moving: set[TopicPartition]) -> None:
+    """Wait until the replicas are in the log dir; raises CommandError if they do not come there."""
+    deadline = time.monotonic() + options.timeout
+    total = None
+    with progress("copied", 0) as update:
+        while True:
+            (broker,) = await admin.describe_log_dirs([options.broker])
+            found = {
+                replica.partition: replica
+                for log_dir in broker.log_dirs
+                if log_dir.path == options.to
+                for replica in log_dir.replicas
+            }
+            if broker.error is None:
+                lost = sorted(str(name) for name in moving - found.keys())
+                if lost:
+                    raise CommandError(f"no longer on the way to {options.to}: {', '.join(lost)}", FAILED)
+                lag = sum(found[name].offset_lag for name in moving if found[name].is_future)
+                total = max(total or 0, lag)
+                update(total - lag)
+                if not any(found[name].is_future for name in moving):
+                    return
+            if time.monotonic() > deadline:
+                raise CommandError(f"not there after {options.timeout:.0f} s; the moves go on", FAILED)
+            await asyncio.sleep(_LOOK_S)
+
+
+def _partition_of(text: str) -> TopicPartition:
+    topic, _, number = text.rpartition(":")
+    if not topic or not (number.isascii() and number.isdecimal()):
+        raise CommandError(f"{text!r}: expected TOPIC:PARTITION, as flights:0", USAGE)
+    return TopicPartition(topic, int(number))
