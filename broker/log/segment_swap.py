@@ -100,7 +100,7 @@ class Swap(NamedTuple):
     position: int
     """The end of its sound batches in the file."""
     fault: str | None
-    """Why it cannot be finished."""
+    """Why it cannot be finished, although its file was on disk before the swap began."""
     replaced: list[int]
     """The bases of the segments in its range that still exist."""
 
@@ -122,17 +122,19 @@ def interrupted_swaps(folder: Path) -> list[Swap]:
         for _ in walk:
             pass
         end = walk.next_offset
-        fault = _fault_of(walk.fault, end, bases)
+        fault = _fault_of(walk.fault, base, end, bases)
         replaced = sorted(other for other in bases if base <= other < end)
         found.append(Swap(path, base, end, walk.position, fault, replaced))
     return found
 
 
-def _fault_of(fault: ApiError | None, end: int, bases: set[int]) -> str | None:
+def _fault_of(fault: ApiError | None, base: int, end: int, bases: set[int]) -> str | None:
     if fault is not None:
         return str(fault)
+    if end == base:
+        return "it has no batches"
     # The active segment is never replaced, so there is a next one.
-    return None if end in bases else f"it ends at offset {end}, where no segment begins"
+    return None if end in bases else "no segment begins at its end"
 
 
 def finish_swaps(folder: Path, swaps: Sequence[Swap], files: FileSystem) -> None:

@@ -154,10 +154,11 @@ class CorruptLog(ApiError):
         self, path: Path, position: int, offset: int, recovery_point: int | None, reason: str
     ) -> None:
         """``recovery_point`` is None in a log that was closed cleanly."""
-        where = (
-            "after a clean stop" if recovery_point is None else f"below the recovery point {recovery_point}"
-        )
-        super().__init__(f"{path} is damaged at byte {position}, offset {offset}, {where}: {reason}")
+        if recovery_point is None:
+            reason = f"after a clean stop: {reason}"
+        elif offset < recovery_point:
+            reason = f"below the recovery point {recovery_point}: {reason}"
+        super().__init__(f"{path} is damaged at byte {position}, offset {offset}, {reason}")
         self.path = path
         self.position = position
         self.offset = offset

@@ -12,22 +12,26 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.log.cleaned_segment import paths_of
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.indexes import OffsetIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.storage_errors import (
+    CorruptLog,
     LogDirFailure,
     SegmentReplaced,
     StorageError,
 )
 from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.record_batch import parse_header
 from tests.support.cleaning import batches_of, build, clean, cleaned_batches
 from tests.support.defaults import log_config
-from tests.support.logs import OpenLog, append_batches, index_entries
+from tests.support.errors import refused
+from tests.support.logs import OpenLog, append_batches, crash, index_entries, online
 from tests.support.waiting import DEADLINE_S
 
 from .conftest import Managers
@@ -366,3 +370,138 @@ def test_a_disk_that_refuses_a_cleaned_file_changes_nothing(open_log: OpenLog, e
         assert content(log) == before
     # The last failure was that of the swap's first rename.
     assert count > 10
+
+
+class FailingWithin(FileSystem):
+    """Fails the n-th change of a swap."""
+
+    def __init__(self, error_number: int) -> None:
+        self.left = 0
+        self._error_number = error_number
+        self._is_swapping = False
+
+    def _count(self) -> None:
+        if self._is_swapping:
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(self._error_number, os.strerror(self._error_number))
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._is_swapping |= target.name.endswith(".index.swap")
+        self._count()
+        super().rename(source, target)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        self._count()
+        super().unlink(path, missing_ok=missing_ok)
+
+    def fsync(self, file: int | Path) -> None:
+        self._count()
+        super().fsync(file)
+
+    def stop(self) -> None:
+        self._is_swapping = False
+
+
+@pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+def test_a_disk_that_fails_within_a_swap_goes_offline_and_keeps_one_of_the_two_logs(
+    managers: Managers, tmp_path: Path, error_number: int
+) -> None:
+    key = TopicPartition("t", 0)
+    managers.configs["t"] = CONFIG
+    count = 0
+    failure: StorageError | None = None
+    while count == 0 or failure is not None:
+        count += 1
+        failure = None
+        paths = [tmp_path / str(count)]
+        files = FailingWithin(error_number)
+        manager = managers.open(paths=paths, files=files)
+        log = fill(manager.get_or_create(key, None, 0))
+        before = content(log)
+        after = cleaned_batches(before, lambda at: even(at) or at >= 6, ends=[6])
+        files.left = count
+        try:
+            assert clean(log, even, 0, 2)
+        except StorageError as error:
+            failure = error
+        files.stop()
+        if failure is not None:
+            assert isinstance(failure, LogDirFailure)
+            check_read(log, [before, after])
+            manager.fail_dir(failure)
+            with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+                log.read(1, 1 << 20)
+        crash(manager)
+        again = managers.open(paths=paths)
+        assert read_all(online(again, key)) in ([before, after] if failure else [after])
+        crash(again)
+    assert count > 12
+
+
+def check_read(log: Log, contents: list[list[bytes]]) -> None:
+    """Between the failure and the end of the log, reads get either log or a retriable error."""
+    try:
+        assert bytes(log.read(1, 1).records) in [batch for batches in contents for batch in batches]
+    except ApiError as error:
+        if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+            raise
+
+
+# A start
+
+
+def interrupt(log: Log) -> Path:
+    """Leave a committed swap of the first two segments; returns its file."""
+    built = build(log, even, 0, 2)
+    log.close(0)
+    for part, path in paths_of(built.cleaned.segment, ".swap"):
+        part.move_to(path)
+    return built.cleaned.segment.file.path
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_start_finishes_a_swap(log: Log, open_log: OpenLog, is_clean: bool) -> None:
+    after = cleaned_batches(content(log), lambda at: even(at) or at >= 6, ends=[6])
+    swap = interrupt(log)
+    os.utime(swap, ns=(5, 5_000_000))
+    (log.folder / f"{3:020d}.txnindex").write_bytes(b"")
+    again = open_log(CONFIG, is_clean=is_clean)
+    assert read_all(again) == after
+    assert [segment.base_offset for segment in again.segments][:2] == [0, 6]
+    assert again.segments[0].file.path.stat().st_mtime_ns == 5_000_000
+    assert not [path for path in log.folder.iterdir() if path.suffix in (".swap", ".cleaned", ".txnindex")]
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda data: data[:-1], "60 are left"),
+        (lambda data: data[:100] + b"x" + data[101:], "CRC"),
+        (lambda data: data[:-61], "no segment begins at its end"),
+        (lambda data: b"", "no batches"),
+        (lambda data: data + bytes(100), "magic 0"),
+        (lambda data: data + data, "at least 6"),
+    ],
+)
+def test_a_damaged_swap_keeps_the_log_offline_and_its_files_as_they_are(
+    log: Log, open_log: OpenLog, is_clean: bool, spoil: Callable[[bytes], bytes], reason: str
+) -> None:
+    swap = interrupt(log)
+    swap.write_bytes(spoil(swap.read_bytes()))
+    (log.folder / f"{9:020d}.log.cleaned").write_bytes(b"")
+    before = {path: path.read_bytes() for path in log.folder.iterdir()}
+    with pytest.raises(CorruptLog, match=reason):
+        open_log(CONFIG, is_clean=is_clean)
+    assert {path: path.read_bytes() for path in log.folder.iterdir()} == before
+
+
+def test_a_start_removes_what_a_cleaning_left(log: Log, open_log: OpenLog) -> None:
+    before = content(log)
+    build(log, even, 0, 2)
+    (log.folder / f"{0:020d}.index.swap").write_bytes(b"")
+    log.abandon()
+    again = open_log(CONFIG)
+    assert content(again) == before
+    assert not [name for name in files_of(log) if name.endswith((".cleaned", ".swap", ".tmp"))]
