@@ -31,13 +31,12 @@ from barnabas.broker.log.appending import (
 )
 from barnabas.broker.log.checkpoints import write_partition_metadata
 from barnabas.broker.log.cleaned_segment import CleanedSegment
-from barnabas.broker.log.log_segments import LogSegments
+from barnabas.broker.log.log_segments import LogSegments, must_roll
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers
 from barnabas.broker.log.retention import count_expired
-from barnabas.broker.log.rolling import Addition
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.segment_swap import swap, with_replaced
 from barnabas.broker.log.storage_errors import (
@@ -200,7 +199,7 @@ class Log:
         self._check_open()
         base_offset, config, record_count = self.bounds.end, self.config, 0
         for start, end, run in pieces:
-            first, last = run[0][1], run[-1][1]
+            first = run[0][1]
             end_offset = self.bounds.end
             invariant(
                 first.base_offset >= end_offset,
@@ -209,8 +208,7 @@ class Log:
                 end_offset,
             )
             segment = self._segments.active
-            added = Addition(end - start, len(run), last.last_offset, last.max_timestamp)
-            if segment.must_roll(added, now_ms, config):
+            if must_roll(segment, end - start, run, now_ms, config):
                 segment = self.roll(now_ms)
             for index, (_, header) in enumerate(run):
                 record_count += header.record_count

@@ -70,6 +70,8 @@ class LogConfig:
     max_segment_ms: int = field(init=False, compare=False, default=0)
     """The age at which a segment is rolled. A record is compacted once its segment is rolled, so
     `max.compaction.lag.ms` bounds it too."""
+    least_roll_ms: int = field(init=False, compare=False, default=0)
+    """The age above which a segment may be rolled, if its jitter is the longest."""
 
     def __post_init__(self) -> None:
         looks = self.is_compacted or self.limits_timestamps or self.compression_type is not None
@@ -86,6 +88,7 @@ class LogConfig:
         object.__setattr__(self, "stamps_append_time", is_append_time)
         most_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
         object.__setattr__(self, "max_segment_ms", most_ms)
+        object.__setattr__(self, "least_roll_ms", max(0, most_ms - self.segment_jitter_ms))
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:

@@ -37,12 +37,11 @@ from barnabas.broker.log.file_system import (
     FileSystem,
     segment_name,
 )
-from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.retention import SegmentAge
-from barnabas.broker.log.rolling import Addition, is_index_full, is_old
 from barnabas.broker.log.segment_file import SegmentFile, create_segment_file
 from barnabas.broker.log.storage_errors import Gone, Operation, disk_work
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -83,7 +82,6 @@ class Segment:
         "_end",
         "_first_timestamp",
         "_has_checked_indexes",
-        "_index_interval_bytes",
         "_is_age_checked",
         "_is_first_loading",
         "_max_timestamp",
@@ -92,6 +90,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "file",
+        "index_interval_bytes",
         "offset_index",
         "time_index",
     )
@@ -120,7 +119,7 @@ class Segment:
         self.offset_index = OffsetIndex(offsets, base_offset, is_new=is_new, files=files)
         self.time_index = TimeIndex(times, base_offset, is_new=is_new, files=files)
         self.created_ms = created_ms
-        self._index_interval_bytes = config.index_interval_bytes
+        self.index_interval_bytes = config.index_interval_bytes
         self._end = (size, next_offset)
         self._has_checked_indexes = self._is_age_checked = is_new
         self._max_timestamp: int | None = NO_TIMESTAMP if is_new else None
@@ -233,7 +232,7 @@ class Segment:
                 if position < size:
                     raise impossible(position, size - position, size)
                 return None
-            length = max(max_bytes + self._index_interval_bytes, _LEAST_READ_BYTES)
+            length = max(max_bytes + self.index_interval_bytes, _LEAST_READ_BYTES)
             length = min(length, size - position)
             if length > _MOST_COPIED_BYTES and not may_wait:
                 raise NotCached
@@ -406,27 +405,10 @@ class Segment:
         time = header.max_timestamp if header.record_count else NO_TIMESTAMP
         return (time, header.last_offset) == (timestamp_ms, last_offset)
 
-    def must_roll(self, added: Addition, now_ms: int, config: LogConfig) -> bool:
-        """Whether these batches need a new segment: by size, offset range, a full index, or age.
-
-        As in Kafka, the age is the time from the first batch's timestamp to the new batch's; without
-        timestamps the clock counts. Size and age wait while the file is held beyond its size, so a segment
-        may exceed its size by one batch.
+    def roll_age_ms(self, timestamp_ms: int, now_ms: int) -> int:
+        """The age by which the segment is rolled: as in Kafka, from the first batch's timestamp to the new
+        batch's; without timestamps the clock counts.
         """
-        size = self.size
-        if added.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
-            return True
-        if not size:
-            return False
-        if is_index_full(
-            self.offset_index, self.time_index, added, self._index_interval_bytes, config.segment_index_bytes
-        ):
-            return True
-        age_ms = self._age_ms(added.timestamp_ms, now_ms)
-        is_due = size + added.size_bytes > config.segment_bytes or is_old(age_ms, self.file.path, config)
-        return is_due and not self.file.is_held_beyond_size()
-
-    def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
         if self._first_timestamp is None:
             self._first_timestamp = self._read_first_timestamp()
         if self._first_timestamp is None:
@@ -464,7 +446,7 @@ class Segment:
         if header.max_timestamp > self.max_timestamp and header.record_count:
             self._max_timestamp = header.max_timestamp
             self._offset_of_max_timestamp = last_offset
-        if self._bytes_since_entry > self._index_interval_bytes:
+        if self._bytes_since_entry > self.index_interval_bytes:
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(self.max_timestamp, self._offset_of_max_timestamp)
             self._bytes_since_entry = 0
