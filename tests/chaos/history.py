@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.records import Headers
 
 FOREIGN = -1
 """The number of a value that this run did not send."""
@@ -22,6 +23,8 @@ class SentRecord:
     partition: TopicPartition
     offset: int | None = None
     error: str | None = None
+    key: bytes | None = None
+    is_tombstone: bool = False
 
 
 @dataclass(slots=True)
@@ -50,6 +53,11 @@ def number_of(value: bytes | None) -> int:
     """The number that a value carries before its padding; `FOREIGN` for a value that was never sent."""
     digits = (value or b"").partition(b" ")[0]
     return int(digits) if digits.isdigit() else FOREIGN
+
+
+def number_in(value: bytes | None, headers: Headers) -> int:
+    """The number of a record: a tombstone has it in its header."""
+    return number_of(headers[0][1] if headers else value)
 
 
 def value_of(number: int, size: int) -> bytes:

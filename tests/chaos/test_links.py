@@ -10,7 +10,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -39,9 +39,9 @@ thorough = pytest.mark.skipif("CHAOS_SECONDS" not in os.environ, reason="make ch
 
 
 class LinkedCluster:
-    """Three brokers and a ZooKeeper, each with a proxy."""
+    """Three brokers and a ZooKeeper, each with a proxy, and a topic."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, **configs: str) -> None:
         self.zookeeper = ZooKeeper(folder / "zookeeper")
         self.zookeeper.start()
         self.links = Links(self._broker_pids)
@@ -54,6 +54,7 @@ class LinkedCluster:
                 "replica.lag.time.max.ms": str(LAG_MS),
                 # A fetch whose answer is held back times out sooner than that.
                 "replica.socket.timeout.ms": "1500",
+                **(settings or {}),
             },
         )
         for broker in self.cluster.brokers:
@@ -63,7 +64,7 @@ class LinkedCluster:
         self.tried: list[SentRecord] = []
         self.acknowledged: dict[int, int] = {}
         self.view = ClusterView(self.cluster)
-        self.view.create_topic("t", PARTITIONS, 3, min_insync_replicas="2")
+        self.view.create_topic("t", PARTITIONS, 3, **({"min_insync_replicas": "2"} | configs))
 
     def _broker_pids(self) -> dict[int, int]:
         return {
@@ -203,7 +204,7 @@ def test_a_leader_whose_port_refuses_while_it_lives_is_replaced_and_returns(link
     run_under_load(linked, act)
 
 
-def _cut_at_random(chance: random.Random, steps: list[str]) -> Callable[[LinkedCluster, Load], None]:
+def cut_at_random(chance: random.Random, steps: list[str]) -> Callable[[LinkedCluster, Load], None]:
     """Some links, in some directions, for some time; now and then a broker is killed meanwhile."""
 
     def act(linked: LinkedCluster, load: Load) -> None:
@@ -247,12 +248,12 @@ def _cut_at_random(chance: random.Random, steps: list[str]) -> Callable[[LinkedC
 
 @thorough
 @pytest.mark.timeout(SECONDS + 240)
-def test_links_that_are_cut_at_random_lose_nothing(linked: LinkedCluster) -> None:
+def test_links_that_arecut_at_random_lose_nothing(linked: LinkedCluster) -> None:
     seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
     print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
     steps: list[str] = []
     try:
-        run_under_load(linked, _cut_at_random(random.Random(seed), steps))
+        run_under_load(linked, cut_at_random(random.Random(seed), steps))
     except AssertionError as error:
         error.add_note(f"seed {seed}:\n" + "\n".join(steps))
         raise

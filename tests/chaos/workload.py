@@ -6,10 +6,12 @@ errors.
 
 from __future__ import annotations
 
+import math
+import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,9 +26,10 @@ from barnabas.protocol.records import decode_records
 from tests.support.waiting import wait_for
 
 from .checker import Verdict, check
-from .history import History, SentRecord, number_of, value_of
+from .history import History, SentRecord, number_in, value_of
 
 _TICK_S = 0.01
+_SCAN_PAUSE_S = 0.2
 
 
 class Load:
@@ -40,27 +43,36 @@ class Load:
         *,
         records_per_s: int = 600,
         value_bytes: int = 100,
+        keys: int = 0,
         read: bool = True,
         **producer_settings: Any,
     ) -> None:
+        """With `keys`, the records have that many different keys, and some are tombstones.
+
+        A second reader then reads all that is left of the log, again and again.
+        """
         self.history = History()
         self.problems: list[str] = []
         self.partitions = [TopicPartition(topic, number) for number in range(partitions)]
         self._bootstrap = bootstrap
         self._per_tick = max(1, int(records_per_s * _TICK_S))
         self._value_bytes = value_bytes
+        self._keys = keys
         self._settings = {"acks": "all", "linger_ms": 2, "delivery_timeout_ms": 60_000, **producer_settings}
         self._settings.setdefault("request_timeout_ms", 5_000)
         self._stopping = threading.Event()
         self._is_abandoned = False
         self._acknowledged: Counter[TopicPartition] = Counter()
         self._were_read: Counter[TopicPartition] = Counter()
+        self._were_read_again: Counter[TopicPartition] = Counter()
         self._progress = {"acknowledged": self._acknowledged}
         if read:
             self._progress["read"] = self._were_read
+        if keys:
+            self._progress["read again"] = self._were_read_again
         self._last_acknowledged: dict[TopicPartition, float] = {}
         self._longest_pause: dict[TopicPartition, float] = {}
-        works = [self._write] + [self._read] * read
+        works = [self._write] + [self._read] * read + [self._read_again] * (keys > 0)
         self._threads = [threading.Thread(target=work, name=work.__name__, daemon=True) for work in works]
 
     def __enter__(self) -> Self:
@@ -132,12 +144,20 @@ class Load:
             while not self._stopping.wait(_TICK_S):
                 for _ in range(self._per_tick):
                     number += 1
-                    partition = self.partitions[number % len(self.partitions)]
-                    record = SentRecord(number, partition)
+                    record = self._next_record(number)
                     self.history.sent.append(record)
                     self._send(producer, record)
         finally:
             producer.close(0 if self._is_abandoned else None)
+
+    def _next_record(self, number: int) -> SentRecord:
+        if not self._keys:
+            return SentRecord(number, self.partitions[number % len(self.partitions)])
+        # Some keys change all the time, and some survive many cleanings.
+        chance = random.Random(number)
+        key = int(self._keys * chance.random() ** 3)
+        partition = self.partitions[key % len(self.partitions)]
+        return SentRecord(number, partition, key=b"key-%d" % key, is_tombstone=chance.random() < 0.1)
 
     def _send(self, producer: Producer, record: SentRecord) -> None:
         def delivered(metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
@@ -156,8 +176,10 @@ class Load:
         try:
             producer.send(
                 record.partition.topic,
-                value_of(record.number, self._value_bytes),
+                None if record.is_tombstone else value_of(record.number, self._value_bytes),
+                record.key,
                 partition=record.partition.partition,
+                headers=[("number", value_of(record.number, 0))] if self._keys else None,
                 on_delivery=delivered,
             )
         except BarnabasError as error:
@@ -176,8 +198,22 @@ class Load:
                     continue
                 for record in records:
                     partition = TopicPartition(record.topic, record.partition)
-                    self.history.reads.append((partition, record.offset, number_of(record.value)))
+                    number = number_in(record.value, record.headers)
+                    self.history.reads.append((partition, record.offset, number))
                     self._were_read[partition] += 1
+
+    def _read_again(self) -> None:
+        while not self._stopping.wait(_SCAN_PAUSE_S):
+            try:
+                found = read_everything(
+                    self._bootstrap, self.partitions, timeout_s=math.inf, until=self._stopping.is_set
+                )
+            except BarnabasError as error:
+                self.problems.append(f"the second reader: {error!r}")
+                continue
+            for partition, records in found.items():
+                self.history.reads += [(partition, *record) for record in records]
+                self._were_read_again[partition] += len(records)
 
 
 def stop_and_judge(cluster: RunningCluster, load: Load, *, timeout_s: float = 30.0) -> Verdict:
@@ -193,20 +229,29 @@ def stop_and_judge(cluster: RunningCluster, load: Load, *, timeout_s: float = 30
 
 
 def read_everything(
-    bootstrap: str, partitions: Sequence[TopicPartition], *, timeout_s: float = 30.0
+    bootstrap: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    timeout_s: float = 30.0,
+    until: Callable[[], bool] = lambda: False,
 ) -> dict[TopicPartition, list[tuple[int, int]]]:
-    """Every partition from its beginning to its present end, as offsets and numbers."""
+    """Every partition from its beginning to its present end, as offsets and numbers.
+
+    What was read so far once `until` says so.
+    """
     found: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
     deadline = time.monotonic() + timeout_s
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         ends = consumer.end_offsets(partitions)
         consumer.assign(partitions)
         while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            if until():
+                break
             if time.monotonic() > deadline:
                 raise AssertionError(f"not all records were read within {timeout_s} s: ends are {ends}")
             for record in consumer.poll(timeout_ms=200, max_records=5_000):
                 place = found[TopicPartition(record.topic, record.partition)]
-                place.append((record.offset, number_of(record.value)))
+                place.append((record.offset, number_in(record.value, record.headers)))
     return found
 
 
@@ -231,5 +276,8 @@ def _log_of(folder: Path) -> list[tuple[int, int]]:
         for batch in read_batches(segment):
             if isinstance(batch, Damage):
                 raise AssertionError(f"{segment} is damaged: {batch}")
-            found += [(record.offset, number_of(record.value)) for record in decode_records(batch.data)]
+            found += [
+                (record.offset, number_in(record.value, record.headers))
+                for record in decode_records(batch.data)
+            ]
     return found

@@ -1,0 +1,220 @@
+"""A compacted topic under random faults keeps the last value of every key, while its cleaner is never idle.
+
+Segments are small and the cleaner is eager, so each record is cleaned many times, over kills, pauses, power
+cuts and flipped bits. ``CHAOS_SECONDS`` is the duration, ``CHAOS_SEED`` repeats the choices of an earlier
+run (not their timing). ``make chaos`` also cuts links.
+
+A replica that is away for longer than ``delete.retention.ms`` misses the tombstones that are removed
+meanwhile, and keeps what they delete, here as in Apache Kafka. So tombstones outlive all faults at first, and
+are removed at once when the cluster is healthy.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from barnabas.cli.log_entries import Damage, read_batches
+from barnabas.client import ConfigResource
+from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.protocol.ids import TopicPartition
+from tests.support.waiting import wait_for
+
+from ..cluster.tools import ClusterView, StartCluster
+from .checker import Verdict
+from .compaction_checker import Ends, View, check_compacted
+from .history import number_in
+from .nemesis import Nemesis
+from .test_links import LinkedCluster, cut_at_random, thorough
+from .workload import Load, read_everything, replica_logs
+
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "10"))
+PARTITIONS: Final = 3
+KEYS: Final = 90
+HEALING_S: Final = 90.0
+BROKER: Final = {
+    "zookeeper.session.timeout.ms": "2000",
+    "replica.lag.time.max.ms": "4000",
+    "log.cleaner.backoff.ms": "100",
+}
+EAGER: Final = {
+    "cleanup_policy": "compact",
+    "segment_bytes": "16384",
+    "min_cleanable_dirty_ratio": "0.01",
+    "delete_retention_ms": "60000",
+    "min_insync_replicas": "2",
+}
+SEALED_BYTES: Final = 40_000
+"""A cleaned replica has a record of each key, and its last segments: the active one, and one just sealed."""
+CLEAN_SHARE: Final = 0.5
+"""Fewer records than this are left of those that were written."""
+
+
+def read_by_confluent(bootstrap: str, partitions: Sequence[TopicPartition]) -> View:
+    """Every partition from its beginning to its present end, as `read_everything`."""
+    found: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
+    consumer = ConfluentConsumer(
+        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True}
+    )
+    try:
+        consumer.assign([ConfluentPartition(*partition, 0) for partition in partitions])
+        ended: set[TopicPartition] = set()
+
+        def is_read() -> bool:
+            for message in consumer.consume(1_000, timeout=0.2):
+                partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                if message.error():
+                    ended.add(partition)
+                    continue
+                headers = tuple(message.headers() or ())
+                number = number_in(message.value(), headers)
+                found[partition].append((int(message.offset() or 0), number))
+            return len(ended) == len(partitions)
+
+        wait_for(is_read, lambda: f"confluent-kafka has read only {sorted(ended)} to the end")
+    finally:
+        consumer.close()
+    return found
+
+
+def end_of(folder: Path) -> int:
+    """The log end offset by the last batch in the files of a stopped broker."""
+    for segment in sorted(folder.glob("*.log"), reverse=True):
+        batches = [batch for batch in read_batches(segment) if not isinstance(batch, Damage)]
+        if batches:
+            return batches[-1].header.next_offset
+    return 0
+
+
+def log_ends(cluster: RunningCluster, partitions: Sequence[TopicPartition]) -> Ends:
+    return {
+        name: {
+            int(broker.id): end_of(broker.log_dirs[0] / f"{name[0]}-{name[1]}") for broker in cluster.brokers
+        }
+        for name in partitions
+    }
+
+
+def wait_cleaned(cluster: RunningCluster, partitions: Sequence[TopicPartition]) -> None:
+    """Wait until every replica has cleaned its sealed segments: the cleaners have survived the faults."""
+    folders = [
+        broker.log_dirs[0] / f"{topic}-{number}" for broker in cluster.brokers for topic, number in partitions
+    ]
+
+    def uncleaned() -> list[str]:
+        sizes = {folder: sum(map(_size, sorted(folder.glob("*.log"))[:-1])) for folder in folders}
+        return [f"{folder} has {size} bytes" for folder, size in sizes.items() if size > SEALED_BYTES]
+
+    wait_for(lambda: not uncleaned(), lambda: f"not cleaned: {uncleaned()}", timeout_s=HEALING_S)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def stop_and_judge(cluster: RunningCluster, load: Load) -> Verdict:
+    """Read the topic with two clients, stop the cluster, read the files of all replicas, and check them."""
+    views: dict[str, View] = {
+        "our consumer": read_everything(cluster.bootstrap, load.partitions, timeout_s=120),
+        "confluent-kafka": read_by_confluent(cluster.bootstrap, load.partitions),
+    }
+    cluster.stop()
+    by_broker = replica_logs(cluster, load.partitions)
+    for broker in cluster.brokers:
+        views[f"broker {broker.id}"] = {name: logs[int(broker.id)] for name, logs in by_broker.items()}
+    ends = log_ends(cluster, load.partitions)
+    written = sum(max(of_brokers.values()) for of_brokers in ends.values())
+    tombstones = {record.number for record in load.history.sent if record.is_tombstone}
+    for name, view in views.items():
+        left = [number for found in view.values() for _, number in found]
+        deleted = len(tombstones.intersection(left))
+        print(f"{name}: {len(left)} of {written} records are left, {deleted} of them tombstones", flush=True)
+        assert len(left) < CLEAN_SHARE * written, f"{name} was not cleaned"
+    return check_compacted(load.history, views, ends)
+
+
+def load_on(cluster: RunningCluster, records_per_s: int) -> Load:
+    return Load(
+        cluster.bootstrap,
+        "t",
+        PARTITIONS,
+        keys=KEYS,
+        records_per_s=records_per_s,
+        request_timeout_ms=2_000,
+        delivery_timeout_ms=40_000,
+    )
+
+
+def remove_tombstones(view: ClusterView, load: Load) -> None:
+    """Let the cleaners remove tombstones that they see from now on, in a healthy cluster."""
+    with view.admin() as admin:
+        admin.alter_configs({ConfigResource.topic("t"): {"delete.retention.ms": "100"}})
+    load.wait_progress("while tombstones are removed", records=300, timeout_s=HEALING_S)
+
+
+def judge(view: ClusterView, load: Load, steps: list[str]) -> None:
+    """Wait until all is replicated and cleaned, and compare it with the history."""
+    view.wait_agreed("t", PARTITIONS, HEALING_S)
+    wait_cleaned(view.cluster, load.partitions)
+    verdict = stop_and_judge(view.cluster, load)
+    print(f"{verdict}; {len(load.history.reads)} reads", flush=True)
+    print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
+    assert verdict.is_good, "\n".join([str(verdict), *steps])
+    assert verdict.acknowledged > 1_000
+    # The only error that a long outage may cost is the time-out of a record.
+    assert [problem for problem in load.problems if "DeliveryTimedOut" not in problem] == []
+
+
+def announced_seed() -> int:
+    seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
+    print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
+    return seed
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(SECONDS + 600)
+def test_the_last_value_of_every_key_survives_random_faults(start_cluster: StartCluster) -> None:
+    seed = announced_seed()
+    cluster = start_cluster(own_zookeeper=True, settings=BROKER)
+    view = ClusterView(cluster)
+    view.create_topic("t", PARTITIONS, 3, **EAGER)
+    load = load_on(cluster, 600)
+
+    def settle() -> None:
+        view.wait_isr("t", 3, HEALING_S)
+        load.wait_progress(f"after healing (seed {seed})", timeout_s=HEALING_S)
+
+    nemesis = Nemesis(cluster, seed, settle, "t")
+    with load:
+        nemesis.run(SECONDS)
+        remove_tombstones(view, load)
+    judge(view, load, nemesis.steps)
+
+
+@pytest.mark.cluster
+@thorough
+@pytest.mark.timeout(SECONDS + 600)
+def test_the_last_value_of_every_key_survives_cut_links(tmp_path: Path) -> None:
+    seed = announced_seed()
+    linked = LinkedCluster(tmp_path, BROKER, **EAGER)
+    load = load_on(linked.cluster, 300)
+    steps: list[str] = []
+    try:
+        with load:
+            cut_at_random(random.Random(seed), steps)(linked, load)
+            linked.links.mend()
+            linked.view.wait_agreed("t", PARTITIONS, HEALING_S)
+            remove_tombstones(linked.view, load)
+        judge(linked.view, load, steps)
+    finally:
+        linked.end()
