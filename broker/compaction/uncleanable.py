@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_MS: Final = 60_000
 LONGEST_PAUSE_MS: Final = 3_600_000
 _LONGEST_REASON: Final = 500
+_DAMAGED: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
 
 
 class LogState(NamedTuple):
@@ -106,7 +107,7 @@ class UncleanableLogs:
 
 def describe(error: Exception) -> str:
     """The reason for operators, in one line."""
-    if isinstance(error, ApiError) and error.code is ErrorCode.CORRUPT_MESSAGE:
+    if isinstance(error, ApiError) and error.code in _DAMAGED:
         reason = f"the log is damaged ({error}); `barnabas log verify` shows where"
     elif isinstance(error, StorageError):
         reason = f"cannot write or read files: {error}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.broker.compaction.cleaner import CleanerSettings, LogCleaner
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
@@ -28,7 +29,7 @@ SETTINGS = CleanerSettings(
 
 
 class CleanerRig:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: FileSystem = FILE_SYSTEM) -> None:
         self.now_ms = NOW
         self.configs: dict[str, LogConfig] = {}
         self.stable_ends: dict[TopicPartition, int | None] = {}
@@ -36,6 +37,7 @@ class CleanerRig:
         self.noted: list[ApiError] = []
         self.fatal = Fatal()
         self.folder = folder
+        self._files = files
         self.logs = self.open_logs()
         self.cleaner = self.make_cleaner()
 
@@ -46,6 +48,7 @@ class CleanerRig:
             cluster_id="cluster",
             config_of=lambda topic: self.configs.get(topic, log_config()),
             now_ms=NOW,
+            files=self._files,
         )
 
     def make_cleaner(self, **changes: Any) -> LogCleaner:

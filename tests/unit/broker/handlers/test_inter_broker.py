@@ -40,6 +40,13 @@ def test_describe_replicas_shows_the_state_of_each_replica(leading: Serving) -> 
     assert leading.call(DescribeReplicasRequest(topics=["other"])).topics == []
 
 
+def test_describe_replicas_shows_the_cleaner_and_the_logs_that_it_cannot_clean(leading: Serving) -> None:
+    assert leading.call(DescribeReplicasRequest(topics=[])).cleaner.threads == 0, "it does not run"
+    leading.managed.manager.partition(TP).log.cleaning_problem = "no space"
+    (topic,) = leading.call(DescribeReplicasRequest(topics=None)).topics
+    assert [replica.cleaning_problem for replica in topic.replicas] == ["no space"]
+
+
 # Requests of the controller
 
 
