@@ -7,7 +7,8 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-from barnabas.broker.config.settings import topic_setting_names
+from barnabas.broker.config.dynamic import DYNAMIC_NAMES
+from barnabas.broker.config.settings import TOPIC_SETTINGS, topic_setting_names
 from barnabas.client import ConfigResource
 from barnabas.client.blocking import Producer
 from barnabas.deploy.local import LocalCluster
@@ -57,6 +58,20 @@ SMALL: Final = {
 }
 
 
+OF_BROKERS: Final = {
+    "log.cleaner.backoff.ms": "0",
+    "log.cleaner.dedupe.buffer.size": "3145728",
+    "log.cleaner.io.buffer.load.factor": "0.01",
+    "log.cleaner.io.buffer.size": "0",
+    "log.cleaner.io.max.bytes.per.second": "100000.5",
+    "log.cleaner.threads": "3",
+    "max.connections": "1000",
+    "max.connections.per.ip": "1000",
+    "producer.id.expiration.ms": "3600000",
+}
+"""Of those that change while a broker runs, the ones that no topic overrides."""
+
+
 class Writer:
     """Writes numbered records one after the other, each with a key of its own, until it is stopped."""
 
@@ -92,6 +107,8 @@ def alter(cluster: LocalCluster, topic: ConfigResource, changes: Mapping[str, st
 
 def test_every_setting_is_changed_while_a_producer_writes(start_cluster: StartCluster) -> None:
     assert SMALL.keys() == set(topic_setting_names())
+    of_topics = {declared.name: SMALL[name][0] for name, (_, declared) in TOPIC_SETTINGS.items()}
+    assert of_topics.keys() | OF_BROKERS.keys() == DYNAMIC_NAMES
     cluster = start_cluster(
         settings={"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "100"}
     )
@@ -114,6 +131,9 @@ def test_every_setting_is_changed_while_a_producer_writes(start_cluster: StartCl
         shown = {name: value for name, (value, _) in values(cluster, topic).items()}
         assert [name for name, choices in SMALL.items() if shown[name] not in choices] == []
         alter(cluster, topic, dict.fromkeys(SMALL))
+        alter(cluster, ConfigResource.all_brokers(), of_topics | OF_BROKERS)
+        writer.wait_for_more(30)
+        alter(cluster, ConfigResource.all_brokers(), dict.fromkeys(of_topics | OF_BROKERS))
         writer.wait_for_more(10)
     finally:
         writer.stop()

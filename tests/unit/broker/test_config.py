@@ -37,8 +37,6 @@ def test_every_setting_is_read_somewhere() -> None:
         if row.topic_name not in of_logs
         and not (isinstance(row.kind, Integer) and row.kind.because)
         and "Without effect:" not in row.documentation
-        # The cleaner is being built.
-        and not name.startswith("log.cleaner.")
         and not re.search(rf'\b{attribute}\b|"({re.escape(name)}|{re.escape(str(row.topic_name))})"', text)
     ]
     assert unread == []
