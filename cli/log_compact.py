@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.clocks import wall_clock_ms
-from barnabas.broker.compaction.choice import LogFigures, SegmentFigures, assess
+from barnabas.broker.compaction.choice import assess
+from barnabas.broker.compaction.cleaner import figures_of
 from barnabas.broker.compaction.cleaning import clean
 from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.config.load import load_config
@@ -190,7 +191,7 @@ def _compact(log_dir: LogDir, chosen: Chosen, broker: BrokerConfig, *, as_json: 
         active = log.segments[-1]
         if active.size and log.log_end_offset <= chosen.high_watermark:
             log.roll(now_ms)
-        end = assess(_figures_of(log, chosen.high_watermark), log.config, now_ms).dirty_end
+        end = assess(figures_of(log, chosen.high_watermark, None), log.config, now_ms).dirty_end
         map_bytes = int(broker.log_cleaner_dedupe_buffer_size * broker.log_cleaner_io_buffer_load_factor)
         # The dirty part is read for the map, then all is read to be filtered.
         with bytes_progress(2 * before.size_bytes) as advance:
@@ -253,26 +254,6 @@ def _opened(log_dir: LogDir, chosen: Chosen, now_ms: int) -> Iterator[Log]:
         if name in segments:
             segments = {**segments, name: len(log.segments)}
         log_dir.put_clean_mark(CleanMark(mark.damaged, segments))
-
-
-def _figures_of(log: Log, high_watermark: int) -> LogFigures:
-    sealed = [
-        SegmentFigures(
-            segment.base_offset,
-            segment.next_offset,
-            segment.size,
-            largest_timestamp_ms=segment.age().largest_timestamp_ms,
-        )
-        for segment in log.segments[:-1]
-    ]
-    return LogFigures(
-        sealed,
-        log.log_start_offset,
-        log.segments[-1].base_offset,
-        log.log_end_offset,
-        log.first_dirty_offset,
-        high_watermark,
-    )
 
 
 def _size(log: Log) -> Size:

@@ -94,7 +94,8 @@ class OffsetCheckpoint:
     def read(self) -> dict[TopicPartition, Offset]:
         """The file's entries; empty if there is no file. Raises CheckpointDamaged, LogDirFailure."""
         text = read_text(self.path)
-        if text is None:
+        if not text:
+            # Kafka creates empty files.
             self._entries = None
             return {}
         offsets: dict[TopicPartition, Offset] = {}

@@ -118,7 +118,7 @@ def check_same(cluster: LocalCluster, expected: Values, topic: str = "t") -> Non
     for broker_id in cluster.broker_ids:
         assert stored(cluster, broker_id, topic) == expected, f"broker {broker_id}"
         (root,) = cluster.broker(broker_id).log_dirs
-        assert run_command("log", "verify", str(root)).returncode == 0
+        assert run_command("log", "verify", "--deep", str(root)).returncode == 0
         assert list((Path(root) / f"{topic}-0").glob("*.cleaned")) == []
         assert list((Path(root) / f"{topic}-0").glob("*.swap")) == []
 

@@ -263,6 +263,18 @@ def test_a_torn_tail_is_reported_and_no_damage(tmp_path: Path, capsys: Output) -
     assert "torn by a crash" in capsys.readouterr().out
 
 
+def test_a_snapshot_is_not_compared_with_a_log_of_missing_segments(tmp_path: Path, capsys: Output) -> None:
+    """After an unclean stop; the next start cuts the log before the gap."""
+    manager = open_dir(tmp_path)
+    write(manager, KEYS[0])
+    crash(manager)
+    missing = file_of(tmp_path / "t-0", ".log", 1)
+    missing.unlink()
+    findings = verify(tmp_path, capsys, exit_codes.OK)["findings"]
+    assert [finding["severity"] for finding in findings] == ["repaired"]
+    assert findings[0]["offset"] == int(missing.stem)
+
+
 def test_deleted_records_are_no_damage(tmp_path: Path, capsys: Output) -> None:
     manager = open_dir(tmp_path)
     write(manager, KEYS[0])

@@ -35,7 +35,17 @@ def test_a_missing_file_is_an_empty_checkpoint(tmp_path: Path) -> None:
     assert OffsetCheckpoint(tmp_path / "none").read() == {}
 
 
-@pytest.mark.parametrize("cut", range(len(TEXT)))
+def test_a_file_without_a_byte_is_an_empty_checkpoint(tmp_path: Path) -> None:
+    """Kafka creates them; ours are replaced atomically."""
+    path = tmp_path / "checkpoint"
+    path.touch()
+    checkpoint = OffsetCheckpoint(path)
+    assert checkpoint.read() == {}
+    checkpoint.write(OFFSETS)
+    assert checkpoint.read() == OFFSETS
+
+
+@pytest.mark.parametrize("cut", range(1, len(TEXT)))
 def test_every_prefix_of_a_checkpoint_is_refused(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "checkpoint"
     path.write_text(TEXT[:cut])
