@@ -27,6 +27,7 @@ _ALL = (
     "groups",
     "recovery",
     "growth",
+    "compaction",
     "spark_read",
 )
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from itertools import compress as select
 from typing import Final, NamedTuple
 
-from barnabas.broker.compaction.offset_map import OffsetMap
-from barnabas.broker.compaction.record_keys import RecordKeys, read_keys, records_of, time_deltas
+from barnabas.broker.compaction.offset_map import NEWEST, NEWEST_TOMBSTONE, OffsetMap
+from barnabas.broker.compaction.record_keys import read_keys, record_ends, records_of, time_deltas
 from barnabas.protocol.compression import Buffer, Compression
 from barnabas.protocol.record_batch import (
     COMPRESSION_MASK,
@@ -96,6 +96,9 @@ def filter_data_batch(
     covered_end = newest.end_offset
     if header.base_offset >= covered_end:
         return Filtered(header)
+    marks = newest.marks_of(header)
+    if marks is not None and NEWEST_TOMBSTONE not in marks:
+        return _filter_marked(data, position, header, marks, rules)
     records, start, end = records_of(data, position, header)
     read = read_keys(records, start, end, header)
     are_kept = newest.are_newest(read.keys, read.offsets)
@@ -119,12 +122,21 @@ def filter_data_batch(
         return _with_horizon(header, records, start, read.ends, are_kept, rules)
     if count == header.record_count:
         return Filtered(header)
-    kept = _joined(records, start, read, are_kept)
-    largest_ms = header.max_timestamp
-    if not header.attributes & TIMESTAMP_TYPE_MASK:
-        starts = select((start, *read.ends), are_kept)
-        largest_ms = _largest_ms(header, time_deltas(records, starts))
-    return _rebuilt(header, rules, kept, count, max_timestamp=largest_ms)
+    return _with_some(header, records, start, read.ends, are_kept, rules)
+
+
+def _filter_marked(
+    data: bytes, position: int, header: BatchHeader, marks: bytearray, rules: RetentionRules
+) -> Filtered:
+    """Filter a batch by the marks of its records, of which no newest one is a tombstone."""
+    count = marks.count(NEWEST)
+    if count == header.record_count:
+        return Filtered(header)
+    if not count:
+        return _without_records(header, rules)
+    records, start, end = records_of(data, position, header)
+    ends = record_ends(records, start, end, header.record_count)
+    return _with_some(header, records, start, ends, marks, rules)
 
 
 def filter_marker(
@@ -176,17 +188,24 @@ def _without_records(header: BatchHeader, rules: RetentionRules) -> Filtered:
     return emptied(header) if is_last_of_producer(header, rules.producers) else GONE
 
 
-def _joined(records: bytes, start: int, read: RecordKeys, are_kept: Sequence[bool]) -> bytes:
-    """The bytes of the kept records, in runs as long as they are."""
-    parts: list[bytes] = []
-    position = start
-    for is_kept, end in zip(are_kept, read.ends, strict=True):
-        if not is_kept:
-            parts.append(records[start:position])
-            start = end
-        position = end
-    parts.append(records[start:position])
-    return b"".join(parts)
+def _with_some(
+    header: BatchHeader,
+    records: bytes,
+    start: int,
+    ends: Sequence[int],
+    are_kept: Sequence[int],
+    rules: RetentionRules,
+) -> Filtered:
+    """Keep some records; their bytes do not change."""
+    bounds = list(select(zip((start, *ends), ends, strict=False), are_kept))
+    kept = b"".join([records[begin:end] for begin, end in bounds])
+    largest_ms = header.max_timestamp
+    if not header.attributes & TIMESTAMP_TYPE_MASK:
+        starts = [begin for begin, _ in bounds]
+        # Timestamps mostly rise, so the last record often has the largest one, and spares the others.
+        if _largest_ms(header, time_deltas(records, starts[-1:])) != largest_ms:
+            largest_ms = _largest_ms(header, time_deltas(records, starts))
+    return _rebuilt(header, rules, kept, len(bounds), max_timestamp=largest_ms)
 
 
 def _with_horizon(
@@ -194,7 +213,7 @@ def _with_horizon(
     records: bytes,
     start: int,
     ends: Sequence[int],
-    are_kept: Sequence[bool],
+    are_kept: Sequence[int],
     rules: RetentionRules,
 ) -> Filtered:
     """Set the delete horizon, and keep the records' timestamps: their deltas count from the horizon then."""

@@ -203,14 +203,17 @@ class _Cleaning:
             for chunk in read_chunks(segment, position, segment.size, self._read_bytes, self._pause):
                 self._map_bytes_read += len(chunk.data)
                 if not self._add_keys(chunk, transactions):
+                    self._map.finish()
                     return
             # Another broker may have left a gap at the end.
             self._map.add((), (), segment.next_offset)
+        self._map.finish()
 
     def _add_keys(self, chunk: Chunk, transactions: Transactions) -> bool:
         """Add the records of a chunk to the map; False if it is full."""
         keys: list[MapKey] = []
         offsets: list[int] = []
+        tombstones: list[int] = []
         next_offset = end = self._map.end_offset
         for position, header in chunk.batches:
             if header.next_offset <= end:
@@ -229,7 +232,8 @@ class _Cleaning:
                 # mypy does not know that no key is None.
                 keys += read.keys  # type: ignore[arg-type]
                 offsets += read.offsets
-        return self._map.add(keys, offsets, next_offset)
+            tombstones += [read.offsets[index] for index in read.tombstones]
+        return self._map.add(keys, offsets, next_offset, tombstones)
 
     # The segments
 

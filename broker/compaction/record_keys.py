@@ -8,14 +8,19 @@ and headers are not looked into. Pure functions, any thread.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.broker.compaction.offset_map import MAX_RAW_KEY_BYTES, MapKey, digest
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
 from barnabas.protocol.records import record_bytes
 from barnabas.protocol.varint import decode_varint
+
+_HEAD: Final = struct.Struct("7B")
+"""A length of two bytes, attributes, timestamp delta, offset delta, key length, and the byte after them. No
+record is shorter."""
 
 
 class RecordKeys(NamedTuple):
@@ -49,48 +54,44 @@ def read_keys(data: bytes, position: int, end: int, header: BatchHeader) -> Reco
     Raises INVALID_RECORD if the records contradict themselves or the header.
     """
     keys: list[MapKey | None] = []
-    deltas: list[int] = []
     ends: list[int] = []
     keyless: list[int] = []
     tombstones: list[int] = []
-    add_key, add_delta, add_end = keys.append, deltas.append, ends.append
-    previous = -1
+    add_key, add_end, unpack = keys.append, ends.append, _HEAD.unpack_from
+    previous, first = -1, position
     key: MapKey | None
     for _ in range(header.record_count):
         start = position
         try:
-            length = data[position]
-            if length < 128:
-                position += 2
+            length, high, _, time, delta, number, byte = unpack(data, position)
+            if length > 127:
+                length += (high << 7) - 128
             else:
-                length += (data[position + 1] << 7) - 128
-                position += 3
-            following = position - 1 + (length >> 1)
-            # The timestamp delta.
-            while data[position] > 127:
+                position -= 1
+                _, length, _, time, delta, number, byte = unpack(data, position)
+            following = position + 2 + (length >> 1)
+            while time > 127:
                 position += 1
-            delta = data[position + 1]
+                _, _, _, time, delta, number, byte = unpack(data, position)
             if delta < 128:
-                position += 2
+                position += 6
             else:
-                delta += (data[position + 2] << 7) - 128
-                position += 3
-            number = data[position]
+                delta += (number << 7) - 128
+                number = byte
+                position += 7
             if number < 128:
-                position += 1
                 key_end = position + (number >> 1)
                 key = data[position:key_end]
             else:
-                number += (data[position + 1] << 7) - 128
-                position += 2
-                key_end = position + (number >> 1)
-                raw = data[position:key_end]
+                number += (data[position] << 7) - 128
+                key_end = position + 1 + (number >> 1)
+                raw = data[position + 1 : key_end]
                 # The length of a short key may be padded to two bytes.
                 key = digest(raw) if number > 127 else raw
             # Bit 0 of a folded number is its sign; a bit above the fourteenth means a third byte.
             is_unusual = (length | delta | number) & ~0x3FFE or key_end >= following or following > end
             is_null = data[key_end] == 1
-        except IndexError:
+        except (IndexError, struct.error):
             is_unusual = True
         if is_unusual:
             key, delta, following, is_null = _read_key(data, start, end)
@@ -98,29 +99,41 @@ def read_keys(data: bytes, position: int, end: int, header: BatchHeader) -> Reco
                 keyless.append(len(keys))
         if delta <= previous:
             raise _malformed("offset delta", start, delta >> 1, end)
-        previous = delta
         if is_null:
             tombstones.append(len(keys))
         add_key(key)
-        add_delta(delta)
         add_end(following)
+        previous = delta
         position = following
-    return RecordKeys(keys, _offsets(header, deltas, position, end), ends, keyless, tombstones)
+    if position != end or previous >> 1 > header.last_offset_delta:
+        raise _malformed("end", position, previous >> 1, end)
+    return RecordKeys(
+        keys, _offsets(data, header, (first, *ends[:-1]), previous >> 1), ends, keyless, tombstones
+    )
 
 
-def _offsets(header: BatchHeader, deltas: list[int], position: int, end: int) -> Sequence[int]:
-    """The offsets, from the deltas twice, of records that were read up to a position."""
-    last_delta = deltas[-1] >> 1 if deltas else -1
-    if position != end or last_delta > header.last_offset_delta:
-        raise api_error(
-            ErrorCode.INVALID_RECORD,
-            f"{header.record_count} records end at byte {position} of {end} with offset delta "
-            f"{last_delta}; their batch ends with {header.last_offset_delta}",
-        )
-    base_offset = header.base_offset
-    if last_delta == header.record_count - 1:
-        return range(base_offset, base_offset + header.record_count)
-    return [base_offset + (delta >> 1) for delta in deltas]
+def record_ends(data: bytes, position: int, end: int, count: int) -> list[int]:
+    """The position after each record in [position, end) of the data; reads nothing but lengths."""
+    ends: list[int] = []
+    add_end = ends.append
+    try:
+        for _ in range(count):
+            start = position
+            length = data[position]
+            if length < 128:
+                position += 1 + (length >> 1)
+            else:
+                length += (data[position + 1] << 7) - 128
+                position += 2 + (length >> 1)
+            if length & ~0x3FFE:
+                size, position = decode_varint(data, start)
+                position += size
+            add_end(position)
+    except IndexError:
+        position = -1
+    if position != end:
+        raise _malformed("end", position, count, end)
+    return ends
 
 
 def time_deltas(data: bytes, starts: Iterable[int]) -> list[int]:
@@ -138,6 +151,27 @@ def time_deltas(data: bytes, starts: Iterable[int]) -> list[int]:
         else:
             deltas.append(decode_varint(data, position)[0])
     return deltas
+
+
+def _offsets(data: bytes, header: BatchHeader, starts: Iterable[int], last_delta: int) -> Sequence[int]:
+    """The offsets of the records, which `read_keys` has read; they rise, so a batch without gaps tells by its
+    count.
+    """
+    base_offset = header.base_offset
+    if last_delta == header.record_count - 1:
+        return range(base_offset, base_offset + header.record_count)
+    offsets: list[int] = []
+    for start in starts:
+        position = start
+        while data[position] > 127:
+            position += 1
+        position += 2
+        while data[position] > 127:
+            position += 1
+        number = data[position + 1]
+        delta = number >> 1 if number < 128 else decode_varint(data, position + 1)[0]
+        offsets.append(base_offset + delta)
+    return offsets
 
 
 def _read_key(data: bytes, position: int, end: int) -> tuple[MapKey | None, int, int, bool]:

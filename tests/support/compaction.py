@@ -38,12 +38,20 @@ def keyed_batch(
     return bytes(builder.build(base_offset=base_offset, timestamp_type=timestamp_type, **producer))
 
 
-def map_of(newest: Mapping[bytes, int], start: int, end: int, max_bytes: int = 1 << 20) -> OffsetMap:
-    """A map that covers [start, end), with these newest offsets."""
-    offset_map = OffsetMap(max_bytes)
+def map_of(
+    newest: Mapping[bytes, int], start: int, end: int, tombstones: Iterable[int] | None = None
+) -> OffsetMap:
+    """A map that covers [start, end), with these newest offsets.
+
+    With tombstones it has marks; then it must have the newest offset of each key in the range.
+    """
+    offset_map = OffsetMap(0 if tombstones is None else 1 << 20)
     offset_map.begin(start)
+    assert offset_map.add((), (), end, tombstones or ())
+    offset_map.max_bytes = 1 << 20
     in_order = sorted((offset, map_key(key)) for key, offset in newest.items())
     assert offset_map.add([key for _, key in in_order], [offset for offset, _ in in_order], end)
+    offset_map.finish()
     return offset_map
 
 

@@ -351,17 +351,20 @@ def cases(draw: st.DrawFn) -> tuple[bytes, OffsetMap, int, dict[bytes, int], dic
     start = draw(st.integers(0, base + len(records)))
     end = draw(st.integers(start, base + len(records) + 3))
     newest: dict[bytes, int] = {}
+    tombstones: list[int] = []
     for offset in range(start, end):
         index = offset - base
-        if 0 <= index < len(records):
-            key = records[index][0]
-        else:
-            key = draw(KEYS)
+        is_inside = 0 <= index < len(records)
+        key = records[index][0] if is_inside else draw(KEYS)
         if key is not None:
             newest[key] = offset
+        if is_inside and records[index][1] is None:
+            tombstones.append(offset)
+    # A map without marks asks for the keys instead.
+    offset_map = map_of(newest, start, end, tombstones if draw(st.booleans()) else None)
     last = base + len(records) - 1
     producers = draw(st.sampled_from([{}, {7: LastBatch(3, last)}, {7: LastBatch(3, last + 1)}]))
-    return batch, map_of(newest, start, end), end, newest, producers
+    return batch, offset_map, end, newest, producers
 
 
 def expected(

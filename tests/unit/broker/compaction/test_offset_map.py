@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.broker.compaction.offset_map import MAX_RAW_KEY_BYTES, OffsetMap, digest, table_bytes
+from barnabas.broker.compaction.offset_map import (
+    MAX_RAW_KEY_BYTES,
+    NEWEST,
+    NEWEST_TOMBSTONE,
+    OffsetMap,
+    digest,
+    table_bytes,
+    table_slots,
+)
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.record_batch import BatchHeader, parse_header
 
 KEYS = st.one_of(st.integers(0, 12).map(lambda number: b"%d" % number), st.integers(0, 5))
 """Short keys, and ints as digests are."""
@@ -62,6 +72,32 @@ def test_the_digest_of_a_long_key_is_no_short_key() -> None:
     assert len(offset_map) == 2
 
 
+def header(base_offset: int, count: int, last_offset_delta: int | None = None) -> BatchHeader:
+    batch = parse_header(build_batch([(b"k", b"v")] * count, base_offset=base_offset))
+    return batch if last_offset_delta is None else batch._replace(last_offset_delta=last_offset_delta)
+
+
+def test_the_marks_of_a_batch_tell_its_newest_records_and_tombstones() -> None:
+    offset_map = OffsetMap(1 << 20)
+    offset_map.begin(10)
+    offset_map.add([b"a", b"b", b"a", b"c", b"c"], range(10, 15), 15, tombstones=[11, 13])
+    assert offset_map.marks_of(header(10, 5)) is None
+    offset_map.finish()
+    assert offset_map.marks_of(header(10, 5)) == bytes([0, NEWEST_TOMBSTONE, NEWEST, 0, NEWEST])
+    assert offset_map.marks_of(header(12, 2)) == bytes([NEWEST, 0])
+    for other in (header(9, 2), header(14, 2), header(10, 3, last_offset_delta=4)):
+        assert offset_map.marks_of(other) is None
+
+
+def test_a_range_with_large_gaps_has_no_marks() -> None:
+    offset_map = OffsetMap(10_000)
+    assert offset_map.add([b"a", b"a"], [0, 1 << 40], (1 << 40) + 1)
+    offset_map.finish()
+    assert offset_map.used_bytes < 10_000
+    assert offset_map.marks_of(header(0, 1)) is None
+    assert offset_map.are_newest([b"a", b"a"], [0, 1 << 40]) == [False, True]
+
+
 def test_begin_forgets_everything() -> None:
     offset_map, _ = filled(1 << 20, [b"%d" % number for number in range(1000)])
     offset_map.begin(5000)
@@ -94,6 +130,10 @@ def test_several_passes_give_the_answers_of_a_dictionary(
         newest = {key: start + index for index, key in enumerate(covered)}
         assert offset_map._newest == newest
         answers = offset_map.are_newest(records, range(end))
+        offset_map.finish()
+        for offset in range(start, offset_map.end_offset):
+            mark = offset_map.marks_of(header(offset, 1))
+            assert mark is None or bool(mark[0]) == (newest[records[offset]] == offset)
         assert answers == [offset >= newest.get(key, -1) for offset, key in enumerate(records)]
         if offset_map.end_offset >= end:
             return
@@ -142,4 +182,4 @@ def test_the_table_of_a_dictionary_is_not_larger_than_estimated(count: int) -> N
     grown: dict[int, None] = {}
     for number in range(count):
         grown[number + 0] = None
-    assert sys.getsizeof(grown) <= table_bytes(count)
+    assert sys.getsizeof(grown) <= table_bytes(table_slots(count))
