@@ -22,6 +22,7 @@ from barnabas.broker.handlers import (
     metadata,
     offsets,
     produce,
+    reassignments,
     topics,
 )
 from barnabas.broker.handlers.api_request import ApiRequest
@@ -70,6 +71,8 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.CREATE_PARTITIONS: Handler(topics.handle_create_partitions),
     ApiKey.DELETE_GROUPS: Handler(groups.handle_delete),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Handler(configs.handle_incremental_alter),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Handler(reassignments.handle_alter),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Handler(reassignments.handle_list),
     ApiKey.OFFSET_DELETE: Handler(offsets.handle_delete),
     ApiKey.DESCRIBE_CLUSTER: Handler(describe_cluster.handle),
     ApiKey.DESCRIBE_REPLICAS: Handler(describe_replicas.handle),

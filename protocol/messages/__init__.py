@@ -16,6 +16,7 @@ from barnabas.protocol.messages import (  # noqa: F401 - for APIS
     metadata,
     offsets,
     produce,
+    reassignments,
     replicas,
     topics,
 )

@@ -1,0 +1,94 @@
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455)."""
+
+from __future__ import annotations
+
+from barnabas.protocol import schema as s
+
+
+@s.message
+class ReassignablePartitionResponse:
+    partition_index: int = s.int32()
+    error_code: int = s.int16(default=0)
+    error_message: str | None = s.string(nullable_since=0, default=None)
+
+
+@s.message
+class ReassignableTopicResponse:
+    name: str = s.string()
+    partitions: list[ReassignablePartitionResponse] = s.array(ReassignablePartitionResponse)
+
+
+@s.message
+class AlterPartitionReassignmentsResponse:
+    throttle_time_ms: int = s.int32(default=0)
+    error_code: int = s.int16(default=0)
+    error_message: str | None = s.string(nullable_since=0, default=None)
+    responses: list[ReassignableTopicResponse] = s.array(ReassignableTopicResponse, default_factory=list)
+
+
+@s.message
+class ReassignablePartition:
+    """``replicas`` None cancels a reassignment."""
+
+    partition_index: int = s.int32()
+    replicas: list[int] | None = s.array(s.WireType.INT32, nullable_since=0, default=None)
+
+
+@s.message
+class ReassignableTopic:
+    name: str = s.string()
+    partitions: list[ReassignablePartition] = s.array(ReassignablePartition)
+
+
+@s.request(
+    s.ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    AlterPartitionReassignmentsResponse,
+    versions=(0, 0),
+    flexible_since=0,
+)
+class AlterPartitionReassignmentsRequest(s.RequestOf[AlterPartitionReassignmentsResponse]):
+    timeout_ms: int = s.int32(default=60_000)
+    topics: list[ReassignableTopic] = s.array(ReassignableTopic)
+
+
+@s.message
+class OngoingPartitionReassignment:
+    partition_index: int = s.int32()
+    replicas: list[int] = s.array(s.WireType.INT32)
+    adding_replicas: list[int] = s.array(s.WireType.INT32)
+    removing_replicas: list[int] = s.array(s.WireType.INT32)
+
+
+@s.message
+class OngoingTopicReassignment:
+    name: str = s.string()
+    partitions: list[OngoingPartitionReassignment] = s.array(OngoingPartitionReassignment)
+
+
+@s.message
+class ListPartitionReassignmentsResponse:
+    throttle_time_ms: int = s.int32(default=0)
+    error_code: int = s.int16(default=0)
+    error_message: str | None = s.string(nullable_since=0, default=None)
+    topics: list[OngoingTopicReassignment] = s.array(OngoingTopicReassignment, default_factory=list)
+
+
+@s.message
+class ListPartitionReassignmentsTopic:
+    name: str = s.string()
+    partition_indexes: list[int] = s.array(s.WireType.INT32)
+
+
+@s.request(
+    s.ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ListPartitionReassignmentsResponse,
+    versions=(0, 0),
+    flexible_since=0,
+)
+class ListPartitionReassignmentsRequest(s.RequestOf[ListPartitionReassignmentsResponse]):
+    """``topics`` None asks for all."""
+
+    timeout_ms: int = s.int32(default=60_000)
+    topics: list[ListPartitionReassignmentsTopic] | None = s.array(
+        ListPartitionReassignmentsTopic, nullable_since=0, default=None
+    )
