@@ -99,6 +99,7 @@ class Broker:
         self._replicas: ReplicaManager | None = None
         self._cleaner: LogCleaner | None = None
         self._membership: Membership | None = None
+        self._moves: LogDirMoves | None = None
 
     @property
     def ports(self) -> dict[str, int]:
@@ -135,13 +136,7 @@ class Broker:
         self._start_part("replicas", replicas.start, replicas.stop)
         self._start_cleaner(logs, replicas)
         membership = self._membership = Membership(self._store, replicas, on_fatal=self._on_fatal)
-        moves = LogDirMoves(
-            logs,
-            threads=config.num_replica_alter_log_dirs_threads,
-            checkpoint_high_watermarks=replicas.checkpoint_high_watermarks,
-            note_error=replicas.disk_failures.note,
-            on_fatal=self._on_fatal,
-        )
+        moves = self._moves = self._make_moves(logs, replicas)
         self._start_part("log dir moves", moves.start, moves.stop)
         self._start_part("slow work", self._slow_work.start, self._slow_work.stop)
         self._closers.append(("topic requests", self._topic_purgatory.shut_down))
@@ -220,6 +215,8 @@ class Broker:
             self._layers = layers
             self._producer_id_expiration_ms = layers.value("producer.id.expiration.ms")
             self._controller.set_unclean_leader_election(layers.value("unclean.leader.election.enable"))
+            if self._moves is not None:
+                self._moves.throttle.set_rate(layers.value("replica.alter.log.dirs.io.max.bytes.per.second"))
             if self._cleaner is not None:
                 self._cleaner.reconfigure(CleanerSettings.of(layers.value))
 
@@ -283,6 +280,16 @@ class Broker:
             on_fatal=self._on_fatal,
         )
         self._start_part("log cleaner", cleaner.start, cleaner.stop)
+
+    def _make_moves(self, logs: LogManager, replicas: ReplicaManager) -> LogDirMoves:
+        return LogDirMoves(
+            logs,
+            threads=self._config.num_replica_alter_log_dirs_threads,
+            bytes_per_second=self._layers.value("replica.alter.log.dirs.io.max.bytes.per.second"),
+            checkpoint_high_watermarks=replicas.checkpoint_high_watermarks,
+            note_error=replicas.disk_failures.note,
+            on_fatal=self._on_fatal,
+        )
 
     def _make_services(self, cluster_id: str, replicas: ReplicaManager, moves: LogDirMoves) -> Services:
         config, controller = self._config, self._controller

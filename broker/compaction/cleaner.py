@@ -31,13 +31,13 @@ from barnabas.broker.compaction.choice import (
 )
 from barnabas.broker.compaction.cleaning import CleaningStats, clean
 from barnabas.broker.compaction.offset_map import OffsetMap
-from barnabas.broker.compaction.pacing import IoThrottle, Pace, Stopped
 from barnabas.broker.compaction.uncleanable import UncleanableLogs
 from barnabas.broker.log.checkpoints import OffsetCheckpoint
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.pacing import IoThrottle, Pace, Stopped
 from barnabas.protocol.errors import ApiError, LocalError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, parse_header

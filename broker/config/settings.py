@@ -183,6 +183,24 @@ class BrokerConfig:
         1,
         "Threads that copy replicas to another log dir of this broker; Kafka's default is one per log dir.",
     )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
+        _positive_long,
+        LONG_MAX,
+        "The most bytes per second that are copied to other log dirs of this broker.",
+        is_dynamic=True,
+    )
+    leader_replication_throttled_rate: int = setting(
+        Integer(LONG_MAX, LONG_MAX, because="replication between brokers is not throttled"),
+        LONG_MAX,
+        "The most bytes per second that are sent to throttled followers.",
+        is_dynamic=True,
+    )
+    follower_replication_throttled_rate: int = setting(
+        Integer(LONG_MAX, LONG_MAX, because="replication between brokers is not throttled"),
+        LONG_MAX,
+        "The most bytes per second that are fetched for throttled followers.",
+        is_dynamic=True,
+    )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         _positive_long, 5_000, "How often high watermarks are saved to disk."
     )

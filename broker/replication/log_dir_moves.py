@@ -23,6 +23,7 @@ from barnabas.broker.clocks import wall_clock_ms
 from barnabas.broker.log.file_system import MAX_NAME_BYTES, future_name
 from barnabas.broker.log.future_log import FutureLog
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.pacing import IoThrottle
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.threads import make_thread
@@ -35,6 +36,8 @@ _LOCKED_BYTES: Final = 64 * 1024
 _REST_S: Final = 0.000_2
 """The pause after each read, for the threads that wait for the interpreter lock."""
 _SWAP_RETRY_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 0.1
+"""A wait for the throttle looks this often whether the rate has changed."""
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 
@@ -77,6 +80,7 @@ class LogDirMoves:
         logs: LogManager,
         *,
         threads: int,
+        bytes_per_second: float,
         checkpoint_high_watermarks: Callable[[], None],
         note_error: Callable[[ApiError], None],
         on_fatal: Callable[[BaseException], None],
@@ -86,6 +90,7 @@ class LogDirMoves:
         self._logs = logs
         self._checkpoint_high_watermarks = checkpoint_high_watermarks
         self._note_error = note_error
+        self.throttle = IoThrottle(bytes_per_second)
         self._now_s = now_s
         self._altering = threading.Lock()
         self._condition = threading.Condition()
@@ -167,6 +172,10 @@ class LogDirMoves:
         """Wait for the first turn that is due; None at the stop."""
         with self._condition:
             while not self._is_stopping:
+                throttled_s = self.throttle.wait_s()
+                if throttled_s:
+                    self._condition.wait(min(throttled_s, _LONGEST_WAIT_S))
+                    continue
                 now_s = self._now_s()
                 for at, turn in enumerate(self._turns):
                     if turn.due_s <= now_s:
@@ -207,6 +216,7 @@ class LogDirMoves:
         """Copy a bounded number of bytes, or swap; returns the pause before the next step."""
         now_ms = wall_clock_ms()
         copied = future.copy(_READ_BYTES, now_ms)
+        self.throttle.take(copied)
         if copied >= _READ_BYTES // 2 or not future.is_in_active_segment:
             return 0.0
         # So that a restart after the swap does not begin at the log's start.

@@ -17,6 +17,7 @@ test puts into them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -292,6 +293,7 @@ class Serving:
         self.log_dir_moves = LogDirMoves(
             self.logs,
             threads=1,
+            bytes_per_second=math.inf,
             checkpoint_high_watermarks=self.managed.manager.checkpoint_high_watermarks,
             note_error=self.managed.manager.disk_failures.note,
             on_fatal=fatal,

@@ -19,11 +19,11 @@ import pytest
 from barnabas.broker.compaction import cleaner as cleaner_module
 from barnabas.broker.compaction.cleaning import CleaningStats
 from barnabas.broker.compaction.offset_map import OffsetMap
-from barnabas.broker.compaction.pacing import Pace
 from barnabas.broker.compaction.uncleanable import FIRST_PAUSE_MS, LONGEST_PAUSE_MS
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import CLEANER_CHECKPOINT
 from barnabas.broker.log.storage_errors import CleanedFilesFailed, LogDirFailure, LogGone, StorageCallFailed
+from barnabas.broker.pacing import Pace
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from barnabas.protocol.messages.replicas import (
 )
 from tests.support.building import ME, TP, TWO, state
 from tests.support.defaults import log_config
-from tests.support.record_requests import catch_up, fetch, fetched, follow, produce, produced
+from tests.support.record_requests import catch_up, fetch, fetched, follow, produce, produced, set_topic
 from tests.support.serving import Serving, batch
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -310,3 +312,22 @@ def test_a_follower_reads_on_across_the_swap(leading: Serving, dirs: list[Path])
     produce(leading, batch(b"second"))
     leading.managed.manager.wake_followers()
     assert b"second" in bytes(fetched(waiting).records)
+
+
+def test_a_throttled_move_waits_until_the_rate_is_raised(leading: Serving, dirs: list[Path]) -> None:
+    set_topic(leading, segment_bytes=100_000)
+    for _ in range(8):
+        produce(leading, batch(b"a" * 90_000))
+    moves = leading.log_dir_moves
+    moves.throttle.set_rate(0)
+    moves.start()
+    try:
+        assert alter(leading, dirs[1]) == ErrorCode.NONE
+        wait_for(lambda: replicas_in(leading, dirs[1])[0].offset_lag < 8, "nothing is copied")
+        for _ in range(3):
+            assert math.isinf(moves.throttle.wait_s())
+            assert replicas_in(leading, dirs[1])[0].offset_lag == 7
+        moves.throttle.set_rate(1 << 40)
+        wait_for(lambda: folder_of(leading) == dirs[1], "the move does not go on")
+    finally:
+        moves.stop()

@@ -1,11 +1,12 @@
-"""The pace of a cleaning: bytes per second, the interpreter lock, and the end.
+"""The pace of background work on logs: bytes per second, the interpreter lock, and the end.
 
 A cleaning is Python that computes, in the process that serves clients. A thread that waits for the
 interpreter lock gets it after `sys.getswitchinterval()` at the latest, and a request needs it several times.
 So a cleaning lets go of it by itself after every half millisecond of work, for about as long as the system's
 shortest sleep.
 
-`IoThrottle` is shared by all cleaner threads; a `Pace` belongs to one thread.
+`IoThrottle` is shared by all cleaner threads, or by all threads that move logs between log dirs; a `Pace`
+belongs to one thread.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Stopped(Exception):
 
 
 class IoThrottle:
-    """Bounds the bytes per second of all cleaner threads. Any thread.
+    """Bounds the bytes per second of several threads. Any thread.
 
     Bytes are taken first and paid for by waiting, so one batch may be larger than a second's worth.
     """

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from barnabas.broker.compaction.pacing import REST_S, WORK_S, IoThrottle, Pace, Stopped
+from barnabas.broker.pacing import REST_S, WORK_S, IoThrottle, Pace, Stopped
 
 
 class Time:
