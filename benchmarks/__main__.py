@@ -25,6 +25,7 @@ _ALL = (
     "memory",
     "failover",
     "groups",
+    "cleaner_latency",
     "recovery",
     "growth",
     "compaction",
