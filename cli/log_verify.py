@@ -16,13 +16,14 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from barnabas.broker.log.file_system import parse_partition_name
 from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
+from barnabas.broker.log.replica_comparison import Replica, compare_replicas
 from barnabas.broker.log.segment_check import (
     Finding,
     SegmentReport,
@@ -39,6 +40,7 @@ from barnabas.broker.log.verification import (
 )
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
 from barnabas.cli.output import bytes_progress, count, print_json
+from barnabas.protocol.ids import Offset, TopicPartition
 
 _BYTES_FOR_PROCESSES: Final = 64 * 1024 * 1024
 """Less is read in less time than processes take to start."""
@@ -53,26 +55,71 @@ def add_action(actions: Any) -> None:
     verify.add_argument(
         "--jobs", type=int, metavar="N", help="check with N processes (default: one for each processor)"
     )
+    verify.add_argument(
+        "--compare",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="verify the log dir of another stopped broker too, and compare its replicas (may be repeated)",
+    )
     verify.add_argument("--json", action="store_true", help="print one JSON object")
     verify.epilog = "exit code: 0 whole, 1 damaged, 2 not a log dir, or in use by a running broker"
+
+
+class VerifiedDir(NamedTuple):
+    """A log dir, or one partition in it, after the check of its files."""
+
+    root: Path
+    verdicts: list[LogVerdict]
+    replicas: dict[TopicPartition, Replica]
+    findings: list[Finding]
+    """Of the dir and its logs."""
 
 
 def run(options: argparse.Namespace) -> int:
     if options.jobs is not None and options.jobs < 1:
         raise CommandError(f"--jobs {options.jobs}: expected at least 1", USAGE)
-    root, only = log_dir_of(options.dir)
-    with locked(root) as log_dir:
-        all_logs = scan_to_verify(log_dir)
-        logs = [log for log in all_logs if only is None or log.folder == only]
-        findings = verify_checkpoints(log_dir, all_logs)
-        verdicts = verify_all(log_dir, logs, is_deep=options.deep, jobs=options.jobs)
-    findings += [finding for verdict in verdicts for finding in verdict.findings]
+    with ExitStack() as stack:
+        dirs = [_verify_dir(stack, path, options) for path in (options.dir, *options.compare)]
+        findings = [finding for verified in dirs for finding in verified.findings]
+        findings += _differences(dirs)
+    verdicts = [verdict for verified in dirs for verdict in verified.verdicts]
     damaged = any(finding.is_damage for finding in findings)
     if options.json:
-        print_json(_as_json(root, verdicts, findings))
+        print_json(_as_json(dirs, verdicts, findings))
     else:
         _print_verdicts(verdicts, findings)
     return FAILED if damaged else OK
+
+
+def _verify_dir(stack: ExitStack, path: Path, options: argparse.Namespace) -> VerifiedDir:
+    """Verify a dir, which stays locked within the stack."""
+    root, only = log_dir_of(path)
+    log_dir = stack.enter_context(locked(root))
+    all_logs = scan_to_verify(log_dir)
+    logs = [log for log in all_logs if only is None or log.folder == only]
+    findings = verify_checkpoints(log_dir, all_logs)
+    verdicts = verify_all(log_dir, logs, is_deep=options.deep, jobs=options.jobs)
+    findings += [finding for verdict in verdicts for finding in verdict.findings]
+    high_watermarks = log_dir.high_watermarks.read_or_empty()
+    replicas = {
+        log.key: Replica(log, high_watermarks.get(log.key, Offset(0)), verdict.reports)
+        for log, verdict in zip(logs, verdicts, strict=True)
+    }
+    return VerifiedDir(root, verdicts, replicas, findings)
+
+
+def _differences(dirs: Sequence[VerifiedDir]) -> list[Finding]:
+    """The first difference of each replica of the first dir from that of any other."""
+    first, *others = dirs
+    found = [
+        compare_replicas(replica, other.replicas[key])
+        for other in others
+        for key, replica in first.replicas.items()
+        if key in other.replicas
+    ]
+    return [finding for finding in found if finding is not None]
 
 
 def log_dir_of(path: Path) -> tuple[Path, Path | None]:
@@ -207,9 +254,13 @@ def _print_verdicts(verdicts: Sequence[LogVerdict], findings: Sequence[Finding])
     print(f"{count(len(verdicts), 'partition')}, {segments}, {size:,} bytes: {state}")
 
 
-def _as_json(root: Path, verdicts: Sequence[LogVerdict], findings: Sequence[Finding]) -> dict[str, Any]:
+def _as_json(
+    dirs: Sequence[VerifiedDir], verdicts: Sequence[LogVerdict], findings: Sequence[Finding]
+) -> dict[str, Any]:
+    first, *others = dirs
     return {
-        "log_dir": str(root),
+        "log_dir": str(first.root),
+        "compared_with": [str(other.root) for other in others],
         "partitions": len(verdicts),
         "segments": sum(verdict.segments for verdict in verdicts),
         "size_bytes": sum(verdict.size_bytes for verdict in verdicts),

@@ -56,6 +56,7 @@ class LogVerdict(NamedTuple):
     size_bytes: int
     log_end_offset: int
     findings: list[Finding]
+    reports: Sequence[SegmentReport]
 
     @property
     def is_damaged(self) -> bool:
@@ -121,7 +122,7 @@ def verify_log(
     findings += _check_epochs(log, reports, end)
     findings += _check_snapshots(log, reports, end, is_compared=is_whole)
     size = sum(report.size_bytes for report in reports)
-    return LogVerdict(log.key, log.folder, len(reports), size, end, findings)
+    return LogVerdict(log.key, log.folder, len(reports), size, end, findings, reports)
 
 
 def _check_cleaning(folder: Path) -> Iterator[Finding]:
