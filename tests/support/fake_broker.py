@@ -60,6 +60,7 @@ from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey, Buffer
 from barnabas.zookeeper.configs import Entity
 from tests.support.building import state
+from tests.support.gaps import follow
 from tests.support.grouping import run_once
 from tests.support.serving import EXTERNAL, Serving, open_logs
 
@@ -129,6 +130,12 @@ class FakePartition:
         )
         self.wake_consumers()
         return appended.base_offset
+
+    def append_compacted(self, batches: Sequence[Buffer]) -> None:
+        """Append batches with their own offsets, after gaps, as a compaction leaves them in the log."""
+        follow(self.log, batches)
+        self.replica.advance_high_watermark(0)
+        self.wake_consumers()
 
     def wake_consumers(self) -> None:
         replicas = self._cluster.brokers[self.leader].replicas

@@ -61,9 +61,9 @@ def kept_of(
     return _packed(batch, attributes, base_timestamp, largest, kept)
 
 
-def keeping(batch: Buffer, offsets: Collection[int]) -> bytearray:
+def keeping(batch: Buffer, offsets: Collection[int], *, delete_horizon_ms: int | None = None) -> bytearray:
     """As `kept_of`, by offset."""
-    return kept_of(batch, lambda record: record.offset in offsets)
+    return kept_of(batch, lambda record: record.offset in offsets, delete_horizon_ms=delete_horizon_ms)
 
 
 def emptied(batch: Buffer) -> bytearray:

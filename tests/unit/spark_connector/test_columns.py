@@ -29,6 +29,7 @@ from barnabas.protocol.records import Record, decode_records
 from barnabas.protocol.varint import encode_varint
 from barnabas.spark_connector.columns import BinaryColumn, Column, RecordColumns, compiled
 from barnabas.spark_connector.columns.decode import BulkDecoder, Engine
+from tests.support.gaps import keeping
 
 Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
@@ -121,20 +122,23 @@ records = st.builds(
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Some batches with rising base offsets, gaps between them allowed."""
+    """Some batches with rising base offsets, and gaps between and within them as after a compaction."""
     parts = []
     base_offset = draw(st.integers(0, 1 << 40))
     for _ in range(draw(st.integers(0, 4))):
         content = draw(st.lists(records, min_size=1, max_size=20))
-        parts.append(
-            batch_of(
-                content,
-                base_offset=base_offset,
-                compression=draw(st.sampled_from(Compression)),
-                timestamp_type=draw(st.sampled_from(TimestampType)),
-                is_control=draw(st.integers(0, 9)) == 0,
-            )
+        batch = batch_of(
+            content,
+            base_offset=base_offset,
+            compression=draw(st.sampled_from(Compression)),
+            timestamp_type=draw(st.sampled_from(TimestampType)),
+            is_control=draw(st.integers(0, 9)) == 0,
         )
+        if draw(st.booleans()):
+            kept = draw(st.sets(st.integers(base_offset, base_offset + len(content) - 1)))
+            horizon = draw(st.none() | st.integers(0, 1 << 45))
+            batch = bytes(keeping(batch, kept, delete_horizon_ms=horizon))
+        parts.append(batch)
         base_offset += len(content) + draw(st.integers(0, 5))
     return b"".join(parts)
 

@@ -24,8 +24,11 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import parse_header
+from barnabas.protocol.records import decode_records
 from tests.support.defaults import log_config
-from tests.support.logs import append_batches
+from tests.support.gaps import follow, kept_of
+from tests.support.logs import append_batches, headers_of
 
 PARTITION = TopicPartition("__consumer_offsets", 0)
 TOPIC = TopicPartition("topic", 0)
@@ -52,6 +55,28 @@ def load(log: Log) -> dict[str, LoadedGroup]:
     records = last_records(log, lambda: True)
     assert records is not None
     return groups_of(records, PARTITION)
+
+
+def test_a_compacted_log_gives_the_same_groups(log: Log, tmp_path: Path) -> None:
+    for round_number in range(3):
+        write(log, *(offset(f"group-{number}", round_number * 10 + number) for number in range(5)))
+        write(log, *(offset(f"gone-{number}", None if round_number else 1) for number in range(3)))
+    last = {
+        record.key: record.offset
+        for at in headers_of(log)
+        for record in decode_records(log.read(at.base_offset, 1).records)
+    }
+    compacted = Log.open(PARTITION, LogLoader(tmp_path / "copy-0", log_config(), now_ms=0))
+    for header in headers_of(log)[1:]:
+        whole = log.read(header.base_offset, 1).records
+        # Tombstones are gone too; the last batch is kept without records.
+        left = kept_of(whole, lambda record: record.value is not None and last[record.key] == record.offset)
+        if parse_header(left).record_count or header.next_offset == log.log_end_offset:
+            follow(compacted, [left])
+    assert (len(headers_of(compacted)), compacted.log_end_offset) == (2, log.log_end_offset)
+    assert load(compacted) == load(log)
+    assert len(load(log)) == 5
+    compacted.abandon()
 
 
 def test_an_empty_log_has_no_groups(log: Log) -> None:
