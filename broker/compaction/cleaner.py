@@ -389,7 +389,7 @@ class LogCleaner:
             logger.info("the cleaning of %s is given up: the log has changed", log.topic_partition)
             return
         elapsed_s = time.perf_counter() - began_s
-        self._succeeded(log, number, LastRun(stats, offset_map.used_bytes / settings.map_bytes, elapsed_s))
+        self._succeeded(log, number, LastRun(stats, stats.map_used_bytes / settings.map_bytes, elapsed_s))
 
     def _failed(self, log: Log, error: Exception) -> None:
         """Mark the log, unless it was deleted or closed meanwhile."""

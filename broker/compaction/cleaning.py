@@ -68,6 +68,8 @@ class CleaningStats(NamedTuple):
     delete_horizon_ms: int | None
     """The time at which the first of the kept tombstones and markers may go."""
     map_bytes_read: int = 0
+    map_used_bytes: int = 0
+    """The memory of the fullest map."""
     bytes_kept: int = 0
     """The bytes of the filtered segments after the last pass."""
     is_abandoned: bool = False
@@ -93,7 +95,7 @@ def clean(
     `high_watermark` bounds the markers that decide transactions; by default no marker after the dirty end
     counts. A transaction that is not decided ends the range before its segment. Raises what `pause` raises;
     CORRUPT_MESSAGE and INVALID_RECORD for damaged batches; the errors of reading a segment; and
-    CleanedFilesFailed and LogDirFailure as `Log.replace_segments`.
+    CleanedFilesFailed and LogDirFailure as `Log.replace_segments`. The map is empty at the end.
     """
     cleaning = _Cleaning(log, dirty_end, offset_map, now_ms, pause, read_bytes)
     try:
@@ -107,6 +109,8 @@ def clean(
             raise
         logger.info("%s has changed during its cleaning: %s", log.topic_partition, error)
         cleaning.is_abandoned = True
+    finally:
+        offset_map.begin(0)
     return cleaning.stats()
 
 
@@ -137,7 +141,7 @@ class _Cleaning:
         self.is_abandoned = False
         self._bytes_read = self._bytes_written = self._map_bytes_read = 0
         self._records_read = self._records_kept = self._passes = 0
-        self._bytes_kept = 0
+        self._bytes_kept = self._map_used_bytes = 0
         self._delete_horizon_ms: int | None = None
 
     def _limit_to(self, dirty_end: int) -> None:
@@ -159,6 +163,7 @@ class _Cleaning:
             self._passes,
             self._delete_horizon_ms,
             self._map_bytes_read,
+            self._map_used_bytes,
             self._bytes_kept,
             self.is_abandoned,
         )
@@ -179,6 +184,7 @@ class _Cleaning:
             self._limit_to(open_from)
         while True:
             self._fill_map(transactions)
+            self._map_used_bytes = max(self._map_used_bytes, self._map.used_bytes)
             self._filter(transactions)
             self._passes += 1
             end = self._map.end_offset

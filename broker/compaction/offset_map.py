@@ -10,7 +10,10 @@ while the dictionary grows it counts twice, because the old table lives until th
 
 Invariant: the map holds the newest offset of every key in [start_offset, end_offset), and no other offset. A
 range that does not fit is therefore cleaned in several passes, each from the end of the one before. One key
-always fits, so that each pass makes progress. One thread at a time.
+always fits, so that each pass makes progress.
+
+One thread at a time. A call into the interpreter's own loops keeps the interpreter lock to its end, so long
+ones are made in steps, also the release of the memory; only the growth of the dictionary is one step.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ MAX_RAW_KEY_BYTES: Final = 63
 NEWEST: Final = 1
 NEWEST_TOMBSTONE: Final = 3
 _TOMBSTONE: Final = 2
+_TOMBSTONE_BYTE: Final = bytes((_TOMBSTONE,))
 _DIGEST_BYTES: Final = 16
 _ALIGNMENT_BYTES: Final = 16
 """An object takes at most this many bytes less one beside its size."""
@@ -43,6 +47,8 @@ _ENTRY_BYTES: Final = 24
 _SLOT_BYTES: Final = 4
 _TABLE_OVERHEAD_BYTES: Final = 256
 _LEAST_SLOTS: Final = 8
+_STEP: Final = 512
+"""The records of a step: up to half a millisecond, because most of them miss the processor's caches."""
 _MARKS_SHARE: Final = 8
 """The marks may take this fraction of the memory."""
 
@@ -73,12 +79,16 @@ class OffsetMap:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
+        self._newest: dict[MapKey, int] = {}
         self.begin(0)
 
     def begin(self, start_offset: int) -> None:
         """Forget everything, and hold the range from an offset on."""
         self.start_offset = self.end_offset = start_offset
-        self._newest: dict[MapKey, int] = {}
+        newest = self._newest
+        while newest:
+            newest.popitem()
+        self._newest = {}
         self._object_bytes = 0
         self._slots = table_slots(0)
         self._marks: bytearray | None = bytearray()
@@ -137,14 +147,14 @@ class OffsetMap:
         marks, start = self._marks, self.start_offset
         if marks is None:
             return
+        offsets = iter(self._newest.values())
         if self._has_tombstones:
-            for offset in self._newest.values():
+            for offset in offsets:
                 marks[offset - start] |= NEWEST
-            self._marks = marks.replace(bytes((_TOMBSTONE,)), b"\x00")
-        else:
-            indexes = self._newest.values() if not start else map((-start).__add__, self._newest.values())
+            return
+        while step := [offset - start for offset in islice(offsets, _STEP)]:
             # A deque of no length runs the calls without a loop.
-            deque(map(marks.__setitem__, indexes, repeat(NEWEST)), maxlen=0)
+            deque(map(marks.__setitem__, step, repeat(NEWEST)), maxlen=0)
 
     def _make_marks(self, next_offset: int) -> None:
         """Make room for the marks up to an offset, or do without any."""
@@ -164,14 +174,15 @@ class OffsetMap:
 
     def _put(self, keys: Sequence[MapKey], offsets: Sequence[int], offset_bytes: int) -> None:
         newest = self._newest
-        before = len(newest)
-        newest.update(zip(keys, offsets, strict=True))
-        added = len(newest) - before
-        if added:
+        for first in range(0, len(keys), _STEP):
+            end = first + _STEP
+            before = len(newest)
+            newest.update(zip(keys[first:end], offsets[first:end], strict=True))
+            added = len(newest) - before
             # A dictionary keeps the order in which its keys came, so the new ones are the last.
             sizes = map(getsizeof, islice(reversed(newest), added))
             self._object_bytes += sum(sizes) + added * (_ALIGNMENT_BYTES - 1 + offset_bytes)
-            self._slots = table_slots(len(newest), self._slots)
+        self._slots = table_slots(len(newest), self._slots)
 
     def _put_singly(
         self, keys: Sequence[MapKey], offsets: Sequence[int], offset_bytes: int, next_offset: int
@@ -207,12 +218,19 @@ class OffsetMap:
             or header.last_offset_delta != count - 1
         ):
             return None
-        return marks[first : first + count]
+        return marks[first : first + count].replace(_TOMBSTONE_BYTE, b"\x00")
 
     def are_newest(self, keys: Sequence[MapKey | None], offsets: Sequence[int]) -> list[bool]:
         """For each record whether the map has no newer one of its key. True for a record without a key."""
-        if not offsets or offsets[-1] < self.start_offset:
-            return list(map(not_, map(self._newest.__contains__, keys)))
+        found: list[bool] = []
+        for first in range(0, len(keys), _STEP):
+            end = first + _STEP
+            found += self._are_newest(keys[first:end], offsets[first:end])
+        return found
+
+    def _are_newest(self, keys: Sequence[MapKey | None], offsets: Sequence[int]) -> Iterable[bool]:
+        if offsets[-1] < self.start_offset:
+            return map(not_, map(self._newest.__contains__, keys))
         # mypy does not choose among the overloads of `get` here.
         newest: Iterable[int] = map(self._newest.get, keys, repeat(-1))  # type: ignore[arg-type]
-        return list(map(le, newest, offsets))
+        return map(le, newest, offsets)
