@@ -130,9 +130,10 @@ class _Cleaning:
             self._cuts = log.bounds.cuts
             self._all = log.segments
             self._dirty_start = self._first_dirty = int(log.first_dirty_offset)
-            producers = {
-                state.producer_id: LastBatch(state.epoch, state.last_offset) for state in log.producers
-            }
+            states = list(log.producers)
+        # Without the lock, because a log may have 100,000 of them. If one writes meanwhile, its newer batch
+        # is in the log too.
+        producers = {state.producer_id: LastBatch(state.epoch, state.last_offset) for state in states}
         self._rules = RetentionRules(
             now_ms, self._config.delete_retention_ms, producers, partial(_pack, self._config)
         )
