@@ -46,6 +46,8 @@ from barnabas.protocol.threads import make_thread
 logger = logging.getLogger(__name__)
 
 DELETE_HORIZON_CHECKPOINT: Final = "delete-horizon-checkpoint"
+_SAVE_INTERVAL_S: Final = 1.0
+"""How often progress is saved while cleanings follow each other: a write lists all logs of a log dir."""
 _NEVER: Final = (1 << 63) - 1
 
 
@@ -146,6 +148,7 @@ class DeleteHorizons:
         self._lock = threading.Lock()
         self._dirs: dict[Path, tuple[OffsetCheckpoint, dict[TopicPartition, int]]] = {}
         """The file and the horizons of each log dir, read at its first use."""
+        self._unsaved: set[Path] = set()
 
     def of(self, log: Log) -> int | None:
         """In ms. Raises LogDirFailure."""
@@ -154,21 +157,30 @@ class DeleteHorizons:
 
     def set(self, log: Log, horizon_ms: int | None) -> None:
         """Note the horizon after a cleaning. Raises LogDirFailure."""
+        log_dir = log.folder.parent
         with self._lock:
-            checkpoint, horizons = self._of_dir(log.folder.parent)
+            _, horizons = self._of_dir(log_dir)
+            if horizons.get(log.topic_partition) != horizon_ms:
+                self._unsaved.add(log_dir)
             if horizon_ms is None:
                 horizons.pop(log.topic_partition, None)
             else:
                 horizons[log.topic_partition] = horizon_ms
-            checkpoint.write(horizons)
 
     def keep_only(self, logs: Iterable[Log]) -> None:
-        """Forget the logs that were deleted, moved, or are no longer compacted; the next `set` saves that."""
+        """Forget the logs that were deleted, moved, or are no longer compacted."""
         kept = {(log.folder.parent, log.topic_partition) for log in logs}
         with self._lock:
             for log_dir, (_, horizons) in self._dirs.items():
                 for name in [name for name in horizons if (log_dir, name) not in kept]:
                     del horizons[name]
+
+    def save(self) -> None:
+        """Raises LogDirFailure."""
+        with self._lock:
+            while self._unsaved:
+                checkpoint, horizons = self._of_dir(self._unsaved.pop())
+                checkpoint.write(horizons)
 
     def _of_dir(self, log_dir: Path) -> tuple[OffsetCheckpoint, dict[TopicPartition, int]]:
         known = self._dirs.get(log_dir)
@@ -213,6 +225,10 @@ class LogCleaner:
         self._due_until_ms = 0
         self._assessed: dict[TopicPartition, Assessment] = {}
         self._horizons = DeleteHorizons()
+        self._saving = threading.Lock()
+        """Held while the progress is saved. The last lock."""
+        self._has_unsaved = False
+        self._saved_s = time.monotonic()
         self._last_runs: dict[int, LastRun] = {}
         """By thread."""
         self._totals = Totals()
@@ -236,6 +252,7 @@ class LogCleaner:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 logger.error("%s did not end within %.0f s", thread.name, timeout_s)
+        self._save_progress()
 
     def reconfigure(self, settings: CleanerSettings) -> None:
         """Put changed settings into force; superfluous threads give up their cleanings and end."""
@@ -286,6 +303,7 @@ class LogCleaner:
         """Clean the filthiest due log on behalf of a thread; False if none is due. Raises Stopped."""
         taken = self._take(Pace(self._throttle, partial(self._is_superfluous, number)))
         if taken is None:
+            self._save_progress()
             return False
         log, assessment = taken
         try:
@@ -293,7 +311,26 @@ class LogCleaner:
         finally:
             with self._condition:
                 self._in_progress.discard(log.topic_partition)
+        if time.monotonic() - self._saved_s >= _SAVE_INTERVAL_S:
+            self._save_progress()
         return True
+
+    def _save_progress(self) -> None:
+        """Save how far the logs are cleaned, and the horizons, after one or several cleanings.
+
+        A log whose progress a crash forgets is cleaned once more.
+        """
+        with self._saving:
+            if not self._has_unsaved:
+                return
+            self._has_unsaved = False
+            self._logs.checkpoint_first_dirty_offsets()
+            try:
+                self._horizons.save()
+            except ApiError as error:
+                logger.error("the cleaner's progress is not saved: %s", error)
+                self._note_error(error)
+            self._saved_s = time.monotonic()
 
     def _take(self, pace: Pace) -> tuple[Log, Assessment] | None:
         """The next log to clean, which is then in progress; None if none is due."""
@@ -411,11 +448,8 @@ class LogCleaner:
         if horizon_ms is not None and horizon_ms <= self._now_ms():
             # The batch has to stay for another reason.
             horizon_ms = None
-        self._logs.checkpoint_first_dirty_offsets()
-        try:
-            self._horizons.set(log, horizon_ms)
-        except ApiError as error:
-            self._failed(log, error)
+        self._horizons.set(log, horizon_ms)
+        self._has_unsaved = True
         logger.info(
             "compacted %s from %d to %d: %d of %d records and %.1f of %.1f MB are left, "
             "in %d of %d segments; %.1f s, %.0f MB/s",
