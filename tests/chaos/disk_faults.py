@@ -68,8 +68,9 @@ def flip_a_bit(folder: Path, chance: random.Random) -> Flip | None:
 def cut_power(log_dir: Path) -> int:
     """Remove from every log the records that may not be on disk; returns how many.
 
-    As after a power cut of a broker that syncs only for its checkpoints: every record at and above the
-    recovery point is lost, and every record below it is kept.
+    As after a power cut of a broker that syncs only for its checkpoints and its cleaner: every record at and
+    above the recovery point is lost, and every record below it is kept. The cleaner syncs what it writes and
+    all that it has read, so a cleaned segment and those before it are kept too.
     """
     points = _recovery_points(log_dir)
     lost = 0
@@ -88,8 +89,28 @@ def _recovery_points(log_dir: Path) -> dict[tuple[str, int], int]:
     return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
 
 
+def _cleaned_end(folder: Path) -> int:
+    """The end of the last segment with gaps between its offsets; 0 if there are no gaps.
+
+    A follower may have copied them from its leader and not synced them yet; it may lose less than that.
+    """
+    end = 0
+    for segment in _segments(folder):
+        next_offset, has_gap = int(segment.stem), False
+        for batch in _batches(segment):
+            header = batch.header
+            has_gap = (
+                has_gap or header.base_offset > next_offset or header.record_count <= header.last_offset_delta
+            )
+            next_offset = header.next_offset
+        if has_gap:
+            end = next_offset
+    return end
+
+
 def _cut(folder: Path, recovery_point: int) -> int:
     lost = 0
+    recovery_point = max(recovery_point, _cleaned_end(folder))
     for segment in reversed(_segments(folder)):
         kept = 0
         for batch in _batches(segment):
