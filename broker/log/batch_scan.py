@@ -30,7 +30,6 @@ from barnabas.protocol.record_batch import (
     NO_TIMESTAMP,
     BatchHeader,
     check_batch,
-    parse_header,
 )
 from barnabas.protocol.records import decode_fields, first_record_since
 
@@ -39,10 +38,12 @@ Bytes = mmap.mmap | memoryview | bytes | bytearray
 _FRAME: Final = struct.Struct(">qi11xi")
 """base_offset, batch_length, last_offset_delta."""
 _unpack = _FRAME.unpack_from
+_BATCH_LENGTH: Final = struct.Struct(">8xi")
 _WINDOW_BYTES: Final = 256 * 1024
 _STEP_BYTES: Final = 4 * 1024
-"""The size of reads after a batch longer than the window: the next ones are probably as long, and a walk
-needs only headers."""
+"""The size of reads after a long batch: the next ones are probably as long, and a walk needs only headers."""
+_NEAR_BYTES: Final = 32 * 1024
+"""Batches up to this size are read whole: one call for several costs less than a call for each header."""
 _LOOKUP_BYTES: Final = 32 * 1024
 """The first read of a lookup by time: two batches of a producer's default size."""
 _PRODUCER: Final = struct.Struct(">qi11xi16xq")
@@ -181,7 +182,8 @@ class Window:
         read_to = self.origin + len(self.data)
         if self.origin <= position and stop <= read_to:
             return position - self.origin
-        size = _WINDOW_BYTES if position <= read_to else _STEP_BYTES
+        is_near = position <= read_to or (len(self.data) > 0 and position <= read_to + _NEAR_BYTES)
+        size = _WINDOW_BYTES if is_near else _STEP_BYTES
         size = min(max(size, stop - position), self._end - position)
         # The old memory is freed first, so that the new one may reuse it.
         self.data = memoryview(b"")
@@ -198,8 +200,8 @@ class Window:
         at = self.cover(position, HEADER_BYTES)
         available = self._end - position
         if available >= HEADER_BYTES:
-            size = parse_header(self.data, at).size_bytes
-            if HEADER_BYTES <= size <= available:
+            size = LOG_OVERHEAD_BYTES + _BATCH_LENGTH.unpack_from(self.data, at)[0]
+            if HEADER_BYTES <= size <= available and at + size > len(self.data):
                 at = self.cover(position, size)
         return check_batch(self.data, at, origin=self.origin)
 
