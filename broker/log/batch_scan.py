@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from barnabas.broker.log.epoch_cache import EpochStart
 from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
+from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import TimestampAndOffset
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import StorageError
@@ -58,6 +59,21 @@ def impossible(position: int, length: int, end: int) -> Exception:
     return api_error(
         ErrorCode.CORRUPT_MESSAGE, f"a batch length of {length} at byte {position} of {end} in a segment"
     )
+
+
+def impossible_end(position: int, last_offset: int, next_offset: int) -> Exception:
+    return api_error(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"the batch at byte {position} ends at offset {last_offset}, its segment before {next_offset}",
+    )
+
+
+def last_offset_at(data: Bytes, position: int) -> int | None:
+    """The last offset of the batch that begins at a position; None if too few bytes follow."""
+    if position + _FRAME.size > len(data):
+        return None
+    base_offset, _, last_delta = _unpack(data, position)
+    return int(base_offset + last_delta)
 
 
 def find_batch(data: Bytes, position: int, end: int, offset: int) -> tuple[int, int]:
@@ -369,6 +385,31 @@ def find_end_before(
             return at, next_offset
         next_offset = header.next_offset
     return end, next_offset
+
+
+def ends_at(file: SegmentFile, position: int, end: int, last_offset: int, *, may_wait: bool = True) -> bool:
+    """Whether the bytes at a position can be a batch with this last offset. Raises as `read_into`."""
+    if position + HEADER_BYTES > end:
+        return False
+    data = bytearray(_FRAME.size)
+    if file.read_into(memoryview(data), position, may_wait=may_wait) < len(data):
+        raise NotCached
+    return last_offset_at(data, position=0) == last_offset
+
+
+def has_batch(file: SegmentFile, position: int, end: int, last_offset: int, timestamp_ms: int) -> bool:
+    """Whether a batch has this last offset and this largest timestamp; True without a timestamp.
+
+    The walk begins at a position. Raises what `iter_headers` raises.
+    """
+    if timestamp_ms == NO_TIMESTAMP:
+        return True
+    position, _ = find_batch_in(file, position, end, last_offset)
+    for _, header in iter_headers(file, position, end):
+        # No record has the time of an empty batch.
+        time = header.max_timestamp if header.record_count else NO_TIMESTAMP
+        return (time, header.last_offset) == (timestamp_ms, last_offset)
+    return False
 
 
 def find_batch_in(file: SegmentFile, position: int, end: int, offset: int) -> tuple[int, int]:

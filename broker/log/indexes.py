@@ -102,6 +102,11 @@ class IndexFile:
     def size_bytes(self) -> int:
         return self.count * self.entry.size
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the entries are in memory, where the appender changes them."""
+        return self._state is not None
+
     def has_whole_entries(self) -> bool:
         """Whether the file's length is a whole number of entries; its content is not checked.
 

@@ -23,12 +23,15 @@ from barnabas.broker.log.batch_scan import (
     READ_BUFFERS,
     Bytes,
     batches_end,
+    ends_at,
     find_batch,
-    find_batch_in,
     find_end_before,
     find_record_since,
+    has_batch,
     impossible,
+    impossible_end,
     iter_headers,
+    last_offset_at,
 )
 from barnabas.broker.log.file_system import (
     FILE_SYSTEM,
@@ -255,6 +258,8 @@ class Segment:
             if header.last_offset < upper_bound_offset and (min_one_batch or header.size_bytes <= max_bytes):
                 records = self._read_batch(position, header, may_wait=may_wait)
                 following = header.next_offset
+            elif header.last_offset >= self.next_offset:
+                raise impossible_end(position, header.last_offset, self.next_offset)
             else:
                 records, base_offset, following = data[:0], start_offset, start_offset
             end = position + len(records)
@@ -291,13 +296,13 @@ class Segment:
             and length > _WALKED_BATCHES * _BATCH_LENGTH.unpack_from(data, position - origin)[0]
         ):
             # All batches before an entry's are below its offset and end at its position at the latest.
-            start = self.offset_index.lookup_position(limit - 1, may_wait=may_wait).position
+            entry = self.offset_index.lookup_position(limit - 1, may_wait=may_wait)
             if upper_bound_offset < self.next_offset:
                 by_offset = self.offset_index.lookup(upper_bound_offset - 1, may_wait=may_wait)
-                start = min(start, by_offset.position)
-            start = max(position, start)
-            if start - origin + _BASE_OFFSET.size > len(data):
-                # The batch begins so close to the limit that its offset is beyond the bound.
+                entry = min(entry, by_offset)
+            start = max(position, entry.position)
+            if start > position and last_offset_at(data, start - origin) != entry.offset:
+                # The batch begins so close to the limit that it is beyond the bound, or the entry is damaged.
                 start = position
         end, following = batches_end(data, start - origin, limit - origin, limit - origin, upper_bound_offset)
         if following < 0 and start > position:
@@ -320,7 +325,19 @@ class Segment:
         """
         if not self._has_checked_indexes:
             self._check_indexes(may_wait)
-        return self.offset_index.lookup(max(offset, self.base_offset), may_wait=may_wait).position
+        index, offset = self.offset_index, max(offset, self.base_offset)
+        entry = index.lookup(offset, may_wait=may_wait)
+        if not entry.position or ends_at(
+            self.file, entry.position, self.size, entry.offset, may_wait=may_wait
+        ):
+            return entry.position
+        # The entry is damaged. A batch begins at 0; the index of the active segment is its appender's.
+        if not may_wait:
+            raise NotCached
+        if index.is_loaded:
+            return 0
+        self._repair(index)
+        return self.offset_index.lookup(offset).position
 
     def end_before(self, offset: int) -> tuple[int, int]:
         """Size and next offset without the batch that holds an offset and all later ones."""
@@ -335,16 +352,19 @@ class Segment:
         """Check the indexes before the first lookup in a segment sealed before this start: a start opens
         thousands of segments by their names and sizes alone.
         """
-        if not self.offset_index.is_sane(self.size, may_wait=may_wait):
+        index = self.offset_index
+        if not index.is_sane(self.size, may_wait=may_wait):
             if not may_wait:
                 raise NotCached
-            with _REBUILD_LOCK:
-                if not self._has_checked_indexes:
-                    self.file.check_exists()
-                    logger.warning("%s does not fit its segment and is rebuilt", self.offset_index.path)
-                    self._rebuild_indexes()
-                    self._has_checked_indexes = True
+            self._repair(index)
         self._has_checked_indexes = True
+
+    def _repair(self, index: OffsetIndex | TimeIndex) -> None:
+        with _REBUILD_LOCK:
+            if index in (self.offset_index, self.time_index):
+                self.file.check_exists()
+                logger.warning("%s does not fit its segment and is rebuilt", index.path)
+                self._rebuild_indexes()
 
     # Changing: under the log's lock
 
@@ -385,25 +405,11 @@ class Segment:
             return
         tail = iter_headers(self.file, self.position_before(next_offset - 1), size)
         youngest = max((header.max_timestamp for _, header in tail if header.record_count), default=-1)
-        if youngest > self.max_timestamp or not self._has_batch_of(
-            self.max_timestamp, self.offset_of_max_timestamp
-        ):
-            logger.warning("%s does not fit its segment and is rebuilt", self.time_index.path)
-            with _REBUILD_LOCK:
-                self._rebuild_indexes()
+        largest, last_offset = self.max_timestamp, self.offset_of_max_timestamp
+        start = self.position_before(last_offset)
+        if youngest > largest or not has_batch(self.file, start, size, last_offset, largest):
+            self._repair(self.time_index)
         self._is_age_checked = True
-
-    def _has_batch_of(self, timestamp_ms: int, last_offset: int) -> bool:
-        size, next_offset = self._end
-        if timestamp_ms == NO_TIMESTAMP:
-            return True
-        if not self.base_offset <= last_offset < next_offset:
-            return False
-        position, _ = find_batch_in(self.file, self.position_before(last_offset), size, last_offset)
-        _, header = next(iter(iter_headers(self.file, position, size)))
-        # No record has the time of an empty batch.
-        time = header.max_timestamp if header.record_count else NO_TIMESTAMP
-        return (time, header.last_offset) == (timestamp_ms, last_offset)
 
     def roll_age_ms(self, timestamp_ms: int, now_ms: int) -> int:
         """The age by which the segment is rolled: as in Kafka, from the first batch's timestamp to the new

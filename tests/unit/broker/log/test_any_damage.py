@@ -12,7 +12,6 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import check_batch, iter_batches, parse_header
 from tests.support.cleaning import Built, batches_of, build, clean
 from tests.support.defaults import log_config
-from tests.support.logs import append_batches, batch, crash, online, produced
+from tests.support.logs import OpenLog, append_batches, batch, crash, online, produced
 
 KEY, OTHER = TopicPartition("some-topic", 3), TopicPartition("other", 0)
 CONFIG = log_config(
@@ -45,15 +44,15 @@ def open_dir(root: Path) -> LogManager:
     )
 
 
-@dataclass
 class Image:
     """A log dir, and what its log held."""
 
-    files: dict[str, bytes] = field(default_factory=dict)
-    written: set[bytes] = field(default_factory=set)
-    """All batches that the log held at any time."""
-    safe: set[bytes] = field(default_factory=set)
-    """The batches of the next start that were on disk."""
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.written: set[bytes] = set()
+        """All batches that the log held at any time."""
+        self.safe: set[bytes] = set()
+        """The batches of the next start that were on disk."""
 
     def write(self, root: Path) -> None:
         for name, data in self.files.items():
@@ -240,3 +239,34 @@ def is_damage_reported(root: Path) -> bool:
     finally:
         log_dir.release()
     return any(finding.is_damage for finding in findings)
+
+
+@pytest.mark.parametrize(("count", "max_bytes"), [(12, 1), (400, 40_000)])
+@pytest.mark.parametrize("byte", range(8))
+def test_a_damaged_entry_of_an_offset_index_is_found_when_it_is_used(
+    open_log: OpenLog, count: int, max_bytes: int, byte: int
+) -> None:
+    config = log_config(index_interval_bytes=0 if count < 100 else 4_000)
+    before = open_log(config)
+    for number in range(count):
+        append_batches(before, batch(2, 90, number))
+    before.roll(0)
+    before.close(0)
+    path = before.segments[0].offset_index.path
+    whole = path.read_bytes()
+    # The last entry is checked at the first lookup.
+    for entry in range(0, len(whole) - 8, 8):
+        for mask in (1, 4, 0x80):
+            damaged = bytearray(whole)
+            damaged[entry + byte] ^= mask
+            path.write_bytes(damaged)
+            log = open_log(config, is_clean=True)
+            for offset in range(0, 2 * count, 1 if count < 100 else 97):
+                result = log.read(offset, max_bytes)
+                assert result.start_offset == offset - offset % 2
+                headers = [header for _, header in iter_batches(result.records)]
+                assert [header.base_offset for header in headers] == [
+                    result.start_offset + 2 * index for index in range(len(headers))
+                ]
+                assert result.next_offset == headers[-1].next_offset
+            log.abandon()
