@@ -12,6 +12,7 @@ from barnabas.broker.config.settings import TOPIC_SETTINGS, topic_setting_names
 from barnabas.client import ConfigResource
 from barnabas.client.blocking import Producer
 from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.settings import LONG_MAX
 from tests.support.waiting import wait_for
 
 from .test_settings import values
@@ -65,9 +66,12 @@ OF_BROKERS: Final = {
     "log.cleaner.io.buffer.size": "0",
     "log.cleaner.io.max.bytes.per.second": "100000.5",
     "log.cleaner.threads": "3",
+    "follower.replication.throttled.rate": str(LONG_MAX),
+    "leader.replication.throttled.rate": str(LONG_MAX),
     "max.connections": "1000",
     "max.connections.per.ip": "1000",
     "producer.id.expiration.ms": "3600000",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "1000",
 }
 """Of those that change while a broker runs, the ones that no topic overrides."""
 

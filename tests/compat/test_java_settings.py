@@ -42,6 +42,7 @@ Entry = DescribeConfigsResourceResult
 
 COARSER: Final = "the default is Kafka's, in ms; there it belongs to the name in hours, and this one has none"
 ONE_THREAD: Final = "more threads make a broker slower because of the interpreter lock"
+ONLY_DYNAMIC: Final = "Kafka takes it as a dynamic setting alone, which its table leaves out"
 RESTART: Final = "takes effect when a broker starts"
 SYSTEM: Final = "the system chooses better than a fixed size"
 DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
@@ -80,6 +81,10 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("log.message.format.version", "is dynamic"): "every setting that topics override is dynamic here",
     ("max.producer.ids.per.partition", "name"): "Kafka has no such bound",
     ("producer.id.expiration.check.interval.ms", "name"): "internal in Kafka, which does not print it",
+    ("num.replica.alter.log.dirs.threads", "default"): "the default there is the number of log dirs",
+    ("replica.alter.log.dirs.io.max.bytes.per.second", "name"): ONLY_DYNAMIC,
+    ("leader.replication.throttled.rate", "name"): ONLY_DYNAMIC,
+    ("follower.replication.throttled.rate", "name"): ONLY_DYNAMIC,
     ("metrics.port", "name"): "Kafka has JMX instead",
     ("metrics.host", "name"): "Kafka has JMX instead",
     ("metrics.max.series", "name"): "Kafka has JMX instead",
