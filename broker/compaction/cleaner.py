@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 DELETE_HORIZON_CHECKPOINT: Final = "delete-horizon-checkpoint"
 _SAVE_INTERVAL_S: Final = 1.0
 """How often progress is saved while cleanings follow each other: a write lists all logs of a log dir."""
+_LEAST_BUFFER_BYTES: Final = 64 * 1024
 _NEVER: Final = (1 << 63) - 1
 
 
@@ -80,12 +81,13 @@ class CleanerSettings(NamedTuple):
     @property
     def map_bytes(self) -> int:
         """The bytes that the offset map of one thread may fill."""
-        return max(1, int(self.dedupe_buffer_bytes / max(1, self.threads) * self.load_factor))
+        share = self.dedupe_buffer_bytes / max(1, self.threads)
+        return max(_LEAST_BUFFER_BYTES, int(share * self.load_factor))
 
     @property
     def read_bytes(self) -> int:
         """The bytes that one thread reads at a time: half of its share, the other half is for writing."""
-        return self.io_buffer_bytes // max(1, self.threads) // 2
+        return max(_LEAST_BUFFER_BYTES, self.io_buffer_bytes // max(1, self.threads) // 2)
 
 
 class LastRun(NamedTuple):
@@ -223,6 +225,8 @@ class LogCleaner:
         self._due: list[TopicPartition] = []
         """The logs to clean, the filthiest last."""
         self._due_until_ms = 0
+        self._resting_until_ms: dict[TopicPartition, int] = {}
+        """Logs that changed during their cleaning: without a rest they might be tried without end."""
         self._assessed: dict[TopicPartition, Assessment] = {}
         self._horizons = DeleteHorizons()
         self._saving = threading.Lock()
@@ -363,11 +367,15 @@ class LogCleaner:
                 assessed[log.topic_partition] = assessment
         now_ms = self._now_ms()
         with self._condition:
+            self._resting_until_ms = {
+                name: end_ms for name, end_ms in self._resting_until_ms.items() if end_ms > now_ms
+            }
+            left_out = self._in_progress | self._resting_until_ms.keys()
             tried = {
                 log.topic_partition: assessed[log.topic_partition]
                 for log in compacted
                 if log.topic_partition in assessed
-                and log.topic_partition not in self._in_progress
+                and log.topic_partition not in left_out
                 and self.uncleanable.is_tried(log, now_ms)
             }
         self._due = filthiest_first(tried)[::-1]
@@ -424,6 +432,8 @@ class LogCleaner:
         self.uncleanable.clear(log)
         if stats.is_abandoned:
             logger.info("the cleaning of %s is given up: the log has changed", log.topic_partition)
+            with self._condition:
+                self._resting_until_ms[log.topic_partition] = self._now_ms() + settings.backoff_ms
             return
         elapsed_s = time.perf_counter() - began_s
         self._succeeded(log, number, LastRun(stats, stats.map_used_bytes / settings.map_bytes, elapsed_s))

@@ -51,7 +51,8 @@ class Cleanings:
         self.maps.append(offset_map.max_bytes)
         start = log.first_dirty_offset
         self.work.get(topic, lambda log, pause: None)(log, pause)
-        log.bounds.raise_first_dirty(dirty_end, log.bounds.cuts)
+        if not self.is_abandoned:
+            log.bounds.raise_first_dirty(dirty_end, log.bounds.cuts)
         return CleaningStats(
             bytes_read=1_000,
             bytes_written=400,
@@ -365,6 +366,27 @@ def test_a_log_that_cannot_be_assessed_is_marked(rig: CleanerRig, cleanings: Cle
     rig.now_ms += 10
     clean_all(rig)
     assert ("u", 12) in cleanings.calls
+
+
+def test_a_log_that_keeps_changing_is_tried_again_only_after_the_backoff(
+    rig: CleanerRig, cleanings: Cleanings
+) -> None:
+    def change(log: Log, pause: Pace) -> None:
+        log.truncate_to(log.log_end_offset - 1)
+
+    rig.make_log("t")
+    cleanings.work["t"], cleanings.is_abandoned = change, True
+    assert clean_all(rig) == 1
+    rig.now_ms += SETTINGS.backoff_ms - 1
+    assert clean_all(rig) == 0
+    rig.now_ms += 1
+    assert clean_all(rig) == 1
+
+
+def test_buffers_of_no_size_become_small_ones() -> None:
+    settings = SETTINGS._replace(dedupe_buffer_bytes=0, io_buffer_bytes=0, load_factor=0.0)
+    assert (settings.map_bytes, settings.read_bytes) == (65_536, 65_536)
+    assert SETTINGS._replace(threads=4, io_buffer_bytes=1 << 22).read_bytes == 1 << 19
 
 
 # Threads
