@@ -40,6 +40,8 @@ _FRAME: Final = struct.Struct(">qi11xi")
 """base_offset, batch_length, last_offset_delta."""
 _unpack = _FRAME.unpack_from
 _BATCH_LENGTH: Final = struct.Struct(">8xi")
+_COUNTS: Final = struct.Struct(">8xi45xi")
+"""batch_length, record_count."""
 _WINDOW_BYTES: Final = 256 * 1024
 _STEP_BYTES: Final = 4 * 1024
 """The size of reads after a long batch: the next ones are probably as long, and a walk needs only headers."""
@@ -110,6 +112,17 @@ def batches_end(data: Bytes, position: int, end: int, limit: int, upper_bound_of
         position = following
         next_offset = base_offset + last_delta + 1
     return position, next_offset
+
+
+def is_without_records(data: Bytes) -> bool:
+    """Whether these are whole batches, at least one, and all of them are empty."""
+    position, end = 0, len(data)
+    while position < end:
+        length, record_count = _COUNTS.unpack_from(data, position)
+        if record_count:
+            return False
+        position += LOG_OVERHEAD_BYTES + length
+    return end > 0
 
 
 class _Blocks:

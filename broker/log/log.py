@@ -268,9 +268,11 @@ class Log:
         upper_bound_offset: int | None = None,
         min_one_batch: bool = True,
         may_wait: bool = True,
+        for_consumer: bool = False,
     ) -> ReadResult:
         """Read batches, see `ReadRequest`; the default of the upper bound is the log's end.
 
+        `for_consumer`: see `LogSegments.read`.
         Raises OFFSET_OUT_OF_RANGE with the range; NotCached if it would wait for the disk without `may_wait`;
         and the exceptions of `storage_error` if the disk cannot be read.
         """
@@ -283,7 +285,7 @@ class Log:
         upper = log_end if upper_bound_offset is None else min(upper_bound_offset, log_end)
         if start_offset < upper:
             request = ReadRequest(start_offset, max_bytes, upper, min_one_batch, may_wait)
-            result = self._of_segments(lambda segments: segments.read(request), may_wait=may_wait)
+            result = self._of_segments(lambda now: now.read(request, for_consumer), may_wait=may_wait)
             if result is not None:
                 return result
         return ReadResult(memoryview(b""), start_offset, start_offset, -1, -1)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.appending import Appendable
-from barnabas.broker.log.batch_scan import iter_produced, largest_timestamp
+from barnabas.broker.log.batch_scan import is_without_records, iter_produced, largest_timestamp
 from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.segment import Segment
 from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
+
+_MOST_EMPTY_READS: Final = 64
 
 
 class LogSegments:
@@ -40,13 +42,23 @@ class LogSegments:
         first = max(0, bisect_right(self.bases, offset) - 1)
         return map(self.all.__getitem__, range(first, len(self.all)))
 
-    def read(self, request: ReadRequest) -> ReadResult | None:
-        """The first batches from an offset on; None at the end. Raises as `Segment.read`."""
+    def read(self, request: ReadRequest, for_consumer: bool = False) -> ReadResult | None:
+        """The first batches from an offset on; None at the end. Raises as `Segment.read`.
+
+        A consumer gets the next batches instead if these hold no record, as a compaction leaves them:
+        kafkajs would request the same offset again without end, librdkafka only half a second later.
+        """
+        result = None
+        reads = _MOST_EMPTY_READS if for_consumer else 1
         for segment in self.since(request.start_offset):
-            result = segment.read(request)
-            if result is not None:
-                return result
-        return None
+            while (following := segment.read(request)) is not None:
+                reads -= 1
+                if result is None or len(following.records):
+                    result = following
+                if not reads or not is_without_records(following.records):
+                    return result
+                request = request._replace(start_offset=following.next_offset)
+        return result
 
     def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time and not before an offset."""

@@ -317,6 +317,7 @@ class Partition:
                     upper_bound_offset=bound,
                     min_one_batch=min_one_batch,
                     may_wait=may_wait,
+                    for_consumer=isolation is not _FOLLOWER,
                 )
                 records = result.records
                 has_more = result.next_offset < bound

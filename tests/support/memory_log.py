@@ -193,6 +193,7 @@ class MemoryLog:
         upper_bound_offset: int,
         min_one_batch: bool,
         may_wait: bool = True,
+        for_consumer: bool = False,
     ) -> MemoryRead:
         count = max(max_bytes // RECORD.size, 1 if min_one_batch else 0)
         end = min(upper_bound_offset, start_offset + count)

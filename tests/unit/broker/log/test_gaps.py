@@ -259,3 +259,23 @@ def test_hand_written_files_with_gaps_are_opened(open_log: OpenLog) -> None:
     write_segment(log.folder, 15, [emptied(whole(15)), whole(30)])
     again = open_log(log_config(segment_bytes=5000))
     assert (again.log_end_offset, offsets_of(again)) == (35, [5, 30, 31, 32, 33, 34])
+
+
+def test_a_consumer_gets_records_instead_of_empty_batches(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [whole(0), emptied(whole(5))])
+    log.roll(0)
+    follow(log, [emptied(whole(20)), emptied(whole(30))])
+    log.roll(0)
+    follow(log, [emptied(whole(40)), whole(45), emptied(whole(50))])
+    for start in range(5, 45):
+        read = log.read(start, 1, for_consumer=True)
+        assert (read.start_offset, read.next_offset) == (45, 50)
+        assert log.read(start, 1).start_offset <= 40
+    at_end = log.read(50, 1, for_consumer=True)
+    assert (at_end.start_offset, at_end.next_offset, len(at_end.records)) == (50, 55, HEADER_BYTES)
+    bounded = log.read(5, 1 << 20, upper_bound_offset=36, for_consumer=True)
+    assert bounded.next_offset == 35
+    assert len(bounded.records) in (HEADER_BYTES, 2 * HEADER_BYTES)
+    follow(log, [whole(60)])
+    assert log.read(50, 1, for_consumer=True).start_offset == 60
