@@ -32,7 +32,7 @@ class Severity(StrEnum):
     REPAIRED = "repaired"
     """The next start repairs it."""
     DOUBTFUL = "doubtful"
-    """Nothing is lost, but no broker writes it if its clients and the disk do as they should."""
+    """Nothing is lost, but a broker with correct clients does not leave it after a clean stop."""
 
 
 class Finding(NamedTuple):
@@ -239,6 +239,9 @@ class _SegmentCheck:
         for entries in (index, times):
             if entries.fault is not None:
                 yield Finding(entries.path, entries.fault, severity=Severity.REPAIRED)
+            if entries.unused:
+                reason = f"it ends with zeros in the place of {entries.unused} entries"
+                yield Finding(entries.path, reason, severity=Severity.DOUBTFUL)
         for position, offset in self._unseen.items():
             offset += self._base_offset
             yield Finding(index.path, f"an entry names a missing batch: offset {offset} at {position}")
@@ -269,6 +272,8 @@ class _Entries:
         self.path = task.path.with_name(task.path.name.replace(LOG_SUFFIX, suffix))
         self.fault: str | None = None
         self.is_there = True
+        self.unused = 0
+        """The number of entries of zeros at the end."""
         self.entries: list[tuple[int, int]] = []
         try:
             data = self.path.read_bytes()
@@ -285,3 +290,4 @@ class _Entries:
         # An index of one entry may have a record of time 0 in it.
         while len(data) > entry.size and self.entries and not any(self.entries[-1]):
             self.entries.pop()
+            self.unused += 1

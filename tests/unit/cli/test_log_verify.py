@@ -400,6 +400,16 @@ def test_an_entry_of_a_partition_without_a_folder_is_doubtful(log_dir: Path, cap
     assert verify(log_dir / "t-0", capsys, exit_codes.OK)["findings"] == findings
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_ends_with_zeros_is_doubtful(log_dir: Path, capsys: Output, suffix: str) -> None:
+    """Kafka leaves such a file after a crash; a lookup finds nothing in it, and reads the segment."""
+    path = file_of(log_dir / "t-0", suffix)
+    path.write_bytes(path.read_bytes() + bytes(48))
+    (finding,) = verify(log_dir, capsys, exit_codes.OK)["findings"]
+    assert (finding["severity"], finding["path"]) == ("doubtful", str(path))
+    assert "zeros in the place of" in finding["reason"]
+
+
 def test_an_empty_segment_more_than_the_last_stop_left_is_doubtful(log_dir: Path, capsys: Output) -> None:
     (log_dir / "t-0" / f"{20:020d}.log").write_bytes(b"")
     (finding,) = verify(log_dir, capsys, exit_codes.OK)["findings"]
