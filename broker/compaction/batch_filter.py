@@ -162,11 +162,13 @@ def emptied(header: BatchHeader) -> Filtered:
     return _packed(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
 
 
-def filler(offset: int) -> tuple[BatchHeader, bytearray]:
-    """An empty batch of one offset, without producer and leader epoch."""
+def filler(offset: int, leader_epoch: int) -> tuple[BatchHeader, bytearray]:
+    """An empty batch of one offset and without a producer."""
     batch = bytearray(HEADER_BYTES)
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES
-    HEADER.pack_into(batch, 0, offset, length, -1, MAGIC, 0, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, -1, -1, -1, 0)
+    HEADER.pack_into(
+        batch, 0, offset, length, leader_epoch, MAGIC, 0, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, -1, -1, -1, 0
+    )
     write_crc(batch)
     return parse_header(batch), batch
 

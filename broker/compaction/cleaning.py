@@ -43,6 +43,7 @@ from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.compression import Buffer, Compression, compress
 from barnabas.protocol.errors import ApiError
+from barnabas.protocol.ids import NO_LEADER_EPOCH
 from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, HEADER_BYTES, BatchHeader
 
 logger = logging.getLogger(__name__)
@@ -259,15 +260,15 @@ class _Cleaning:
         segments = self._segments
         with GroupOutput(self._log, segments[first], self._now_ms, self._read_bytes, self._pause) as output:
             end = first + 1
-            self._filter_segment(first, output, transactions, needs)
+            epoch = self._filter_segment(first, output, transactions, needs)
             while self._can_join(output, end):
                 output.join()
-                self._filter_segment(end, output, transactions, needs)
+                epoch = self._filter_segment(end, output, transactions, needs)
                 end += 1
             last = segments[end - 1]
             if output.next_offset < last.next_offset:
                 # Kafka's cleaner leaves such a gap.
-                output.append(*filler(last.next_offset - 1))
+                output.append(*filler(last.next_offset - 1, epoch))
             self._bytes_kept += output.size
             if output.cleaned is None:
                 return
@@ -293,9 +294,13 @@ class _Cleaning:
 
     def _filter_segment(
         self, index: int, output: GroupOutput, transactions: Transactions, needs: MarkerNeeds
-    ) -> None:
-        """Filter a segment into the output; its last batch stays if it ends the output."""
+    ) -> int:
+        """Filter a segment into the output; its last batch stays if it ends the output.
+
+        Returns the leader epoch of the last batch.
+        """
         segment = self._segments[index]
+        epoch: int = NO_LEADER_EPOCH
         for chunk in read_chunks(segment, 0, segment.size, self._read_bytes, self._pause):
             self._bytes_read += len(chunk.data)
             output.begin_chunk(chunk)
@@ -307,7 +312,9 @@ class _Cleaning:
                     outcome = emptied(header)
                 output.add(position, header, outcome)
                 self._note_outcome(header, outcome)
+                epoch = header.partition_leader_epoch
             output.end_chunk()
+        return epoch
 
     def _filter_batch(
         self,

@@ -217,16 +217,23 @@ def test_a_segment_of_which_nothing_stays_ends_where_the_next_one_begins(open_lo
     assert log.segments == segments
 
 
-def test_a_gap_at_the_end_of_a_segment_is_filled(open_log: OpenLog) -> None:
-    log = open_log()
-    write(log, [(b"a", b"1"), (b"a", b"2")])
-    log.append_as_follower(bytearray(keyed_batch([(b"b", b"1")], base_offset=9)), 0)
-    log.roll(0)
-    write(log, [(b"b", b"2")])
+def test_a_gap_that_another_broker_left_at_the_end_of_a_segment_is_filled(open_log: OpenLog) -> None:
+    written = open_log()
+    first = keyed_batch([(b"a", b"1")])
+    append_stamped(written, first, keyed_batch([(b"a", b"2")] * 9))
+    written.roll(0)
+    write(written, [(b"a", bytes(200))], [(b"a", b"4")])
+    written.close(0)
+    os.truncate(log_files(written)[0], len(first))
+    config = log_config(cleanup_policy=("compact",), segment_bytes=100)
+    loader = LogLoader(written.folder, config, now_ms=0, is_clean=True, recovery_point=written.recovery_point)
+    log = Log.open(written.topic_partition, loader)
     compact(log)
-    last_offsets = [parse_header(batch).last_offset for _, batch in batches_in(log)]
-    assert last_offsets[-1] == 10
-    assert offsets(log) == [1, 10]
+    headers = [parse_header(batch) for _, batch in batches_in(log)]
+    assert [(header.base_offset, header.last_offset) for header in headers] == [(0, 0), (9, 9), (11, 11)]
+    assert {header.partition_leader_epoch for header in headers} == {0}
+    assert offsets(log) == [11]
+    log.abandon()
 
 
 # Tombstones and transactions over several cleanings
