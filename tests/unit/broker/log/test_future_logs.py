@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,11 @@ from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.future_log import InterruptedSwap, common_end, interrupted_swaps
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.protocol.record_batch import iter_batches
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import append_batches, batch, crash, headers_of, online, produced
@@ -451,3 +455,64 @@ def test_the_copy_equals_the_log_whatever_happens_to_it_meanwhile(
     assert (log.log_start_offset, log.log_end_offset) == before[:2]
     for opened in managers._opened:
         crash(opened)
+
+
+# Threads
+
+
+def test_readers_and_a_writer_do_not_notice_moves(managers: Managers) -> None:
+    managers.configs[KEY.topic] = log_config(segment_bytes=20_000, file_delete_delay_ms=0)
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    append_batches(log, batch(10))
+    stopping, moves = threading.Event(), 0
+    reads = [0, 0]
+
+    def write() -> None:
+        # Slow enough for a copy that competes with five threads.
+        while not stopping.wait(0.002):
+            append_batches(log, batch(3, size=200), 1)
+
+    def read(number: int) -> None:
+        offset, may_wait = 0, True
+        while not stopping.is_set():
+            try:
+                result = log.read(offset, 5_000, may_wait=may_wait)
+            except NotCached:
+                may_wait = True
+                continue
+            may_wait = not number
+            heads = [head for _, head in iter_batches(result.records)]
+            assert all(head.base_offset <= offset <= head.last_offset for head in heads[:1])
+            reads[number] += len(heads)
+            offset = int(result.next_offset) if heads else 0
+            log.offset_for_timestamp(0)
+
+    def keep() -> None:
+        while not stopping.wait(0.005):
+            manager.flush_pass(0)
+            manager.checkpoint_pass(0)
+            manager.checkpoint_high_watermarks({KEY: 5})
+            manager.remove_deleted(1 << 60)
+
+    with ThreadPoolExecutor(4) as pool:
+        works = [pool.submit(write), pool.submit(read, 0), pool.submit(read, 1), pool.submit(keep)]
+        try:
+            while moves < 4 and not any(work.done() for work in works):
+                target = managers.paths[log.folder.parent == managers.paths[0]]
+                future = manager.futures.create(KEY, target, 0)
+                while not manager.futures.replace_current(KEY, 1 << 20, 0):
+                    while future.copy(_MANY_BYTES, 0):
+                        pass
+                assert log.folder.parent == target
+                moves += 1
+        finally:
+            stopping.set()
+        for work in works:
+            work.result(30)
+    assert not manager.offline_dirs
+    assert min(reads) > 0
+    end = log.log_end_offset
+    assert headers_of(log)[0].base_offset == 0
+    crash(manager)
+    assert online(managers.open(), KEY).log_end_offset == end
