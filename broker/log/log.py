@@ -38,7 +38,7 @@ from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOff
 from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.segment_swap import swap, with_replaced
+from barnabas.broker.log.segment_swap import opened, swap, with_replaced
 from barnabas.broker.log.storage_errors import (
     Gone,
     LogDirFailure,
@@ -449,6 +449,7 @@ class Log:
             newest = self._segments.bases[-1]
             self.flush(self._last_flush_ms, sealed_only=True)
             cleaned.keep_time_of(old[-1])
+            _held = opened(old)
             with self.lock:
                 replaced = with_replaced(self._segments, old, cleaned.segment)
                 is_unchanged = self.bounds.cuts == cuts and not self.is_closed

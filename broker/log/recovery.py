@@ -37,7 +37,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.producer_state import ProducerSnapshots, ProducerStates
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.segment_swap import finish_swaps, interrupted_swaps
+from barnabas.broker.log.segment_swap import finish_swaps, has_files_of_cleanings, interrupted_swaps
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
     CorruptLog,
@@ -183,6 +183,8 @@ class LogLoader:
         Raises CorruptLog and changes nothing if a swap file is damaged.
         """
         with disk_work(self.folder, Operation.READ):
+            if not has_files_of_cleanings(self.folder):
+                return
             swaps = interrupted_swaps(self.folder)
         for swap in swaps:
             if swap.fault is not None:

@@ -7,11 +7,13 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from barnabas.broker.log import segment_swap
 from barnabas.broker.log.cleaned_segment import paths_of
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.indexes import OffsetIndex
@@ -308,6 +310,24 @@ def test_others_wait_for_the_end_of_a_swap(
     paused: tuple[Log, Paused], look: Callable[[Log], Any], offset: int
 ) -> None:
     assert within_a_swap(*paused, lambda: look(paused[0])) == offset
+
+
+def test_the_bytes_of_large_files_are_freed_after_the_lock(
+    paused: tuple[Log, Paused], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_swap, "_LARGE_BYTES", 1)
+    log, _ = paused
+    mine = str(log.folder)
+
+    def held() -> int:
+        links: list[str] = []
+        for number in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):
+                links.append(os.readlink(f"/proc/self/fd/{number}"))
+        return sum(link.startswith(mine) and link.endswith(".log (deleted)") for link in links)
+
+    assert within_a_swap(*paused, held, waits=False) == 3
+    assert held() == 0
 
 
 # The disk
