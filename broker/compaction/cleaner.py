@@ -48,7 +48,9 @@ logger = logging.getLogger(__name__)
 DELETE_HORIZON_CHECKPOINT: Final = "delete-horizon-checkpoint"
 _SAVE_INTERVAL_S: Final = 1.0
 """How often progress is saved while cleanings follow each other: a write lists all logs of a log dir."""
-_LEAST_BUFFER_BYTES: Final = 64 * 1024
+_LEAST_MAP_BYTES: Final = 64 * 1024
+_LEAST_READ_BYTES: Final = 16 * 1024
+_MOST_READ_BYTES: Final = 64 * 1024
 _NEVER: Final = (1 << 63) - 1
 
 
@@ -82,12 +84,16 @@ class CleanerSettings(NamedTuple):
     def map_bytes(self) -> int:
         """The bytes that the offset map of one thread may fill."""
         share = self.dedupe_buffer_bytes / max(1, self.threads)
-        return max(_LEAST_BUFFER_BYTES, int(share * self.load_factor))
+        return max(_LEAST_MAP_BYTES, int(share * self.load_factor))
 
     @property
     def read_bytes(self) -> int:
-        """The bytes that one thread reads at a time: half of its share, the other half is for writing."""
-        return max(_LEAST_BUFFER_BYTES, self.io_buffer_bytes // max(1, self.threads) // 2)
+        """The bytes that one thread reads at a time: half of its share, the other half is for writing.
+
+        Not more than can be computed in half a millisecond or so, see `pacing`.
+        """
+        share = self.io_buffer_bytes // max(1, self.threads) // 2
+        return min(max(_LEAST_READ_BYTES, share), _MOST_READ_BYTES)
 
 
 class LastRun(NamedTuple):

@@ -401,7 +401,10 @@ class BrokerConfig:
         is_dynamic=True,
     )
     log_cleaner_io_buffer_size: int = setting(
-        _ms, 524_288, "Bytes that all cleaner threads together read at a time.", is_dynamic=True
+        _ms,
+        524_288,
+        "Bytes that all cleaner threads together read and write at a time; at most 128 KiB for each.",
+        is_dynamic=True,
     )
     log_cleaner_io_buffer_load_factor: float = setting(
         Double(0, 1), 0.9, "The share of an offset map that may be filled.", is_dynamic=True

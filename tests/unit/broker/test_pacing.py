@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from barnabas.broker.pacing import REST_S, WORK_S, IoThrottle, Pace, Stopped
+from barnabas.broker.pacing import MOST_RESTS, REST_S, UNDISTURBED_S, WORK_S, IoThrottle, Pace, Stopped
 
 
 class Time:
@@ -86,6 +86,19 @@ def test_a_pace_hands_on_the_interpreter_lock_after_each_piece_of_work(time: Tim
         time.now_s += WORK_S / 3
         pace(0)
     assert time.slept == [REST_S] * 2
+
+
+@pytest.mark.parametrize(("late", "rests"), [(0, 1), (1, 2), (3, 4), (50, MOST_RESTS)])
+def test_a_pace_rests_again_while_the_lock_comes_back_late(time: Time, late: int, rests: int) -> None:
+    def sleep(seconds: float) -> None:
+        time.sleep(seconds)
+        if len(time.slept) <= late:
+            time.now_s += UNDISTURBED_S
+
+    pace = Pace(IoThrottle(sys.float_info.max, time), lambda: False, now_s=time, sleep=sleep)
+    time.now_s += WORK_S
+    pace(0)
+    assert time.slept == [REST_S] * rests
 
 
 def test_a_pace_stops(time: Time) -> None:

@@ -385,8 +385,9 @@ def test_a_log_that_keeps_changing_is_tried_again_only_after_the_backoff(
 
 def test_buffers_of_no_size_become_small_ones() -> None:
     settings = SETTINGS._replace(dedupe_buffer_bytes=0, io_buffer_bytes=0, load_factor=0.0)
-    assert (settings.map_bytes, settings.read_bytes) == (65_536, 65_536)
-    assert SETTINGS._replace(threads=4, io_buffer_bytes=1 << 22).read_bytes == 1 << 19
+    assert (settings.map_bytes, settings.read_bytes) == (65_536, 16_384)
+    assert SETTINGS._replace(threads=4, io_buffer_bytes=1 << 18).read_bytes == 32_768
+    assert SETTINGS.read_bytes == 65_536
 
 
 # Threads
