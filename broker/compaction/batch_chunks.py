@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.broker.log.batch_scan import READ_BUFFERS, impossible
 from barnabas.broker.log.segment import Segment
-from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, check_batch, parse_header
+from barnabas.protocol.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, check_batch
+
+_PAUSE_BATCHES: Final = 64
+_LENGTH: Final = struct.Struct(">8xi")
 
 Pause = Callable[[int], None]
 """Called between batches, with the bytes read or written since the last call; ends a cleaning by raising."""
@@ -40,13 +44,15 @@ def read_chunks(segment: Segment, position: int, end: int, read_bytes: int, paus
         batches: list[tuple[int, BatchHeader]] = []
         at = 0
         while len(data) - at >= HEADER_BYTES:
-            size = parse_header(data, at).size_bytes
+            size = LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(data, at)[0]
             if size < HEADER_BYTES or position + at + size > end:
                 raise impossible(position + at, size, end)
             if at + size > len(data):
                 break
             batches.append((at, check_batch(data, at, origin=position)))
             at += size
+            if not len(batches) % _PAUSE_BATCHES:
+                pause(0)
         if batches:
             yield Chunk(data[:at], batches, position)
             position += at
@@ -54,7 +60,7 @@ def read_chunks(segment: Segment, position: int, end: int, read_bytes: int, paus
         elif end - position < HEADER_BYTES:
             raise impossible(position, end - position, end)
         else:
-            length = parse_header(data).size_bytes
+            length = size
 
 
 def _read(segment: Segment, position: int, length: int) -> bytes:

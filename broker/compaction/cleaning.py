@@ -44,7 +44,7 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.compression import Buffer, Compression, compress
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import NO_LEADER_EPOCH
-from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, HEADER_BYTES, BatchHeader
+from barnabas.protocol.record_batch import CONTROL_MASK, DELETE_HORIZON_MASK, HEADER_BYTES, BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -227,7 +227,8 @@ class _Cleaning:
             if header.next_offset <= end:
                 continue
             next_offset = header.next_offset
-            if header.is_control or not header.record_count or transactions.is_aborted(header):
+            is_control = header.attributes & CONTROL_MASK
+            if is_control or not header.record_count or transactions.is_aborted(header):
                 continue
             self._pause(0)
             read = read_keys(*records_of(chunk.data, position, header), header)
@@ -324,7 +325,7 @@ class _Cleaning:
         transactions: Transactions,
         needs: MarkerNeeds,
     ) -> Filtered:
-        if header.is_control:
+        if header.attributes & CONTROL_MASK:
             return filter_marker(data, position, header, self._rules, is_unneeded=needs.is_unneeded(header))
         needs.note_records(header)
         return filter_data_batch(
