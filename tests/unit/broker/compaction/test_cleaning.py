@@ -134,6 +134,19 @@ def test_compressed_batches_are_cleaned_and_stay_compressed(
     assert {parse_header(batch).compression for _, batch in batches_in(log)} == {compression}
 
 
+def test_a_rewritten_batch_is_compressed_at_the_level_of_the_topic(open_log: OpenLog) -> None:
+    words = b" ".join(b"%d" % (number * number % 977) for number in range(3000))
+    records = [(b"a", b"1"), (b"b", words)]
+
+    def size(compression: Compression, level: int) -> int:
+        log = open_log(compression_type=compression, compression_gzip_level=level)
+        compact(write(log, records, [(b"a", b"2")], compression=Compression.GZIP))
+        return len(batches_in(log)[0][1])
+
+    assert size(Compression.GZIP, 9) < size(Compression.GZIP, 1)
+    assert size(Compression.ZSTD, 9) == size(Compression.ZSTD, 1)
+
+
 @pytest.mark.parametrize("read_bytes", [1, 100, 700])
 def test_batches_larger_than_a_chunk_are_cleaned(open_log: OpenLog, read_bytes: int) -> None:
     log = write(open_log(), [(b"a", b"1" * 900), (b"b", b"1")], [(b"a", b"2")], [(b"c", b"3")])
