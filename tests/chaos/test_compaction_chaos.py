@@ -150,6 +150,8 @@ def load_on(cluster: RunningCluster, records_per_s: int) -> Load:
         PARTITIONS,
         keys=KEYS,
         records_per_s=records_per_s,
+        # Batches of several records, of which a cleaning keeps some.
+        linger_ms=50,
         request_timeout_ms=2_000,
         delivery_timeout_ms=40_000,
     )
