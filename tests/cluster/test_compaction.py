@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.cli import exit_codes
 from barnabas.cli.log_entries import Damage, read_batches
 from barnabas.client import ConfigResource
 from barnabas.client.blocking import Consumer
@@ -24,6 +25,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import ReplicaDescription
 from barnabas.protocol.records import decode_records
+from tests.support.logs import flip_bits
 from tests.support.waiting import wait_for
 
 from .group_client import OFFSETS_TOPIC, GroupClient
@@ -190,6 +192,42 @@ def test_brokers_that_end_in_the_middle_of_a_cleaning_lose_nothing(
     change(view, ConfigResource.all_brokers(), {"log.cleaner.io.max.bytes.per.second": "1e9"})
     wait_cleaned(cluster, _WRITTEN_BYTES // 3)
     check_same(cluster, expected)
+
+
+def test_a_damaged_log_is_named_by_status_and_the_others_are_compacted(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(brokers=1, settings=SETTINGS | {"log.cleaner.threads": "0"})
+    view = ClusterView(cluster)
+    for topic in ("damaged", "sound"):
+        view.create_topic(topic, 1, 1, **TOPIC)
+        write_rounds(cluster, topic=topic)
+    (root,) = cluster.broker(1).log_dirs
+    path = sorted((Path(root) / "damaged-0").glob("*.log"))[1]
+    flip_bits(path, path.stat().st_size // 2)
+    change(view, ConfigResource.broker(1), {"log.cleaner.threads": "1"})
+    wait_cleaned(cluster, _WRITTEN_BYTES // 3, "sound", 1)
+    wait_for(lambda: described(cluster, "damaged")[1].cleaning_problem, "no problem is reported")
+    status = run_command("status", "--json", "--bootstrap", cluster.bootstrap)
+    assert status.returncode == exit_codes.FAILED
+    shown = json.loads(status.stdout)
+    [problem] = shown["problems"]
+    assert problem.startswith("damaged-0 on broker 1 cannot be compacted: the log is damaged")
+    assert shown["brokers"][0]["cleaner"]["uncleanable_partitions"] == 1
+    assert sizes(cluster, "damaged")[1] > _WRITTEN_BYTES
+    expected = write_rounds(cluster, ROUNDS, "damaged")
+    assert dict(read_end(cluster, "damaged", KEYS)) == expected, "it is no longer written and read"
+
+
+def read_end(cluster: LocalCluster, topic: str, count: int) -> list[tuple[bytes, bytes | None]]:
+    """The last records of a topic."""
+    name = TopicPartition(topic, 0)
+    with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+        end = consumer.end_offsets([name])[name]
+        consumer.assign([name])
+        consumer.seek(name, end - count)
+        found: list[tuple[bytes, bytes | None]] = []
+        while consumer.position(name) < end:
+            found += [(record.key or b"", record.value) for record in consumer.poll(timeout_ms=5_000)]
+    return found
 
 
 def test_commits_over_and_over_leave_a_small_log_and_a_failover_loads_live_offsets_only(
