@@ -400,7 +400,8 @@ class LogCleaner:
                 log.roll(now_ms)
             figures = figures_of(log, ends[0], self._horizons.of(log))
         except Exception as error:  # noqa: BLE001 - any error concerns this log alone
-            self._failed(log, error)
+            if self.uncleanable.is_tried(log, now_ms):
+                self._failed(log, error)
             return None
         return assess(figures, log.config, now_ms)
 

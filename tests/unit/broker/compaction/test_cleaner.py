@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from barnabas.broker.compaction import cleaner as cleaner_module
+from barnabas.broker.compaction.choice import LogFigures
+from barnabas.broker.compaction.cleaner import figures_of
 from barnabas.broker.compaction.cleaning import CleaningStats
 from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.compaction.uncleanable import FIRST_PAUSE_MS, LONGEST_PAUSE_MS
@@ -25,7 +27,6 @@ from barnabas.broker.log.log_dir import CLEANER_CHECKPOINT
 from barnabas.broker.log.storage_errors import CleanedFilesFailed, LogDirFailure, LogGone, StorageCallFailed
 from barnabas.broker.pacing import Pace
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from tests.support.cleaner import SETTINGS, CleanerRig
 from tests.support.defaults import log_config
@@ -357,15 +358,28 @@ def test_a_log_that_changes_meanwhile_ends_its_cleaning_quietly(
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
-def test_a_log_that_cannot_be_assessed_is_marked(rig: CleanerRig, cleanings: Cleanings) -> None:
-    log = rig.make_log("t", min_compaction_lag_ms=1)
+def test_a_log_that_cannot_be_assessed_is_marked(
+    rig: CleanerRig,
+    cleanings: Cleanings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = rig.make_log("t")
     rig.make_log("u")
-    log.segments[0].file.path.unlink()
-    rig.restart()
-    log = rig.logs.get(TopicPartition("t", 0)) or log
-    rig.now_ms += 10
+    calls = [0]
+
+    def fail(log: Log, *figures: object) -> LogFigures:
+        if log.topic_partition.topic != "t":
+            return figures_of(log, 12, None)
+        calls[0] += 1
+        raise api_error(ErrorCode.CORRUPT_MESSAGE, "no batch at 0")
+
+    monkeypatch.setattr(cleaner_module, "figures_of", fail)
     clean_all(rig)
-    assert ("u", 12) in cleanings.calls
+    assert cleanings.calls == [("u", 12)]
+    assert "no batch at 0" in (log.cleaning_problem or "")
+    assert calls[0] > 1
+    assert sum("t-0 cannot be compacted" in record.message for record in caplog.records) == 1
 
 
 def test_a_log_that_keeps_changing_is_tried_again_only_after_the_backoff(
