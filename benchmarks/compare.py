@@ -8,7 +8,8 @@ has taken back meanwhile and pays for them: so there should be an even number of
 away, warms both up: the other one compiles its code while it runs.
 While one cluster is measured the other is up and idle. What is measured of clusters that run already:
 producing and consuming with one replica, with three where there are as many brokers, latency, CPU and
-anonymous memory of the brokers; the rest (start, idle memory, kill -9) needs clusters that are started here.
+anonymous memory of the brokers; the rest (start, idle memory, kill -9, compaction) needs clusters that are
+started here.
 A missed goal is marked and fails nothing, for figures depend on the machine.
 """
 
@@ -22,7 +23,7 @@ import statistics
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ from benchmarks.support import (
 )
 
 try:
-    from benchmarks.peers import load, systems
+    from benchmarks.peers import cleaning, load, systems
     from benchmarks.peers.systems import Given, Restartable, System
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}; pip install 'barnabas[bench]', or run `make bench-kafka`") from missing
@@ -273,23 +274,55 @@ def _failover(pair: Sequence[Restartable], plan: Plan, figures: Figures) -> None
         load.delete_topic(system.bootstrap, topic)
 
 
+# -- compaction --------------------------------------------------------------------------------------------
+
+
+def _compaction(pair: Sequence[Restartable], plan: Plan, figures: Figures) -> None:
+    """Clean the same topics by both systems. The first round of a new broker has its own figures."""
+    cases = [
+        cleaning.Case.of("1 KB", 1_000, 100_000 if plan.quick else 300_000),
+        cleaning.Case.of("100 B", 100, 700_000 if plan.quick else 2_000_000),
+    ]
+    for number in range(-1, plan.rounds):
+        is_first = number < 0
+        which = "first round" if is_first else "later rounds"
+        tell("compaction: " + (which if is_first else f"round {number + 1} of {plan.rounds}"))
+        for case in cases:
+            for system in _in_turn(pair, number):
+                if plan.recycle_in is not None:
+                    recycle_memory(plan.recycle_in, len(case.keys) * case.value_bytes * 2)
+                topic = _topic()
+                cleaning.write(system, topic, case)
+                found = cleaning.clean(system, topic, case)
+                load.delete_topic(system.bootstrap, topic)
+                tell(
+                    f"  {system.name}, {case.name}: {found.size_bytes / MB:.0f} MB, "
+                    f"{found.records:,} records in {found.wall_s:.2f} s, {found.cpu_s:.2f} CPU s"
+                )
+                name = f"compaction, {case.name}, {which}"
+                size_mb = found.size_bytes / MB
+                figures.add(name, "MB/s", system.name, size_mb / found.wall_s)
+                figures.add(f"{name}: broker", "MB/CPU s", system.name, size_mb / found.cpu_s)
+                figures.add(f"{name}: records", "records/s", system.name, found.records / found.wall_s)
+
+
 # -- the whole ---------------------------------------------------------------------------------------------
 
 
 def _starts(folder: Path, plan: Plan, figures: Figures) -> None:
     for number in range(plan.rounds):
         for word in ("barnabas", "kafka"):
-            with systems.STARTERS[word](folder / f"start-{word}-{number}", 3) as started:
+            with systems.STARTERS[word](folder / f"start-{word}-{number}", 3, {}) as started:
                 tell(f"  {started.system.name}: ZooKeeper and 3 brokers up in {started.seconds:.2f} s")
                 goal = Goal(at_most=0.5)
                 figures.add("ZooKeeper and 3 brokers up", "s", started.system.name, started.seconds, goal)
 
 
 @contextmanager
-def _both(folder: Path, brokers: int) -> Iterator[list[Restartable]]:
+def _both(folder: Path, brokers: int, settings: Mapping[str, str]) -> Iterator[list[Restartable]]:
     with ExitStack() as stack:
         started = [
-            stack.enter_context(starter(folder / f"{word}-{brokers}", brokers))
+            stack.enter_context(starter(folder / word, brokers, settings))
             for word, starter in systems.STARTERS.items()
         ]
         yield [one.system for one in started]
@@ -306,15 +339,22 @@ def measure_started(folder: Path, plan: Plan, figures: Figures) -> None:
     """Everything, of Barnabas and Apache Kafka started here: three brokers first, then one."""
     if "start" in plan.only:
         _starts(folder, plan, figures)
-    if 3 in plan.replicas and plan.only - {"start"}:
+    if 3 in plan.replicas and plan.only - {"start", "compaction"}:
         _three_brokers(folder, plan, figures)
     if 1 in plan.replicas and plan.only & {"throughput", "latency"}:
-        with _both(folder, 1) as pair:
+        with _both(folder / "one", 1, {}) as pair:
             _measure(pair, 1, plan, figures)
+    if "compaction" in plan.only:
+        missing = systems.missing()
+        if missing:
+            tell(f"SKIPPED compaction: {missing}")
+            return
+        with _both(folder / "compaction", 1, cleaning.SETTINGS) as pair:
+            _compaction(pair, plan, figures)
 
 
 def _three_brokers(folder: Path, plan: Plan, figures: Figures) -> None:
-    with _both(folder, 3) as pair:
+    with _both(folder / "three", 3, {}) as pair:
         if "memory" in plan.only:
             _idle_memory(pair, figures)
         _measure(pair, 3, plan, figures)
@@ -334,7 +374,7 @@ def measure_given(pair: Sequence[Given], plan: Plan, figures: Figures) -> None:
         _memory_after_load(pair, figures)
 
 
-_PARTS: Final = ("start", "memory", "throughput", "latency", "failover")
+_PARTS: Final = ("start", "memory", "throughput", "latency", "failover", "compaction")
 
 
 def _pids(text: str) -> list[int]:

@@ -12,11 +12,11 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.peers.processes import PeerError
@@ -25,6 +25,7 @@ _TIMEOUT_S: Final = 120.0
 _QUIET: Final[Mapping[str, Any]] = {"log_level": 0, "client.id": "compare"}
 _PRODUCE_AT_ONCE: Final = 1000
 _CONSUME_AT_ONCE: Final = 10_000
+_KEYED_BATCH_BYTES: Final = 16_384
 _PREFETCH: Final[Mapping[str, Any]] = {
     # With the default of 100,000 records librdkafka pauses for a second whenever its queue is full.
     "queued.min.messages": 2_000_000,
@@ -62,6 +63,20 @@ def leaders_in_sync(bootstrap: str, topic: str, partitions: int, replicas: int) 
     raise PeerError(
         f"{topic}: not all of {partitions} partitions had {replicas} replicas in sync in {_TIMEOUT_S:g} s"
     )
+
+
+def alter_topic(bootstrap: str, topic: str, **settings: str) -> None:
+    """Set settings of a topic, with ``_`` for the dots of Kafka's names. Raises PeerError."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, **_QUIET})
+    entries = [
+        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    try:
+        admin.incremental_alter_configs([resource])[resource].result(_TIMEOUT_S)
+    except KafkaException as error:
+        raise PeerError(f"{bootstrap}: topic {topic} cannot be altered: {error}") from error
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
@@ -117,6 +132,31 @@ def produce(bootstrap: str, topic: str, partitions: int, value_bytes: int, count
     return seconds
 
 
+def produce_keyed(bootstrap: str, topic: str, records: Iterable[tuple[bytes, bytes]]) -> None:
+    """Produce these keys and values to partition 0, in their order, in batches of 16 KB."""
+    failures = _Failures()
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": 1,
+            "batch.size": _KEYED_BATCH_BYTES,
+            "delivery.report.only.error": True,
+            **_QUIET,
+        }
+    )
+    send = functools.partial(producer.produce, topic, partition=0, on_delivery=failures)
+    for key, value in records:
+        while True:
+            try:
+                send(value=value, key=key)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    _flush(producer, topic)
+    if failures.count:
+        raise PeerError(f"{topic}: {failures.count} records failed, first: {failures.first}")
+
+
 def _flush(producer: Producer, topic: str) -> None:
     left = producer.flush(_TIMEOUT_S)
     if left:
@@ -152,6 +192,34 @@ def consume(bootstrap: str, topic: str, partitions: int, value_bytes: int, count
             elif now - silent_since > _TIMEOUT_S:
                 raise PeerError(f"{topic}: {left} of {count} records did not come within {_TIMEOUT_S:g} s")
         return time.perf_counter() - started
+    finally:
+        consumer.close()
+
+
+def count_records(bootstrap: str, topic: str) -> int:
+    """How many records partition 0 has, read from the start up to its end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "compare",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            **_QUIET,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        count, deadline = 0, time.monotonic() + _TIMEOUT_S
+        while time.monotonic() < deadline:
+            for message in consumer.consume(_CONSUME_AT_ONCE, 1.0):
+                error = message.error()
+                if error is None:
+                    count += 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return count
+                else:
+                    raise PeerError(f"{topic}: consuming failed: {error}")
+        raise PeerError(f"{topic}: {count} records came within {_TIMEOUT_S:g} s, and no end")
     finally:
         consumer.close()
 

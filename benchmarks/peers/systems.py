@@ -6,14 +6,16 @@ A started system lives in a folder of its own and is gone when its block ends. A
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
 from barnabas.deploy.local import LocalCluster
-from benchmarks.peers.apache_kafka import VERSION, ApacheKafka
-from benchmarks.peers.processes import pids_listening, ports_of
+from barnabas.deploy.process import DeployError
+from barnabas.deploy.zookeeper import find_java
+from benchmarks.peers.apache_kafka import VERSION, ApacheKafka, archives
+from benchmarks.peers.processes import PeerError, pids_listening, ports_of
 
 RESTART_TIMEOUT_S: Final = 90.0
 _SETTINGS: Final = {
@@ -39,11 +41,15 @@ class System(Protocol):
 
 
 class Restartable(System, Protocol):
-    """A cluster whose brokers may be killed and come back."""
+    """A cluster that was started here: its brokers may be killed and come back, its files can be read."""
 
     def kill(self, broker_id: int) -> None: ...
 
     def restart(self, broker_id: int) -> None: ...
+
+    def log_dir(self, broker_id: int) -> Path:
+        """The folder of a broker's logs and their checkpoints."""
+        ...
 
 
 class Given:
@@ -84,6 +90,9 @@ class Barnabas:
     def restart(self, broker_id: int) -> None:
         self._cluster.start_broker(broker_id, RESTART_TIMEOUT_S)
 
+    def log_dir(self, broker_id: int) -> Path:
+        return self._cluster.broker(broker_id).log_dirs[0]
+
 
 class Kafka:
     """Apache Kafka as its stock scripts start it."""
@@ -106,6 +115,9 @@ class Kafka:
     def restart(self, broker_id: int) -> None:
         self._cluster.start_broker(broker_id, RESTART_TIMEOUT_S)
 
+    def log_dir(self, broker_id: int) -> Path:
+        return self._cluster.broker(broker_id).log_dir
+
 
 class Started:
     """A system and how many seconds its start took, to the moment when topics can be created."""
@@ -116,22 +128,32 @@ class Started:
 
 
 @contextmanager
-def barnabas(folder: Path, brokers: int) -> Iterator[Started]:
+def barnabas(folder: Path, brokers: int, settings: Mapping[str, str]) -> Iterator[Started]:
     """A cluster of Barnabas."""
     began = time.perf_counter()
-    with LocalCluster(folder, brokers=brokers, settings=_SETTINGS) as cluster:
+    with LocalCluster(folder, brokers=brokers, settings={**_SETTINGS, **settings}) as cluster:
         yield Started(Barnabas(cluster), time.perf_counter() - began)
 
 
 @contextmanager
-def kafka(folder: Path, brokers: int) -> Iterator[Started]:
+def kafka(folder: Path, brokers: int, settings: Mapping[str, str]) -> Iterator[Started]:
     """A cluster of Apache Kafka."""
     began = time.perf_counter()
-    with ApacheKafka(brokers, directory=folder, settings=_SETTINGS) as cluster:
+    with ApacheKafka(brokers, directory=folder, settings={**_SETTINGS, **settings}) as cluster:
         yield Started(Kafka(cluster), time.perf_counter() - began)
 
 
-Starter = Callable[[Path, int], AbstractContextManager[Started]]
-"""Starts a number of brokers in a folder."""
+Starter = Callable[[Path, int, Mapping[str, str]], AbstractContextManager[Started]]
+"""Starts a number of brokers in a folder; the settings are those of all brokers, in Kafka's names."""
 
 STARTERS: Final[dict[str, Starter]] = {"barnabas": barnabas, "kafka": kafka}
+
+
+def missing() -> str | None:
+    """The reason why Apache Kafka cannot be started here: no Java, or no archives; None if it can."""
+    try:
+        find_java()
+        archives()
+    except (DeployError, PeerError) as error:
+        return str(error)
+    return None
