@@ -230,8 +230,7 @@ class _Cleaning:
             is_control = header.attributes & CONTROL_MASK
             if is_control or not header.record_count or transactions.is_aborted(header):
                 continue
-            self._pause(0)
-            read = read_keys(*records_of(chunk.data, position, header), header)
+            read = read_keys(*records_of(chunk.data, position, header), header, self._pause)
             if read.keyless:
                 for key, offset in zip(read.keys, read.offsets, strict=True):
                     if key is not None:

@@ -47,8 +47,8 @@ _ENTRY_BYTES: Final = 24
 _SLOT_BYTES: Final = 4
 _TABLE_OVERHEAD_BYTES: Final = 256
 _LEAST_SLOTS: Final = 8
-_STEP: Final = 512
-"""The records of a step: up to half a millisecond, because most of them miss the processor's caches."""
+_STEP: Final = 128
+"""The records of a step: up to a tenth of a millisecond, because most of them miss the processor's caches."""
 _MARKS_SHARE: Final = 8
 """The marks may take this fraction of the memory."""
 
