@@ -280,8 +280,9 @@ def _failover(pair: Sequence[Restartable], plan: Plan, figures: Figures) -> None
 def _compaction(pair: Sequence[Restartable], plan: Plan, figures: Figures) -> None:
     """Clean the same topics by both systems. The first round of a new broker has its own figures."""
     cases = [
-        cleaning.Case.of("1 KB", 1_000, 100_000 if plan.quick else 300_000),
-        cleaning.Case.of("100 B", 100, 700_000 if plan.quick else 2_000_000),
+        cleaning.Case.of("1 KB, 2 of each key", 1_000, 70_000 if plan.quick else 270_000, 2),
+        cleaning.Case.of("100 B, 2 of each key", 100, 560_000 if plan.quick else 1_650_000, 2),
+        cleaning.Case.of("100 B, 10 of each key", 100, 560_000 if plan.quick else 1_650_000, 10),
     ]
     for number in range(-1, plan.rounds):
         is_first = number < 0

@@ -30,7 +30,6 @@ SETTINGS: Final = {
 """The settings of both systems' brokers. The first two are the defaults of both."""
 _SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _HELD_MS: Final = 3_600_000
-_VALUES_OF_EACH_KEY: Final = 2
 _VALUES: Final = 16
 _TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.005
@@ -45,9 +44,9 @@ class Case(NamedTuple):
     keys: Sequence[int]
 
     @classmethod
-    def of(cls, name: str, value_bytes: int, count: int) -> Case:
-        """Two values of each key, in random order: the same order in every run and for every system."""
-        keys = [number % (count // _VALUES_OF_EACH_KEY) for number in range(count)]
+    def of(cls, name: str, value_bytes: int, count: int, values_of_each_key: int) -> Case:
+        """Keys in random order: the same order in every run and for every system."""
+        keys = [number % (count // values_of_each_key) for number in range(count)]
         Random(count).shuffle(keys)
         return cls(name, value_bytes, keys)
 

@@ -23,12 +23,14 @@ def test_the_last_record_of_each_sealed_key_and_the_active_segment_are_left(
     assert records_left([7, 8, 7, 8, 9, 7], sealed_end) == left
 
 
-def test_a_case_has_two_values_of_each_key_in_the_same_order_each_time() -> None:
-    case = Case.of("10 B", 10, 100)
+@pytest.mark.parametrize("values_of_each_key", [2, 10])
+def test_a_case_has_the_same_keys_in_the_same_order_each_time(values_of_each_key: int) -> None:
+    case = Case.of("10 B", 10, 100, values_of_each_key)
     records = list(case.records())
-    assert records == list(Case.of("10 B", 10, 100).records())
+    assert records == list(Case.of("10 B", 10, 100, values_of_each_key).records())
     assert len(records) == 100
-    assert len({key for key, _ in records}) == records_left(case.keys, 100) == 50
+    distinct = 100 // values_of_each_key
+    assert len({key for key, _ in records}) == records_left(case.keys, 100) == distinct
     assert {len(key) for key, _ in records} == {16}
     assert {len(value) for _, value in records} == {10}
 
