@@ -70,11 +70,8 @@ def read_keys(
 
     Raises INVALID_RECORD if the records contradict themselves or the header, and what `pause` raises.
     """
-    keys: list[MapKey | None] = []
-    ends: list[int] = []
-    keyless: list[int] = []
-    tombstones: list[int] = []
-    add_key, add_end, unpack = keys.append, ends.append, _HEAD.unpack_from
+    read = RecordKeys([], (), [], [], [])
+    add_key, add_end, unpack = read.keys.append, read.ends.append, _HEAD.unpack_from
     previous, first = -1, position
     key: MapKey | None
     for _ in chain.from_iterable(_in_steps(header.record_count, pause)):
@@ -113,20 +110,19 @@ def read_keys(
         if is_unusual:
             key, delta, following, is_null = _read_key(data, start, end)
             if key is None:
-                keyless.append(len(keys))
+                read.keyless.append(len(read.keys))
         if delta <= previous:
             raise _malformed("offset delta", start, delta >> 1, end)
         if is_null:
-            tombstones.append(len(keys))
+            read.tombstones.append(len(read.keys))
         add_key(key)
         add_end(following)
         previous = delta
         position = following
     if position != end or previous >> 1 > header.last_offset_delta:
         raise _malformed("end", position, previous >> 1, end)
-    return RecordKeys(
-        keys, _offsets(data, header, (first, *ends[:-1]), previous >> 1), ends, keyless, tombstones
-    )
+    starts = (first, *read.ends[:-1])
+    return read._replace(offsets=_offsets(data, header, starts, previous >> 1))
 
 
 def record_ends(data: bytes, position: int, end: int, count: int) -> list[int]:
