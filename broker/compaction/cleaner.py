@@ -431,7 +431,7 @@ class LogCleaner:
         except Stopped:
             logger.info("the cleaning of %s is given up", log.topic_partition)
             return
-        except Exception as error:  # noqa: BLE001 - see below
+        except Exception as error:  # noqa: BLE001 - any error concerns this log alone
             # An invariant that does not hold concerns this log alone too: nothing of the log changes before
             # the swap. If it ended the process, it would end all replicas of the partition.
             self._failed(log, error)

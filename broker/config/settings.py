@@ -430,7 +430,7 @@ class BrokerConfig:
     log_cleaner_max_compaction_lag_ms: int = setting(
         _positive_long,
         LONG_MAX,
-        "Age at which a record is compacted, whatever the share of bytes; bounds the age of a segment too.",
+        "Age at which a record is compacted at any share of bytes; bounds the age of a segment too.",
         topic_name="max.compaction.lag.ms",
     )
     log_cleaner_delete_retention_ms: int = setting(

@@ -1,4 +1,4 @@
-"""This broker's log dirs: DescribeLogDirs tells of their logs and volumes, AlterReplicaLogDirs moves logs."""
+"""This broker's log dirs: DescribeLogDirs lists their logs and volumes, AlterReplicaLogDirs moves logs."""
 
 from __future__ import annotations
 

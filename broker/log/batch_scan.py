@@ -329,7 +329,7 @@ def find_record_since(
     Raises what `iter_headers` raises, and CORRUPT_MESSAGE for a damaged batch.
     """
     window = Window(file, end)
-    # One read for the batches that most lookups look at.
+    # One read covers the batches of most lookups.
     window.cover(position, _LOOKUP_BYTES)
     for at, header in iter_headers(file, position, end, window):
         if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:

@@ -2,13 +2,12 @@
 
 After a clean stop only names, sizes and the tail of the last segment are read, unless the number of segments
 has changed: then each segment must end where the next one begins, or a segment between them is missing.
-After an unclean stop every
-segment that reaches beyond the recovery point is read batch by batch: CRC, that the offsets rise, and that
-the segment ends where the next one begins. The log is truncated at the first batch that fails; the sparse
-tail of a segment (zeros) ends it in the same way. A failure *below* the recovery point, or anywhere after a
-clean stop, is damage to records that were safe: `CorruptLog`, and nothing is changed. Below that point, the
-leader epoch of a batch, which no CRC covers, must match the checkpoint; otherwise followers would refuse the
-batch.
+After an unclean stop every segment that reaches beyond the recovery point is read batch by batch: CRC, that
+the offsets rise, and that the segment ends where the next one begins. The log is truncated at the first batch
+that fails; the sparse tail of a segment (zeros) ends it in the same way. A failure *below* the recovery
+point, or anywhere after a clean stop, is damage to records that were safe: `CorruptLog`, and nothing is
+changed. Below that point, the leader epoch of a batch, which no CRC covers, must match the checkpoint;
+otherwise followers would refuse the batch.
 
 Runs on one thread, before any other thread uses the log.
 """

@@ -1,9 +1,9 @@
 """Moves of replicas between the log dirs of this broker (KIP-113): the requests, and the thread that copies.
 
-The state of a move is its future log (`broker.log.future_logs`), so a move survives a restart, and a deletion
-of the replica or a failure of a disk ends it without a word to this module. Here is the order of the work:
-each move in turn gets one bounded read, so that none waits for another, and so that a network thread never
-waits long for the interpreter lock. A replica serves, with its role, before, during and after its move.
+The state of a move is its future log (`broker.log.future_logs`): a move survives a restart, and a deletion of
+the replica or a failing disk ends it without a call of this module. This module orders the work: each move in
+turn gets one bounded read, so that no move waits for another, and a network thread never waits long for the
+interpreter lock. A replica keeps its role and serves before, during and after its move.
 
 `alter` runs on IO workers, the copies on threads of this module.
 """

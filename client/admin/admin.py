@@ -429,7 +429,7 @@ class Admin(Client):
     ) -> dict[TopicPartitionReplica, BarnabasError | None]:
         """Begin to move replicas to other log dirs (absolute paths) of their brokers; they serve meanwhile.
 
-        Returns the error of each replica, or None. `describe_log_dirs` tells of the progress. A move to the
+        Returns the error of each replica, or None. `describe_log_dirs` shows the progress. A move to the
         dir where the replica is ends one to another dir. REPLICA_NOT_AVAILABLE: there is no such replica; if
         the broker gets it later, it is created in that dir.
         """
