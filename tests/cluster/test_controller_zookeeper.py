@@ -10,7 +10,8 @@ from kazoo.client import KazooClient
 
 from barnabas.controller.controller import Controller
 from barnabas.deploy.zookeeper import ZooKeeper
-from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from barnabas.zookeeper import paths
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from barnabas.zookeeper.session import SessionEvent
@@ -18,7 +19,7 @@ from barnabas.zookeeper.store import ClusterStore
 from tests.support.controller_fakes import FakeChannels
 from tests.support.defaults import controller_settings
 from tests.support.store_contract import registration
-from tests.support.waiting import wait_for
+from tests.support.waiting import DEADLINE_S, wait_for
 
 from .tools import OpenStore, expire_session
 
@@ -75,6 +76,11 @@ def test_a_controller_whose_session_expires_is_replaced_and_can_be_elected_again
     open_store: OpenStore, fatal: list[BaseException]
 ) -> None:
     events: list[SessionEvent] = []
+    others_turn = threading.Event()
+
+    def wait_for_others_turn(_: ErrorCode, __: list[TopicPartition]) -> None:
+        others_turn.wait(DEADLINE_S)
+
     stores = [open_store(on_session_event=events.append), open_store()]
     controllers = []
     for number, store in enumerate(stores):
@@ -94,12 +100,16 @@ def test_a_controller_whose_session_expires_is_replaced_and_can_be_elected_again
         wait_for(lambda: first.is_active)
         second.start()
         wait_for(lambda: second.active_broker_id == 0)
+        # The callback holds the first one's event thread. Otherwise it may win again in its next session.
+        first.controlled_shutdown(BrokerId(1), BrokerEpoch(-1), wait_for_others_turn)
         expire_session(stores[0].session._client)
         wait_for(lambda: second.is_active and second.epoch == 2)
+        others_turn.set()
         wait_for(lambda: not first.is_active and first.active_broker_id == 1)
         assert events[-2:] == [SessionEvent.EXPIRED, SessionEvent.RENEWED]
         second.stop()
         wait_for(lambda: first.is_active and first.epoch == 3)
     finally:
+        others_turn.set()
         for controller in controllers:
             controller.stop()
