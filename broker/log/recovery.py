@@ -26,6 +26,7 @@ from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
 from barnabas.broker.log.file_system import (
     FILE_SYSTEM,
     INDEX_SUFFIXES,
+    KAFKA_DELETED_SUFFIX,
     LOG_SUFFIX,
     TEMPORARY_SUFFIX,
     FileSystem,
@@ -422,6 +423,6 @@ def _list_files(folder: Path, files: FileSystem) -> tuple[list[tuple[int, int]],
             others.append(path)
     for path in others:
         is_orphan = path.suffix in INDEX_SUFFIXES and segment_base_offset(path.stem + LOG_SUFFIX) not in bases
-        if is_orphan or path.suffix == TEMPORARY_SUFFIX:
+        if is_orphan or path.suffix in (TEMPORARY_SUFFIX, KAFKA_DELETED_SUFFIX):
             files.unlink(path)
     return sorted(bases.items()), ProducerSnapshots(folder, snapshots, files)

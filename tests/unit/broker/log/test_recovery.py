@@ -272,16 +272,22 @@ def test_epochs_that_the_file_holds_too_much_are_corrected_by_the_batches(
     assert open_log(CONFIG).epoch_cache.entries == ((0, 0), (1, 3), (2, 6), (3, 9))
 
 
-def test_leftovers_of_interrupted_work_are_removed(open_log: OpenLog, log: Log) -> None:
-    for name in (
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_leftovers_of_interrupted_work_are_removed(open_log: OpenLog, is_clean: bool, log: Log) -> None:
+    log.close(0)
+    leftovers = {
         "00000000000000000099.index",
         "00000000000000000099.timeindex",
         "leader-epoch-checkpoint.tmp",
-    ):
+        # Apache Kafka keeps deleted segments for a while.
+        "00000000000000000000.log.deleted",
+        "00000000000000000000.index.deleted",
+        "00000000000000000004.snapshot.deleted",
+    }
+    for name in leftovers:
         (log.folder / name).write_bytes(b"x")
-    again = open_log(CONFIG)
-    names = {path.name for path in log.folder.iterdir()}
-    assert not any(name.startswith("00000000000000000099") or name.endswith(".tmp") for name in names)
+    again = open_log(CONFIG, is_clean=is_clean)
+    assert not leftovers & {path.name for path in log.folder.iterdir()}
     assert again.log_end_offset == 10
 
 
