@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.checkpoints import parse_checkpoint
+from barnabas.broker.log.file_system import LOG_SUFFIX, SWAP_SUFFIX
 from barnabas.cli.log_entries import Damage, DumpedBatch, read_batches
 
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -90,13 +91,14 @@ def _recovery_points(log_dir: Path) -> dict[tuple[str, int], int]:
 
 
 def _cleaned_end(folder: Path) -> int:
-    """The end of the last segment with gaps between its offsets; 0 if there are no gaps.
+    """The end of the last segment with gaps between its offsets, or of one that replaces others; else 0.
 
     A follower may have copied them from its leader and not synced them yet; it may lose less than that.
     """
     end = 0
-    for segment in _segments(folder):
-        next_offset, has_gap = int(segment.stem), False
+    for segment in (*_segments(folder), *folder.glob(f"*{LOG_SUFFIX}{SWAP_SUFFIX}")):
+        # Its folder was synced when the swap began, with the name of the segment at its end.
+        next_offset, has_gap = int(segment.name.partition(".")[0]), segment.suffix == SWAP_SUFFIX
         for batch in _batches(segment):
             header = batch.header
             has_gap = (
@@ -104,7 +106,7 @@ def _cleaned_end(folder: Path) -> int:
             )
             next_offset = header.next_offset
         if has_gap:
-            end = next_offset
+            end = max(end, next_offset)
     return end
 
 

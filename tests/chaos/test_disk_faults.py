@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from barnabas.broker.log.file_system import SWAP_SUFFIX, segment_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import build_batch
@@ -36,8 +37,9 @@ def test_records_after_the_recovery_point_are_lost(tmp_path: Path) -> None:
     assert _open(tmp_path, 6).log_end_offset == 6
 
 
-def test_a_cleaned_segment_is_kept_beyond_the_recovery_point(tmp_path: Path) -> None:
-    log = _open(tmp_path)
+def _write_cleaned(log_dir: Path) -> None:
+    """A log with a cleaned segment that ends at 10, and three records after it, of a killed broker."""
+    log = _open(log_dir)
     for offset in (7, 9):
         data = build_batch([(b"k", b"v")])
         stamp(data, 0, offset, 0)
@@ -45,6 +47,19 @@ def test_a_cleaned_segment_is_kept_beyond_the_recovery_point(tmp_path: Path) -> 
     log.roll(0)
     append_batches(log, batch(3))
     log.abandon()
-    _save_recovery_point(tmp_path, 5)
+    _save_recovery_point(log_dir, 5)
+
+
+def test_a_cleaned_segment_is_kept_beyond_the_recovery_point(tmp_path: Path) -> None:
+    _write_cleaned(tmp_path)
     assert cut_power(tmp_path) == 3
     assert _open(tmp_path, 5).log_end_offset == 10
+
+
+def test_a_cleaned_segment_is_kept_that_has_not_its_name_yet(tmp_path: Path) -> None:
+    _write_cleaned(tmp_path)
+    segment = tmp_path / "t-0" / segment_name(0)
+    segment.rename(f"{segment}{SWAP_SUFFIX}")
+    assert cut_power(tmp_path) == 3
+    assert _open(tmp_path, 5).log_end_offset == 10
+    assert segment.exists()
