@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -47,7 +48,7 @@ PASSING = {
 class GroupClient:
     """Sends requests to the current coordinator of a group; a context manager, for one thread."""
 
-    def __init__(self, cluster: LocalCluster, group: str, patience_s: float = DEADLINE_S) -> None:
+    def __init__(self, cluster: RunningCluster, group: str, patience_s: float = DEADLINE_S) -> None:
         self._cluster = cluster
         self._patience_s = patience_s
         self.group = group

@@ -10,6 +10,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,6 +25,7 @@ from tests.support.waiting import wait_for
 
 from .clients import Unavailable
 
+GROUP: Final = "connect"
 CONFIGS: Final = "connect-configs"
 OFFSETS: Final = "connect-offsets"
 STATUS: Final = "connect-status"
@@ -36,7 +38,7 @@ log4j.appender.console.layout=org.apache.log4j.PatternLayout
 log4j.appender.console.layout.ConversionPattern=%d %p %c %m%n
 """
 _SETTINGS: Final = {
-    "group.id": "connect",
+    "group.id": GROUP,
     "key.converter": "org.apache.kafka.connect.storage.StringConverter",
     "value.converter": "org.apache.kafka.connect.storage.StringConverter",
     "plugin.discovery": "service_load",
@@ -100,12 +102,25 @@ class Worker:
         assert self._process.terminate(_STOP_TIMEOUT_S), "the worker does not stop"
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """The answer's JSON, None if it is empty. Raises OSError, also for an error status."""
+        """The answer's JSON, None if it is empty. Raises OSError, also for an error status.
+
+        Asks again while a rebalance is expected, which the worker answers with 409.
+        """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self._url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=_REQUEST_TIMEOUT_S) as answer:
-            text = answer.read()
+
+        def ask() -> list[bytes]:
+            try:
+                with urllib.request.urlopen(request, timeout=_REQUEST_TIMEOUT_S) as answer:
+                    return [answer.read()]
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.CONFLICT:
+                    raise
+                error.close()
+                return []
+
+        [text] = wait_for(ask, f"{method} {path}: the rebalance does not end")
         return json.loads(text) if text else None
 
     def configure(self, connector: str, config: Mapping[str, str]) -> None:

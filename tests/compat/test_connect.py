@@ -10,34 +10,37 @@ import pytest
 
 from barnabas.client import ConfigResource, ConsumerRecord
 from barnabas.client.blocking import Consumer
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.groups import DescribeGroupsRequest, LeaveGroupRequest, MemberIdentity
 from tests.support.waiting import wait_for
 
+from ..cluster.group_client import GroupClient
 from ..cluster.tools import ClusterView, StartCluster
 from .clients import Unavailable
-from .connect import CONFIGS, OFFSETS, STATUS, Worker
+from .connect import CONFIGS, GROUP, OFFSETS, STATUS, Worker
 
 pytestmark = pytest.mark.timeout(300)
 
 PARTITIONS = {CONFIGS: 1, OFFSETS: 2, STATUS: 2, "lines": 1}
 LINE_BYTES = 8
-BROKER = {
-    "log.cleaner.backoff.ms": "100",
-    "group.min.session.timeout.ms": "1000",
-    "zookeeper.session.timeout.ms": "30000",
-}
+BROKER = {"log.cleaner.backoff.ms": "100", "zookeeper.session.timeout.ms": "30000"}
 WORKER = {
     # Many commits, while the lines go out in small requests, one after another.
     "offset.flush.interval.ms": "20",
     "producer.batch.size": "200",
     "producer.buffer.memory": "4000",
-    # A killed worker is evicted soon, and its tasks move at once.
-    "session.timeout.ms": "2000",
-    "heartbeat.interval.ms": "500",
+    # No session ends because the machine is busy, and a clean stop has the time for its last commit.
+    "session.timeout.ms": "30000",
+    "task.shutdown.graceful.timeout.ms": "25000",
+    "offset.flush.timeout.ms": "25000",
+    # The tasks of a worker that is gone move at once.
     "scheduled.rebalance.max.delay.ms": "0",
 }
-SEGMENT_BYTES = {"config": "3000", "offset": "1000", "status": "10000"}
+SEGMENT_BYTES = {"config": "1500", "offset": "1000", "status": "10000"}
 """Few records, but more than the worker writes at once."""
+HISTORY = 25
+"""Records of configurations: a third of them are more than their keys and an active segment have."""
 
 
 @pytest.fixture
@@ -105,19 +108,35 @@ def add_lines(path: Path, first: int, end: int) -> None:
         file.writelines(f"{number:0{LINE_BYTES - 1}}\n" for number in range(first, end))
 
 
-def configure(worker: Worker, path: Path) -> None:
-    """Change a connector several times, and delete another, so that the configurations have a history."""
+def configure(view: ClusterView, worker: Worker, path: Path) -> None:
+    """Change a connector several times, and delete another, so that the configurations have a history.
+
+    The worker writes the configuration of tasks once for several changes of a connector that come quickly.
+    """
     source = {
         "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
         "tasks.max": "1",
         "file": str(path),
     }
-    for number in range(5):
-        worker.configure("deleted", source | {"topic": "deleted", "batch.size": str(100 + number)})
+    while (end := end_of(view, CONFIGS)) < HISTORY:
+        worker.configure("deleted", source | {"topic": "deleted", "batch.size": str(100 + end)})
     worker.request("DELETE", "/connectors/deleted")
     # Whole buffers of the connector: lines that stay in one would wait until the file grows again.
     for batch_size in (512, 256, 128):
         worker.configure("lines", source | {"topic": "lines", "batch.size": str(batch_size)})
+
+
+def remove_members(view: ClusterView) -> None:
+    """Remove the members of the worker's group, as the end of their sessions does."""
+    with GroupClient(view.cluster, GROUP) as client:
+        described = client.ask(
+            DescribeGroupsRequest(groups=[GROUP]), lambda answer: answer.groups[0].error_code
+        )
+        members = [MemberIdentity(member_id=member.member_id) for member in described.groups[0].members]
+        left = client.ask(
+            LeaveGroupRequest(group_id=GROUP, members=members), lambda answer: answer.error_code
+        )
+    assert [member.error_code for member in left.members] == [ErrorCode.NONE]
 
 
 def test_a_connect_worker_resumes_from_its_compacted_topics(
@@ -130,17 +149,20 @@ def test_a_connect_worker_resumes_from_its_compacted_topics(
         topics = [ConfigResource.topic(name) for name in (CONFIGS, OFFSETS, STATUS)]
         policies = [settings["cleanup.policy"] for settings in admin.describe_configs(topics).values()]
     assert [policy.value for policy in policies] == ["compact"] * 3
-    configure(worker, path)
+    configure(view, worker, path)
     wait_for(lambda: worker.is_running("lines"), "the task does not run")
     # The connector has waited for its file.
     add_lines(path, 0, 10_000)
     wait_for(lambda: end_of(view, OFFSETS) > 30, lambda: f"{end_of(view, OFFSETS)} commits")
     worker.kill()
+    remove_members(view)
 
-    committed = committed_lines(view, path)
+    at_least = committed_lines(view, path)
     wait_for(lambda: is_cleaned(view, OFFSETS), "the offsets are not compacted")
     wait_for(lambda: is_cleaned(view, CONFIGS), "the configurations are not compacted")
-    assert committed_lines(view, path) == committed
+    # The brokers may have read the last commits of the killed worker later.
+    committed = committed_lines(view, path)
+    assert committed >= at_least
     written = lines_read(view)
     assert written == list(range(len(written)))
     assert 0 < committed <= len(written)
