@@ -248,7 +248,7 @@ def cut_at_random(chance: random.Random, steps: list[str]) -> Callable[[LinkedCl
 
 @thorough
 @pytest.mark.timeout(SECONDS + 240)
-def test_links_that_arecut_at_random_lose_nothing(linked: LinkedCluster) -> None:
+def test_links_that_are_cut_at_random_lose_nothing(linked: LinkedCluster) -> None:
     seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
     print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
     steps: list[str] = []
