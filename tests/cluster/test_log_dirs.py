@@ -64,8 +64,8 @@ def test_replicas_move_under_load_while_their_brokers_are_killed(start_cluster: 
     view = ClusterView(cluster)
     moved = 0
     with start_loaded(cluster, request_timeout_ms=3_000) as load:
+        wait_for(lambda: len(places(view)) == 18, lambda: f"not all logs are there: {places(view)}")
         names = list(places(view))
-        assert len(names) == 18
         for number in range(_ROUNDS):
             for name in chance.sample(names, 6):
                 path = cluster.broker(name.broker_id).log_dirs[chance.randrange(2)]
@@ -83,7 +83,7 @@ def test_replicas_move_under_load_while_their_brokers_are_killed(start_cluster: 
 
 
 _DYING = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.future_log import FutureLog
@@ -97,8 +97,7 @@ class Dying(FileSystem):
 
     def count(self):
         self.calls += 1
-        if die_at.exists() and self.calls == int(die_at.read_text()):
-            die_at.unlink()
+        if self.calls == int(die_at.read_text()):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def rename(self, source, target):
@@ -110,6 +109,8 @@ class Dying(FileSystem):
         super().fsync(file)
 
 def dying_swap(self, files):
+    while not die_at.exists():
+        time.sleep(0.01)
     dying = Dying()
     folder = swap(self, dying)
     dying.count()
@@ -118,6 +119,13 @@ def dying_swap(self, files):
 FutureLog.swap = dying_swap
 sys.exit(main())
 """
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that nobody sees in part."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.rename(path)
 
 
 def test_a_kill_at_each_step_of_a_swap_loses_nothing(start_cluster: StartCluster, tmp_path: Path) -> None:
@@ -147,14 +155,17 @@ def test_a_kill_at_each_step_of_a_swap_loses_nothing(start_cluster: StartCluster
         for step in range(1, 6):
             (path, _), *_ = places(view)[name]
             target = next(str(other) for other in broker.log_dirs if str(other) != path)
-            die_at.write_text(str(step))
+            # The broker answers before it dies, since no swap begins without the file.
+            die_at.unlink(missing_ok=True)
             assert move(view, {name: target}) == [None]
+            write_whole(die_at, str(step))
             futures = []
             while broker.is_alive and len(futures) < 20_000:
                 futures.append(producer.send("t", b"%d" % (sent + len(futures))))
                 time.sleep(0.002)
             wait_for(lambda: not broker.is_alive, "the broker does not reach that step")
             sent += len(futures)
+            write_whole(die_at, "0")
             cluster.start_broker(1)
             for future in futures:
                 future.result(60)
