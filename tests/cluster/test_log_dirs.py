@@ -150,8 +150,10 @@ def test_a_kill_at_each_step_of_a_swap_loses_nothing(start_cluster: StartCluster
     view, broker = ClusterView(cluster), cluster.broker(1)
     view.create_topic("t", 1, 1)
     name = TopicPartitionReplica("t", 0, BrokerId(1))
-    sent = 0
     with Producer(bootstrap_servers=cluster.bootstrap, acks="all", delivery_timeout_ms=60_000) as producer:
+        # It must know the topic: while no broker lives, nobody could tell it.
+        producer.send_and_wait("t", b"0")
+        sent = 1
         for step in range(1, 6):
             (path, _), *_ = places(view)[name]
             target = next(str(other) for other in broker.log_dirs if str(other) != path)
