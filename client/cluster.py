@@ -178,11 +178,12 @@ class Cluster:
         deadline = time.monotonic() + timeout_ms / 1000
         # Refresh immediately for a topic that was not requested before.
         is_new = name not in self.cache.topic_errors
+        last_error: BarnabasError | None = None
         while (info := self.cache.topics.get(name)) is None:
-            last_error: BarnabasError | None = None
             try:
                 async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
                     await self.refresh(at_once=is_new)
+                last_error = None
             except TimeoutError:
                 pass
             except NoBrokerReachable as error:

@@ -217,6 +217,14 @@ async def test_the_only_broker_is_asked_again_when_an_idle_connection_turns_out_
             await cluster.refresh()
 
 
+async def test_a_topic_is_not_called_unknown_when_no_broker_could_be_asked() -> None:
+    # The time-out ends in the pause before the second attempt.
+    async with FakeCluster(1) as fake, started(fake, retry_backoff_ms=10_000) as cluster:
+        await fake.brokers[1].stop()
+        with pytest.raises(NoBrokerReachable):
+            await cluster.topic("t", 50)
+
+
 async def test_an_unreachable_cluster_is_an_error_that_names_each_server_and_its_reason() -> None:
     cluster = Cluster(ClientConfig(bootstrap_servers="127.0.0.1:1,127.0.0.1:2"))
     with pytest.raises(NoBrokerReachable) as failure:
