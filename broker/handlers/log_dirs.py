@@ -10,7 +10,7 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.future_log import FutureLog
 from barnabas.broker.log.log import Log
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.replicas import (
     UNKNOWN_VOLUME_BYTES,
@@ -32,16 +32,28 @@ _UNKNOWN_LAG = -1
 
 def handle_alter(services: Services, request: ApiRequest) -> None:
     body: AlterReplicaLogDirsRequest = request.body
-    results = [
-        (name, AlterReplicaLogDirPartitionResult(partition_index=name.partition, error_code=code))
-        for path, name in (
-            (Path(of_dir.path), TopicPartition(topic.name, index))
-            for of_dir in body.dirs
-            for topic in of_dir.topics
-            for index in topic.partitions
+    # As in Kafka, the last dir of a replica that is named more than once counts.
+    wanted = {
+        TopicPartition(topic.name, index): Path(of_dir.path)
+        for of_dir in body.dirs
+        for topic in of_dir.topics
+        for index in topic.partitions
+    }
+    refusals = {name: _refusal(services, name, path) for name, path in wanted.items()}
+    refused = [f"{name}: {refusal}" for name, refusal in refusals.items() if refusal is not None]
+    if refused:
+        # One line, because a request may name a hundred thousand replicas.
+        logger.info("%d replicas are not moved; the first is %s", len(refused), refused[0])
+    results = (
+        (
+            name,
+            AlterReplicaLogDirPartitionResult(
+                partition_index=name.partition,
+                error_code=ErrorCode.NONE if refusal is None else refusal.code,
+            ),
         )
-        for code in [_alter(services, name, path)]
-    ]
+        for name, refusal in refusals.items()
+    )
     request.respond(
         AlterReplicaLogDirsResponse(
             results=[
@@ -52,13 +64,16 @@ def handle_alter(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _alter(services: Services, name: TopicPartition, path: Path) -> ErrorCode:
+def _refusal(services: Services, name: TopicPartition, path: Path) -> ApiError | None:
+    """Why a replica does not move; None if it does."""
     try:
         services.log_dir_moves.alter(name, path)
     except ApiError as error:
-        logger.info("%s is not moved: %s", name, error)
-        return error.code
-    return ErrorCode.NONE
+        is_known = name.partition in services.metadata.current.partitions_of(name.topic)
+        if error.code == ErrorCode.REPLICA_NOT_AVAILABLE and not is_known:
+            return api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.text)
+        return error
+    return None
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:

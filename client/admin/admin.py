@@ -430,8 +430,9 @@ class Admin(Client):
         """Begin to move replicas to other log dirs (absolute paths) of their brokers; they serve meanwhile.
 
         Returns the error of each replica, or None. `describe_log_dirs` shows the progress. A move to the
-        dir where the replica is ends one to another dir. REPLICA_NOT_AVAILABLE: there is no such replica; if
-        the broker gets it later, it is created in that dir.
+        dir where the replica is ends one to another dir. REPLICA_NOT_AVAILABLE, or for an unknown partition
+        UNKNOWN_TOPIC_OR_PARTITION: there is no such replica; if the broker gets it later, it is created in
+        that dir.
         """
         return await alter_replica_log_dirs(self._open(), assignment)
 

@@ -199,7 +199,7 @@ def test_the_command_shows_log_dirs_and_moves_replicas(start_cluster: StartClust
     wrong = run_command("log-dirs", "move", "t:0", "--broker", "1", "--to", "/nowhere", *options)
     assert (wrong.returncode, first in wrong.stderr) == (4, True)
     missing = run_command("log-dirs", "move", "other:0", "--broker", "1", "--to", first, *options)
-    assert (missing.returncode, "REPLICA_NOT_AVAILABLE" in missing.stderr) == (1, True)
+    assert (missing.returncode, "UNKNOWN_TOPIC_OR_PARTITION" in missing.stderr) == (1, True)
     assert run_command("log-dirs", "move", "t", "--broker", "1", "--to", first, *options).returncode == 2
 
 
@@ -213,7 +213,7 @@ def test_the_admin_client_describes_and_moves(start_cluster: StartCluster, wire:
     with Admin(bootstrap_servers=cluster.bootstrap, wire=wire) as admin:
         errors = admin.alter_replica_log_dirs({name: second, name._replace(topic="later"): second})
         assert errors[name] is None
-        assert "REPLICA_NOT_AVAILABLE" in str(errors[name._replace(topic="later")])
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in str(errors[name._replace(topic="later")])
         wait_for(lambda: are_all_moved(view, 1), "it still moves")
         (broker,) = admin.describe_log_dirs([1])
         one, two = broker.log_dirs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from barnabas.protocol.messages.replicas import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
 )
-from tests.support.building import ME, TP, TWO, state
+from tests.support.building import ME, TP, TWO, led_by, state
 from tests.support.defaults import log_config
 from tests.support.record_requests import catch_up, fetch, fetched, follow, produce, produced, set_topic
 from tests.support.serving import Serving, batch
@@ -198,6 +199,8 @@ def test_the_last_request_decides(leading: Serving, dirs: list[Path]) -> None:
 def test_a_replica_that_is_created_later_is_created_in_the_requested_dir(
     leading: Serving, dirs: list[Path]
 ) -> None:
+    assert alter(leading, dirs[1], 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    leading.managed.know({1: 0, 2: 5, 3: 5}, led_by(TWO, index=1))
     assert alter(leading, dirs[2], 1) == ErrorCode.REPLICA_NOT_AVAILABLE
     role = state()
     role.partition_index = 1
@@ -235,11 +238,34 @@ def test_several_replicas_are_moved_by_one_request(leading: Serving, dirs: list[
         0: 0,
         1: 0,
         2: 0,
-        9: ErrorCode.REPLICA_NOT_AVAILABLE,
+        9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
     leading.log_dir_moves.work_off()
     found = [sorted(each.partition_index for each in replicas_in(leading, path)) for path in dirs]
     assert found == [[2, 3], [], [0, 1]]
+
+
+def test_the_last_dir_counts_for_a_replica_that_is_named_twice(leading: Serving, dirs: list[Path]) -> None:
+    topics = [AlterReplicaLogDirTopic(name=TP.topic, partitions=[0, 0])]
+    request = AlterReplicaLogDirsRequest(
+        dirs=[AlterReplicaLogDir(path=str(path), topics=topics) for path in (dirs[1], dirs[2])]
+    )
+    (result,) = leading.call(request, version=2).results
+    assert [(each.partition_index, each.error_code) for each in result.partitions] == [(0, 0)]
+    assert [len(list(path.glob("*-future"))) for path in dirs] == [0, 0, 1]
+    assert list(dirs[1].glob("*-delete")) == [], "no move there has begun"
+
+
+def test_many_refused_moves_are_logged_in_one_line(
+    leading: Serving, dirs: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    topics = [AlterReplicaLogDirTopic(name="other", partitions=list(range(1_000)))]
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=str(dirs[1]), topics=topics)])
+    (result,) = leading.call(request).results
+    assert {each.error_code for each in result.partitions} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    (line,) = caplog.messages
+    assert line.startswith("1000 replicas are not moved; the first is other-0: ")
 
 
 # Failures
