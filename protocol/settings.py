@@ -87,6 +87,9 @@ class Double(Kind):
         )
 
     def parse(self, text: str) -> float:
+        # float() alone would also take "1_0" and the digits of other scripts.
+        if not text.isascii() or "_" in text:
+            raise ValueError(text)
         return self.check(float(text))
 
     def check(self, value: Any) -> float:

@@ -166,8 +166,8 @@ def altered(
 ) -> dict[str, str]:
     """The settings after these changes of the current ones.
 
-    Raises INVALID_CONFIG with each unknown setting and each invalid value, and INVALID_REQUEST if the request
-    contradicts itself or names a setting that is not dynamic.
+    Raises INVALID_CONFIG with the first unknown setting, or with each invalid value, and INVALID_REQUEST if
+    the request contradicts itself or names a setting that is not dynamic.
     """
     _check_request(alterations)
     result = dict(current)
@@ -285,10 +285,10 @@ def _changed_list(
         )
     default = layers.value(declared.name) if declared.name in SETTINGS else declared.default
     before = current[name] if name in current else setting_text(default)
-    words = [word.strip() for word in before.split(",") if word.strip()]
-    changed = [word.strip() for word in text.split(",")]
+    words = dict.fromkeys(word.strip() for word in before.split(",") if word.strip())
+    changed = dict.fromkeys(word.strip() for word in text.split(","))
     if operation is ConfigOperation.APPEND:
-        words += [word for word in changed if word not in words]
+        words |= changed
     else:
-        words = [word for word in words if word not in changed]
+        words = {word: None for word in words if word not in changed}
     return ",".join(words)

@@ -23,6 +23,7 @@ from barnabas.broker.config.settings import (
     topic_setting,
     topic_setting_names,
 )
+from barnabas.protocol.codec_kafka_source import MAX_STRING_BYTES
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import parse_endpoints
 from barnabas.protocol.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
@@ -54,6 +55,7 @@ _ORDERED: Final = (
 _CLEANER_THREADS: Final = "log.cleaner.threads"
 _DEDUPE_BUFFER: Final = "log.cleaner.dedupe.buffer.size"
 _LEAST_MAP_BYTES: Final = 1 << 20
+_MOST_HINTS: Final = 10
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = " \t\f"
 
@@ -111,7 +113,8 @@ def usable_topic_config(config: Mapping[str, str | None]) -> tuple[dict[str, Set
     for name, text in config.items():
         declared = topic_setting(name)
         if declared is None:
-            hint = did_you_mean(name, topic_setting_names())
+            # A request may name a hundred thousand; the search for a similar name takes milliseconds.
+            hint = did_you_mean(name, topic_setting_names()) if len(problems) < _MOST_HINTS else ""
             problems.append(f"unknown topic setting {name}={text!r}{hint}")
         elif text is not None:
             value = parse_setting(name, declared.kind, text, problems)
@@ -138,6 +141,11 @@ def conflicts(values: Mapping[str, SettingValue]) -> list[str]:
 
 def parse_setting(name: str, kind: Kind, text: str, problems: list[str]) -> Any:
     """The typed value; None, with a sentence added to the problems, if it is invalid."""
+    size_bytes = len(text.encode(errors="replace"))
+    if size_bytes > MAX_STRING_BYTES:
+        # No answer to a Kafka client could hold it.
+        problems.append(f"{name} has a value of {size_bytes} bytes; expected at most {MAX_STRING_BYTES}")
+        return None
     value, refusal = problem(name, text, kind, kind.parse)
     if refusal is not None:
         problems.append(refusal)

@@ -3,7 +3,6 @@
 A field of `BrokerConfig` is one setting; where a topic may override it, it also has a topic-level name. A
 config is frozen; `barnabas.broker.config.load` makes it. Pure, for any thread.
 """
-# Each default is made by setting(...), which is a dataclass field.
 # `setting(...)` makes a dataclass field, which ruff takes for a call in a default.
 # ruff: noqa: RUF009
 
@@ -393,7 +392,12 @@ class BrokerConfig:
     log_cleaner_enable: bool = setting(
         Boolean(), True, "Whether the cleaner runs; without it no log is compacted."
     )
-    log_cleaner_threads: int = setting(_ms, 1, "Threads that compact logs.", is_dynamic=True)
+    log_cleaner_threads: int = setting(
+        _ms,
+        1,
+        "Threads that compact logs; 0 pauses the cleaner, which Apache Kafka does not offer.",
+        is_dynamic=True,
+    )
     log_cleaner_dedupe_buffer_size: int = setting(
         _positive_long,
         134_217_728,

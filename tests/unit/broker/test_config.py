@@ -10,7 +10,13 @@ import pytest
 
 from barnabas.broker.config import settings as config_settings
 from barnabas.broker.config.listeners import Listener
-from barnabas.broker.config.load import config_from, load_config, parse_properties, validate_topic_config
+from barnabas.broker.config.load import (
+    config_from,
+    load_config,
+    parse_properties,
+    usable_topic_config,
+    validate_topic_config,
+)
 from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, TOPIC_SETTINGS, BrokerConfig
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
@@ -226,6 +232,13 @@ def test_wrong_topic_overrides_are_refused_by_name() -> None:
     assert caught.value.code is ErrorCode.INVALID_CONFIG
     assert "retention.m='5'; did you mean retention.ms?" in str(caught.value)
     assert "segment.bytes='0': expected a whole number, at least 14" in str(caught.value)
+
+
+def test_a_similar_name_is_searched_for_the_first_unknown_overrides_only() -> None:
+    """The search takes milliseconds, and a request may hold a hundred thousand names."""
+    _, problems = usable_topic_config({f"segment.byte{number}": "1" for number in range(500)})
+    assert len(problems) == 500
+    assert ["did you mean segment.bytes?" in problem for problem in problems] == [True] * 10 + [False] * 490
 
 
 def test_the_interval_of_the_flush_scheduler_is_the_default_of_flush_ms() -> None:
