@@ -40,8 +40,8 @@ _FRAME: Final = struct.Struct(">qi11xi")
 """base_offset, batch_length, last_offset_delta."""
 _unpack = _FRAME.unpack_from
 _BATCH_LENGTH: Final = struct.Struct(">8xi")
-_COUNTS: Final = struct.Struct(">8xi45xi")
-"""batch_length, record_count."""
+_COUNTS: Final = struct.Struct(">qi11xi30xi")
+"""base_offset, batch_length, last_offset_delta, record_count."""
 _WINDOW_BYTES: Final = 256 * 1024
 _STEP_BYTES: Final = 4 * 1024
 """The size of reads after a long batch: the next ones are probably as long, and a walk needs only headers."""
@@ -51,6 +51,7 @@ _LOOKUP_BYTES: Final = 32 * 1024
 """The first read of a lookup by time: two batches of a producer's default size."""
 _PRODUCER: Final = struct.Struct(">qi11xi16xq")
 """base_offset, batch_length, last_offset_delta, producer_id."""
+_ANY_TIME_MS: Final = -(1 << 63)
 SMALL_BYTES: Final = 64 * 1024
 LARGE_BYTES: Final = 1024 * 1024 + SMALL_BYTES
 """The default share of a partition in a fetch, plus the bytes before its first batch."""
@@ -114,15 +115,29 @@ def batches_end(data: Bytes, position: int, end: int, limit: int, upper_bound_of
     return position, next_offset
 
 
-def is_without_records(data: Bytes) -> bool:
-    """Whether these are whole batches, at least one, and all of them are empty."""
+def is_without_records(data: Bytes, offset: int) -> bool:
+    """Whether these are whole batches, at least one, without a record at or after an offset.
+
+    Only a batch that begins before the offset and has lost records to a compaction is decoded.
+    """
     position, end = 0, len(data)
     while position < end:
-        length, record_count = _COUNTS.unpack_from(data, position)
-        if record_count:
+        base_offset, length, last_delta, record_count = _COUNTS.unpack_from(data, position)
+        if record_count and (base_offset >= offset or record_count > last_delta):
             return False
-        position += LOG_OVERHEAD_BYTES + length
+        following = position + LOG_OVERHEAD_BYTES + length
+        if record_count and _has_record_since(memoryview(data)[position:following], offset):
+            return False
+        position = following
     return end > 0
+
+
+def _has_record_since(batch: memoryview, offset: int) -> bool:
+    """Whether a batch has a record at or after an offset; True if it is damaged: its reader reports that."""
+    try:
+        return first_record_since(batch, _ANY_TIME_MS, offset) is not None
+    except ApiError:
+        return True
 
 
 class _Blocks:

@@ -13,11 +13,15 @@ from barnabas.broker.log.appending import Appendable
 from barnabas.broker.log.batch_scan import is_without_records, iter_produced, largest_timestamp
 from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.segment import Segment
 from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
 
-_MOST_EMPTY_READS: Final = 64
+_SKIPPED_BYTES: Final = 1024 * 1024
+"""A caller that may not wait looks at no more batches without records than this: a few milliseconds."""
+_LEAST_SKIPPED_BYTES: Final = 16 * 1024
+"""A shorter read counts as this much."""
 
 
 class LogSegments:
@@ -45,20 +49,34 @@ class LogSegments:
     def read(self, request: ReadRequest, for_consumer: bool = False) -> ReadResult | None:
         """The first batches from an offset on; None at the end. Raises as `Segment.read`.
 
-        A consumer gets the next batches instead if these hold no record, as a compaction leaves them:
-        kafkajs would request the same offset again without end, librdkafka only half a second later.
+        A consumer gets the next batches instead if these hold no record from its offset on, as a compaction
+        leaves them: kafkajs requests the same offset again without end, or moves by one offset at a time, and
+        librdkafka waits for half a second. At the end it gets the last of them, so that its lag becomes 0.
         """
-        result = None
-        reads = _MOST_EMPTY_READS if for_consumer else 1
         for segment in self.since(request.start_offset):
-            while (following := segment.read(request)) is not None:
-                reads -= 1
-                if result is None or len(following.records):
-                    result = following
-                if not reads or not is_without_records(following.records):
-                    return result
-                request = request._replace(start_offset=following.next_offset)
-        return result
+            result = segment.read(request)
+            if result is not None:
+                if for_consumer and is_without_records(result.records, request.start_offset):
+                    return self._skip(result, request)
+                return result
+        return None
+
+    def _skip(self, skipped: ReadResult, request: ReadRequest) -> ReadResult:
+        """The next batches that hold a record, after batches that hold none."""
+        left = _SKIPPED_BYTES
+        while (following := self.read(request._replace(start_offset=skipped.next_offset))) is not None:
+            if not len(following.records):
+                if request.min_one_batch:
+                    break
+                # The next batch does not fit.
+                return skipped
+            if not is_without_records(following.records, following.start_offset):
+                return following
+            skipped = following
+            left -= max(len(following.records), _LEAST_SKIPPED_BYTES)
+            if left <= 0 and not request.may_wait:
+                raise NotCached
+        return skipped._replace(is_without_records=True)
 
     def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time and not before an offset."""

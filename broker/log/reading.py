@@ -25,7 +25,8 @@ class ReadResult(NamedTuple):
     `records` is a view that stays valid as long as it is held. `start_offset` is the base offset of the first
     batch (it may be below the requested offset, or above it after a gap), `next_offset` the offset of the
     next read. Without records both are the requested offset. `is_copied`: the records are in memory of their
-    own, not in the page cache.
+    own, not in the page cache. `is_without_records`: a consumer has read every record below the upper bound,
+    and these batches hold none for it.
     """
 
     records: memoryview
@@ -34,6 +35,7 @@ class ReadResult(NamedTuple):
     segment_base_offset: int
     position: int
     is_copied: bool = False
+    is_without_records: bool = False
 
 
 class TimestampAndOffset(NamedTuple):

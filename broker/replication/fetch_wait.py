@@ -123,20 +123,23 @@ class FetchOutcome(NamedTuple):
 
     @property
     def has_records(self) -> bool:
-        return self.read is not None and len(self.read.records) > 0
+        read = self.read
+        return read is not None and len(read.records) > 0 and not read.is_without_records
 
 
 class FetchResult(NamedTuple):
     """The outcomes of all partitions of a fetch.
 
     ``is_urgent``: one of them must be answered now, with or without records. ``is_cold``: some records could
-    not be read without waiting for the disk.
+    not be read without waiting for the disk. ``empty_bytes``: those of ``bytes_read`` that hold no record for
+    the consumer.
     """
 
     outcomes: list[FetchOutcome]
     bytes_read: int
     is_urgent: bool
     is_cold: bool = False
+    empty_bytes: int = 0
 
     def is_enough(self, params: FetchParams) -> bool:
         """Whether the fetch is answered without waiting for more records.
@@ -144,15 +147,19 @@ class FetchResult(NamedTuple):
         As in Kafka, a partition with more records than were read counts with its limit: waiting would add
         nothing from it. (Kafka fills the limit with a part of a batch.) If the request's limit was reached,
         that is enough too, because ``min_bytes`` is not above it.
+
+        Batches without records, at the end of a compacted log, do not count: kafkajs cannot move past them
+        and would fetch them in a loop. An answer after ``max_wait_ms`` has them, for clients that can.
         """
-        if self.is_urgent or self.is_cold or self.bytes_read >= params.min_bytes:
+        bytes_read = self.bytes_read - self.empty_bytes
+        if self.is_urgent or self.is_cold or bytes_read >= params.min_bytes:
             return True
-        if not self.bytes_read:
+        if not bytes_read:
             return False
         bytes_readable = sum(
             max(len(read.records), item.max_bytes) if read.has_more else len(read.records)
             for item, _, read, _ in self.outcomes
-            if read is not None
+            if read is not None and not read.is_without_records
         )
         return bytes_readable >= params.min_bytes
 
@@ -202,19 +209,22 @@ class FetchReader:
         The first batch is returned whole even if it exceeds both limits, so that a reader never gets stuck.
         """
         outcomes = []
-        bytes_read = 0
+        bytes_read = empty_bytes = 0
         is_urgent = is_cold = False
         for item in items:
-            outcome = self._read_one(params, item, bytes_read, may_wait=False)
+            has_records = bytes_read > empty_bytes
+            outcome = self._read_one(params, item, bytes_read, has_records, may_wait=False)
             outcomes.append(outcome)
             read = outcome.read
             if read is None:
                 is_urgent = True
                 continue
             bytes_read += len(read.records)
+            if read.is_without_records:
+                empty_bytes += len(read.records)
             is_urgent = is_urgent or read.diverging is not None
             is_cold = is_cold or read.is_cold
-        return FetchResult(outcomes, bytes_read, is_urgent, is_cold)
+        return FetchResult(outcomes, bytes_read, is_urgent, is_cold, empty_bytes)
 
     def finish(self, params: FetchParams, result: FetchResult, answer: Callable[[FetchResult], None]) -> None:
         """Answer a fetch once all its records are read: at once if all are cached, else from another thread.
@@ -247,22 +257,26 @@ class FetchReader:
         cold = [index for index, outcome in enumerate(outcomes) if outcome.read and outcome.read.is_cold]
         begin = turn % len(cold) if cold else 0
         bytes_read, is_urgent, allowed_bytes = result.bytes_read, result.is_urgent, _MAX_COLD_BYTES
+        has_records = bytes_read > result.empty_bytes
         for index in cold[begin:] + cold[:begin]:
             if allowed_bytes <= 0:
                 break
-            outcome = self._read_one(params, outcomes[index].item, bytes_read, may_wait=True)
+            item = outcomes[index].item
+            outcome = self._read_one(params, item, bytes_read, has_records, may_wait=True)
             outcomes[index] = outcome
             if outcome.read is None:
                 is_urgent = True
                 continue
             bytes_read += len(outcome.read.records)
+            has_records = has_records or outcome.has_records
             allowed_bytes -= len(outcome.read.records)
             is_urgent = is_urgent or outcome.read.diverging is not None
         return FetchResult(outcomes, bytes_read, is_urgent)
 
     def _read_one(
-        self, params: FetchParams, item: FetchItem, bytes_read: int, *, may_wait: bool
+        self, params: FetchParams, item: FetchItem, bytes_read: int, has_records: bool, *, may_wait: bool
     ) -> FetchOutcome:
+        """``has_records``: the answer has some already, so no batch above the limits is read."""
         partition = None
         try:
             partition = find(self.partition_of, item)
@@ -273,7 +287,7 @@ class FetchReader:
                 max_bytes=max(0, min(item.max_bytes, params.max_bytes - bytes_read)),
                 isolation=params.isolation,
                 from_any_replica=params.reads_any_replica,
-                min_one_batch=bytes_read == 0,
+                min_one_batch=not has_records,
                 may_wait=may_wait,
             )
         except ApiError as error:
@@ -340,7 +354,7 @@ def refusing_to_wait(result: FetchResult, doubt: Callable[[TopicPartition], obje
     outcomes = [
         outcome._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, read=None)
         if outcome.read is not None
-        and outcome.item.fetch_offset >= outcome.read.end_offset
+        and (outcome.item.fetch_offset >= outcome.read.end_offset or outcome.read.is_without_records)
         and doubt(outcome.item.partition) is not None
         else outcome
         for outcome in result.outcomes
@@ -363,13 +377,21 @@ class DelayedFetch(DelayedOperation):
         source: FetchSource,
         reader: FetchReader,
         answer: Callable[[FetchResult], None],
+        result: FetchResult,
     ) -> None:
+        """``result`` is the read that found too little."""
         super().__init__(deadline_ms)
         self._params = params
         self._source = source
         self._reader = reader
         self._answer = answer
         self._was_just_read = True
+        self._empty_ends: dict[TopicPartition, Offset] = {}
+        """The end of each partition that has no record from the fetch offset to there."""
+        if result.empty_bytes:
+            for item, _, read, _ in result.outcomes:
+                if read is not None and read.is_without_records:
+                    self._empty_ends[item.partition] = read.end_offset
 
     def try_complete(self) -> bool:
         """Compares only log ends, which is cheap, if one byte is enough, as for followers."""
@@ -393,7 +415,7 @@ class DelayedFetch(DelayedOperation):
             ):
                 # The follower has to truncate, or to drop deleted records: answer at once.
                 return True
-            if end > item.fetch_offset:
+            if end > self._empty_ends.get(item.partition, item.fetch_offset):
                 if params.min_bytes <= 1:
                     return True
                 has_more = True

@@ -307,7 +307,7 @@ class Partition:
         if not start <= fetch_offset <= end:
             raise self._out_of_range(fetch_offset, start, end)
         records = _EMPTY
-        is_cold = False
+        is_cold = is_without_records = False
         has_more = fetch_offset < bound
         if has_more and (max_bytes > 0 or min_one_batch):
             try:
@@ -320,12 +320,12 @@ class Partition:
                     for_consumer=isolation is not _FOLLOWER,
                 )
                 records = result.records
-                has_more = result.next_offset < bound
+                is_without_records = result.is_without_records
+                has_more = result.next_offset < bound and not is_without_records
             except NotCached:
                 is_cold = True
-        return PartitionRead(
-            records, high_watermark, last_stable_offset, start, end, bound, None, is_cold, has_more
-        )
+        offsets = (high_watermark, last_stable_offset, start, end, bound)
+        return PartitionRead(records, *offsets, None, is_cold, has_more, is_without_records)
 
     def _end_for(self, isolation: Isolation, log_end_offset: Offset) -> Offset:
         if isolation is _FOLLOWER:

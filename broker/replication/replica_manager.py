@@ -403,7 +403,8 @@ class ReplicaManager:
         if not watched or params.max_wait_ms <= 0 or result.is_enough(params):
             self._reader.finish(params, result, answer)
             return
-        delayed = DelayedFetch(self._now_ms() + params.max_wait_ms, params, source, self._reader, answer)
+        deadline_ms = self._now_ms() + params.max_wait_ms
+        delayed = DelayedFetch(deadline_ms, params, source, self._reader, answer, result)
         purgatory = self.consumer_purgatory
         if params.is_follower:
             purgatory = self.follower_purgatory

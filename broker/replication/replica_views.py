@@ -51,6 +51,7 @@ class PartitionRead(NamedTuple):
 
     ``end_offset`` is where the reader's isolation ends. ``has_more``: not all records below it were read.
     ``is_cold``: there are records that could not be read without waiting for the disk.
+    ``is_without_records``: a consumer has read all records, and the batches here hold none for it.
     """
 
     records: memoryview
@@ -62,6 +63,7 @@ class PartitionRead(NamedTuple):
     diverging: EpochEnd | None = None
     is_cold: bool = False
     has_more: bool = False
+    is_without_records: bool = False
 
 
 class FollowerProgress(NamedTuple):

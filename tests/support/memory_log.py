@@ -52,6 +52,7 @@ def idempotent(producer_id: int, sequence: int) -> int:
 class MemoryRead(NamedTuple):
     records: memoryview
     next_offset: int
+    is_without_records: bool = False
 
 
 class MemoryEpochs(EpochCache):

@@ -9,6 +9,7 @@ import uuid
 
 import pytest
 
+from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID
@@ -16,6 +17,8 @@ from barnabas.protocol.messages.fetch import ForgottenTopic
 from barnabas.protocol.record_batch import iter_batches, parse_header
 from barnabas.protocol.records import decode_records
 from tests.support.building import TOPIC_ID, TP, TWO, led_by, metadata, state
+from tests.support.gaps import emptied, stamped
+from tests.support.gaps import follow as append_gaps
 from tests.support.record_requests import (
     FETCH_VERSIONS,
     LAST_FETCH,
@@ -79,6 +82,37 @@ def test_a_fetch_that_reads_to_the_end_of_a_segment_does_not_wait(leading: Servi
     catch_up(leading)
     assert batches_of(fetch(leading, 0, min_bytes=1_000, max_wait_ms=1_000)) == 1
     assert not fetch(leading, 1, min_bytes=1_000, max_wait_ms=1_000).is_answered
+
+
+def without_records(offset: int) -> bytearray:
+    return emptied(stamped(build_batch([(b"k", b"v")]), offset))
+
+
+@pytest.mark.parametrize("min_bytes", [1, 100])
+def test_batches_without_records_are_answered_at_the_deadline(leading: Serving, min_bytes: int) -> None:
+    """kafkajs stays at their offset: an answer at once would make it fetch in a loop."""
+    log = leading.managed.manager.partition(TP).log
+    append_gaps(log, [without_records(0), without_records(1)])
+    catch_up(leading)
+    waiting = fetch(leading, 0, min_bytes=min_bytes, max_wait_ms=500)
+    assert not waiting.is_answered
+    leading.managed.pass_time(500)
+    answer = fetched(waiting)
+    assert (answer.high_watermark, [header.base_offset for _, header in iter_batches(answer.records)]) == (
+        2,
+        [0, 1],
+    )
+    assert fetched(fetch(leading, 0, min_bytes=0, max_wait_ms=500)).records == answer.records
+    waiting = fetch(leading, 1, min_bytes=min_bytes, max_wait_ms=500)
+    produce(leading, batch(b"x" * 100))
+    assert not waiting.is_answered
+    catch_up(leading)
+    assert [header.base_offset for _, header in iter_batches(fetched(waiting).records)] == [1, 2]
+
+
+def test_a_follower_gets_batches_without_records_at_once(leading: Serving) -> None:
+    append_gaps(leading.managed.manager.partition(TP).log, [without_records(0), without_records(1)])
+    assert batches_of(follow(leading, 0, max_wait_ms=500)) == 2
 
 
 @pytest.mark.parametrize(("version", "listener"), [(None, EXTERNAL), (11, "INTERNAL")])

@@ -6,6 +6,7 @@ import pytest
 
 from barnabas.broker.log.appending import fetched_batches
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.storage_errors import CorruptLog, UnexpectedAppendOffset
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Compression
@@ -279,3 +280,51 @@ def test_a_consumer_gets_records_instead_of_empty_batches(open_log: OpenLog) -> 
     assert len(bounded.records) in (HEADER_BYTES, 2 * HEADER_BYTES)
     follow(log, [whole(60)])
     assert log.read(50, 1, for_consumer=True).start_offset == 60
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
+def test_a_consumer_within_a_batch_without_later_records_gets_the_next_ones(
+    open_log: OpenLog, compression: Compression
+) -> None:
+    builder = RecordBatchBuilder(compression=compression)
+    for number in range(10):
+        builder.append(b"k", b"%d" % number, None, 0)
+    batch = stamped(builder.build(), 0)
+    log = open_log()
+    follow(log, [keeping(batch, {0, 4}), emptied(whole(10))])
+    for offset in range(11):
+        read = log.read(offset, 1 << 20, for_consumer=True)
+        assert read.is_without_records == (offset > 4)
+        assert (read.start_offset, read.next_offset) == (0 if offset < 10 else 10, 15)
+    log.roll(0)
+    follow(log, [whole(20)])
+    for offset in range(15):
+        assert log.read(offset, 1 << 20, for_consumer=True).start_offset == (0 if offset <= 4 else 20)
+        assert log.read(offset, 1 << 20).start_offset == (0 if offset < 10 else 10)
+
+
+def test_a_consumer_gets_a_damaged_batch_and_reports_it(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [keeping(whole(0), {1})])
+    log.roll(0)
+    follow(log, [whole(5)])
+    flip_bits(log.segments[0].file.path, HEADER_BYTES + 1, 1)
+    assert log.read(3, 1, for_consumer=True).start_offset == 0
+
+
+def test_the_next_records_may_not_fit(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [emptied(whole(0)), whole(5)])
+    read = log.read(0, HEADER_BYTES, min_one_batch=False, for_consumer=True)
+    assert (read.next_offset, read.is_without_records) == (5, False)
+    assert log.read(0, HEADER_BYTES, for_consumer=True).start_offset == 5
+
+
+def test_a_caller_that_may_not_wait_passes_over_few_empty_batches(open_log: OpenLog) -> None:
+    log = open_log()
+    follow(log, [emptied(whole(offset, 1)) for offset in range(100)])
+    follow(log, [whole(100)])
+    with pytest.raises(NotCached):
+        log.read(0, 1, may_wait=False, for_consumer=True)
+    assert log.read(0, 1, for_consumer=True).start_offset == 100
+    assert log.read(0, 1 << 20, may_wait=False, for_consumer=True).next_offset == 105
