@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.log_entries import (
     BATCHES,
     FILE_TYPES,
@@ -76,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
 def _files_at(path: Path) -> Iterator[tuple[Path, bool]]:
     """The files that an argument names, each with whether it was listed in a folder."""
     if not path.is_dir():
+        if not path.exists():
+            raise CommandError(f"{path}: there is no such file or folder", NOT_FOUND)
         if file_type(path) is None:
             raise CommandError(f"{path}: expected a file ending in {', '.join(KNOWN_FILES)}", USAGE)
         yield path, False

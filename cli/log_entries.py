@@ -31,6 +31,7 @@ from barnabas.broker.log.file_system import (
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log_dir import (
     CLEANER_CHECKPOINT,
+    DELETE_HORIZON_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -221,6 +222,11 @@ def _read_offsets(path: Path) -> Entries:
         yield {"topic": key.topic, "partition": key.partition, "offset": offset}
 
 
+def _read_horizons(path: Path) -> Entries:
+    for key, horizon_ms in OffsetCheckpoint(path).read().items():
+        yield {"topic": key.topic, "partition": key.partition, "delete_horizon_ms": horizon_ms}
+
+
 def _read_metadata(path: Path) -> Entries:
     topic_id = read_partition_metadata(path.parent)
     yield {"topic_id": None if topic_id is None else encode_topic_id(topic_id)}
@@ -242,6 +248,7 @@ _NAMES: Final = {
     LOG_START_CHECKPOINT: "log_start_offset",
     HIGH_WATERMARK_CHECKPOINT: "high_watermark",
     CLEANER_CHECKPOINT: "first_dirty_offset",
+    DELETE_HORIZON_CHECKPOINT: "delete_horizon",
 }
 KNOWN_FILES: Final = (*_SUFFIXES, *_NAMES)
 """The suffixes and names of the files that can be read."""
@@ -258,4 +265,5 @@ _READERS: Final[dict[str, Callable[[Path], Entries]]] = {
     "log_start_offset": _read_offsets,
     "high_watermark": _read_offsets,
     "first_dirty_offset": _read_offsets,
+    "delete_horizon": _read_horizons,
 }

@@ -34,6 +34,7 @@ from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.compaction.uncleanable import UncleanableLogs
 from barnabas.broker.log.checkpoints import OffsetCheckpoint
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_dir import DELETE_HORIZON_CHECKPOINT
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import LogDirFailure
@@ -45,7 +46,6 @@ from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 
-DELETE_HORIZON_CHECKPOINT: Final = "delete-horizon-checkpoint"
 _SAVE_INTERVAL_S: Final = 1.0
 """How often progress is saved while cleanings follow each other: a write lists all logs of a log dir."""
 _LEAST_MAP_BYTES: Final = 64 * 1024

@@ -156,9 +156,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: Output) -> No
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path, capsys: Output) -> None:
+    assert main(["log", "dump", str(tmp_path / "nowhere")]) == exit_codes.NOT_FOUND
+    assert "there is no such file or folder" in capsys.readouterr().err
+    (tmp_path / "notes.txt").write_text("nothing")
     assert main(["log", "dump", str(tmp_path / "notes.txt")]) == exit_codes.USAGE
     assert "expected a file ending in .log, .index, .timeindex" in capsys.readouterr().err
-    (tmp_path / "notes.txt").write_text("nothing")
     assert main(["log", "dump", str(tmp_path)]) == exit_codes.USAGE
     assert "the folder has no file of a log" in capsys.readouterr().err
 
