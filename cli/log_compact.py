@@ -79,18 +79,21 @@ def add_action(actions: Any) -> None:
     compact.add_argument("--dry-run", action="store_true", help="print what would be cleaned, change nothing")
     compact.add_argument("--json", action="store_true", help="one JSON object per line")
     compact.epilog = (
-        "exit code: 0 done, 1 a log was not cleaned, 2 not a log dir, or in use by a running broker"
+        "exit code: 0 done, 1 a log was not cleaned, 2 not a log dir, or in use by a running broker, "
+        "4 no such folder or partition"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     root, only = log_dir_of(options.dir)
+    if only is not None and options.partitions:
+        raise CommandError(f"{options.dir} is a partition; expected no others, or its log dir", USAGE)
     names = options.partitions if only is None else [only.name]
     overrides = key_values(options.overrides)
     code = OK
     with locked(root) as log_dir:
         broker = _broker_config(options.config, log_dir)
-        logs = _named(scan_to_verify(log_dir), names, log_dir)
+        logs = _named(scan_to_verify(log_dir).logs, names, log_dir)
         configs = _configs(broker, logs, overrides, named_bootstrap(options), is_named=bool(names))
         high_watermarks = log_dir.high_watermarks.read()
         for log in logs:

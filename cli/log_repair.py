@@ -46,8 +46,6 @@ def add_action(actions: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Set the damaged logs aside. If that is not safe for one of them, change nothing and return FAILED."""
     path = options.dir.absolute()
-    if not path.is_dir():
-        raise CommandError(f"{options.dir}: there is no such folder", USAGE)
     with locked(path) as log_dir:
         damaged = _damaged(log_dir, options.partitions)
         if damaged and not options.accept_data_loss:
@@ -83,7 +81,7 @@ def _print_moved(path: Path, moved: Sequence[tuple[LogVerdict, Path]], *, as_jso
 
 def _damaged(log_dir: LogDir, names: Sequence[str]) -> list[LogVerdict]:
     """All damaged logs, or the named ones. Raises CommandError if a named log is intact or missing."""
-    logs = scan_to_verify(log_dir)
+    logs = scan_to_verify(log_dir).logs
     unknown = sorted(set(names) - {str(log.key) for log in logs})
     if unknown:
         raise CommandError(f"not in {log_dir.path}: {', '.join(unknown)}", NOT_FOUND)

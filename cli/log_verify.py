@@ -1,8 +1,8 @@
 """`barnabas log verify`: reads all files of a stopped broker's log dir, and reports damage.
 
-Exit code 0: whole; 1: damaged; 2: a broker uses the dir, or it is not a log dir. It also reports, but not as
-damage, a tail torn by a crash and files that are not sound, which the next start truncates and rebuilds, and
-doubtful content, from which nothing is lost.
+It also reports, but not as damage, a tail torn by a crash and files that are not sound, which the next start
+truncates and rebuilds, and doubtful content, from which nothing is lost. A future log, the copy of a log that
+moves into the dir, is verified by the same rules: the move ends with its use.
 
 The segments are dealt to processes, since the interpreter lock leaves threads of one process no gain for
 batches of usual sizes. The processes are forked, hold the lock of the dir no longer than the command, and
@@ -15,7 +15,8 @@ import argparse
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -31,14 +32,17 @@ from barnabas.broker.log.segment_check import (
     Severity,
     check_segment,
 )
+from barnabas.broker.log.storage_errors import StorageError
 from barnabas.broker.log.verification import (
     LogVerdict,
+    is_log_folder,
     scan_to_verify,
     segment_tasks,
+    unreadable_log,
     verify_checkpoints,
     verify_log,
 )
-from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import bytes_progress, count, print_json
 from barnabas.protocol.ids import Offset, TopicPartition
 
@@ -64,7 +68,9 @@ def add_action(actions: Any) -> None:
         help="verify the log dir of another stopped broker too, and compare its replicas (may be repeated)",
     )
     verify.add_argument("--json", action="store_true", help="print one JSON object")
-    verify.epilog = "exit code: 0 whole, 1 damaged, 2 not a log dir, or in use by a running broker"
+    verify.epilog = (
+        "exit code: 0 whole, 1 damaged, 2 not a log dir, or in use by a running broker, 4 no such folder"
+    )
 
 
 class VerifiedDir(NamedTuple):
@@ -72,6 +78,7 @@ class VerifiedDir(NamedTuple):
 
     root: Path
     verdicts: list[LogVerdict]
+    """On the logs, then on the future logs."""
     replicas: dict[TopicPartition, Replica]
     findings: list[Finding]
     """Of the dir and its logs."""
@@ -80,6 +87,9 @@ class VerifiedDir(NamedTuple):
 def run(options: argparse.Namespace) -> int:
     if options.jobs is not None and options.jobs < 1:
         raise CommandError(f"--jobs {options.jobs}: expected at least 1", USAGE)
+    named = [log_dir_of(path)[0].resolve() for path in (options.dir, *options.compare)]
+    if len(set(named)) < len(named):
+        raise CommandError("--compare: expected another log dir than those named before", USAGE)
     with ExitStack() as stack:
         dirs = [_verify_dir(stack, path, options) for path in (options.dir, *options.compare)]
         findings = [finding for verified in dirs for finding in verified.findings]
@@ -97,15 +107,17 @@ def _verify_dir(stack: ExitStack, path: Path, options: argparse.Namespace) -> Ve
     """Verify a dir, which stays locked within the stack."""
     root, only = log_dir_of(path)
     log_dir = stack.enter_context(locked(root))
-    all_logs = scan_to_verify(log_dir)
-    logs = [log for log in all_logs if only is None or log.folder == only]
-    findings = verify_checkpoints(log_dir, all_logs)
-    verdicts = verify_all(log_dir, logs, is_deep=options.deep, jobs=options.jobs)
+    scan = scan_to_verify(log_dir)
+    logs, futures = (
+        [log for log in found if only is None or log.folder == only] for found in (scan.logs, scan.futures)
+    )
+    findings = verify_checkpoints(log_dir, scan)
+    verdicts = verify_all(log_dir, [*logs, *futures], is_deep=options.deep, jobs=options.jobs)
     findings += [finding for verdict in verdicts for finding in verdict.findings]
     high_watermarks = log_dir.high_watermarks.read_or_empty()
     replicas = {
         log.key: Replica(log, high_watermarks.get(log.key, Offset(0)), verdict.reports)
-        for log, verdict in zip(logs, verdicts, strict=True)
+        for log, verdict in zip(logs, verdicts, strict=False)
     }
     return VerifiedDir(root, verdicts, replicas, findings)
 
@@ -123,11 +135,9 @@ def _differences(dirs: Sequence[VerifiedDir]) -> list[Finding]:
 
 
 def log_dir_of(path: Path) -> tuple[Path, Path | None]:
-    """The log dir, and the partition's folder if `path` is one."""
+    """The log dir, and the log's folder if `path` is one."""
     folder = path.absolute()
-    if not folder.is_dir():
-        raise CommandError(f"{path}: there is no such folder", USAGE)
-    if parse_partition_name(folder.name) is not None and (folder.parent / META_FILE).exists():
+    if is_log_folder(folder.name) and (folder.parent / META_FILE).exists():
         return folder.parent, folder
     return folder, None
 
@@ -135,6 +145,10 @@ def log_dir_of(path: Path) -> tuple[Path, Path | None]:
 @contextmanager
 def locked(path: Path) -> Iterator[LogDir]:
     """Keep brokers out of a log dir within the block. Raises CommandError, InvalidConfiguration (in use)."""
+    if not path.is_dir():
+        if path.exists():
+            raise CommandError(f"{path} is a file; expected a folder", USAGE)
+        raise CommandError(f"{path}: there is no such folder", NOT_FOUND)
     if not (path / META_FILE).exists():
         raise CommandError(f"{path} is not a broker's log dir: it has no {META_FILE}", USAGE)
     log_dir = LogDir.acquire(path)
@@ -148,20 +162,31 @@ def verify_all(
     log_dir: LogDir, logs: Sequence[ScannedLog], *, is_deep: bool = False, jobs: int | None = None
 ) -> list[LogVerdict]:
     """The verdict on each log, with a progress bar if stderr is a terminal."""
-    tasks = {log.key: segment_tasks(log, is_deep=is_deep) for log in logs}
+    tasks: dict[Path, list[SegmentTask]] = {}
+    unreadable: dict[Path, LogVerdict] = {}
+    for log in logs:
+        try:
+            tasks[log.folder] = segment_tasks(log, is_deep=is_deep)
+        except (OSError, StorageError) as error:
+            unreadable[log.folder] = unreadable_log(log, error)
     reports = _check_all(log_dir, [task for some in tasks.values() for task in some], jobs)
     high_watermarks = log_dir.high_watermarks.read_or_empty()
-    return [
-        verify_log(log, [reports[task] for task in tasks[log.key]], high_watermarks.get(log.key))
-        for log in logs
-    ]
+
+    def verdict_on(log: ScannedLog) -> LogVerdict:
+        if log.folder in unreadable:
+            return unreadable[log.folder]
+        # A future log may end before the high watermark of the log that it copies.
+        high_watermark = high_watermarks.get(log.key) if parse_partition_name(log.folder.name) else None
+        return verify_log(log, [reports[task] for task in tasks[log.folder]], high_watermark)
+
+    return [verdict_on(log) for log in logs]
 
 
 # -- the processes -------------------------------------------------------------------------------------------
 
 
 def _check_all(log_dir: LogDir, tasks: Sequence[SegmentTask], jobs: int | None) -> Reports:
-    sizes = {task: task.path.stat().st_size for task in tasks}
+    sizes = {task: _size_of(task) for task in tasks}
     if jobs is None:
         jobs = (os.cpu_count() or 1) if sum(sizes.values()) >= _BYTES_FOR_PROCESSES else 1
     jobs = min(jobs, len(tasks))
@@ -173,6 +198,14 @@ def _check_all(log_dir: LogDir, tasks: Sequence[SegmentTask], jobs: int | None) 
             reports[task] = report
             advance(sizes[task])
     return reports
+
+
+def _size_of(task: SegmentTask) -> int:
+    try:
+        return task.path.stat().st_size
+    except OSError:
+        # The check reports it.
+        return 0
 
 
 def _checked(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, SegmentReport]]:
@@ -245,13 +278,20 @@ def describe(finding: Finding) -> str:
 def _print_verdicts(verdicts: Sequence[LogVerdict], findings: Sequence[Finding]) -> None:
     for finding in findings:
         print(describe(finding))
-    damaged = sum(verdict.is_damaged for verdict in verdicts)
     size = sum(verdict.size_bytes for verdict in verdicts)
     segments = count(sum(verdict.segments for verdict in verdicts), "segment")
-    state = f"{count(damaged, 'partition')} damaged" if damaged else "whole"
+    damaged = _counts(verdict for verdict in verdicts if verdict.is_damaged)
+    state = f"{damaged} damaged" if damaged else "whole"
     if not damaged and any(finding.is_damage for finding in findings):
         state = "whole, but files of the log dir itself are damaged"
-    print(f"{count(len(verdicts), 'partition')}, {segments}, {size:,} bytes: {state}")
+    print(f"{_counts(verdicts) or 'no partitions'}, {segments}, {size:,} bytes: {state}")
+
+
+def _counts(verdicts: Iterable[LogVerdict]) -> str:
+    """``2 partitions, 1 future log``."""
+    is_future = Counter(verdict.is_future for verdict in verdicts)
+    nouns = ((is_future[False], "partition"), (is_future[True], "future log"))
+    return ", ".join(count(number, noun) for number, noun in nouns if number)
 
 
 def _as_json(
@@ -261,10 +301,16 @@ def _as_json(
     return {
         "log_dir": str(first.root),
         "compared_with": [str(other.root) for other in others],
-        "partitions": len(verdicts),
+        "partitions": sum(not verdict.is_future for verdict in verdicts),
+        "future_logs": sum(verdict.is_future for verdict in verdicts),
         "segments": sum(verdict.segments for verdict in verdicts),
         "size_bytes": sum(verdict.size_bytes for verdict in verdicts),
-        "damaged_partitions": [str(verdict.partition) for verdict in verdicts if verdict.is_damaged],
+        "damaged_partitions": [
+            str(verdict.partition) for verdict in verdicts if verdict.is_damaged and not verdict.is_future
+        ],
+        "damaged_future_logs": [
+            verdict.folder.name for verdict in verdicts if verdict.is_damaged and verdict.is_future
+        ],
         "findings": [
             finding._asdict() | {"path": str(finding.path), "is_damage": finding.is_damage}
             for finding in findings

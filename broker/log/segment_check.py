@@ -19,6 +19,7 @@ from barnabas.broker.log.file_system import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIM
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
 from barnabas.broker.log.segment_file import SegmentFile
+from barnabas.broker.log.storage_errors import Operation, StorageError, storage_error
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.record_batch import BatchHeader, TimestampType
 from barnabas.protocol.records import decode_marker, decode_records
@@ -91,6 +92,8 @@ class SegmentReport(NamedTuple):
     """Where they end in the file."""
     fault: str | None
     """Why the walk ended before the file."""
+    is_unreadable: bool
+    """Whether the walk ended because the file, or a part of it, cannot be read."""
     is_zero_tail: bool
     """Whether only zeros follow the sound batches."""
     is_damaged_below: bool
@@ -141,13 +144,19 @@ class _SegmentCheck:
         self._unseen_times = {offset: timestamp for timestamp, offset in self._times.entries}
 
     def run(self) -> SegmentReport:
-        file = SegmentFile(self._path, self._path.stat().st_size)
+        size, fault = 0, None
+        try:
+            size = self._path.stat().st_size
+        except OSError as error:
+            fault = storage_error(self._path, error, Operation.READ)
+        file = SegmentFile(self._path, size)
         walk = BatchWalk(file, self._base_offset)
+        walk.fault = fault
         is_zero_tail = False
         try:
             for header in walk:
                 self._check(walk, header)
-            is_zero_tail = walk.fault is not None and file.is_unused_from(walk.position)
+            is_zero_tail = walk.fault is not None and fault is None and file.is_unused_from(walk.position)
         except ApiError as error:
             walk.fault = error
         for offset in self._snapshots:
@@ -161,6 +170,7 @@ class _SegmentCheck:
             walk.next_offset,
             walk.position,
             None if walk.fault is None else str(walk.fault),
+            isinstance(walk.fault, StorageError),
             is_zero_tail,
             walk.is_damaged_below(self._task.recovery_point),
             walk.epochs,

@@ -13,21 +13,23 @@ The segments are checked first, one by one (`segment_check`); the callers decide
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.broker.log.checkpoints import read_partition_metadata
+from barnabas.broker.log.checkpoints import OffsetCheckpoint, read_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
 from barnabas.broker.log.file_system import (
     CLEANED_SUFFIX,
+    EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
     parse_future_name,
     parse_partition_name,
     segment_base_offset,
     snapshot_offset,
 )
-from barnabas.broker.log.log_dir import LogDir, ScannedLog
+from barnabas.broker.log.log_dir import DELETE_HORIZON_CHECKPOINT, DirScan, LogDir, ScannedLog
 from barnabas.broker.log.producer_state import ProducerState, decode_snapshot
 from barnabas.broker.log.segment_check import (
     Finding,
@@ -59,14 +61,27 @@ class LogVerdict(NamedTuple):
     reports: Sequence[SegmentReport]
 
     @property
+    def is_future(self) -> bool:
+        """Whether it is a future log."""
+        return parse_future_name(self.folder.name) is not None
+
+    @property
     def is_damaged(self) -> bool:
         return any(finding.is_damage for finding in self.findings)
 
 
-def scan_to_verify(log_dir: LogDir) -> list[ScannedLog]:
-    """The logs of a dir; the mark of a clean stop stays. Raises LogDirFailure."""
-    mark = log_dir.read_clean_mark()
-    return log_dir.scan(lambda folder: parse_partition_name(folder.name) is None, mark).logs
+def is_log_folder(name: str) -> bool:
+    """Whether a folder of this name holds a log, or a future log (the copy of a log that moves here)."""
+    return parse_partition_name(name) is not None or parse_future_name(name) is not None
+
+
+def scan_to_verify(log_dir: LogDir) -> DirScan:
+    """The logs and future logs of a dir; the mark of a clean stop stays. Raises LogDirFailure.
+
+    A future log may end before the offsets that the checkpoints have of the log that it copies.
+    """
+    scan = log_dir.scan(lambda folder: not is_log_folder(folder.name), log_dir.read_clean_mark())
+    return scan._replace(futures=[future._replace(first_dirty_offset=0) for future in scan.futures])
 
 
 def segment_tasks(log: ScannedLog, *, is_deep: bool) -> list[SegmentTask]:
@@ -88,10 +103,10 @@ def segment_tasks(log: ScannedLog, *, is_deep: bool) -> list[SegmentTask]:
     return tasks
 
 
-def verify_checkpoints(log_dir: LogDir, logs: Iterable[ScannedLog]) -> list[Finding]:
+def verify_checkpoints(log_dir: LogDir, scan: DirScan) -> list[Finding]:
     """The unreadable checkpoints of the dir itself, and their entries of logs that are not there."""
     findings = []
-    names = {log.key for log in logs} | {parse_future_name(name) for name in log_dir.folder_names()}
+    names = {log.key for log in (*scan.logs, *scan.futures)}
     for checkpoint in log_dir.checkpoints:
         faults = _failed(checkpoint.path, checkpoint.read)
         findings += faults
@@ -99,14 +114,23 @@ def verify_checkpoints(log_dir: LogDir, logs: Iterable[ScannedLog]) -> list[Find
         for key in sorted(key for key, offset in entries.items() if offset and key not in names):
             reason = f"it has offset {entries[key]} of {key}, which has no folder"
             findings.append(Finding(checkpoint.path, reason, severity=Severity.DOUBTFUL))
-    return findings
+    horizons = OffsetCheckpoint(log_dir.path / DELETE_HORIZON_CHECKPOINT)
+    # Without it, tombstones wait for the next cleaning.
+    faults = _failed(horizons.path, horizons.read)
+    return findings + [fault._replace(severity=Severity.REPAIRED) for fault in faults]
+
+
+def unreadable_log(log: ScannedLog, error: Exception) -> LogVerdict:
+    """The verdict on a log whose folder cannot be read."""
+    findings = [Finding(log.folder, f"it cannot be read: {error}")]
+    return LogVerdict(log.key, log.folder, 0, 0, log.log_start_offset, findings, [])
 
 
 def verify_log(
     log: ScannedLog, reports: Sequence[SegmentReport], high_watermark: int | None = None
 ) -> LogVerdict:
     """Join the reports on all segments of a log, oldest first; the high watermark is the checkpoint's."""
-    findings = _failed(log.folder, lambda: read_partition_metadata(log.folder))
+    findings = _failed(log.folder / PARTITION_METADATA, lambda: read_partition_metadata(log.folder))
     findings += _check_cleaning(log.folder)
     broken = list(_check_sequence_of_segments(log, reports))
     findings += broken
@@ -153,6 +177,8 @@ def _check_sequence_of_segments(log: ScannedLog, reports: Sequence[SegmentReport
         # If damage ends a segment early, the next one does not continue it; report that once.
         if base != end and is_followed and not _is_before_start(base, end, log):
             reason = f"it begins at offset {base}, the segment before ends at {end}"
+            if base <= log.first_dirty_offset:
+                reason += "; a segment is missing, unless Apache Kafka's cleaner, which leaves gaps, was here"
             yield _fault(log, report, reason, 0, end)
         if report.epochs and report.epochs[0].epoch < newest:
             reason = f"a batch of leader epoch {report.epochs[0].epoch} after one of {newest}"
@@ -173,7 +199,13 @@ def _is_before_start(base: int, end: int, log: ScannedLog) -> bool:
 
 
 def _fault(log: ScannedLog, report: SegmentReport, reason: str, position: int, offset: int) -> Finding:
-    is_damage = log.is_clean or offset < log.recovery_point or report.is_damaged_below
+    is_damage = (
+        log.is_clean
+        or offset < log.recovery_point
+        or report.is_damaged_below
+        # The next start cuts a torn tail, but it does not cut what it cannot read.
+        or report.is_unreadable
+    )
     severity = Severity.DAMAGE if is_damage else Severity.REPAIRED
     return Finding(report.path, reason, position, offset, severity)
 
@@ -227,7 +259,8 @@ def _check_epochs(log: ScannedLog, reports: Sequence[SegmentReport], end: int) -
         cache = EpochCache.load(log.folder)
     except (CheckpointDamaged, ApiError) as error:
         severity = Severity.REPAIRED if isinstance(error, CheckpointDamaged) else Severity.DAMAGE
-        yield Finding(log.folder, str(error), severity=severity)
+        path = log.folder / EPOCH_CHECKPOINT
+        yield Finding(path, _reason(error, path), severity=severity)
         return
     starts: list[EpochStart] = []
     for report in reports:
@@ -257,7 +290,7 @@ def _check_snapshots(
             states = decode_snapshot(path.read_bytes(), path)
         except (CheckpointDamaged, OSError) as error:
             severity = Severity.REPAIRED if isinstance(error, CheckpointDamaged) else Severity.DAMAGE
-            yield Finding(path, str(error), severity=severity)
+            yield Finding(path, _reason(error, path), severity=severity)
             continue
         if offset > end and is_compared:
             reason = f"the log ends at offset {end}, before the snapshot's"
@@ -316,8 +349,13 @@ def _failed(path: Path, read: Callable[[], object]) -> list[Finding]:
     try:
         read()
     except (CheckpointDamaged, ApiError, OSError) as error:
-        return [Finding(path, str(error))]
+        return [Finding(path, _reason(error, path))]
     return []
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """The text of an error without the path, which the finding has."""
+    return str(error).removeprefix(f"{path}: ")
 
 
 def _segments(folder: Path) -> dict[int, Path]:

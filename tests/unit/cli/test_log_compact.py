@@ -141,6 +141,7 @@ def test_a_topic_that_is_not_known_to_be_compacted_is_refused(log_dir: Path, cap
     assert "would lose records" in capsys.readouterr().err
     assert run(capsys, log_dir, *COMPACT, code=exit_codes.USAGE) == []
     assert run(capsys, log_dir, "users-9", code=exit_codes.NOT_FOUND) == []
+    assert run(capsys, log_dir / "users-0", "users-9", *COMPACT, code=exit_codes.USAGE) == []
     assert run(capsys, log_dir, "users-0", "--set", "segment.bytes=x", code=exit_codes.FAILED) == []
     assert files_of(log_dir) == before
 
@@ -183,7 +184,7 @@ def test_a_dir_in_use_is_refused(log_dir: Path, capsys: Output) -> None:
         manager.close(0)
     (log_dir / "other").mkdir()
     assert run(capsys, log_dir / "other", code=exit_codes.USAGE) == []
-    assert run(capsys, log_dir / "nowhere", code=exit_codes.USAGE) == []
+    assert run(capsys, log_dir / "nowhere", code=exit_codes.NOT_FOUND) == []
 
 
 def test_a_damaged_log_stays_and_the_others_are_cleaned(log_dir: Path, capsys: Output) -> None:

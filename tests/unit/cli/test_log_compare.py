@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
@@ -148,7 +149,11 @@ def test_damage_of_the_other_dir_is_reported_too(tmp_path: Path, capsys: Output)
 def test_a_dir_is_not_compared_with_itself_or_with_one_in_use(tmp_path: Path, capsys: Output) -> None:
     one = write(tmp_path / "1")
     assert main(["log", "verify", str(one), "--compare", str(one)]) == exit_codes.USAGE
-    assert main(["log", "verify", str(one), "--compare", str(tmp_path / "none")]) == exit_codes.USAGE
+    assert "--compare: expected another log dir" in capsys.readouterr().err
+    assert main(["log", "verify", str(one), "--compare", str(tmp_path / "none")]) == exit_codes.NOT_FOUND
+    other = LogDir.acquire(write(tmp_path / "2"))
+    assert main(["log", "verify", str(one), "--compare", str(other.path)]) == exit_codes.USAGE
+    other.release()
     assert "in use by another process" in capsys.readouterr().err
 
 

@@ -131,6 +131,84 @@ def test_a_clean_dir_is_whole_and_stays_as_it_is(log_dir: Path, capsys: Output) 
     assert capsys.readouterr().out.strip().endswith("bytes: whole")
 
 
+def test_a_future_log_is_verified_like_a_log(log_dir: Path, capsys: Output) -> None:
+    """It ends before the offsets that the checkpoints have of the log that it copies."""
+    manager = open_dir(log_dir)
+    manager.close(0)
+    name = f"t-1.{uuid.uuid4().hex}-future"
+    (log_dir / "t-1").rename(log_dir / name)
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    for checkpoint in ("replication-offset", "cleaner-offset"):
+        (log_dir / f"{checkpoint}-checkpoint").write_text("0\n2\nt 0 20\nt 1 99\n")
+    report = verify(log_dir, capsys, exit_codes.OK)
+    assert (report["partitions"], report["future_logs"], report["findings"]) == (1, 1, [])
+    change(file_of(log_dir / name, ".log"), 65)
+    report = verify(log_dir, capsys, exit_codes.FAILED)
+    assert (report["damaged_partitions"], report["damaged_future_logs"]) == ([], [name])
+    assert verify(log_dir / name, capsys, exit_codes.FAILED)["partitions"] == 0
+    assert main(["log", "verify", str(log_dir)]) == exit_codes.FAILED
+    assert "1 partition, 1 future log, " in capsys.readouterr().out
+    assert main(["log", "verify", str(log_dir / name)]) == exit_codes.FAILED
+    assert capsys.readouterr().out.endswith(": 1 future log damaged\n")
+
+
+def test_what_cannot_be_read_is_damage_after_a_crash_too(
+    log_dir: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start cuts a torn tail; it does not cut a segment in a bad sector."""
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    write_checkpoint(log_dir, "recovery-point-offset", 0)
+    newest = file_of(log_dir / "t-0", ".log", -1)
+    newest.unlink()
+    newest.mkdir()
+    report = verify(log_dir, capsys, exit_codes.FAILED)
+    assert report["damaged_partitions"] == ["t-0"]
+    assert {finding["path"] for finding in report["findings"] if finding["is_damage"]} == {str(newest)}
+
+
+def test_a_log_that_cannot_be_read_does_not_hide_another(
+    log_dir: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(file_of(log_dir / "t-1", ".log"), 65)
+    newest = file_of(log_dir / "t-0", ".log", -1)
+    newest.unlink()
+    newest.symlink_to("nowhere")
+    assert verify(log_dir, capsys, exit_codes.FAILED)["damaged_partitions"] == ["t-0", "t-1"]
+    listdir = os.listdir
+
+    def fail(path: Path) -> list[str]:
+        if Path(path).name == "t-0":
+            raise OSError(errno.EIO, "a bad sector", str(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", fail)
+    report = verify(log_dir, capsys, exit_codes.FAILED)
+    assert report["damaged_partitions"] == ["t-0", "t-1"]
+    assert "a bad sector" in report["findings"][0]["reason"]
+
+
+def test_a_gap_that_apache_kafka_leaves_is_explained(log_dir: Path, capsys: Output) -> None:
+    """Its cleaner removes a segment's last batch with its records; ours keeps an empty one."""
+    first, second = sorted((log_dir / "t-0").glob("*.log"))[:2]
+    data = first.read_bytes()
+    *_, last = iter_batches(data)
+    write_checkpoint(log_dir, "cleaner-offset", int(second.stem))
+    first.write_bytes(data[: last[0]])
+    report = verify(log_dir, capsys, exit_codes.FAILED)
+    assert any("unless Apache Kafka's cleaner" in finding["reason"] for finding in report["findings"])
+
+
+def test_an_unreadable_delete_horizon_is_reported(log_dir: Path, capsys: Output) -> None:
+    path = log_dir / "delete-horizon-checkpoint"
+    path.write_text("0\n1\nt 0 5\n")
+    assert verify(log_dir, capsys, exit_codes.OK)["findings"] == []
+    assert main(["log", "dump", str(path), "--json"]) == exit_codes.OK
+    assert json.loads(capsys.readouterr().out)["delete_horizon_ms"] == 5
+    path.write_text("0\n2\nt 0 5\n")
+    (finding,) = verify(log_dir, capsys, exit_codes.OK)["findings"]
+    assert (finding["path"], finding["severity"]) == (str(path), "repaired")
+
+
 def test_a_flipped_bit_is_named_with_file_position_and_offset(log_dir: Path, capsys: Output) -> None:
     path = file_of(log_dir / "t-1", ".log", 1)
     change(path, 65)
@@ -190,8 +268,10 @@ Spoil = Callable[[Path], object]
 def test_every_kind_of_damage_is_found(log_dir: Path, capsys: Output, spoil: Spoil, reason: str) -> None:
     spoil(log_dir / "t-0")
     report = verify(log_dir, capsys, exit_codes.FAILED)
-    reasons = [finding["reason"] for finding in report["findings"] if finding["is_damage"]]
-    assert any(word in text for text in reasons for word in reason.split("|")), reasons
+    texts = [
+        f"{finding['path']}: {finding['reason']}" for finding in report["findings"] if finding["is_damage"]
+    ]
+    assert any(word in text for text in texts for word in reason.split("|")), texts
     assert "t-1" not in report["damaged_partitions"]
 
 
@@ -298,7 +378,9 @@ def test_a_dir_in_use_or_without_logs_is_refused(
         manager.close(0)
     (tmp_path / "empty").mkdir()
     assert main(["log", action, str(tmp_path / "empty")]) == exit_codes.USAGE
-    assert main(["log", action, str(tmp_path / "nowhere")]) == exit_codes.USAGE
+    assert main(["log", action, str(tmp_path / "nowhere")]) == exit_codes.NOT_FOUND
+    assert main(["log", action, str(log_dir / "meta.properties")]) == exit_codes.USAGE
+    assert "is a file; expected a folder" in capsys.readouterr().err
     assert list((tmp_path / "empty").iterdir()) == []
 
 

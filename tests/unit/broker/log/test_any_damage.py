@@ -233,9 +233,10 @@ def is_damage_reported(root: Path) -> bool:
     """What `verify` says; it must not fail."""
     log_dir = LogDir.acquire(root)
     try:
-        logs = scan_to_verify(log_dir)
-        findings = verify_checkpoints(log_dir, logs)
-        findings += [finding for verdict in verify_all(log_dir, logs, jobs=1) for finding in verdict.findings]
+        scan = scan_to_verify(log_dir)
+        findings = verify_checkpoints(log_dir, scan)
+        verdicts = verify_all(log_dir, scan.logs, jobs=1)
+        findings += [finding for verdict in verdicts for finding in verdict.findings]
     finally:
         log_dir.release()
     return any(finding.is_damage for finding in findings)
