@@ -1,16 +1,16 @@
-"""Judges the history of a run on a compacted topic, by what compaction promises to keep.
+"""Checks that a run on a compacted topic kept everything that compaction must keep.
 
-Several views of the log at the end are judged: of each client, and of the files of each replica. A record is
-*known* if it was acknowledged, or read by a consumer during the faults. In each view
+It checks several views of the final log: the records that each client reads, and the files of each replica.
+A record is *known* if it was acknowledged, or if a consumer read it during the faults. The faults of a view:
 
-- *lost*: of each key, the newest known record is there, or a newer one of that key;
-- *resurrected*: no older record is there in place of it, also if it is a tombstone that may be gone;
-- *changed*: an offset has the record that was acknowledged, read or viewed there at any time;
-- *order*: a key's records rise in their numbers, as they were sent;
-- *backwards*, *foreign*, *twice*: offsets rise, and each record was sent, once;
-- *disagreement*: all replicas have the same end.
+- *lost*: a key has neither its newest known record nor a newer one;
+- *resurrected*: a key's newest known record is a tombstone, and an older record of the key is the last;
+- *changed*: an offset has another record than was acknowledged or read there before;
+- *order*: the records of a key are not in the order in which they were sent;
+- *backwards*, *foreign*, *twice*: offsets fall, a record was never sent, or a record is there twice;
+- *disagreement*: the replicas have different log end offsets.
 
-A record that is missing before others of its key was removed by the cleaner. One thread.
+A missing record that is older than another of its key is no fault: the cleaner removed it. One thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Place(NamedTuple):
 
 
 class _Judge:
-    """The history, as one record for each number, each offset, and each key."""
+    """Indexes the records of the history by number, by offset and by key."""
 
     def __init__(self, history: History, verdict: Verdict) -> None:
         self._verdict = verdict
@@ -44,7 +44,7 @@ class _Judge:
         self._offsets: dict[int, int] = {}
         self._newest: dict[bytes, _Place] = {}
         self._last_tombstone: dict[bytes, int] = {}
-        """The newest tombstone of a key that has no known outcome."""
+        """For each key, the newest tombstone that was neither acknowledged nor refused."""
         for record in history.sent:
             if record.offset is not None:
                 self._know(record.partition, record.offset, record.number, "acknowledged")
@@ -62,7 +62,7 @@ class _Judge:
             self._newest[record.key] = _Place(offset, record)
 
     def _noted(self, partition: TopicPartition, offset: int, number: int, who: str) -> SentRecord | None:
-        """The record of a number, compared with all that was seen at its offset, and of it elsewhere."""
+        """The record with this number; adds a fault if another was at its offset, or if it was elsewhere."""
         record = self._sent.get(number)
         if record is None:
             self._verdict.add("foreign", f"{who}: offset {offset} of {partition} holds what was never sent")
@@ -104,7 +104,7 @@ class _Judge:
         record = newest.record
         what = f"{name}: of {key!r} in {record.partition}, record {record.number} at offset {newest.offset}"
         if last is None:
-            # A tombstone may be gone, also one whose acknowledgement did not arrive.
+            # The cleaner may have removed a tombstone, acknowledged or not.
             if not record.is_tombstone and self._last_tombstone.get(key, -1) < record.number:
                 self._verdict.add("lost", f"{what} is gone")
         elif last.offset < newest.offset:
@@ -113,7 +113,7 @@ class _Judge:
 
 
 def check_compacted(history: History, views: Mapping[str, View], ends: Ends) -> Verdict:
-    """All faults of these views of the log, each with its name."""
+    """Find the faults of each view; a fault names the view."""
     verdict = Verdict(acknowledged=len(history.acknowledged))
     judge = _Judge(history, verdict)
     for name, view in views.items():

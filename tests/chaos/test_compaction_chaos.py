@@ -4,9 +4,9 @@ Segments are small and the cleaner is eager, so each record is cleaned many time
 cuts and flipped bits. ``CHAOS_SECONDS`` is the duration, ``CHAOS_SEED`` repeats the choices of an earlier
 run (not their timing). ``make chaos`` also cuts links.
 
-A replica that is away for longer than ``delete.retention.ms`` misses the tombstones that are removed
-meanwhile, and keeps what they delete, here as in Apache Kafka. So tombstones outlive all faults at first, and
-are removed at once when the cluster is healthy.
+If a replica is down for longer than ``delete.retention.ms``, it never gets the tombstones that its leader
+removes meanwhile, and keeps the records that they delete; Apache Kafka has the same limit. So the retention
+is longer than the faults, and is lowered when the cluster is healthy again.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ EAGER: Final = {
 SEALED_BYTES: Final = 40_000
 """A cleaned replica has a record of each key, and its last segments: the active one, and one just sealed."""
 CLEAN_SHARE: Final = 0.5
-"""Fewer records than this are left of those that were written."""
+"""At most this share of the written records may be left."""
 
 
 def read_by_confluent(bootstrap: str, partitions: Sequence[TopicPartition]) -> View:
-    """Every partition from its beginning to its present end, as `read_everything`."""
+    """As `read_everything`, with confluent-kafka."""
     found: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
     consumer = ConfluentConsumer(
         {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True}
@@ -103,7 +103,7 @@ def log_ends(cluster: RunningCluster, partitions: Sequence[TopicPartition]) -> E
 
 
 def wait_cleaned(cluster: RunningCluster, partitions: Sequence[TopicPartition]) -> None:
-    """Wait until every replica has cleaned its sealed segments: the cleaners have survived the faults."""
+    """Wait until every replica has cleaned its sealed segments; its cleaner must have survived the faults."""
     folders = [
         broker.log_dirs[0] / f"{topic}-{number}" for broker in cluster.brokers for topic, number in partitions
     ]
@@ -158,14 +158,14 @@ def load_on(cluster: RunningCluster, records_per_s: int) -> Load:
 
 
 def remove_tombstones(view: ClusterView, load: Load) -> None:
-    """Let the cleaners remove tombstones that they see from now on, in a healthy cluster."""
+    """Lower the retention of tombstones, so that the cleaners remove them; the cluster must be healthy."""
     with view.admin() as admin:
         admin.alter_configs({ConfigResource.topic("t"): {"delete.retention.ms": "100"}})
     load.wait_progress("while tombstones are removed", records=300, timeout_s=HEALING_S)
 
 
 def judge(view: ClusterView, load: Load, steps: list[str]) -> None:
-    """Wait until all is replicated and cleaned, and compare it with the history."""
+    """Wait until the replicas agree and are cleaned, then compare their records with the history."""
     view.wait_agreed("t", PARTITIONS, HEALING_S)
     wait_cleaned(view.cluster, load.partitions)
     verdict = stop_and_judge(view.cluster, load)
@@ -173,7 +173,7 @@ def judge(view: ClusterView, load: Load, steps: list[str]) -> None:
     print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
     assert verdict.is_good, "\n".join([str(verdict), *steps])
     assert verdict.acknowledged > 1_000
-    # The only error that a long outage may cost is the time-out of a record.
+    # A long outage may only make records time out.
     assert [problem for problem in load.problems if "DeliveryTimedOut" not in problem] == []
 
 

@@ -12,7 +12,7 @@ from .history import FOREIGN, History, SentRecord
 P = TopicPartition("t", 0)
 A, B, C = b"a", b"b", b"c"
 LOG = [(1, 2), (4, 5), (5, 6), (6, 7)]
-"""What a good cleaning has left: b = 2, the tombstone 5 of a, c = 6, and 7 of b."""
+"""A correctly cleaned log: record 2 of b, the tombstone 5 of a, record 6 of c, and record 7 of b."""
 
 
 def sent(number: int, key: bytes, offset: int | None, *, is_tombstone: bool = False) -> SentRecord:
@@ -20,7 +20,7 @@ def sent(number: int, key: bytes, offset: int | None, *, is_tombstone: bool = Fa
 
 
 def history() -> History:
-    """Three keys; 7 was written and never acknowledged, 8 and the tombstone 9 were lost on the way."""
+    """Three keys; record 7 was written but not acknowledged; 8 and the tombstone 9 were not written."""
     records = [
         sent(1, A, 0),
         sent(2, B, 1),
@@ -59,7 +59,7 @@ def test_a_good_history_has_no_faults() -> None:
         pytest.param([*LOG, (8, 8)], id="a deleted key came back by a later record"),
     ],
 )
-def test_all_that_a_cleaner_may_leave_is_good(log: list[tuple[int, int]]) -> None:
+def test_every_result_that_a_cleaner_may_leave_is_accepted(log: list[tuple[int, int]]) -> None:
     assert faults(log) == set()
 
 
@@ -81,11 +81,11 @@ def test_a_planted_fault_is_found(log: list[tuple[int, int]], found: set[str]) -
     assert faults(log) == found
 
 
-def test_a_record_that_was_read_must_stay_although_nobody_acknowledged_it() -> None:
+def test_a_record_that_was_read_but_not_acknowledged_must_stay() -> None:
     assert faults([(1, 2), (4, 5), (5, 6)], reads=[(6, 7)]) == {"lost"}
 
 
-def test_a_key_may_be_gone_by_a_tombstone_without_an_acknowledgement() -> None:
+def test_a_tombstone_without_an_acknowledgement_may_delete_its_key() -> None:
     without_c = [(1, 2), (4, 5), (6, 7)]
     assert faults(without_c, sent(9, C, None, is_tombstone=True)) == set()
     assert faults(without_c, sent(9, B, None, is_tombstone=True)) == {"lost"}
@@ -95,7 +95,7 @@ def test_the_records_of_a_key_are_in_the_order_of_sending() -> None:
     assert faults([*LOG, (7, 9), (8, 8)], sent(9, A, None)) == {"order"}
 
 
-def test_a_reader_that_saw_another_record_at_an_offset_is_believed() -> None:
+def test_two_records_at_one_offset_are_a_fault_if_a_consumer_read_one_of_them() -> None:
     assert faults(LOG, reads=[(2, 1)]) == {"changed", "twice"}
 
 

@@ -153,7 +153,7 @@ class Load:
     def _next_record(self, number: int) -> SentRecord:
         if not self._keys:
             return SentRecord(number, self.partitions[number % len(self.partitions)])
-        # Some keys change all the time, and some survive many cleanings.
+        # Some keys are written often; others keep their value over many cleanings.
         chance = random.Random(number)
         key = int(self._keys * chance.random() ** 3)
         partition = self.partitions[key % len(self.partitions)]
@@ -209,7 +209,7 @@ class Load:
                     self._bootstrap, self.partitions, timeout_s=math.inf, until=self._stopping.is_set
                 )
             except BarnabasError as error:
-                # It connects again each time, and there may be no broker.
+                # Each pass connects again, and all brokers may be down.
                 if not error.retriable:
                     self.problems.append(f"the second reader: {error!r}")
                 continue
@@ -237,9 +237,9 @@ def read_everything(
     timeout_s: float = 30.0,
     until: Callable[[], bool] = lambda: False,
 ) -> dict[TopicPartition, list[tuple[int, int]]]:
-    """Every partition from its beginning to its present end, as offsets and numbers.
+    """Read each partition from its start to its current end; returns offsets and numbers.
 
-    What was read so far once `until` says so.
+    Stops early, with the records read so far, once `until` returns True.
     """
     found: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
     deadline = time.monotonic() + timeout_s

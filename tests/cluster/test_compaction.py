@@ -99,7 +99,7 @@ def described(cluster: LocalCluster, topic: str = "t") -> dict[int, ReplicaDescr
 
 
 def wait_cleaned(cluster: LocalCluster, most_bytes: int, topic: str = "t", replicas: int = 3) -> None:
-    """Wait until every replica is smaller."""
+    """Wait until each replica has at most this size."""
 
     def is_clean() -> bool:
         found = sizes(cluster, topic)
@@ -196,7 +196,7 @@ def cleaned_files(cluster: LocalCluster, broker_id: int) -> list[Path]:
 def test_brokers_that_end_in_the_middle_of_a_cleaning_lose_nothing(
     start_cluster: StartCluster, end: str
 ) -> None:
-    """Each broker in turn, so that leaders and followers are hit; then the cleaners may go fast."""
+    """Ends each broker in turn, leaders and followers; then lets the cleaners finish without a throttle."""
     # A cleaning takes seconds, most of them after its first file has appeared.
     slow = {RATE: "100000", "log.cleaner.threads": "0"}
     cluster = start_cluster(settings=SETTINGS | slow | (KILLED if end == "kill" else {}))
@@ -242,7 +242,7 @@ def test_a_damaged_log_is_named_by_status_and_the_others_are_compacted(start_clu
     assert shown["brokers"][0]["cleaner"]["uncleanable_partitions"] == 1
     assert sizes(cluster, "damaged")[1] > _WRITTEN_BYTES
     expected = write_rounds(cluster, ROUNDS, "damaged")
-    assert dict(read_end(cluster, "damaged", KEYS)) == expected, "it is no longer written and read"
+    assert dict(read_end(cluster, "damaged", KEYS)) == expected, "the damaged log no longer takes records"
 
 
 def read_end(cluster: LocalCluster, topic: str, count: int) -> list[tuple[bytes, bytes | None]]:
@@ -258,7 +258,7 @@ def read_end(cluster: LocalCluster, topic: str, count: int) -> list[tuple[bytes,
     return found
 
 
-def test_commits_over_and_over_leave_a_small_log_and_a_failover_loads_live_offsets_only(
+def test_many_commits_leave_a_small_log_and_a_failover_loads_only_the_last_offsets(
     start_cluster: StartCluster,
 ) -> None:
     cluster = start_cluster(settings=SETTINGS | KILLED)

@@ -73,7 +73,7 @@ OF_BROKERS: Final = {
     "producer.id.expiration.ms": "3600000",
     "replica.alter.log.dirs.io.max.bytes.per.second": "1000",
 }
-"""Of those that change while a broker runs, the ones that no topic overrides."""
+"""The dynamic settings of a broker that no topic overrides."""
 
 
 class Writer:

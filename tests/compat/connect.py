@@ -1,7 +1,8 @@
 """A worker of Kafka Connect in distributed mode: its process, and requests to it through REST.
 
-The worker keeps configurations, offsets and states in three compacted topics of the cluster. Its archives are
-those of Kafka's tools, and the file connectors, which Maven has apart. One thread; all calls are bounded.
+The worker keeps configurations, offsets and states in three compacted topics of the cluster. It runs from the
+archives of Kafka's tools, and from the file connectors, a separate archive of Maven. One thread. All calls
+are bounded.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _STOP_TIMEOUT_S: Final = 30.0
 
 
 class Worker:
-    """One worker; settings and REST port stay over kill and restart. A context manager that kills it."""
+    """One worker, with the same settings and REST port after each restart. The context manager kills it."""
 
     def __init__(self, folder: Path, bootstrap: str, settings: Mapping[str, str]) -> None:
         """Raises Unavailable without Java, or if the archives cannot be fetched."""

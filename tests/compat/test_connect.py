@@ -26,7 +26,7 @@ PARTITIONS = {CONFIGS: 1, OFFSETS: 2, STATUS: 2, "lines": 1}
 LINE_BYTES = 8
 BROKER = {"log.cleaner.backoff.ms": "100", "zookeeper.session.timeout.ms": "30000"}
 WORKER = {
-    # Many commits, while the lines go out in small requests, one after another.
+    # Many commits, each while small requests are still in flight.
     "offset.flush.interval.ms": "20",
     "producer.batch.size": "200",
     "producer.buffer.memory": "4000",
@@ -38,7 +38,7 @@ WORKER = {
     "scheduled.rebalance.max.delay.ms": "0",
 }
 SEGMENT_BYTES = {"config": "1500", "offset": "1000", "status": "10000"}
-"""Few records, but more than the worker writes at once."""
+"""Small segments, but each larger than one batch of the worker."""
 HISTORY = 25
 """Records of configurations: a third of them are more than their keys and an active segment have."""
 
@@ -121,7 +121,8 @@ def configure(view: ClusterView, worker: Worker, path: Path) -> None:
     while (end := end_of(view, CONFIGS)) < HISTORY:
         worker.configure("deleted", source | {"topic": "deleted", "batch.size": str(100 + end)})
     worker.request("DELETE", "/connectors/deleted")
-    # Whole buffers of the connector: lines that stay in one would wait until the file grows again.
+    # The sizes fill whole buffers of the connector; it would keep the lines of a partly filled one until the
+    # file grows.
     for batch_size in (512, 256, 128):
         worker.configure("lines", source | {"topic": "lines", "batch.size": str(batch_size)})
 

@@ -1,7 +1,7 @@
 """The settings of topics and brokers, compared with the tables that Kafka's own jars print.
 
-Nothing of Kafka's is typed here. Every difference stands in `DIFFERENCES` with its reason; a difference that
-is gone fails the test. Kafka's tools then describe and alter all of them in a cluster.
+No value of Kafka's is copied into this file. `DIFFERENCES` lists every difference with its reason; the test
+fails if a listed difference is gone. Kafka's tools then describe and alter all of them in a cluster.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def kafkas(tool: Tool, owner: str) -> dict[str, Row]:
         )
         for item in items
     }
-    assert len(found) > 30, "the table has another form"
+    assert len(found) > 30, "Kafka prints the table in an unexpected form"
     return found
 
 
@@ -179,7 +179,7 @@ def topic_differences(ours: Mapping[str, Entry], theirs: Mapping[str, Row]) -> I
 
 
 def broker_differences(ours: Mapping[str, Entry], theirs: Mapping[str, Row]) -> Iterator[tuple[str, str]]:
-    """Of the settings that this broker has; Kafka has more."""
+    """Compares only settings that this broker has; Kafka has more."""
     layers = defaults()
     for name, entry in ours.items():
         if name not in theirs:
@@ -263,7 +263,7 @@ def described(tool: Tool, bootstrap: str, topic: str) -> dict[str, tuple[str, li
     return {name: (value, re.split(", (?=[A-Z_]+:)", synonyms)) for name, value, synonyms in lines}
 
 
-def test_kafkas_tool_describes_a_topic_as_it_does_kafkas_and_alters_every_setting(
+def test_kafkas_tool_describes_and_alters_every_setting_as_it_does_with_kafka(
     tool: Tool, bootstrap: str, topic: str
 ) -> None:
     theirs, of_servers = kafkas(tool, TOPICS), kafkas(tool, BROKERS)

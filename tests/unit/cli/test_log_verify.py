@@ -316,7 +316,7 @@ def test_files_that_the_next_start_rebuilds_are_reported_and_not_repaired(
 def test_a_time_index_that_misses_the_largest_time_is_rebuilt_by_retention(
     log_dir: Path, capsys: Output
 ) -> None:
-    """Retention reads that entry: the segment would look older than it is."""
+    """Retention reads the last entry; with an older one it would delete the segment too early."""
     path = file_of(log_dir / "t-0", ".timeindex")
     cut(path, path.stat().st_size - 12)
     (finding,) = verify(log_dir, capsys, exit_codes.OK)["findings"]
@@ -384,7 +384,7 @@ def test_a_dir_in_use_or_without_logs_is_refused(
     assert list((tmp_path / "empty").iterdir()) == []
 
 
-# What is only doubtful, and what only the records show
+# Doubtful findings, and findings that need the records
 
 
 def follow_in(manager: LogManager, key: TopicPartition, batches: list[bytearray]) -> None:

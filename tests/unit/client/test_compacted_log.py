@@ -60,7 +60,7 @@ async def test_a_consumer_reaches_the_end_from_every_offset(
         (66, 75, []),
     ],
 )
-async def test_a_range_may_begin_and_end_in_gaps_and_hold_no_record(
+async def test_a_range_may_begin_and_end_in_a_gap_and_may_have_no_record(
     compacted: FakeCluster, start: int, end: int, bases: list[int], fetch_max_bytes: int
 ) -> None:
     async with started(compacted, retry_backoff_ms=5) as client:

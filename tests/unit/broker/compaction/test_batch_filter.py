@@ -103,7 +103,7 @@ def test_a_record_without_a_key_goes() -> None:
     assert keys_and_values(after(batch, map_of({b"b": 1}, 0, 3))) == [(b"b", b"2")]
 
 
-def test_a_batch_of_which_nothing_stays_is_gone() -> None:
+def test_a_batch_that_keeps_no_record_is_removed() -> None:
     batch = keyed_batch([(b"a", b"1"), (None, b"2")])
     assert filtered(batch, map_of({b"a": 5}, 0, 6)) == GONE
 
@@ -264,7 +264,7 @@ def test_emptying_drops_compression_and_horizon() -> None:
         (LastBatch(4, -1), True, False),
     ],
 )
-def test_the_last_batch_of_a_producer_is_told_by_offset_or_by_marker_and_epoch(
+def test_the_last_batch_of_a_producer_is_recognized_by_offset_or_by_marker_and_epoch(
     last: LastBatch, is_control: bool, is_last: bool
 ) -> None:
     builder = RecordBatchBuilder()
@@ -273,7 +273,7 @@ def test_the_last_batch_of_a_producer_is_told_by_offset_or_by_marker_and_epoch(
     assert is_last_of_producer(parse_header(batch), {7: last}) is is_last
 
 
-def test_a_batch_without_a_producer_is_nobodys_last() -> None:
+def test_a_batch_without_a_producer_is_no_producers_last() -> None:
     assert not is_last_of_producer(parse_header(keyed_batch([(b"a", b"1")])), {7: LastBatch(0, 0)})
 
 

@@ -1,6 +1,6 @@
 """The cleaner as a service: which logs it cleans and when, its threads, and logs that cannot be cleaned.
 
-The cleaning itself is a stand-in that claims to have cleaned; `test_cleaner_logs` runs the real one.
+The cleaning is a fake that only returns figures; `test_cleaner_logs` runs the real one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.waiting import DEADLINE_S, wait_for
 
 
 class Cleanings:
-    """Stands for `clean`: notes its calls, does what the test says, and claims to have cleaned."""
+    """A fake of `clean`: records its calls, runs the work of the topic, and returns figures of a cleaning."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
@@ -42,7 +42,7 @@ class Cleanings:
         self.delete_horizon_ms: int | None = None
         self.is_abandoned = False
         self.work: dict[str, Callable[[Log, Pace], None]] = {}
-        """By topic."""
+        """What the call for a topic does."""
 
     def __call__(
         self, log: Log, dirty_end: int, *, offset_map: OffsetMap, pause: Pace, **options: Any
@@ -176,7 +176,7 @@ def test_a_log_is_due_again_when_its_tombstones_may_go(rig: CleanerRig, cleaning
     rig.now_ms += 1
     rig.restart()
     assert clean_all(rig) == 1, "the horizon survives a restart"
-    assert clean_all(rig) == 0, "and does not make the log due for ever"
+    assert clean_all(rig) == 0, "after that cleaning the log is no longer due"
     assert cleanings.calls == [("t", 12), ("t", 12)]
 
 
@@ -235,7 +235,7 @@ def test_a_marked_log_is_tried_again_after_growing_pauses(
         assert clean_all(rig) == 1
         pause_ms, pauses = min(2 * pause_ms, LONGEST_PAUSE_MS), pauses + 1
     assert pause_ms == LONGEST_PAUSE_MS
-    assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1, "said once"
+    assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1, "the error is logged once"
     del cleanings.work["t"]
     rig.now_ms += LONGEST_PAUSE_MS
     assert clean_all(rig) == 1
@@ -397,7 +397,7 @@ def test_a_log_that_keeps_changing_is_tried_again_only_after_the_backoff(
     assert clean_all(rig) == 1
 
 
-def test_buffers_of_no_size_become_small_ones() -> None:
+def test_a_buffer_size_of_zero_becomes_the_smallest_one() -> None:
     settings = SETTINGS._replace(dedupe_buffer_bytes=0, io_buffer_bytes=0, load_factor=0.0)
     assert (settings.map_bytes, settings.read_bytes) == (65_536, 16_384)
     assert SETTINGS._replace(threads=4, io_buffer_bytes=1 << 18).read_bytes == 32_768
@@ -426,7 +426,7 @@ def block(log: Log, pause: Pace) -> None:
         pause(1)
 
 
-def test_a_stop_ends_a_cleaning_within_a_moment(rig: CleanerRig, cleanings: Cleanings) -> None:
+def test_a_stop_ends_a_cleaning_in_progress(rig: CleanerRig, cleanings: Cleanings) -> None:
     log = rig.make_log("t")
     cleanings.work["t"] = block
     rig.cleaner.start()

@@ -93,7 +93,7 @@ def test_no_lock_is_held_while_a_cleaning_reads(rig: CleanerRig, monkeypatch: py
     real = SegmentFile.read_into
 
     def read_into(self: SegmentFile, *arguments: Any, **options: Any) -> int:
-        # Another thread finds out, because the lock is reentrant.
+        # The lock is reentrant, so another thread must try to take it.
         taken: list[bool] = []
 
         def take() -> None:
@@ -210,8 +210,8 @@ def test_a_log_that_changes_in_the_middle_is_neither_marked_nor_harmed(
         assert log.cleaning_problem is None
 
 
-def test_a_log_that_is_written_all_along_keeps_its_last_values(rig: CleanerRig) -> None:
-    """The real threads, beside an appender that rolls and a reader."""
+def test_a_log_that_is_written_during_cleanings_keeps_its_last_values(rig: CleanerRig) -> None:
+    """Cleans on the real threads while one thread appends and rolls, and another reads."""
     log = rig.make_log("t", 1, keys=5, min_cleanable_dirty_ratio=0.01)
     rig.cleaner = rig.make_cleaner(threads=2, backoff_ms=1)
     rig.cleaner.start()

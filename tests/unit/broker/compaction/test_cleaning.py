@@ -219,7 +219,7 @@ def test_the_last_batch_of_a_cleaned_segment_stays_without_its_records(open_log:
         assert ends[segment.base_offset] == following.base_offset
 
 
-def test_a_segment_of_which_nothing_stays_ends_where_the_next_one_begins(open_log: OpenLog) -> None:
+def test_a_segment_without_remaining_records_ends_where_the_next_one_begins(open_log: OpenLog) -> None:
     log = open_log(segment_bytes=300)
     write(log, [(b"a", b"1")] * 3, [(b"a", bytes(320))])
     compact(log)

@@ -124,7 +124,7 @@ def test_a_replica_moves_while_it_serves(leading: Serving, dirs: list[Path], ver
     waiting = produce(leading, batch(b"second"), acks=-1)
     leading.log_dir_moves.work_off()
     assert folder_of(leading) == dirs[1]
-    assert partition is leading.managed.manager.partition(TP), "nobody has lost its role"
+    assert partition is leading.managed.manager.partition(TP), "the move changes no role"
     assert not waiting.is_answered
     after = produce(leading, batch(b"third"), acks=-1)
     catch_up(leading)

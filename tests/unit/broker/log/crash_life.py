@@ -75,7 +75,7 @@ class Expected:
     removed: Batches = ()
     """The batches whose records a cleaning removed; the producers may remember them."""
     first_dirty: int = 0
-    """The end of the cleaned segments, or the higher one before a truncation in progress."""
+    """The end of the cleaned segments; during a truncation, the end before it."""
 
 
 class Life:

@@ -1,8 +1,8 @@
 """Damage to any file of a log dir: a start repairs it or reports it, and no reader gets a wrong record.
 
 The images are taken once: after a kill, after a clean stop, and within a swap. Hypothesis damages one file of
-an image; then `verify` reads it, and a broker starts on it twice. What a start does not read, the CRC of a
-batch or `verify` must find.
+an image; then `verify` reads it, and a broker starts on it twice. Damage in a part that a
+start does not read must be found by the CRC of a batch or by `verify`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def open_dir(root: Path) -> LogManager:
 
 
 class Image:
-    """A log dir, and what its log held."""
+    """A log dir, and the batches of its log."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.written: set[bytes] = set()
         """All batches that the log held at any time."""
         self.safe: set[bytes] = set()
-        """The batches of the next start that were on disk."""
+        """The batches below the recovery point, which the next start must keep."""
 
     def write(self, root: Path) -> None:
         for name, data in self.files.items():
@@ -61,7 +61,7 @@ class Image:
 
 
 def read(log: Log) -> list[bytes]:
-    """All batches; raises the errors that a consumer gets, also by the CRC."""
+    """All batches; raises every error that a consumer gets, also that of a wrong CRC."""
     batches: list[bytes] = []
     offset = int(log.log_start_offset)
     while offset < log.log_end_offset:
@@ -142,7 +142,7 @@ PLACES = st.integers(0, 9_999)
 
 
 def damaged(data: bytes, how: str, first: int, second: int) -> bytes:
-    """Damage between two places, each counted from 0 to 10,000 over the file's length."""
+    """The bytes with damage between two places, each given in ten-thousandths of the file's length."""
     start, end = sorted((first * len(data) // 10_000, second * len(data) // 10_000))
     if how == "flip":
         return data[:start] + bytes([data[start] ^ (1 << second % 8)]) + data[start + 1 :] if data else b"x"
@@ -214,7 +214,7 @@ def judge(image: Image, root: Path, name: str) -> None:
 
 
 def check(log: Log, written: set[bytes] | None, safe: set[bytes]) -> None:
-    """Read all of a log. An error of the reads is a report."""
+    """Read the whole log; an error to the reader reports the damage."""
     try:
         found = read(log)
         log.max_timestamp_offset()
@@ -230,7 +230,7 @@ def check(log: Log, written: set[bytes] | None, safe: set[bytes]) -> None:
 
 
 def is_damage_reported(root: Path) -> bool:
-    """What `verify` says; it must not fail."""
+    """Whether `verify` finds damage; it must not fail."""
     log_dir = LogDir.acquire(root)
     try:
         scan = scan_to_verify(log_dir)

@@ -129,7 +129,7 @@ def test_a_log_that_cannot_be_opened_keeps_its_entry(managers: Managers, manager
         crash(manager)
 
 
-def test_a_topic_created_again_inherits_none(managers: Managers, manager: LogManager) -> None:
+def test_a_topic_that_is_created_again_has_cleaned_nothing(managers: Managers, manager: LogManager) -> None:
     manager.checkpoint_first_dirty_offsets()
     manager.delete(KEY, 0)
     log = manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)

@@ -56,7 +56,7 @@ def names(managers: Managers, pattern: str = "t-*") -> list[str]:
 
 
 def filled(manager: LogManager, key: TopicPartition = KEY, batches: int = 5) -> Log:
-    """A log in dir a, for it comes first."""
+    """A log with records, in dir a, which comes first."""
     log = manager.get_or_create(key, TOPIC_ID, 0)
     for number in range(batches):
         append_batches(log, produced(number), 1 + number // 2)
@@ -135,7 +135,7 @@ def test_a_move_to_another_dir_and_back_ends_where_it_began(managers: Managers, 
     assert online(managers.open(), KEY).log_end_offset == 6
 
 
-def test_a_given_up_move_leaves_nothing(managers: Managers, manager: LogManager) -> None:
+def test_a_cancelled_move_leaves_no_files(managers: Managers, manager: LogManager) -> None:
     log = filled(manager)
     manager.futures.create(KEY, managers.paths[1], 0).copy(_MANY_BYTES, 0)
     assert manager.futures.drop(KEY, 0)
@@ -157,7 +157,7 @@ def test_a_deletion_removes_both_logs(managers: Managers, manager: LogManager) -
     assert managers.open().get(KEY) is None
 
 
-def test_a_log_that_is_set_aside_moves_no_more(managers: Managers, manager: LogManager) -> None:
+def test_setting_a_log_aside_ends_its_move(managers: Managers, manager: LogManager) -> None:
     filled(manager)
     manager.futures.create(KEY, managers.paths[1], 0)
     manager.set_aside(KEY, 0)
@@ -181,7 +181,7 @@ def test_future_logs_count_for_the_choice_of_a_dir(managers: Managers, manager: 
 def test_a_missing_log_is_created_in_its_preferred_dir(managers: Managers, manager: LogManager) -> None:
     manager.prefer_dir(KEY, managers.paths[1])
     assert dir_of(manager.get_or_create(KEY, TOPIC_ID, 0)) == "b"
-    # The wish is granted once.
+    # The preference holds for one creation.
     manager.delete(KEY, 0)
     assert dir_of(manager.get_or_create(KEY, TOPIC_ID, 0)) == "a"
 
@@ -205,7 +205,7 @@ def epochs(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:
         (epochs((4, 3), (5, 8)), 8, epochs((4, 0)), 8, 8),
     ],
 )
-def test_epochs_tell_up_to_where_two_logs_agree(
+def test_the_common_end_of_two_logs_follows_from_their_epochs(
     current: tuple[EpochEntry, ...],
     current_end: int,
     future: tuple[EpochEntry, ...],
@@ -285,7 +285,7 @@ def test_a_future_log_of_an_earlier_topic_is_removed_at_the_start(managers: Mana
 
 
 class FailingDir:
-    """Lets the call of that number fail, among the renames and syncs in a log dir."""
+    """Makes the n-th rename or sync in a log dir fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
         self._path, self._left = path, number
@@ -353,7 +353,7 @@ def test_the_failure_of_a_dir_at_any_step_of_a_swap_loses_nothing(
     assert outcomes == ({"offline"} if in_dir == "a" else {"offline", "kept"})
 
 
-def test_a_dir_that_fails_ends_the_moves_to_it_alone(managers: Managers, manager: LogManager) -> None:
+def test_a_dir_that_fails_ends_only_the_moves_to_it(managers: Managers, manager: LogManager) -> None:
     log = filled(manager)
     manager.futures.create(KEY, managers.paths[1], 0).copy(_MANY_BYTES, 0)
     failure = LogDirFailure(managers.paths[1], OSError(errno.EIO, "broken"))
@@ -469,7 +469,7 @@ def test_readers_and_a_writer_do_not_notice_moves(managers: Managers) -> None:
     reads = [0, 0]
 
     def write() -> None:
-        # Slow enough for a copy that competes with five threads.
+        # The copy competes with five threads and must catch up.
         while not stopping.wait(0.002):
             append_batches(log, batch(3, size=200), 1)
 

@@ -201,7 +201,7 @@ def test_an_epoch_begins_where_the_batch_before_ends(open_log: OpenLog) -> None:
 
 
 def test_recovery_keeps_an_epoch_start_within_a_gap(open_log: OpenLog) -> None:
-    """The leader that wrote epoch 5 knows better where it began than the batches that are left."""
+    """The leader assigned the start of epoch 5; the batch at the start may have been removed since."""
     log = open_log()
     follow(log, [whole(0, epoch=2)])
     log.epoch_cache.assign(5, 17)

@@ -121,7 +121,7 @@ def test_a_new_index_interval_holds_from_the_next_segment_on(open_log: OpenLog) 
 
 
 class SmallDisk(FileSystem):
-    """Refuses to allocate more than its room, and leaves a part of what it took, as ext4 does."""
+    """Refuses to allocate more than its room, but keeps a part of the allocation, as ext4 does."""
 
     def __init__(self, room: int, error_number: int = errno.ENOSPC) -> None:
         self.room = room

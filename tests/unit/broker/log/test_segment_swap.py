@@ -312,7 +312,7 @@ def test_others_wait_for_the_end_of_a_swap(
     assert within_a_swap(*paused, lambda: look(paused[0])) == offset
 
 
-def test_the_bytes_of_large_files_are_freed_after_the_lock(
+def test_the_blocks_of_large_files_are_freed_outside_the_lock(
     paused: tuple[Log, Paused], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_swap, "_LARGE_BYTES", 1)

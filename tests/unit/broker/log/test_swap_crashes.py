@@ -1,4 +1,4 @@
-"""A swap that is stopped at every file operation, and its recovery, which is stopped at every one again.
+"""A swap is stopped at each file operation, and then its recovery is stopped at each one as well.
 
 After both stops the log is the one before the swap or the one after it.
 """
@@ -84,7 +84,7 @@ def swap_and_stop(folder: Path) -> StoppedRecoveries:
     return stopped
 
 
-def test_a_recovery_that_is_stopped_as_well_ends_with_one_of_the_two_logs(fast_folder: Path) -> None:
+def test_a_swap_and_a_recovery_that_are_both_stopped_leave_one_of_the_two_logs(fast_folder: Path) -> None:
     stopped = swap_and_stop(fast_folder)
     assert stopped.first > 20
     assert stopped.second > 300
