@@ -25,13 +25,13 @@ from benchmarks.peers.processes import PeerError
 from tests.support.waiting import wait_for
 
 from .clients import Unavailable
+from .java import LIGHT
 
 GROUP: Final = "connect"
 CONFIGS: Final = "connect-configs"
 OFFSETS: Final = "connect-offsets"
 STATUS: Final = "connect-status"
 _MAIN: Final = "org.apache.kafka.connect.cli.ConnectDistributed"
-_LIGHT: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _LOG4J: Final = """\
 log4j.rootLogger=WARN, console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -75,7 +75,7 @@ class Worker:
         lines = (f"{name}={value}\n" for name, value in (_SETTINGS | own | dict(settings)).items())
         properties.write_text("".join(lines))
         logging = f"-Dlog4j.configuration=file:{log4j}"
-        self._command = [self._java, *_LIGHT, logging, "-cp", paths, _MAIN, str(properties)]
+        self._command = [self._java, *LIGHT, logging, "-cp", paths, _MAIN, str(properties)]
 
     def __enter__(self) -> Self:
         return self

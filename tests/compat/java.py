@@ -16,7 +16,7 @@ from .clients import Unavailable
 NAME = f"Java {VERSION}"
 """The column of the Java clients in the table of versions."""
 _TIMEOUT_S = 120.0
-_LIGHT = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+LIGHT: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 GROUPS: Final = ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--timeout", "60000")
 """The tool for groups gives up after five seconds by itself, the start of its clients included."""
@@ -69,6 +69,6 @@ class Tool:
 def java_tools() -> Tool:
     """Kafka's tools. Raises Unavailable."""
     try:
-        return Tool([find_java(), *_LIGHT, "-cp", f"{archives()}/*"])
+        return Tool([find_java(), *LIGHT, "-cp", f"{archives()}/*"])
     except (PeerError, DeployError) as error:
         raise Unavailable(str(error)) from error

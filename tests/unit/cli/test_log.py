@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from barnabas.broker.coordinators.group_records import (
-    GroupMetadataMember,
-    GroupMetadataValue,
     GroupRecord,
     OffsetAndMetadata,
     OffsetRecord,
@@ -23,11 +21,11 @@ from barnabas.broker.log.recovery import LogLoader
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
-from barnabas.protocol.consumer_protocol import Subscription, encode_assignment, encode_subscription
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, HEADER, parse_header, write_crc
 from barnabas.protocol.records import MarkerType
 from tests.support.defaults import log_config
+from tests.support.log_kinds import generation_of_one
 from tests.support.logs import append_batches, marker, produced
 
 Output = pytest.CaptureFixture[str]
@@ -251,22 +249,11 @@ def test_a_batch_without_records_is_shown(tmp_path: Path, capsys: Output) -> Non
 def test_the_offsets_topic_is_decoded(tmp_path: Path, capsys: Output) -> None:
     path = tmp_path / "00000000000000000000.log"
     topic_id = TopicId(uuid.UUID(int=1))
-    member = GroupMetadataMember(
-        member_id="m-1",
-        client_id="c",
-        client_host="/127.0.0.1",
-        session_timeout_ms=10_000,
-        subscription=encode_subscription(Subscription(("t",))),
-        assignment=encode_assignment([TopicPartition("t", 3)]),
-    )
-    group = GroupMetadataValue(
-        protocol_type="consumer", generation=2, protocol="range", leader="m-1", members=[member]
-    )
     key = TopicPartition("t", 3)
     records: list[tuple[bytes | None, bytes | None]] = [
         to_bytes(OffsetRecord("g", key, OffsetAndMetadata(42, 1_000, 5, "note", None, topic_id))),
         to_bytes(OffsetRecord("g", key, None)),
-        to_bytes(GroupRecord("g", group)),
+        to_bytes(GroupRecord("g", generation_of_one())),
         to_bytes(GroupRecord("g", None)),
         (b"\0\3\0\1g", b"x"),
         (None, b"x"),
