@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,3 +82,12 @@ def fast_folder(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="barnabas-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def eager_switching() -> Iterator[None]:
+    """Switch threads often: more interleavings, and no reader delays the writer for long."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    yield
+    sys.setswitchinterval(before)

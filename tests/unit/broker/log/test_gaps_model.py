@@ -8,23 +8,19 @@ again after clean stops and crashes. At the end a follower copies it, in pieces 
 from __future__ import annotations
 
 import shutil
-import tempfile
-from pathlib import Path
 from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from barnabas.broker.log.log import Log
-from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches, parse_header
 from barnabas.protocol.records import Record, decode_records
-from tests.support.defaults import log_config
 from tests.support.gaps import follow, keeping, stamped
 from tests.support.logs import append_batches, headers_of
+
+from .log_machine import LogMachine
 
 PRODUCERS = 3
 
@@ -49,31 +45,17 @@ SPANS = st.lists(
 """For each batch the gap before it, then for each record its time and whether it is left."""
 
 
-class GappyLogAgainstList(RuleBasedStateMachine):
+class GappyLogAgainstList(LogMachine):
     """`batches` is the model: every batch that the log should hold, in order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="gaps-model-"))
         self.batches: list[Kept] = []
-        self.log_start = self.end = self.epoch = 0
         self.sequences = [0] * PRODUCERS
 
     @initialize(segment_bytes=st.sampled_from([500, 2600, 1 << 20]), interval=st.sampled_from([0, 200, 4096]))
     def open(self, segment_bytes: int, interval: int) -> None:
-        self.config = log_config(segment_bytes=segment_bytes, index_interval_bytes=interval)
-        self.log = self.opened("t-0", is_clean=True)
-
-    def opened(self, name: str, *, is_clean: bool, recovery_point: int = 0, start: int = 0) -> Log:
-        loader = LogLoader(
-            self.folder / name,
-            self.config,
-            now_ms=0,
-            is_clean=is_clean,
-            recovery_point=recovery_point,
-            log_start_offset=start,
-        )
-        return Log.open(TopicPartition("t", 0), loader)
+        self.begin(segment_bytes, interval)
 
     def whole_batch(self, base: int, times: list[int]) -> bytearray:
         """The next batch of one of the producers."""
@@ -118,14 +100,6 @@ class GappyLogAgainstList(RuleBasedStateMachine):
         append_batches(self.log, stamped(bytearray(batch), 0), self.epoch)
         self.hold(batch)
 
-    @rule()
-    def begin_an_epoch(self) -> None:
-        self.epoch += 1
-
-    @rule()
-    def roll(self) -> None:
-        self.log.roll(0)
-
     @rule(back=st.integers(0, 30))
     def truncate(self, back: int) -> None:
         offset = max(self.log_start, self.end - back)
@@ -153,28 +127,9 @@ class GappyLogAgainstList(RuleBasedStateMachine):
         assert first <= self.log_start
         self.batches = [batch for batch in self.batches if batch.last >= first]
 
-    @rule()
-    def flush(self) -> None:
-        self.log.flush(0)
-        assert self.log.recovery_point == self.end
-
-    @rule()
-    def stop_cleanly(self) -> None:
-        self.log.close(0)
-        self.log = self.opened(
-            "t-0", is_clean=True, recovery_point=self.log.recovery_point, start=self.log_start
-        )
-
-    @rule()
-    def crash(self) -> None:
-        self.log.abandon()
-        self.log = self.opened(
-            "t-0", is_clean=False, recovery_point=self.log.recovery_point, start=self.log_start
-        )
-
     @invariant()
     def the_offsets_agree(self) -> None:
-        if hasattr(self, "log"):
+        if self.is_open:
             log = self.log
             assert (log.log_start_offset, log.log_end_offset) == (self.log_start, self.end)
             for before, after in zip(log.segments, log.segments[1:], strict=False):
@@ -182,14 +137,14 @@ class GappyLogAgainstList(RuleBasedStateMachine):
 
     @invariant()
     def each_batch_is_of_its_epoch(self) -> None:
-        if hasattr(self, "log"):
+        if self.is_open:
             for batch in self.batches:
                 if batch.last >= self.log_start:
                     assert self.log.epoch_cache.epoch_at(max(batch.base, self.log_start)) == batch.epoch
 
     @invariant()
     def the_producers_agree(self) -> None:
-        if hasattr(self, "log"):
+        if self.is_open:
             last = {batch.producer: batch for batch in self.batches}
             states = {state.producer_id: state for state in self.log.producers}
             for producer, batch in last.items():
@@ -198,7 +153,7 @@ class GappyLogAgainstList(RuleBasedStateMachine):
 
     @invariant()
     def the_times_agree(self) -> None:
-        if not hasattr(self, "log"):
+        if not self.is_open:
             return
         records = [
             record for batch in self.batches for record in batch.records if record.offset >= self.log_start
@@ -233,7 +188,7 @@ class GappyLogAgainstList(RuleBasedStateMachine):
     @precondition(lambda self: self.end > self.log_start)
     @rule(max_bytes=st.integers(1, 1500), small=st.booleans())
     def a_follower_copies_the_log(self, max_bytes: int, small: bool) -> None:
-        copy = self.opened("copy-0", is_clean=True, start=self.log_start)
+        copy = self.opened("copy-0", is_clean=True)
         while copy.log_end_offset < self.end:
             read = self.log.read(copy.log_end_offset, max_bytes)
             if small:
@@ -242,15 +197,10 @@ class GappyLogAgainstList(RuleBasedStateMachine):
         assert headers_of(copy) == headers_of(self.log)
         assert copy.log_start_offset <= self.log_start
         copy.abandon()
-        again = self.opened("copy-0", is_clean=False, start=self.log_start)
+        again = self.opened("copy-0", is_clean=False)
         assert headers_of(again) == headers_of(self.log)
         again.abandon()
         shutil.rmtree(again.folder)
-
-    def teardown(self) -> None:
-        if hasattr(self, "log"):
-            self.log.abandon()
-        shutil.rmtree(self.folder)
 
 
 TestGappyLogAgainstList = GappyLogAgainstList.TestCase

@@ -7,60 +7,36 @@ model.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
-
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from barnabas.broker.log.log import Log
-from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import build_batch
-from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches, stamp
 from barnabas.protocol.records import decode_records
-from tests.support.defaults import log_config
 from tests.support.logs import append_batches
+
+from .log_machine import LogMachine
 
 BATCHES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 Row = tuple[int, bytes, int, int]
 """offset, value, timestamp, batch's base offset"""
 
 
-class LogAgainstList(RuleBasedStateMachine):
+class LogAgainstList(LogMachine):
     """`rows` is the model: every record the log should hold, in order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="log-model-"))
         self.rows: list[Row] = []
         self.starts: dict[int, int] = {}
-        self.log_start = 0
-        self.end = 0
-        self.epoch = 0
         self.values = 0
 
     @initialize(
         segment_bytes=st.sampled_from([2600, 5000, 1 << 20]), interval=st.sampled_from([0, 200, 4096])
     )
     def open(self, segment_bytes: int, interval: int) -> None:
-        self.config = log_config(segment_bytes=segment_bytes, index_interval_bytes=interval)
-        self.log = self.reopen(is_clean=True)
-
-    def reopen(self, *, is_clean: bool) -> Log:
-        return Log.open(
-            TopicPartition("t", 0),
-            LogLoader(
-                self.folder / "t-0",
-                self.config,
-                now_ms=0,
-                is_clean=is_clean,
-                recovery_point=0 if not hasattr(self, "log") else self.log.recovery_point,
-                log_start_offset=self.log_start,
-            ),
-        )
+        self.begin(segment_bytes, interval)
 
     def batches(self, counts: list[int], timestamp: int) -> bytearray:
         data = bytearray()
@@ -101,14 +77,6 @@ class LogAgainstList(RuleBasedStateMachine):
         assert result.log_end_offset == self.end
         assert result.size_bytes == len(data)
 
-    @rule()
-    def begin_an_epoch(self) -> None:
-        self.epoch += 1
-
-    @rule()
-    def roll(self) -> None:
-        self.log.roll(0)
-
     @rule(back=st.integers(0, 20))
     def truncate(self, back: int) -> None:
         offset = max(self.log_start, self.end - back)
@@ -132,31 +100,15 @@ class LogAgainstList(RuleBasedStateMachine):
         if in_force:
             self.starts = {max(in_force): self.log_start} | self.starts
 
-    @rule()
-    def flush(self) -> None:
-        self.log.flush(0)
-        assert self.log.recovery_point == self.end
-
-    @rule()
-    def stop_cleanly(self) -> None:
-        self.log.close(0)
-        self.log = self.reopen(is_clean=True)
-        assert self.log.recovery_point == self.end
-
-    @rule()
-    def crash(self) -> None:
-        self.log.abandon()
-        self.log = self.reopen(is_clean=False)
-
     @invariant()
     def offsets_agree(self) -> None:
-        if hasattr(self, "log"):
+        if self.is_open:
             assert (self.log.log_start_offset, self.log.log_end_offset) == (self.log_start, self.end)
             assert sum(segment.size for segment in self.log.segments) == self.log.size_bytes
 
     @invariant()
     def epochs_agree(self) -> None:
-        if hasattr(self, "log"):
+        if self.is_open:
             known = {epoch: start for epoch, start in self.log.epoch_cache.entries if start < self.end}
             assert known == {epoch: start for epoch, start in self.starts.items() if start < self.end}
 
@@ -192,10 +144,9 @@ class LogAgainstList(RuleBasedStateMachine):
             assert (result.offset, result.timestamp_ms) == (expected[0][0], expected[0][2])
 
     def teardown(self) -> None:
-        if hasattr(self, "log"):
+        if self.is_open:
             self.everything_is_read_in_order()
-            self.log.abandon()
-        shutil.rmtree(self.folder)
+        super().teardown()
 
     def everything_is_read_in_order(self) -> None:
         offset = self.log_start

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,16 +46,7 @@ def follow(log: Log, is_written: threading.Event, faults: list[BaseException], r
         raise
 
 
-@pytest.fixture
-def _eager_switching() -> Iterator[None]:
-    """Let threads change places often: more interleavings, and no reader holds the writer up for long."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(0.0001)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("_eager_switching")
+@pytest.mark.usefixtures("eager_switching")
 def test_readers_see_whole_batches_in_order_while_the_log_changes(open_log: Callable[..., Log]) -> None:
     log = open_log(log_config(segment_bytes=8000, index_interval_bytes=200, retention_bytes=30_000))
     is_written = threading.Event()

@@ -7,10 +7,9 @@ finds can be checked: no wrong bytes, no survivor missing, and never OFFSET_OUT_
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -133,16 +132,7 @@ def write_and_clean(log: Log, seed: int) -> int:
     return swaps
 
 
-@pytest.fixture
-def _eager_switching() -> Iterator[None]:
-    """More interleavings."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(0.0001)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("_eager_switching")
+@pytest.mark.usefixtures("eager_switching")
 @pytest.mark.parametrize("seed", range(2))
 def test_readers_never_notice_a_cleaning(open_log: OpenLog, seed: int) -> None:
     log = open_log(CONFIG)
