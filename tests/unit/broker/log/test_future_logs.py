@@ -498,7 +498,7 @@ def test_readers_and_a_writer_do_not_notice_moves(managers: Managers) -> None:
     with ThreadPoolExecutor(4) as pool:
         works = [pool.submit(write), pool.submit(read, 0), pool.submit(read, 1), pool.submit(keep)]
         try:
-            while moves < 4 and not any(work.done() for work in works):
+            while (moves < 4 or not min(reads)) and not any(work.done() for work in works):
                 target = managers.paths[log.folder.parent == managers.paths[0]]
                 future = manager.futures.create(KEY, target, 0)
                 while not manager.futures.replace_current(KEY, 1 << 20, 0):
@@ -511,7 +511,6 @@ def test_readers_and_a_writer_do_not_notice_moves(managers: Managers) -> None:
         for work in works:
             work.result(30)
     assert not manager.offline_dirs
-    assert min(reads) > 0
     end = log.log_end_offset
     assert headers_of(log)[0].base_offset == 0
     crash(manager)
