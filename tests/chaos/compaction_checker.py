@@ -15,7 +15,7 @@ A missing record that is older than another of its key is no fault: the cleaner 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from barnabas.protocol.ids import TopicPartition
@@ -37,8 +37,9 @@ class _Place(NamedTuple):
 class _Judge:
     """Indexes the records of the history by number, by offset and by key."""
 
-    def __init__(self, history: History, verdict: Verdict) -> None:
+    def __init__(self, history: History, verdict: Verdict, excused: Collection[TopicPartition]) -> None:
         self._verdict = verdict
+        self._excused = excused
         self._sent = {record.number: record for record in history.sent}
         self._numbers: dict[tuple[TopicPartition, int], int] = {}
         self._offsets: dict[int, int] = {}
@@ -109,13 +110,23 @@ class _Judge:
                 self._verdict.add("lost", f"{what} is gone")
         elif last.offset < newest.offset:
             kind = "resurrected" if record.is_tombstone else "lost"
-            self._verdict.add(kind, f"{what} is gone, and record {last.record.number} is there")
+            if kind == "lost" or record.partition not in self._excused:
+                self._verdict.add(kind, f"{what} is gone, and record {last.record.number} is there")
 
 
-def check_compacted(history: History, views: Mapping[str, View], ends: Ends) -> Verdict:
-    """Find the faults of each view; a fault names the view."""
+def check_compacted(
+    history: History,
+    views: Mapping[str, View],
+    ends: Ends,
+    excused: Collection[TopicPartition] = (),
+) -> Verdict:
+    """Find the faults of each view; a fault names the view.
+
+    In `excused` partitions a replica may have been away while tombstones were removed, and nothing counts as
+    resurrected.
+    """
     verdict = Verdict(acknowledged=len(history.acknowledged))
-    judge = _Judge(history, verdict)
+    judge = _Judge(history, verdict, excused)
     for name, view in views.items():
         judge.judge(name, view)
     for partition, by_broker in ends.items():

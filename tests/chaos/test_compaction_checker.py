@@ -99,6 +99,13 @@ def test_two_records_at_one_offset_are_a_fault_if_a_consumer_read_one_of_them() 
     assert faults(LOG, reads=[(2, 1)]) == {"changed", "twice"}
 
 
+def test_a_replica_that_was_away_may_keep_what_a_removed_tombstone_deleted() -> None:
+    views = {"client": {P: [(0, 1), *LOG[:1], *LOG[2:]]}}
+    assert check_compacted(history(), views, {}, excused=[P]).is_good
+    views = {"client": {P: LOG[:1]}}
+    assert set(check_compacted(history(), views, {}, excused=[P]).faults) == {"lost"}
+
+
 def test_replicas_with_different_ends_disagree() -> None:
     verdict = check_compacted(history(), {"client": {P: LOG}}, {P: {1: 7, 2: 8}})
     assert set(verdict.faults) == {"disagreement"}
