@@ -48,8 +48,10 @@ TIMESTAMP_TYPE_MASK: Final = 0x08
 TRANSACTIONAL_MASK: Final = 0x10
 CONTROL_MASK: Final = 0x20
 DELETE_HORIZON_MASK: Final = 0x40
-_KNOWN_ATTRIBUTES: Final = 0x7F
 _MAX_COMPRESSION: Final = max(Compression)
+_KNOWN_ATTRIBUTES: Final = frozenset(
+    attributes for attributes in range(0x80) if attributes & COMPRESSION_MASK <= _MAX_COMPRESSION
+)
 
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
@@ -57,6 +59,8 @@ _UINT = struct.Struct(">I")
 _SHORT = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
 _unpack_header = HEADER.unpack_from
+_new_tuple = tuple.__new__
+"""`BatchHeader._make` counts the fields first, which takes longer than the rest."""
 
 
 class TimestampType(IntEnum):
@@ -125,12 +129,16 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     Raises CORRUPT_MESSAGE if fewer than 61 bytes are left.
     """
     try:
-        return BatchHeader._make(_unpack_header(buffer, position))
+        return _new_tuple(BatchHeader, _unpack_header(buffer, position))
     except struct.error:
-        available = len(buffer) - position
-        raise api_error(
-            ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_BYTES} bytes, {available} are left"
-        ) from None
+        raise _short_header(buffer, position) from None
+
+
+def _short_header(buffer: Buffer, position: int) -> Exception:
+    available = len(buffer) - position
+    return api_error(
+        ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_BYTES} bytes, {available} are left"
+    )
 
 
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
@@ -143,7 +151,8 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     end = len(buffer)
     while end - position >= HEADER_BYTES:
         header = parse_header(buffer, position)
-        _check_frame(header, position)
+        if header.magic != MAGIC or header.batch_length < MIN_BATCH_LENGTH:
+            raise _frame_fault(header.magic, header.batch_length, position)
         following = position + LOG_OVERHEAD_BYTES + header.batch_length
         if following > end:
             return
@@ -158,32 +167,37 @@ def check_batch(buffer: Buffer, position: int = 0, *, origin: int = 0) -> BatchH
     impossible length, CRC, unknown attributes), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0, 1 or unknown) or
     INVALID_RECORD (counts that do not agree).
     """
-    header = parse_header(buffer, position)
-    _check_frame(header, origin + position)
-    following = position + LOG_OVERHEAD_BYTES + header.batch_length
+    try:
+        fields = _unpack_header(buffer, position)
+    except struct.error:
+        raise _short_header(buffer, position) from None
+    _, length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, record_count = fields
     at = origin + position
+    if magic != MAGIC or length < MIN_BATCH_LENGTH:
+        raise _frame_fault(magic, length, at)
+    following = position + LOG_OVERHEAD_BYTES + length
     if following > len(buffer):
         raise api_error(
             ErrorCode.CORRUPT_MESSAGE,
             f"the batch at byte {at} ends at {origin + following}, the data at {origin + len(buffer)}",
         )
-    computed = crc32c(memoryview(buffer)[position + ATTRIBUTES_OFFSET : following])
-    if computed != header.crc:
+    view = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
+    computed = crc32c(view[position + ATTRIBUTES_OFFSET : following])
+    if computed != crc:
         raise api_error(
             ErrorCode.CORRUPT_MESSAGE,
-            f"the batch at byte {at} has CRC {header.crc:#010x}, its bytes have {computed:#010x}",
+            f"the batch at byte {at} has CRC {crc:#010x}, its bytes have {computed:#010x}",
         )
-    if header.attributes & ~_KNOWN_ATTRIBUTES or header.attributes & COMPRESSION_MASK > _MAX_COMPRESSION:
+    if attributes not in _KNOWN_ATTRIBUTES:
         raise api_error(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"the batch at byte {at} has unknown attributes {header.attributes:#x}",
+            ErrorCode.CORRUPT_MESSAGE, f"the batch at byte {at} has unknown attributes {attributes:#x}"
         )
-    if header.record_count < 0 or header.last_offset_delta < header.record_count - 1:
+    if record_count < 0 or last_offset_delta < record_count - 1:
         raise api_error(
             ErrorCode.INVALID_RECORD,
-            f"a batch of {header.record_count} records cannot end at offset delta {header.last_offset_delta}",
+            f"a batch of {record_count} records cannot end at offset delta {last_offset_delta}",
         )
-    return header
+    return _new_tuple(BatchHeader, fields)
 
 
 def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
@@ -211,17 +225,17 @@ def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     return header
 
 
-def _check_frame(header: BatchHeader, position: int) -> None:
-    if header.magic != MAGIC:
-        raise api_error(
+def _frame_fault(magic: int, length: int, position: int) -> Exception:
+    """The fault of a batch with another magic or an impossible length."""
+    if magic != MAGIC:
+        return api_error(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"the batch at byte {position} has magic {header.magic}; only {MAGIC} is supported",
+            f"the batch at byte {position} has magic {magic}; only {MAGIC} is supported",
         )
-    if header.batch_length < MIN_BATCH_LENGTH:
-        raise api_error(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"the batch at byte {position} has length {header.batch_length}, the least is {MIN_BATCH_LENGTH}",
-        )
+    return api_error(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"the batch at byte {position} has length {length}, the least is {MIN_BATCH_LENGTH}",
+    )
 
 
 def stamp(
