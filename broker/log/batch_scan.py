@@ -24,13 +24,13 @@ from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import StorageError
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.record_batch import (
-    HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MIN_BATCH_LENGTH,
     NO_TIMESTAMP,
     BatchHeader,
     check_batch,
+    parse_header,
 )
 from barnabas.protocol.records import decode_fields, first_record_since
 
@@ -241,13 +241,25 @@ class Window:
 
         Raises as `protocol.record_batch.check_batch` and as `SegmentFile.read_into`.
         """
+        at = position - self.origin
+        if at >= 0:
+            try:
+                return check_batch(self.data, at, origin=self.origin)
+            except ApiError:
+                # Perhaps only because the window ends within the batch.
+                pass
+        at = self._cover_batch(position)
+        return check_batch(self.data, at, origin=self.origin)
+
+    def _cover_batch(self, position: int) -> int:
+        """As `cover`, with the length from the header, if that is possible."""
         at = self.cover(position, HEADER_BYTES)
         available = self._end - position
         if available >= HEADER_BYTES:
             size = LOG_OVERHEAD_BYTES + _BATCH_LENGTH.unpack_from(self.data, at)[0]
             if HEADER_BYTES <= size <= available and at + size > len(self.data):
                 at = self.cover(position, size)
-        return check_batch(self.data, at, origin=self.origin)
+        return at
 
     def forget(self) -> None:
         """Read the file again at the next `cover`."""
@@ -269,37 +281,43 @@ class BatchWalk:
         self.fault: ApiError | None = None
         self.epochs: list[EpochStart] = []
         """The first batch of each leader epoch in the segment."""
+        self.has_producers = False
+        """Whether a batch has a producer id."""
         self._last_possible = base_offset + MAX_RELATIVE_OFFSET
         self._window = Window(file, file.size)
         self._size = file.size
 
     def __iter__(self) -> Iterator[BatchHeader]:
         """The header of each batch, while the batch begins at `position`. Raises StorageError."""
-        while self.position < self._size:
+        check_batch, size, epochs = self._window.check_batch, self._size, self.epochs
+        while self.position < size:
             try:
-                header = self._window.check_batch(self.position)
+                header = check_batch(self.position)
             except StorageError:
                 raise
             except ApiError as error:
                 self.fault = error
                 return
-            if not (header.base_offset >= self.next_offset and header.last_offset <= self._last_possible):
+            base_offset, next_offset = header.base_offset, self.next_offset
+            last_offset = base_offset + header.last_offset_delta
+            if base_offset < next_offset or last_offset > self._last_possible:
                 text = (
-                    f"a batch has offsets {header.base_offset} to {header.last_offset}, "
-                    f"expected at least {self.next_offset}, at most {self._last_possible}"
+                    f"a batch has offsets {base_offset} to {last_offset}, "
+                    f"expected at least {next_offset}, at most {self._last_possible}"
                 )
                 self.fault = api_error(ErrorCode.CORRUPT_MESSAGE, text)
                 return
             yield header
             if self.fault is not None:
                 return
-            if not self.epochs or header.partition_leader_epoch > self.epochs[-1][0]:
-                self.epochs.append(
-                    EpochStart(header.partition_leader_epoch, self.next_offset, header.base_offset)
-                )
-            self.end_before_last = self.next_offset
-            self.next_offset = header.next_offset
-            self.position += header.size_bytes
+            epoch = header.partition_leader_epoch
+            if not epochs or epoch > epochs[-1][0]:
+                epochs.append(EpochStart(epoch, next_offset, base_offset))
+            if header.producer_id >= 0:
+                self.has_producers = True
+            self.end_before_last = next_offset
+            self.next_offset = last_offset + 1
+            self.position += LOG_OVERHEAD_BYTES + header.batch_length
 
     def batch(self, header: BatchHeader) -> memoryview:
         """The bytes of the batch at `position`, until the next one."""
@@ -328,7 +346,7 @@ def iter_headers(
         if position + HEADER_BYTES > end:
             raise impossible(position, end - position, end)
         at = window.cover(position, HEADER_BYTES)
-        header = BatchHeader._make(HEADER.unpack_from(window.data, at))
+        header = parse_header(window.data, at)
         following = position + LOG_OVERHEAD_BYTES + header.batch_length
         if header.batch_length < MIN_BATCH_LENGTH or following > end:
             raise impossible(position, header.batch_length, end)
@@ -397,7 +415,7 @@ def iter_produced(file: SegmentFile, position: int, end: int, offset: int) -> It
             if length < MIN_BATCH_LENGTH or following > end:
                 raise impossible(position, length, end)
             if producer_id >= 0 and base_offset + last_delta >= offset:
-                yield BatchHeader._make(HEADER.unpack_from(data, position - origin))
+                yield parse_header(data, position - origin)
             position = following
 
 

@@ -333,7 +333,7 @@ class IndexFile:
             return self._state
 
     def _append(self, *values: int) -> None:
-        buffer, count = self.load()
+        buffer, count = self._state or self.load()
         buffer += self.entry.pack(*values)
         # Published last: a reader that has the old count does not look at the new entry.
         self._state = (buffer, count + 1)
@@ -424,7 +424,8 @@ class TimeIndex(IndexFile):
 
     def maybe_append(self, timestamp_ms: int, offset: int) -> None:
         """Add an entry if its timestamp is above all others."""
-        if timestamp_ms > self.last().timestamp_ms:
+        last = self._last()
+        if timestamp_ms > (NO_TIMESTAMP if last is None else last[0]):
             self._append(timestamp_ms, offset - self.base_offset)
 
     def lookup_below(self, timestamp_ms: int) -> TimestampOffset:

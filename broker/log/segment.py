@@ -51,6 +51,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import (
     HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
     MIN_BATCH_LENGTH,
     NO_TIMESTAMP,
     BatchHeader,
@@ -446,17 +447,17 @@ class Segment:
 
     def note(self, header: BatchHeader, position: int) -> None:
         """Add a batch to the indexes; batches come in order."""
-        last_offset = header.base_offset + header.last_offset_delta
+        timestamp_ms = header.max_timestamp
         if not position:
-            self._first_timestamp = header.max_timestamp
-        if header.max_timestamp > self.max_timestamp and header.record_count:
-            self._max_timestamp = header.max_timestamp
-            self._offset_of_max_timestamp = last_offset
+            self._first_timestamp = timestamp_ms
+        if timestamp_ms > self.max_timestamp and header.record_count:
+            self._max_timestamp = timestamp_ms
+            self._offset_of_max_timestamp = header.last_offset
         if self._bytes_since_entry > self.index_interval_bytes:
-            self.offset_index.append(last_offset, position)
+            self.offset_index.append(header.last_offset, position)
             self.time_index.maybe_append(self.max_timestamp, self._offset_of_max_timestamp)
             self._bytes_since_entry = 0
-        self._bytes_since_entry += header.size_bytes
+        self._bytes_since_entry += LOG_OVERHEAD_BYTES + header.batch_length
 
     def trust_indexes(self) -> None:
         """Skip the check of the indexes: they agree with the segment."""

@@ -15,7 +15,9 @@ from barnabas.broker.log import batch_scan
 from barnabas.broker.log.batch_scan import (
     LARGE_BYTES,
     SMALL_BYTES,
+    BatchWalk,
     ReadBuffers,
+    Window,
     find_batch,
     find_batch_in,
     iter_headers,
@@ -23,7 +25,7 @@ from barnabas.broker.log.batch_scan import (
 )
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.record_batch import LENGTH_OFFSET, iter_batches, stamp
+from barnabas.protocol.record_batch import LENGTH_OFFSET, check_batch, iter_batches, stamp
 from tests.support.logs import produced
 
 
@@ -73,6 +75,37 @@ def test_walks_find_the_same_batches_with_any_window(counts: list[tuple[int, boo
             header for _, header in expected if header.producer_id >= 0 and header.last_offset >= offset
         ]
         assert find_batch_in(file, 0, len(data), offset) == find_batch(data, 0, len(data), offset)
+
+
+@pytest.mark.usefixtures("window_bytes")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(BATCHES, st.data())
+def test_every_batch_is_checked_with_any_window(counts: list[tuple[int, bool]], draw: st.DataObject) -> None:
+    data = bytearray(segment(counts))
+    expected = list(iter_batches(data))
+    with in_file(data) as file:
+        window = Window(file, len(data))
+        for position, header in draw.draw(st.permutations(expected)):
+            assert window.check_batch(position) == header
+        walk = BatchWalk(file, 0)
+        assert list(walk) == [header for _, header in expected]
+        assert (walk.fault, walk.position) == (None, len(data))
+        assert walk.has_producers == any(header.producer_id >= 0 for _, header in expected)
+    if not expected:
+        return
+    at = draw.draw(st.integers(0, len(data) - 1))
+    data[at] ^= 1 << draw.draw(st.integers(0, 7))
+    sound = [(position, header) for position, header in expected if position + header.size_bytes <= at]
+    position = sum(header.size_bytes for _, header in sound)
+    # No CRC covers a base offset and a leader epoch.
+    if not 0 <= at - position < LENGTH_OFFSET and not 12 <= at - position < 16:
+        with in_file(data) as file:
+            walk = BatchWalk(file, 0)
+            assert list(walk) == [header for _, header in sound]
+            with pytest.raises(ApiError) as caught:
+                check_batch(data, position)
+            assert walk.fault is not None
+            assert (walk.position, walk.fault.code) == (position, caught.value.code)
 
 
 def test_an_end_within_a_batch_and_an_impossible_length_are_damage() -> None:
