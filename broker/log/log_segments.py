@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -109,11 +109,14 @@ class LogSegments:
             self._largest = rebuilds, largest
         return largest
 
-    def produced_from(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers of all batches with a producer id that end at or after an offset."""
+    def produced_from(self, offset: int, without_producers: Collection[int] = ()) -> Iterator[BatchHeader]:
+        """The headers of all batches with a producer id that end at or after an offset.
+
+        Segments with these base offsets have no such batch.
+        """
         for segment in self.since(offset):
             size = segment.size
-            if size:
+            if size and segment.base_offset not in without_producers:
                 yield from iter_produced(segment.file, segment.position_before(offset), size, offset)
 
 

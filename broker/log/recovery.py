@@ -15,7 +15,7 @@ Runs on one thread, before any other thread uses the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -95,7 +95,7 @@ class LogLoader:
                 ErrorCode.INCONSISTENT_TOPIC_ID,
                 f"{folder} belongs to topic id {stored_id}, not {self.topic_id}",
             )
-        kept, epochs, snapshots = self._recover()
+        kept, epochs, snapshots, without_producers = self._recover()
         if kept and kept[-1].next_offset < log_start_offset:
             self._remove_deleted(kept, epochs, snapshots)
             kept = []
@@ -114,7 +114,7 @@ class LogLoader:
         producers = ProducerStates()
         # A clean stop leaves a snapshot; a version without snapshots wrote a log without one.
         if snapshots.offsets or not self.is_clean:
-            producers = load_producers(snapshots, segments, self.now_ms)
+            producers = load_producers(snapshots, segments, self.now_ms, without_producers)
         topic_id = stored_id or self.topic_id
         return LoadedLog(segments, epochs, snapshots, producers, topic_id, self._bounds(start, end))
 
@@ -129,8 +129,9 @@ class LogLoader:
         )
         return bounds
 
-    def _recover(self) -> tuple[list[Segment], EpochCache, ProducerSnapshots]:
-        """The segments, oldest first (empty for a new log), the epochs, and the snapshots on disk.
+    def _recover(self) -> tuple[list[Segment], EpochCache, ProducerSnapshots, set[int]]:
+        """The segments, oldest first (empty for a new log), the epochs, and the snapshots on disk; and the
+        base offsets of the segments that were read and have no batch with a producer id.
 
         After an unclean stop, segments below the log start are removed.
         """
@@ -150,7 +151,9 @@ class LogLoader:
             segments.pop(0).remove()
         epochs = _load_epochs(folder, files)
         is_complete = self.is_clean and self.segments_at_stop in (None, len(segments))
-        kept, scanned = _recover_segments(segments, recovery_point, self.is_clean, is_complete, epochs)
+        kept, scanned, without_producers = _recover_segments(
+            segments, recovery_point, self.is_clean, is_complete, epochs
+        )
         end = kept[-1].next_offset if kept else 0
         if end < recovery_point:
             reason = "the log ends before it; segment files are missing"
@@ -175,7 +178,7 @@ class LogLoader:
                 files.fsync(folder)
             snapshots.has_removed = False
         snapshots.remove_strays(segment.base_offset for segment in kept)
-        return kept, epochs, snapshots
+        return kept, epochs, snapshots, without_producers
 
     def _finish_swaps(self) -> None:
         """Finish the swaps that the stop interrupted, and remove other files of cleanings.
@@ -212,9 +215,15 @@ class LogLoader:
         snapshots.remove_above(-1)
 
 
-def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: int) -> ProducerStates:
+def load_producers(
+    snapshots: ProducerSnapshots,
+    segments: LogSegments,
+    now_ms: int,
+    without_producers: Collection[int] = (),
+) -> ProducerStates:
     """The producers of a log: from the newest snapshot and the batches after it.
 
+    Segments with these base offsets are not read, because they are known to have no batch with a producer id.
     A producer with its last batch in the active segment counts as active now. The last append of any other
     is known only by its own timestamps, which may be wrong. Raises LogDirFailure.
     """
@@ -224,7 +233,7 @@ def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: 
         state.last_append_ms = now_ms if is_active else min(now_ms, state.timestamp_ms)
     producers = ProducerStates(states)
     if offset < segments.active.next_offset:
-        for header in segments.produced_from(offset):
+        for header in segments.produced_from(offset, without_producers):
             is_active = header.base_offset >= segments.active.base_offset
             producers.note(header, now_ms if is_active else min(now_ms, header.max_timestamp))
     return producers
@@ -236,9 +245,13 @@ def _recover_segments(
     is_clean: bool,
     is_complete: bool,
     epochs: EpochCache | None,
-) -> tuple[list[Segment], list[EpochStart]]:
+) -> tuple[list[Segment], list[EpochStart], set[int]]:
+    """The segments that stay; the epochs in those that were read after the last one that was not; and the
+    base offsets of those that were read and have no batch with a producer id.
+    """
     kept: list[Segment] = []
     scanned: list[EpochStart] = []
+    without_producers: set[int] = set()
     for index, segment in enumerate(segments):
         is_last = index + 1 == len(segments)
         following = None if is_last else segments[index + 1].base_offset
@@ -260,11 +273,13 @@ def _recover_segments(
         _cut(segment, walk, segments[index + 1 :], fault)
         kept.append(segment)
         scanned += walk.epochs
+        if not walk.has_producers:
+            without_producers.add(segment.base_offset)
         if fault is not None:
             break
         if following is not None:
             segment.seal(durable=is_clean or following <= recovery_point)
-    return kept, scanned
+    return kept, scanned, without_producers
 
 
 def _fault_of(segment: Segment, walk: BatchWalk, following: int | None) -> ApiError | None:

@@ -79,8 +79,8 @@ def old_epochs_outlive_a_power_cut(setattr_: SetAttr) -> None:
     recover = recovery._recover_segments
 
     def forgetful(*arguments: Any) -> Any:
-        kept, _ = recover(*arguments)
-        return kept, []
+        kept, _, without_producers = recover(*arguments)
+        return kept, [], without_producers
 
     setattr_(recovery, "_recover_segments", forgetful)
     setattr_(recovery, "_miss_first_epochs", lambda *_: False)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 
-from barnabas.broker.log import producer_state
-from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log import log_segments, producer_state
+from barnabas.broker.log.batch_scan import iter_produced
+from barnabas.broker.log.file_system import FileSystem, segment_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.recovery import LogLoader
+from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.record_batch import BatchHeader
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import OpenLog, append_batches, failing, flip_bits, headers_of, produced, spy
@@ -181,6 +185,29 @@ def test_a_start_after_a_crash_reads_only_the_batches_after_the_newest_snapshot(
     offsets = spy(monkeypatch, LogSegments, "produced_from")
     assert append(open_log(SMALL), 38) == 38
     assert offsets == [36]
+
+
+@pytest.mark.parametrize("with_id", [(), (4,), (9,), (2, 8)])
+def test_a_start_after_a_crash_reads_segments_without_producers_once(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, with_id: tuple[int, ...]
+) -> None:
+    log = open_log(SMALL)
+    for offset in range(11):
+        ids = {} if offset in with_id else {"producer_id": -1, "epoch": -1}
+        append(log, with_id.index(offset) if ids == {} else -1, **ids)
+    log.abandon()
+    for path in log.folder.glob("*.snapshot"):
+        path.unlink()
+    read_again: list[str] = []
+
+    def read(file: SegmentFile, *arguments: int) -> Iterator[BatchHeader]:
+        read_again.append(file.path.name)
+        return iter_produced(file, *arguments)
+
+    monkeypatch.setattr(log_segments, "iter_produced", read)
+    again = open_log(SMALL)
+    assert read_again == [segment_name(offset // 4 * 4) for offset in with_id]
+    assert again.producers.images() == log.producers.images()
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
