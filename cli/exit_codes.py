@@ -35,7 +35,12 @@ INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 
 _NOT_FOUND_CODES: Final = frozenset(
-    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND}
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
 )
 
 

@@ -9,11 +9,20 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
-from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.exit_codes import (
+    FAILED,
+    NOT_FOUND,
+    OK,
+    USAGE,
+    CommandError,
+    exit_code_of,
+    unknown_topic,
+)
 from barnabas.cli.output import print_json, print_table, progress
 from barnabas.client.admin.admin import Admin, BrokerLogDirs, TopicPartitionReplica
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.settings import INT_MAX
 
 _LOOK_S: Final = 0.2
 
@@ -51,6 +60,10 @@ def run(options: argparse.Namespace) -> int:
 async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
         brokers = await admin.describe_log_dirs(options.broker)
+        topics = await admin.list_topics(include_internal=True)
+    for topic in options.topics:
+        if topic not in topics:
+            raise unknown_topic(topic, topics)
     if options.json:
         print_json([_broker_object(broker, options.topics) for broker in brokers])
         return
@@ -130,7 +143,9 @@ async def _move(options: argparse.Namespace, bootstrap: str) -> None:
             done = "is in" if options.wait else "moves to"
             print(f"{replica.topic}:{replica.partition} on broker {replica.broker_id} {done} {options.to}")
     if failed:
-        raise CommandError("; ".join(str(error) for error in failed.values()), FAILED)
+        codes = {exit_code_of(error) for error in failed.values()}
+        text = "; ".join(str(error) for error in failed.values())
+        raise CommandError(text, codes.pop() if len(codes) == 1 else FAILED)
 
 
 def _result_object(replica: TopicPartitionReplica, path: str, error: BarnabasError | None) -> dict[str, Any]:
@@ -167,6 +182,6 @@ async def _wait(admin: Admin, options: argparse.Namespace, moving: set[TopicPart
 
 def _partition_of(text: str) -> TopicPartition:
     topic, _, number = text.rpartition(":")
-    if not topic or not (number.isascii() and number.isdecimal()):
+    if not topic or not (number.isascii() and number.isdecimal() and int(number) <= INT_MAX):
         raise CommandError(f"{text!r}: expected TOPIC:PARTITION, as flights:0", USAGE)
     return TopicPartition(topic, int(number))

@@ -199,8 +199,15 @@ def test_the_command_shows_log_dirs_and_moves_replicas(start_cluster: StartClust
     wrong = run_command("log-dirs", "move", "t:0", "--broker", "1", "--to", "/nowhere", *options)
     assert (wrong.returncode, first in wrong.stderr) == (4, True)
     missing = run_command("log-dirs", "move", "other:0", "--broker", "1", "--to", first, *options)
-    assert (missing.returncode, "UNKNOWN_TOPIC_OR_PARTITION" in missing.stderr) == (1, True)
-    assert run_command("log-dirs", "move", "t", "--broker", "1", "--to", first, *options).returncode == 2
+    assert (missing.returncode, "UNKNOWN_TOPIC_OR_PARTITION" in missing.stderr) == (4, True)
+    for words, code in (
+        (("move", "t", "--broker", "1", "--to", first), 2),
+        (("move", "t:2147483648", "--broker", "1", "--to", first), 2),
+        (("move", "t:0", "--broker", "9", "--to", first), 4),
+        (("describe", "--broker", "9"), 4),
+        (("describe", "other"), 4),
+    ):
+        assert run_command("log-dirs", *words, *options).returncode == code, words
 
 
 @pytest.mark.parametrize("wire", ["native", "kafka"])
