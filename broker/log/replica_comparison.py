@@ -44,30 +44,34 @@ class _Batch(NamedTuple):
 
 
 def compare_replicas(one: Replica, other: Replica) -> Finding | None:
-    """The first difference of two replicas, or None."""
+    """The first difference that is damage, else the first that is doubtful; None if there is none."""
+    doubtful = None
     try:
-        return _first_difference(one, other)
+        for finding in _differences(one, other):
+            if finding.is_damage:
+                return finding
+            doubtful = doubtful or finding
     except ApiError as error:
         return Finding(one.scanned.folder, f"it cannot be compared with {other.scanned.folder}: {error}")
+    return doubtful
 
 
-def _first_difference(one: Replica, other: Replica) -> Finding | None:
+def _differences(one: Replica, other: Replica) -> Iterator[Finding]:
     start = max(one.scanned.log_start_offset, other.scanned.log_start_offset)
     end = min(one.high_watermark, other.high_watermark)
     batches, others = _batches(one, start, end), _batches(other, start, end)
     mine, theirs = next(batches, None), next(others, None)
-    finding = None
-    while finding is None and (mine is not None or theirs is not None):
+    while mine is not None or theirs is not None:
         if theirs is None or (mine is not None and mine.header.base_offset < theirs.header.base_offset):
-            finding = None if mine is None else _missing(mine, other)
+            if mine is not None:
+                yield from _missing(mine, other)
             mine = next(batches, None)
         elif mine is None or theirs.header.base_offset < mine.header.base_offset:
-            finding = _missing(theirs, one)
+            yield from _missing(theirs, one)
             theirs = next(others, None)
         else:
-            finding = _difference(mine, theirs, one, other)
+            yield from _of_batch(mine, theirs, one, other)
             mine, theirs = next(batches, None), next(others, None)
-    return finding
 
 
 def _batches(replica: Replica, start: int, end: int) -> Iterator[_Batch]:
@@ -83,12 +87,11 @@ def _batches(replica: Replica, start: int, end: int) -> Iterator[_Batch]:
                 yield _Batch(header, position, report.path)
 
 
-def _missing(batch: _Batch, replica: Replica) -> Finding | None:
+def _missing(batch: _Batch, replica: Replica) -> Iterator[Finding]:
     header = batch.header
-    if not header.record_count or header.last_offset < replica.scanned.first_dirty_offset:
-        return None
-    reason = f"it lacks the offsets {header.base_offset} to {header.last_offset}, which {batch.path} has"
-    return _lacking(replica, reason, header.base_offset)
+    if header.record_count and header.last_offset >= replica.scanned.first_dirty_offset:
+        reason = f"it lacks the offsets {header.base_offset} to {header.last_offset}, which {batch.path} has"
+        yield _lacking(replica, reason, header.base_offset)
 
 
 def _lacking(replica: Replica, reason: str, offset: int) -> Finding:
@@ -97,11 +100,11 @@ def _lacking(replica: Replica, reason: str, offset: int) -> Finding:
     return Finding(replica.scanned.folder, reason, None, offset, severity)
 
 
-def _difference(mine: _Batch, theirs: _Batch, one: Replica, other: Replica) -> Finding | None:
-    """The difference of two batches with the same base offset."""
+def _of_batch(mine: _Batch, theirs: _Batch, one: Replica, other: Replica) -> Iterator[Finding]:
+    """The differences of two batches with the same base offset."""
     ours, header = mine.header, theirs.header
     if (ours.crc, ours.partition_leader_epoch) == (header.crc, header.partition_leader_epoch):
-        return None
+        return
     for field in (
         "partition_leader_epoch",
         "last_offset_delta",
@@ -112,16 +115,15 @@ def _difference(mine: _Batch, theirs: _Batch, one: Replica, other: Replica) -> F
         values = getattr(ours, field), getattr(header, field)
         if values[0] != values[1]:
             reason = f"its batch has {field} {values[0]}, that of {theirs.path} has {values[1]}"
-            return Finding(mine.path, reason, mine.position, ours.base_offset)
+            yield Finding(mine.path, reason, mine.position, ours.base_offset)
     records, others = mine.records(), theirs.records()
     for offset in sorted(records.keys() | others.keys()):
         if offset not in others:
             if offset >= other.scanned.first_dirty_offset:
-                return _lacking(other, f"it lacks offset {offset}, which {mine.path} has", offset)
+                yield _lacking(other, f"it lacks offset {offset}, which {mine.path} has", offset)
         elif offset not in records:
             if offset >= one.scanned.first_dirty_offset:
-                return _lacking(one, f"it lacks offset {offset}, which {theirs.path} has", offset)
+                yield _lacking(one, f"it lacks offset {offset}, which {theirs.path} has", offset)
         elif records[offset] != others[offset]:
             reason = f"its record differs from that of {theirs.path}"
-            return Finding(mine.path, reason, mine.position, offset)
-    return None
+            yield Finding(mine.path, reason, mine.position, offset)

@@ -135,6 +135,20 @@ def test_a_cleaned_record_of_another_value_is_found(tmp_path: Path, capsys: Outp
     assert (finding["offset"], Path(finding["path"]).parent) == (13, one / "t-0")
 
 
+@pytest.mark.parametrize("change", [lambda data: None, without_first_key])
+def test_a_doubtful_difference_does_not_hide_damage(tmp_path: Path, capsys: Output, change: Change) -> None:
+    """After a crash, what a replica lacks may have been cleaned; a cleaning changes no value."""
+    one = write(tmp_path / "1")
+    other = write(tmp_path / "2", changes={12: change})
+    (other / ".kafka_cleanshutdown").unlink()
+    (finding,) = compare(one, other, capsys)
+    assert (finding["offset"], finding["is_damage"]) == (12, False)
+    other = write(tmp_path / "3", changes={12: change, 18: with_other_value})
+    (other / ".kafka_cleanshutdown").unlink()
+    (finding,) = compare(one, other, capsys, exit_codes.FAILED)
+    assert (finding["offset"], finding["is_damage"]) == (18, True)
+
+
 def test_damage_of_the_other_dir_is_reported_too(tmp_path: Path, capsys: Output) -> None:
     one, other = write(tmp_path / "1"), write(tmp_path / "2")
     path = sorted((other / "t-0").glob("*.log"))[-1]
