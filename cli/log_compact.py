@@ -143,7 +143,10 @@ def _configs(
 ) -> dict[str, LogConfig]:
     """The settings of each topic whose policy is known."""
     table = TopicSettingsTable(broker)
-    table.validate(overrides)
+    try:
+        table.validate(overrides)
+    except ApiError as error:
+        raise CommandError(str(error), USAGE) from error
     if bootstrap is None and _POLICY in overrides and not is_named:
         raise CommandError("name the partitions that --set cleanup.policy is for", USAGE)
     topics = {log.key.topic for log in logs}
