@@ -31,7 +31,7 @@ from tests.support.waiting import wait_for
 
 from .group_client import OFFSETS_TOPIC, GroupClient
 from .raw_client import RawClient
-from .tools import SESSION_TIMEOUT_MS, ClusterView, StartCluster, run_command
+from .tools import KILLED, SESSION_TIMEOUT_MS, ClusterView, StartCluster, run_command
 
 KEYS = 50
 ROUNDS = 40
@@ -43,8 +43,6 @@ SETTINGS = {
     # No session ends because the machine is busy.
     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
 }
-KILLED = {"zookeeper.session.timeout.ms": "2000"}
-"""For tests that wait for the end of a killed broker's session."""
 RATE = "log.cleaner.io.max.bytes.per.second"
 TOPIC = {"cleanup_policy": "compact", "segment_bytes": "32768", "min_cleanable_dirty_ratio": "0.01"}
 _VALUE_BYTES = 100

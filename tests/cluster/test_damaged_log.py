@@ -20,10 +20,10 @@ from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView, StartCluster
+from .tools import KILLED, ClusterView, StartCluster
 
 RECORDS = 100
-SETTINGS = {"log.flush.offset.checkpoint.interval.ms": "200"}
+SETTINGS = KILLED | {"log.flush.offset.checkpoint.interval.ms": "200"}
 
 
 def log_dir_of(cluster: LocalCluster, broker_id: int) -> Path:

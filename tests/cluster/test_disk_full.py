@@ -21,7 +21,7 @@ from ..chaos.checker import check
 from ..chaos.workload import Load, read_everything
 from .raw_client import RawClient, batch_of
 from .test_failover import PARTITIONS, check_all, start_loaded
-from .tools import ClusterView, StartCluster
+from .tools import KILLED, ClusterView, StartCluster
 
 VICTIM = 1
 _VALUE_BYTES = 2_000
@@ -143,7 +143,7 @@ def test_a_full_disk_costs_no_record_and_no_broker_and_with_room_the_replicas_ar
 def test_a_broker_whose_only_disk_is_still_full_does_not_start_and_with_room_has_everything(
     small_disk: SmallDisk, start_cluster: StartCluster, stop: str
 ) -> None:
-    cluster = start_cluster(brokers=1)
+    cluster = start_cluster(brokers=1, settings=KILLED)
     view = ClusterView(cluster)
     # Segments so small that the disk may well be full just when a snapshot of the producers is due.
     view.create_topic("t", 2, 1, segment_bytes="16384")

@@ -18,10 +18,10 @@ from barnabas.protocol.ids import BrokerId
 from tests.support.waiting import wait_for
 
 from .test_failover import check_all, start_loaded
-from .tools import ClusterView, StartCluster, run_command
+from .tools import KILLED, ClusterView, StartCluster, run_command
 
 _ROUNDS = 12
-_SEGMENT = {"log.segment.bytes": "100000"}
+_SETTINGS = KILLED | {"log.segment.bytes": "100000"}
 
 
 def places(view: ClusterView, topic: str = "t") -> dict[TopicPartitionReplica, list[tuple[str, bool]]]:
@@ -60,7 +60,7 @@ def folders(cluster: LocalCluster, topic: str = "t") -> list[str]:
 
 def test_replicas_move_under_load_while_their_brokers_are_killed(start_cluster: StartCluster) -> None:
     chance = random.Random(11)
-    cluster = start_cluster(log_dirs=2, settings=_SEGMENT)
+    cluster = start_cluster(log_dirs=2, settings=_SETTINGS)
     view = ClusterView(cluster)
     moved = 0
     with start_loaded(cluster, request_timeout_ms=3_000) as load:
@@ -133,7 +133,7 @@ def test_a_kill_at_each_step_of_a_swap_loses_nothing(start_cluster: StartCluster
     cluster = start_cluster(
         brokers=1,
         log_dirs=2,
-        settings=_SEGMENT,
+        settings=_SETTINGS,
         command=lambda settings: [
             sys.executable,
             "-c",

@@ -16,7 +16,7 @@ from barnabas.protocol.settings import LONG_MAX
 from tests.support.waiting import wait_for
 
 from .test_settings import values
-from .tools import ClusterView, StartCluster
+from .tools import KILLED, ClusterView, StartCluster
 
 SMALL: Final = {
     # Values with much to do for the log, under which each record is accepted and kept.
@@ -114,7 +114,7 @@ def test_every_setting_is_changed_while_a_producer_writes(start_cluster: StartCl
     of_topics = {declared.name: SMALL[name][0] for name, (_, declared) in TOPIC_SETTINGS.items()}
     assert of_topics.keys() | OF_BROKERS.keys() == DYNAMIC_NAMES
     cluster = start_cluster(
-        settings={"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "100"}
+        settings=KILLED | {"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "100"}
     )
     view = ClusterView(cluster)
     view.create_topic("t", 1, 3)

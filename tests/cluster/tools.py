@@ -33,6 +33,8 @@ from .raw_client import RawClient
 COMMAND: Final = (sys.executable, "-m", "barnabas")
 SESSION_TIMEOUT_MS: Final = 30_000
 """Long enough that no stall of a busy machine ends a session; no test waits for it to pass."""
+KILLED: Final = {"zookeeper.session.timeout.ms": "2000"}
+"""Settings for tests that wait for the end of a killed broker's session."""
 OpenStore = Callable[..., ClusterStore]
 StartCluster = Callable[..., LocalCluster]
 _SECRET: Final = 0xB3415C00
