@@ -31,7 +31,6 @@ from barnabas.broker.log.file_system import LOG_SUFFIX
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import COMPACT, LogConfig
 from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog
-from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import CheckpointDamaged
 from barnabas.broker.log.verification import OFFSETS_TOPIC, scan_to_verify
 from barnabas.cli.arguments import (
@@ -237,17 +236,7 @@ def _opened(log_dir: LogDir, chosen: Chosen, now_ms: int) -> Iterator[Log]:
     mark = log_dir.read_clean_mark()
     if mark is not None:
         log_dir.put_clean_mark(mark._replace(damaged={*mark.damaged, name}))
-    loader = LogLoader(
-        scanned.folder,
-        chosen.config,
-        now_ms=now_ms,
-        recovery_point=scanned.recovery_point,
-        log_start_offset=scanned.log_start_offset,
-        is_clean=scanned.is_clean,
-        segments_at_stop=scanned.segments_at_stop,
-        first_dirty_offset=scanned.first_dirty_offset,
-    )
-    log = Log.open(scanned.key, loader)
+    log = Log.open(scanned.key, scanned.loader(chosen.config, now_ms))
     try:
         yield log
         log.close(now_ms)

@@ -28,6 +28,8 @@ from barnabas.broker.log.file_system import (
     parse_partition_name,
 )
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
@@ -88,6 +90,26 @@ class ScannedLog(NamedTuple):
     is_clean: bool
     segments_at_stop: int | None = None
     first_dirty_offset: int = 0
+
+    def loader(
+        self,
+        config: LogConfig,
+        now_ms: int,
+        topic_id: TopicId | None = None,
+        files: FileSystem = FILE_SYSTEM,
+    ) -> LogLoader:
+        return LogLoader(
+            self.folder,
+            config,
+            now_ms=now_ms,
+            topic_id=topic_id,
+            recovery_point=self.recovery_point,
+            log_start_offset=self.log_start_offset,
+            is_clean=self.is_clean,
+            segments_at_stop=self.segments_at_stop,
+            first_dirty_offset=self.first_dirty_offset,
+            files=files,
+        )
 
 
 class DirScan(NamedTuple):

@@ -452,18 +452,7 @@ class LogManager:
                     self._unopened.pop(key, None)
 
     def _loader(self, scanned: ScannedLog, now_ms: int, topic_id: TopicId | None = None) -> LogLoader:
-        return LogLoader(
-            scanned.folder,
-            self._config_of(scanned.key.topic),
-            now_ms=now_ms,
-            topic_id=topic_id,
-            recovery_point=scanned.recovery_point,
-            log_start_offset=scanned.log_start_offset,
-            is_clean=scanned.is_clean,
-            segments_at_stop=scanned.segments_at_stop,
-            first_dirty_offset=scanned.first_dirty_offset,
-            files=self._files,
-        )
+        return scanned.loader(self._config_of(scanned.key.topic), now_ms, topic_id, self._files)
 
     def _retry_opening(self, key: TopicPartition, now_ms: int) -> Log | None:
         """Open a log that could not be opened at start. Raises StorageError."""

@@ -13,10 +13,11 @@ import pytest
 from barnabas.broker.log.appending import AppendResult, parse_produced
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Buffer
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
 from barnabas.protocol.records import MarkerType
 
@@ -96,6 +97,17 @@ def index_entries(index: OffsetIndex | TimeIndex) -> list[tuple[int, int]]:
     buffer, count = index._all()
     size = index.entry.size
     return [index._as_entry(index.entry.unpack_from(buffer, at)) for at in range(0, count * size, size)]
+
+
+def open_dirs(*dirs: Path, config: LogConfig, broker_id: int = 1, now_ms: int = 0) -> LogManager:
+    """The logs of a broker, all with one configuration."""
+    return LogManager.open(
+        list(dirs),
+        broker_id=BrokerId(broker_id),
+        cluster_id="cluster",
+        config_of=lambda topic: config,
+        now_ms=now_ms,
+    )
 
 
 def online(manager: LogManager, key: TopicPartition) -> Log:

@@ -16,9 +16,9 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import build_batch
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import append_batches, crash, flip_bits, online
+from tests.support.logs import append_batches, crash, flip_bits, online, open_dirs
 
 Output = pytest.CaptureFixture[str]
 
@@ -31,9 +31,7 @@ COMPACT = ["--set", "cleanup.policy=compact", "--set", "segment.bytes=2000"]
 
 
 def open_dir(path: Path) -> LogManager:
-    return LogManager.open(
-        [path], broker_id=BrokerId(2), cluster_id="c", config_of=lambda topic: CONFIG, now_ms=0
-    )
+    return open_dirs(path, config=CONFIG, broker_id=2)
 
 
 def write(path: Path, *, high_watermark: int = END, crashes: bool = False) -> None:

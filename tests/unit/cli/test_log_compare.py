@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from barnabas.broker.log.log_dir import LogDir
-from barnabas.broker.log.log_manager import LogManager
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import build_batch
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import LEADER_EPOCH_OFFSET, parse_header, write_crc
 from tests.support.defaults import log_config
 from tests.support.gaps import emptied, follow, keeping, stamped
+from tests.support.logs import open_dirs
 
 Output = pytest.CaptureFixture[str]
 KEY = TopicPartition("t", 0)
@@ -35,13 +35,7 @@ def batch_at(offset: int, value: str = "value") -> bytearray:
 
 def write(path: Path, *, changes: dict[int, Change] | None = None, first: int = 0, end: int = END) -> Path:
     """The log dir of a stopped broker; some batches, by their offset, are changed or left out."""
-    manager = LogManager.open(
-        [path],
-        broker_id=BrokerId(1),
-        cluster_id="c",
-        config_of=lambda topic: log_config(segment_bytes=400, index_interval_bytes=0),
-        now_ms=0,
-    )
+    manager = open_dirs(path, config=log_config(segment_bytes=400, index_interval_bytes=0))
     log = manager.get_or_create(KEY, TopicId(uuid.UUID(int=5)), 0)
     log.truncate_fully_and_start_at(first)
     for offset in range(first, end, 3):

@@ -16,13 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.log.log_manager import LogManager
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
 from tests.support.gaps import emptied, follow, keeping, stamped
-from tests.support.logs import append_batches, produced
+from tests.support.logs import append_batches, open_dirs, produced
 
 INDEXES = (".index", ".timeindex")
 """A change of any byte of these is found; an index without its last entries only makes lookups slower."""
@@ -46,13 +45,7 @@ def sound() -> Iterator[Path]:
     """The dir of a broker after a clean stop: a log, and one that was cleaned."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sound"
-        manager = LogManager.open(
-            [path],
-            broker_id=BrokerId(1),
-            cluster_id="c",
-            config_of=lambda topic: log_config(segment_bytes=500, index_interval_bytes=0),
-            now_ms=0,
-        )
+        manager = open_dirs(path, config=log_config(segment_bytes=500, index_interval_bytes=0))
         whole = manager.get_or_create(TopicPartition("t", 0), TopicId(uuid.UUID(int=5)), 0)
         cleaned = manager.get_or_create(TopicPartition("t", 1), TopicId(uuid.UUID(int=5)), 0)
         for number in range(12):

@@ -22,7 +22,7 @@ from barnabas.broker.log.producer_state import ProducerState, decode_snapshot, e
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import (
     HEADER,
     LEADER_EPOCH_OFFSET,
@@ -32,7 +32,7 @@ from barnabas.protocol.record_batch import (
 )
 from tests.support.defaults import log_config
 from tests.support.gaps import emptied, follow, keeping, stamped
-from tests.support.logs import append_batches, flip_bits, online, produced
+from tests.support.logs import append_batches, flip_bits, online, open_dirs, produced
 
 Output = pytest.CaptureFixture[str]
 
@@ -42,9 +42,7 @@ CONFIG = log_config(segment_bytes=600, index_interval_bytes=0)
 
 
 def open_dir(path: Path) -> LogManager:
-    return LogManager.open(
-        [path], broker_id=BrokerId(BROKER), cluster_id="c", config_of=lambda topic: CONFIG, now_ms=0
-    )
+    return open_dirs(path, config=CONFIG, broker_id=BROKER)
 
 
 def write(manager: LogManager, key: TopicPartition, first: int = 0, last: int = 20) -> None:

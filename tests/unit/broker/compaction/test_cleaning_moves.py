@@ -10,10 +10,10 @@ import pytest
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.compaction import compact, records_in
 from tests.support.defaults import log_config
-from tests.support.logs import crash, headers_of, online
+from tests.support.logs import crash, headers_of, online, open_dirs
 
 from .test_cleaning import at_call, cleaned_files, values, write
 
@@ -33,9 +33,7 @@ class Moving:
         self.expected = values(self.log)
 
     def open(self) -> LogManager:
-        return LogManager.open(
-            self.dirs, broker_id=BrokerId(1), cluster_id="c", config_of=lambda topic: _CONFIG, now_ms=0
-        )
+        return open_dirs(*self.dirs, config=_CONFIG)
 
     def begin(self) -> None:
         self.manager.futures.create(KEY, self.dirs[1], 0)

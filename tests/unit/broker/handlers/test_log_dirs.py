@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from barnabas.broker.log.file_system import FileSystem
-from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.log_dir_moves import Decision, decide
 from barnabas.protocol.errors import ErrorCode
@@ -26,6 +25,7 @@ from barnabas.protocol.messages.replicas import (
 )
 from tests.support.building import ME, TP, TWO, led_by, state
 from tests.support.defaults import log_config
+from tests.support.logs import open_dirs
 from tests.support.record_requests import catch_up, fetch, fetched, follow, produce, produced, set_topic
 from tests.support.serving import Serving, batch
 from tests.support.waiting import wait_for
@@ -38,10 +38,7 @@ def dirs(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def serving(tmp_path: Path, dirs: list[Path]) -> Iterator[Serving]:
-    logs = LogManager.open(
-        dirs, broker_id=ME, cluster_id="cluster", config_of=lambda topic: log_config(), now_ms=0
-    )
-    serving = Serving(tmp_path, logs=logs)
+    serving = Serving(tmp_path, logs=open_dirs(*dirs, config=log_config(), broker_id=ME))
     yield serving
     serving.close()
 

@@ -26,11 +26,11 @@ from barnabas.broker.log.storage_errors import CheckpointDamaged
 from barnabas.broker.log.verification import scan_to_verify, verify_checkpoints
 from barnabas.cli.log_verify import verify_all
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import check_batch, iter_batches, parse_header
 from tests.support.cleaning import Built, batches_of, build, clean
 from tests.support.defaults import log_config
-from tests.support.logs import OpenLog, append_batches, batch, crash, online, produced
+from tests.support.logs import OpenLog, append_batches, batch, crash, online, open_dirs, produced
 
 KEY, OTHER = TopicPartition("some-topic", 3), TopicPartition("other", 0)
 CONFIG = log_config(
@@ -39,9 +39,7 @@ CONFIG = log_config(
 
 
 def open_dir(root: Path) -> LogManager:
-    return LogManager.open(
-        [root], broker_id=BrokerId(1), cluster_id="c", config_of=lambda topic: CONFIG, now_ms=1_000
-    )
+    return open_dirs(root, config=CONFIG, now_ms=1_000)
 
 
 class Image:

@@ -17,7 +17,6 @@ from barnabas.broker.handlers import describe_replicas
 from barnabas.broker.log import segment, segment_file
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FileSystem
-from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.fetch_wait import FetchResult
@@ -38,6 +37,7 @@ from barnabas.protocol.schema import replace
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import ME, TWO, Managed, NoStore, state
 from tests.support.defaults import log_config
+from tests.support.logs import open_dirs
 from tests.support.waiting import DEADLINE_S
 
 OTHER = TWO
@@ -71,9 +71,7 @@ class Broker(Managed):
         self.dirs = [folder / "first", folder / "second"]
         self.full: set[Path] = set()
         self.store = Store()
-        logs: Any = LogManager.open(
-            self.dirs, broker_id=ME, cluster_id="c", config_of=lambda topic: log_config(), now_ms=0
-        )
+        logs: Any = open_dirs(*self.dirs, config=log_config(), broker_id=ME)
         super().__init__(logs, self.store)
         self.replicas = self.manager
         self.epoch = -1
