@@ -76,9 +76,10 @@ def test_a_controller_whose_session_expires_is_replaced_and_can_be_elected_again
     open_store: OpenStore, fatal: list[BaseException]
 ) -> None:
     events: list[SessionEvent] = []
-    others_turn = threading.Event()
+    is_held, others_turn = threading.Event(), threading.Event()
 
     def wait_for_others_turn(_: ErrorCode, __: list[TopicPartition]) -> None:
+        is_held.set()
         others_turn.wait(DEADLINE_S)
 
     stores = [open_store(on_session_event=events.append), open_store()]
@@ -102,6 +103,7 @@ def test_a_controller_whose_session_expires_is_replaced_and_can_be_elected_again
         wait_for(lambda: second.active_broker_id == 0)
         # The callback holds the first one's event thread. Otherwise it may win again in its next session.
         first.controlled_shutdown(BrokerId(1), BrokerEpoch(-1), wait_for_others_turn)
+        assert is_held.wait(DEADLINE_S)
         expire_session(stores[0].session._client)
         wait_for(lambda: second.is_active and second.epoch == 2)
         # The session's thread may be late; a late event would end the next term of the first one.
