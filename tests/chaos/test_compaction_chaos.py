@@ -117,6 +117,27 @@ def wait_cleaned(cluster: RunningCluster, partitions: Sequence[TopicPartition]) 
     wait_for(lambda: not uncleaned(), lambda: f"not cleaned: {uncleaned()}", timeout_s=HEALING_S)
 
 
+def stop_cleaning(view: ClusterView) -> None:
+    """End the cleaner threads, and wait until they have.
+
+    A client that reads for longer than ``delete.retention.ms`` may see a record, and not its tombstone.
+    """
+    with view.admin() as admin:
+        admin.alter_configs({ConfigResource.all_brokers(): {"log.cleaner.threads": "0"}})
+    seen: list[object] = []
+
+    def is_idle() -> bool:
+        with view.admin() as admin:
+            answers = admin.describe_replicas(["t"])
+        seen.append([answer.error or answer.cleaner for answer in answers])
+        return len(answers) == len(view.cluster.brokers) and all(
+            answer.error is None and answer.cleaner.threads == 0 and not answer.cleaner.in_progress
+            for answer in answers
+        )
+
+    wait_for(is_idle, lambda: f"the cleaners do not stop: {seen[-1]}")
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -187,6 +208,7 @@ def judge(view: ClusterView, load: Load, steps: list[str], versions: dict[TopicP
     excused = [name for name, version in versions.items() if after[name] != version]
     print(f"the ISRs of {excused} changed while tombstones were removed", flush=True)
     wait_cleaned(view.cluster, load.partitions)
+    stop_cleaning(view)
     verdict = stop_and_judge(view.cluster, load, excused)
     print(f"{verdict}; {len(load.history.reads)} reads", flush=True)
     print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
