@@ -4,6 +4,9 @@ The folder of such a log is renamed ``<topic>-<partition>.<id>-damaged`` and kep
 broker creates the replica empty and it follows its leader, so another replica must have the records. The
 command refuses unless the cluster (``--bootstrap-server``) says that another broker leads the partition and
 that this broker is out of the ISR, or ``--accept-data-loss`` is given.
+
+A damaged future log, the copy of a log that moves into the dir, is set aside under the same rule, because a
+stop in the middle of the swap leaves this copy as the only one. That ends the move.
 """
 
 from __future__ import annotations
@@ -81,7 +84,8 @@ def _print_moved(path: Path, moved: Sequence[tuple[LogVerdict, Path]], *, as_jso
 
 def _damaged(log_dir: LogDir, names: Sequence[str]) -> list[LogVerdict]:
     """All damaged logs, or the named ones. Raises CommandError if a named log is intact or missing."""
-    logs = scan_to_verify(log_dir).logs
+    scan = scan_to_verify(log_dir)
+    logs = [*scan.logs, *scan.futures]
     unknown = sorted(set(names) - {str(log.key) for log in logs})
     if unknown:
         raise CommandError(f"not in {log_dir.path}: {', '.join(unknown)}", NOT_FOUND)

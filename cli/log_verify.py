@@ -117,7 +117,7 @@ def _verify_dir(stack: ExitStack, path: Path, options: argparse.Namespace) -> Ve
     high_watermarks = log_dir.high_watermarks.read_or_empty()
     replicas = {
         log.key: Replica(log, high_watermarks.get(log.key, Offset(0)), verdict.reports)
-        for log, verdict in zip(logs, verdicts, strict=False)
+        for log, verdict in zip(logs, verdicts[: len(logs)], strict=True)
     }
     return VerifiedDir(root, verdicts, replicas, findings)
 

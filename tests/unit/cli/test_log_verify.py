@@ -150,6 +150,21 @@ def test_a_future_log_is_verified_like_a_log(log_dir: Path, capsys: Output) -> N
     assert capsys.readouterr().out.endswith(": 1 future log damaged\n")
 
 
+def test_a_damaged_future_log_is_set_aside(log_dir: Path, capsys: Output) -> None:
+    name = f"t-1.{uuid.uuid4().hex}-future"
+    (log_dir / "t-1").rename(log_dir / name)
+    change(file_of(log_dir / name, ".log"), 65)
+    assert main([*REPAIR, str(log_dir)]) == exit_codes.FAILED
+    assert "t-1: this may be its only replica" in capsys.readouterr().err
+    assert main([*REPAIR, str(log_dir), "--accept-data-loss"]) == exit_codes.OK
+    (kept,) = log_dir.glob("t-1.*-damaged")
+    assert str(kept) in capsys.readouterr().out
+    assert verify(log_dir, capsys, exit_codes.OK)["future_logs"] == 0
+    manager = open_dir(log_dir)
+    assert [log.topic_partition for log in manager.all_logs()] == KEYS[:1]
+    manager.close(0)
+
+
 def test_what_cannot_be_read_is_damage_after_a_crash_too(
     log_dir: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
