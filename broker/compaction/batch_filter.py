@@ -199,15 +199,16 @@ def _with_some(
     rules: RetentionRules,
 ) -> Filtered:
     """Keep some records; their bytes do not change."""
-    bounds = list(select(zip((start, *ends), ends, strict=False), are_kept))
-    kept = b"".join([records[begin:end] for begin, end in bounds])
+    all_starts = (start, *ends)
+    bounds = select(zip(all_starts, ends, strict=False), are_kept)
+    kept = [records[begin:end] for begin, end in bounds]
     largest_ms = header.max_timestamp
     if not header.attributes & TIMESTAMP_TYPE_MASK:
-        starts = [begin for begin, _ in bounds]
+        starts = list(select(all_starts, are_kept))
         # Timestamps mostly rise, so the last record often has the largest one, and spares the others.
         if _largest_ms(header, time_deltas(records, starts[-1:])) != largest_ms:
             largest_ms = _largest_ms(header, time_deltas(records, starts))
-    return _rebuilt(header, rules, kept, len(bounds), max_timestamp=largest_ms)
+    return _rebuilt(header, rules, b"".join(kept), len(kept), max_timestamp=largest_ms)
 
 
 def _with_horizon(
