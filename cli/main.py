@@ -106,8 +106,9 @@ def _run(words: list[str], chosen: str | None) -> int:
         return exit_codes.USAGE
     try:
         code: int = options.run(options)
-        # Flush here, so that a closed pipe raises here and not at exit.
-        sys.stdout.flush()
+        # Flush here, so that a closed pipe raises here and not at exit. Without a stdout (`>&-`) it is None.
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED

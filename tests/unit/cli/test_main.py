@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -179,3 +180,11 @@ def test_a_setting_has_the_type_that_its_client_declares() -> None:
     assert client_settings(produced, ProducerConfig) == {"acks": 1, "enable_idempotence": False}
     with pytest.raises(InvalidConfiguration, match="linger_ms='soon': expected a whole number"):
         client_settings(["linger.ms=soon"], ProducerConfig)
+
+
+def test_a_command_without_a_stdout_ends_as_others(tmp_path: Path) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.write_text("0\n0\n")
+    command = [sys.executable, "-m", "barnabas", "log", "dump", str(path)]
+    done = subprocess.run(command, preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (exit_codes.OK, b"")
