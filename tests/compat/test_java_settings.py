@@ -35,6 +35,9 @@ from tests.support.waiting import wait_for
 from ..cluster.tools import ClusterView
 from .java import Tool
 
+# Every call of a tool starts a JVM.
+pytestmark = pytest.mark.timeout(600)
+
 TOPICS, BROKERS = "org.apache.kafka.storage.internals.log.LogConfig", "kafka.server.KafkaConfig"
 CONFIGS, TOPIC_COMMAND = "kafka.admin.ConfigCommand", "org.apache.kafka.tools.TopicCommand"
 DISABLED: Final = ("remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable")
