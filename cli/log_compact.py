@@ -217,6 +217,7 @@ def _compact(log_dir: LogDir, chosen: Chosen, broker: BrokerConfig, *, as_json: 
         "size_bytes_before": before.size_bytes,
         "size_bytes_after": after.size_bytes,
         "passes": stats.passes,
+        "keyless_records": stats.keyless_records,
     }
     if as_json:
         print_json(fields)
@@ -226,6 +227,8 @@ def _compact(log_dir: LogDir, chosen: Chosen, broker: BrokerConfig, *, as_json: 
             f"{before.size_bytes:,} bytes in {count(before.segments, 'segment')} before, "
             f"{after.size_bytes:,} in {count(after.segments, 'segment')} after"
         )
+        if stats.keyless_records:
+            print(f"{key}: {count(stats.keyless_records, 'record')} without a key removed")
 
 
 @contextmanager

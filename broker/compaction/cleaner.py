@@ -482,6 +482,12 @@ class LogCleaner:
             run.elapsed_s,
             stats.bytes_read / 1e6 / max(run.elapsed_s, 1e-6),
         )
+        if stats.keyless_records:
+            logger.warning(
+                "%s: %d records without a key were removed, because the topic is compacted",
+                name,
+                stats.keyless_records,
+            )
 
     # Figures
 

@@ -73,6 +73,8 @@ class CleaningStats(NamedTuple):
     """The memory of the fullest map."""
     bytes_kept: int = 0
     """The bytes of the filtered segments after the last pass."""
+    keyless_records: int = 0
+    """The records without a key among the dirty ones: they are removed."""
     is_abandoned: bool = False
     """Whether the log has changed meanwhile, so that the cleaning ended early."""
 
@@ -143,7 +145,7 @@ class _Cleaning:
         self.is_abandoned = False
         self._bytes_read = self._bytes_written = self._map_bytes_read = 0
         self._records_read = self._records_kept = self._passes = 0
-        self._bytes_kept = self._map_used_bytes = 0
+        self._bytes_kept = self._map_used_bytes = self._keyless_records = 0
         self._delete_horizon_ms: int | None = None
 
     def _limit_to(self, dirty_end: int) -> None:
@@ -167,6 +169,7 @@ class _Cleaning:
             self._map_bytes_read,
             self._map_used_bytes,
             self._bytes_kept,
+            self._keyless_records,
             self.is_abandoned,
         )
 
@@ -222,6 +225,7 @@ class _Cleaning:
         keys: list[MapKey] = []
         offsets: list[int] = []
         tombstones: list[int] = []
+        keyless: list[int] = []
         next_offset = end = self._map.end_offset
         for position, header in chunk.batches:
             if header.next_offset <= end:
@@ -232,6 +236,7 @@ class _Cleaning:
                 continue
             read = read_keys(*records_of(chunk.data, position, header), header, self._pause)
             if read.keyless:
+                keyless += [read.offsets[index] for index in read.keyless]
                 for key, offset in zip(read.keys, read.offsets, strict=True):
                     if key is not None:
                         keys.append(key)
@@ -241,7 +246,9 @@ class _Cleaning:
                 keys += read.keys  # type: ignore[arg-type]
                 offsets += read.offsets
             tombstones += [read.offsets[index] for index in read.tombstones]
-        return self._map.add(keys, offsets, next_offset, tombstones)
+        is_whole = self._map.add(keys, offsets, next_offset, tombstones)
+        self._keyless_records += sum(end <= offset < self._map.end_offset for offset in keyless)
+        return is_whole
 
     # The segments
 

@@ -102,6 +102,16 @@ def test_the_newest_record_of_each_key_stays(tmp_path: Path, capsys: Output, cra
     manager.close(0)
 
 
+def test_removed_records_without_a_key_are_told(tmp_path: Path, capsys: Output) -> None:
+    manager = open_dir(tmp_path)
+    log = manager.get_or_create(USERS, TopicId(uuid.UUID(int=5)), 0)
+    append_batches(log, build_batch([(None, b"1"), (b"k", b"2"), (None, b"3")], timestamp_ms=0))
+    manager.checkpoint_high_watermarks({USERS: 3})
+    manager.close(0)
+    assert main(["log", "compact", str(tmp_path / "users-0"), *COMPACT]) == exit_codes.OK
+    assert "users-0: 2 records without a key removed" in capsys.readouterr().out
+
+
 def test_without_names_and_cluster_the_offsets_topic_is_cleaned(log_dir: Path, capsys: Output) -> None:
     (done,) = run(capsys, log_dir)
     assert done["partition"] == str(OFFSETS)

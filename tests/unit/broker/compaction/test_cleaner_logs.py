@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +17,11 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.pacing import Pace
+from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from tests.support.cleaner import SETTINGS, CleanerRig
 from tests.support.compaction import records_in
-from tests.support.logs import flip_bits, log_files
+from tests.support.logs import append_batches, flip_bits, log_files
 from tests.support.waiting import wait_for
 
 
@@ -84,6 +86,17 @@ def test_the_last_value_of_each_key_stays_at_its_offset(rig: CleanerRig) -> None
     assert figures.totals.cleanings == 1
     assert 0 < figures.recopy_ratio < 0.5
     assert 0 < figures.max_buffer_utilization < 1
+
+
+def test_the_removal_of_records_without_a_key_is_logged(
+    rig: CleanerRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = rig.make_log("t")
+    append_batches(log, build_batch([(None, b"1"), (b"key-0", b"2"), (None, b"3")], timestamp_ms=rig.now_ms))
+    log.roll(0)
+    clean_all(rig)
+    [message] = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert message == "t-0: 2 records without a key were removed, because the topic is compacted"
 
 
 def test_no_lock_is_held_while_a_cleaning_reads(rig: CleanerRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,10 +107,15 @@ def log_bytes(records: list[tuple[bytes | None, bytes | None]]) -> int:
     return len(keyed_batch(records))
 
 
-def test_records_without_keys_go_when_a_topic_becomes_compacted(open_log: OpenLog) -> None:
-    log = write(open_log(), [(None, b"1"), (b"a", b"1")], [(None, b"2")], [(None, None)])
-    compact(log)
-    assert offsets(log) == [1]
+@pytest.mark.parametrize("max_bytes", [0, 1 << 20])
+def test_records_without_keys_go_when_a_topic_becomes_compacted(open_log: OpenLog, max_bytes: int) -> None:
+    first = [(None, b"1"), (b"a", b"1"), (None, b"2"), (b"b", b"1"), (None, b"3")]
+    log = write(open_log(), first, [(None, b"2")], [(None, None)])
+    stats = compact(log, offset_map=OffsetMap(max_bytes))
+    assert offsets(log) == [1, 3]
+    assert stats.keyless_records == 5, "each is counted in one pass"
+    assert (stats.passes > 1) == (not max_bytes)
+    assert compact(log).keyless_records == 0
 
 
 @pytest.mark.parametrize("max_bytes", [0, 1200])
