@@ -75,11 +75,14 @@ class Chaos(DiskChaos, TopicChaos):
     def __init__(self, seed: int, profile: Profile = USUAL) -> None:
         self.random = random.Random(seed)
         brokers = self.random.choice((3, 3, 3, 4, 5))
+        min_insync_replicas = self.random.choice((1, 2, 2))
+        segment_bytes = self.random.choice((3 * BATCH_BYTES, 1 << 20))
         self.world = World(
             brokers,
-            min_insync_replicas=self.random.choice((1, 2, 2)),
-            segment_bytes=self.random.choice((3 * BATCH_BYTES, 1 << 20)),
+            min_insync_replicas,
+            segment_bytes=3 * BATCH_BYTES if profile.is_compacted else segment_bytes,
             is_controller_apart=self.random.random() < 0.4,
+            is_compacted=profile.is_compacted,
         )
         self.ids = list(self.world.brokers)
         self.hosts = list(self.world.hosts)

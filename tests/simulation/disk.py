@@ -3,6 +3,8 @@
 A process that ends leaves everything it wrote. A power cut leaves the flushed bytes and a part of the rest,
 which may end in the middle of a batch. A full or failing disk refuses appends, perhaps after a part of one.
 An empty disk may replace a failed one. `LogView` decodes a log once for all comparisons.
+
+In a compacted topic the records have keys, and each replica cleans its log by itself, at its own moments.
 """
 
 from __future__ import annotations
@@ -17,12 +19,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from barnabas.broker.compaction.batch_chunks import Pause
+from barnabas.broker.compaction.choice import assess
+from barnabas.broker.compaction.cleaner import figures_of
+from barnabas.broker.compaction.cleaning import clean
+from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.log.file_system import EPOCH_CHECKPOINT, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.log.storage_errors import CleanedFilesFailed, LogDirFailure
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches
@@ -59,26 +66,37 @@ class Entry(NamedTuple):
         return self.value >> SEQUENCE_BITS, self.value & ((1 << SEQUENCE_BITS) - 1)
 
 
-def encode_batch(*values: int) -> ProducedBatches:
+def encode_batch(*values: int, has_keys: bool = False) -> ProducedBatches:
     """One batch as a producer sends it."""
-    return parse_produced(_build_batch(*values))
+    return parse_produced(_build_batch(*values, has_keys=has_keys))
 
 
-def _build_batch(*values: int) -> bytearray:
+def is_tombstone(value: int) -> bool:
+    """Whether a record with a key has no value in place of this one."""
+    return value % 4 == 3
+
+
+def _build_batch(*values: int, has_keys: bool = False) -> bytearray:
     builder = RecordBatchBuilder(max_bytes=_READ_BYTES)
     for value in values:
-        builder.append(None, value.to_bytes(8), None, 0)
+        if has_keys:
+            data = None if is_tombstone(value) else value.to_bytes(8)
+            # A third of the records have keys of their own and stay; the others share one key.
+            builder.append(b"%b%d" % (_KEY, 0 if value % 3 else value), data, None, 0)
+        else:
+            builder.append(None, value.to_bytes(8), None, 0)
     producer = Entry(-1, None, values[0]).producer
     if producer is None:
         return builder.build()
     return builder.build(producer_id=producer[0], producer_epoch=0, base_sequence=producer[1])
 
 
-def encode(*values: int) -> ProducedBatches:
+def encode(*values: int, has_keys: bool = False) -> ProducedBatches:
     """A batch for each value."""
-    return parse_produced(bytearray().join(map(_build_batch, values)))
+    return parse_produced(bytearray().join(_build_batch(value, has_keys=has_keys) for value in values))
 
 
+_KEY = b"key-"
 BATCH_BYTES = len(_build_batch(0))
 
 
@@ -93,44 +111,59 @@ def decode(records: memoryview) -> list[tuple[int, Entry]]:
 def _entries_of(records: memoryview, at: int, header: BatchHeader) -> list[tuple[int, Entry]]:
     epoch = header.partition_leader_epoch
     return [
-        (offset, Entry(epoch, key, int.from_bytes(value) if key is None and value is not None else value))
+        (offset, Entry(epoch, key, int.from_bytes(value) if value is not None and _is_number(key) else value))
         for offset, _, key, value, _ in decode_fields(records[at : at + header.size_bytes])
     ]
 
 
+def _is_number(key: bytes | None) -> bool:
+    """Whether the value of a record with this key is one of `encode`."""
+    return key is None or key.startswith(_KEY)
+
+
 class LogView:
-    """The records of one log, decoded as they are appended and again after a truncation."""
+    """The records of one log, decoded as they are appended and again after a truncation or a cleaning."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
         self.agreed = 0
         """The records below this offset equal the committed ones; `Truth` sets it."""
-        self._begin()
+        self.forget()
 
-    def _begin(self) -> None:
+    def forget(self) -> None:
+        """Decode the log again."""
         self._cuts = self.log.bounds.cuts
         self._first = self.log.log_start_offset
-        self._entries: list[Entry] = []
+        self._entries: list[Entry | None] = []
         self.agreed = self._first
 
-    def between(self, start: int, end: int) -> list[Entry]:
-        """The records from one offset to another, both within the log."""
+    def between(self, start: int, end: int) -> list[Entry | None]:
+        """The records from one offset to another, both within the log; None for each that is missing."""
         self.refresh()
         return self._entries[start - self._first : end - self._first]
+
+    @property
+    def missing(self) -> int:
+        """The number of records below the log's end that are not there."""
+        self.refresh()
+        return self._entries.count(None)
 
     def refresh(self) -> None:
         log = self.log
         if log.is_closed:
             return
         if self._cuts != log.bounds.cuts or self._first + len(self._entries) < log.log_start_offset:
-            self._begin()
+            self.forget()
         position, log_end = self._first + len(self._entries), log.log_end_offset
         while position < log_end:
-            for offset, entry in decode(log.read(position, _READ_BYTES).records):
+            read = log.read(position, _READ_BYTES)
+            entries: list[Entry | None] = [None] * (read.next_offset - position)
+            for offset, entry in decode(read.records):
                 # A batch may begin before the requested offset.
                 if offset >= position:
-                    self._entries.append(entry)
-            position = self._first + len(self._entries)
+                    entries[offset - position] = entry
+            self._entries += entries
+            position = read.next_offset
 
 
 # Disks.
@@ -196,6 +229,7 @@ class Disk:
         self.was_robbed = False
         """Whether it has ever lost data."""
         self.on_slow: Callable[[float], None] = lambda ms: None
+        self.cleanings = 0
         self.durable_epochs: dict[Path, bytes] = {}
         """The synced contents of the epoch checkpoints, by path."""
         self._broker = broker
@@ -242,6 +276,36 @@ class Disk:
     def has_failed(self) -> bool:
         """Whether its process can no longer use it."""
         return self.fault is not None or not self.logs.has_online_dir
+
+    def clean(
+        self, name: TopicPartition, ends: tuple[int, int], now_ms: int, *, map_bytes: int, pause: Pause
+    ) -> None:
+        """Clean a log as the cleaner does; `ends` are its last stable offset and its high watermark.
+
+        Raises LogDirFailure, and what `pause` raises.
+        """
+        log = self.logs.get(name)
+        if log is None or self.has_failed:
+            return
+        assessed = assess(figures_of(log, ends[0], None), log.config, now_ms)
+        if assessed.clean_bytes or assessed.dirty_bytes:
+            self.cleanings += 1
+            try:
+                clean(
+                    log,
+                    assessed.dirty_end,
+                    offset_map=OffsetMap(map_bytes),
+                    now_ms=now_ms,
+                    pause=pause,
+                    high_watermark=ends[1],
+                )
+            except CleanedFilesFailed:
+                # The disk is full; the log has not changed.
+                return
+            finally:
+                for view in self._views.values():
+                    if view.log is log and not log.is_closed:
+                        view.forget()
 
     def flush(self, name: TopicPartition) -> None:
         log = self.logs.get(name)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 
+from barnabas.broker.pacing import Stopped
 from barnabas.broker.replication.isr import PendingIsr
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.broker import SimBroker
@@ -27,6 +29,8 @@ DISK_CURES = {
     "mend_disk": 2.0,
     "speed_up": 1.0,
 }
+_SMALL_MAP_BYTES = 1_000
+"""Two or three keys."""
 
 
 class DiskChaos:
@@ -56,6 +60,30 @@ class DiskChaos:
 
     def speed_up(self) -> None:
         self._any().disk.slow_ms = 0.0
+
+    def clean(self) -> None:
+        """One replica of a compacted topic cleans its log, or a part of it, perhaps after a roll.
+
+        Meanwhile messages arrive, so the log may grow and change.
+        """
+        world, broker, tp = self.world, self._any(), self.world.tp
+        is_rolled, batches = self.random.random() < 0.3, self.random.choice((3, 10, 1 << 20))
+        map_bytes = self.random.choice((_SMALL_MAP_BYTES, 1 << 20))
+
+        def pause(bytes_read: int) -> None:
+            nonlocal batches
+            batches -= 1
+            if not batches:
+                raise Stopped
+            if world.messages and self.random.random() < 0.1:
+                world.deliver(self.random.randrange(len(world.messages)))
+
+        log, ends = broker.log, broker.replicas.committed_ends(tp)
+        if log is not None and ends is not None and broker.can_act and not broker.disk.has_failed:
+            with broker.disk_errors(), suppress(Stopped):
+                if is_rolled:
+                    log.roll(0)
+                broker.disk.clean(tp, ends, int(broker.now_ms()), map_bytes=map_bytes, pause=pause)
 
     def drift(self) -> None:
         """The clock of one broker runs faster or slower than the others."""

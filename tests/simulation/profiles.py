@@ -34,11 +34,12 @@ _NO_FAULTS: Final = dict.fromkeys(
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The weights that differ from the usual ones, and the length of a history."""
+    """The weights that differ from the usual ones, the length of a history, and whether logs are cleaned."""
 
     name: str
     steps: int = 200
     weights: Mapping[str, float] = field(default_factory=dict)
+    is_compacted: bool = False
 
 
 USUAL: Final = Profile(name="usual")
@@ -149,6 +150,24 @@ OLD_WORDS: Final = Profile(
 )
 """Requests of a controller arrive again long after it has sent newer ones."""
 
+COMPACTION: Final = Profile(
+    name="compaction",
+    steps=300,
+    is_compacted=True,
+    weights={
+        "clean": 40.0,
+        "fetch": 70.0,
+        "deliver": 90.0,
+        "produce": 30.0,
+        "consume": 15.0,
+        "retain": 0.2,
+        "suspect": 2.0,
+        "crash": 2.0,
+        "power_loss": 0.5,
+    },
+)
+"""Each replica cleans its log at its own moments: followers fetch across gaps, and leaders' logs differ."""
+
 PROFILES: Final = {
-    profile.name: profile for profile in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS)
+    profile.name: profile for profile in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS, COMPACTION)
 }

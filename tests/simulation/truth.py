@@ -2,10 +2,14 @@
 
 The truth is the list of records that the high watermark of any replica has ever passed: they are committed,
 and no replica may ever hold others at these offsets. All promises follow from that list.
+
+In a compacted topic a replica may lack a committed record if a later one with its key is committed, or if it
+is a tombstone. So the last value of each key is there, and nothing that was not written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.broker.replication.replica_views import Isolation, Role
@@ -47,8 +51,10 @@ class Truth:
         self._last_marks: list[object] = []
         self._last_leader_epoch = -1
         self._last_controller_epoch = 0
-        self._new_acknowledged: list[tuple[int, list[int]]] = []
-        self._new_consumed: list[tuple[int, Entry]] = []
+        self._new_acknowledged: list[tuple[int, list[int | None]]] = []
+        self._new_consumed: list[tuple[int, int, list[tuple[int, Entry]]]] = []
+        self._last_offsets: dict[bytes | None, int] = {}
+        """Key → the offset of its last committed record, in a compacted topic."""
         self.sequences: dict[int, int] = {}
         """Producer → number of committed batches: sequences 0, 1, 2 and so on, each once, in order."""
         self._sequenced = 0
@@ -90,14 +96,14 @@ class Truth:
             where = (broker.logs.strays.all(),)
         else:
             bounds = log.bounds
-            where = (id(log), bounds.cuts, bounds.start, bounds.end)
+            where = (id(log), bounds.cuts, bounds.start, bounds.end, broker.disk.cleanings)
         if partition is None:
             return (broker.life, where)
         return (broker.life, where, partition.role, partition.leader_epoch, partition.high_watermark)
 
-    def acknowledged(self, base_offset: Offset, values: list[int]) -> None:
+    def acknowledged(self, base_offset: Offset, values: Sequence[int | None]) -> None:
         """A producer received the acknowledgement of its records."""
-        self._new_acknowledged.append((base_offset, values))
+        self._new_acknowledged.append((base_offset, list(values)))
 
     def disk_has_lost(self, broker: BrokerId) -> None:
         """A broker has lost all or some of its data."""
@@ -123,9 +129,9 @@ class Truth:
             if member not in self.lossy
         )
 
-    def consumed(self, records: list[tuple[int, Entry]]) -> None:
-        """A consumer has read these records."""
-        self._new_consumed += records
+    def consumed(self, start: int, end: int, records: list[tuple[int, Entry]]) -> None:
+        """A consumer has read from one offset to another, and got these records."""
+        self._new_consumed.append((start, end, records))
 
     @property
     def is_whole(self) -> bool:
@@ -188,8 +194,7 @@ class Truth:
         )
         if mark > end:
             _require(start <= end, f"broker {broker.id} starts at {start}, but only {end} are committed")
-            self.committed += view.between(end, mark)
-            self._check_origins(end)
+            self._commit(view.between(end, mark))
         _require(
             self._agrees(view, mark),
             f"broker {broker.id} has other records below its high watermark {mark} than were committed",
@@ -198,13 +203,29 @@ class Truth:
             other = self._leaders.setdefault(partition.leader_epoch, broker.id)
             _require(other == broker.id, f"{other} and {broker.id} lead in epoch {partition.leader_epoch}")
 
-    def _check_origins(self, start: int) -> None:
-        """No record of another topic or partition is committed in this one."""
+    def _commit(self, entries: list[Entry | None]) -> None:
+        """No record is missing where the high watermark is new, and none is of another topic or partition."""
         here = (self.topic_id, self.tp.partition)
-        for entry in self.committed[start:]:
-            if entry.key is None and entry.value is not None:
+        for offset, entry in enumerate(entries, len(self.committed)):
+            if entry is None:
+                raise Violation(f"the record at {offset} is missing when it is committed")
+            if isinstance(entry.value, int):
                 place = self._world.origins.setdefault(entry.value, here)
                 _require(place == here, f"{entry} of {self.tp} {here} was committed in {place} before")
+            self.committed.append(entry)
+            self._last_offsets[entry.key] = offset
+
+    def _is_kept(self, entries: list[Entry | None], start: int, end: int) -> bool:
+        """Whether these are the committed records between two offsets, without some that a cleaning drops."""
+        committed = self.committed[start:end]
+        if entries == committed or not self._world.is_compacted:
+            return entries == committed
+        return len(entries) == len(committed) and all(
+            entry == other
+            if entry is not None
+            else other.value is None or self._last_offsets[other.key] > offset
+            for offset, (entry, other) in enumerate(zip(entries, committed, strict=True), start)
+        )
 
     def _agrees(self, view: LogView, end: int) -> bool:
         """Whether a log has the committed records from its start up to an offset; compares each once."""
@@ -212,7 +233,7 @@ class Truth:
         start = max(view.agreed, view.log.log_start_offset)
         if start >= end:
             return True
-        if view.between(start, end) != self.committed[start:end]:
+        if not self._is_kept(view.between(start, end), start, end):
             return False
         view.agreed = end
         return True
@@ -256,11 +277,17 @@ class Truth:
             )
             self.acknowledged_end = max(self.acknowledged_end, end)
         self._new_acknowledged.clear()
-        for offset, entry in self._new_consumed:
-            committed = self.committed[offset] if offset < len(self.committed) else None
+        for start, end, records in self._new_consumed:
+            for offset, entry in records:
+                committed = self.committed[offset] if offset < len(self.committed) else None
+                _require(
+                    committed == entry,
+                    f"a consumer saw {entry} at {offset}, committed: {committed}",
+                )
+            seen = dict(records)
+            read = [seen.get(offset) for offset in range(start, end)]
             _require(
-                committed == entry,
-                f"a consumer saw {entry} at {offset}, committed: {committed}",
+                self._is_kept(read, start, end), f"a consumer read {start} to {end} and got only {records}"
             )
         self._new_consumed.clear()
 
@@ -281,7 +308,7 @@ class Truth:
         if view is None or view.log.log_start_offset > end:
             return False
         start = max(base, view.log.log_start_offset)
-        return view.between(start, end) == self.committed[start:end]
+        return self._is_kept(view.between(start, end), start, end)
 
     def _check_latest(self) -> None:
         """The leader never reports a log end below an acknowledged record."""

@@ -32,6 +32,7 @@ from tests.simulation.disk import (
     decode,
     encode,
     encode_batch,
+    is_tombstone,
     new_folder,
 )
 from tests.simulation.member import SESSION_TIMEOUT_MS
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 TOPIC_ID = TopicId(uuid.UUID(int=7))
 TP = TopicPartition("t", 0)
 MAX_LAG_MS = 1_000
+_DELETE_RETENTION_MS = 200
 _MAX_MESSAGES = 48
 _ROUNDS = 400
 
@@ -81,12 +83,20 @@ class World:
         tp: TopicPartition = TP,
         segment_bytes: int = 1 << 20,
         is_controller_apart: bool = True,
+        is_compacted: bool = False,
     ) -> None:
         ids = [BrokerId(number) for number in range(1, broker_count + 1)]
         all_ids = [BrokerId(0), *ids] if is_controller_apart else ids
         self.tp = tp
         self.folder = new_folder()
-        self.log_config = log_config(segment_bytes=segment_bytes, segment_index_bytes=SMALL_INDEX_BYTES)
+        self.is_compacted = is_compacted
+        """Whether the records have keys, and replicas may clean their logs."""
+        self.log_config = log_config(
+            segment_bytes=segment_bytes,
+            segment_index_bytes=SMALL_INDEX_BYTES,
+            cleanup_policy=("compact",) if is_compacted else ("delete",),
+            delete_retention_ms=_DELETE_RETENTION_MS,
+        )
         self.now_ms = 0.0
         self.min_insync_replicas = min_insync_replicas
         self.zookeeper = SimZooKeeper(lambda: self.now_ms)
@@ -290,9 +300,10 @@ class World:
 
         def answer(outcomes: list[PartitionProduceResponse]) -> None:
             if outcomes[0].error_code == ErrorCode.NONE and acks == -1 and truth is not None:
-                truth.acknowledged(Offset(outcomes[0].base_offset), values)
+                truth.acknowledged(Offset(outcomes[0].base_offset), written)
 
-        records = encode_batch(*values) if is_one_batch else encode(*values)
+        written = [None if self.is_compacted and is_tombstone(value) else value for value in values]
+        records = (encode_batch if is_one_batch else encode)(*values, has_keys=self.is_compacted)
         target.replicas.append(acks, timeout_ms, [(tp, records)], answer)
         target.replicas.wake_followers()
 
@@ -303,7 +314,9 @@ class World:
             return
         tp = tp or self.tp
         truth, place = self.truth_of(target, tp), self.place_of(target, tp)
-        partition = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        # One batch, or a segment's.
+        max_bytes = 1 if self.is_compacted else 1 << 20
+        partition = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         body = FetchRequest(
             max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=tp.topic, partitions=[partition])]
         )
@@ -313,12 +326,12 @@ class World:
         if data.error_code != ErrorCode.NONE or not isinstance(data.records, memoryview):
             return
         records = decode(data.records)
-        for offset, entry in records:
-            origin = place if entry.key is not None else self.origins.get(entry.value, place)
+        for at, entry in records:
+            origin = self.origins.get(entry.value, place) if isinstance(entry.value, int) else place
             if origin != place:
-                raise Violation(f"a consumer of {tp} {place} saw {entry} of {origin} at {offset}")
+                raise Violation(f"a consumer of {tp} {place} saw {entry} of {origin} at {at}")
         if truth is not None:
-            truth.consumed(records)
+            truth.consumed(offset, records[-1][0] + 1 if records else data.high_watermark, records)
 
     def ask(self, host: SimBroker, ask: Callable[[TopicAdmin], Sequence[Any]]) -> list[ErrorCode]:
         """A client requests topic changes; returns the error of each topic."""
