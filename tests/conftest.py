@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
@@ -40,12 +39,6 @@ def pytest_configure() -> None:
     # `nohup make test &` starts with SIGINT ignored, and every process of the tests would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """The workers of ``-n auto``: one more than cores, because tests with processes mostly wait."""
-    return (psutil.cpu_count(logical=False) or 1) + 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
