@@ -22,6 +22,7 @@ Everything here may be called from any thread.
 from __future__ import annotations
 
 import struct
+import threading
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -80,6 +81,7 @@ class _BodyCodec(NamedTuple):
 
 
 _body_codecs: Final[dict[type[Any], _BodyCodec]] = {}
+_building: Final = threading.Lock()
 
 
 class OpenResponse(NamedTuple):
@@ -171,7 +173,10 @@ def _decode(cls: type[Any], raw_body: msgspec.Raw, records: memoryview) -> Any:
 def _body_codec(cls: type[Any]) -> _BodyCodec:
     codec = _body_codecs.get(cls)
     if codec is None:
-        codec = _body_codecs[cls] = _BodyCodec(msgspec.msgpack.Decoder(cls), _path_to_records(cls))
+        # msgspec keeps what it knows of a class from before it is complete: a second thread would decode
+        # with null pointers.
+        with _building:
+            codec = _body_codecs[cls] = _BodyCodec(msgspec.msgpack.Decoder(cls), _path_to_records(cls))
     return codec
 
 

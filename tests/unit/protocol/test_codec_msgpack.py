@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import threading
 import tracemalloc
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.protocol import codec_msgpack
 from barnabas.protocol.codec_msgpack import (
     decode_request,
     encode_request,
@@ -341,3 +344,21 @@ def test_a_message_above_the_maximum_size_is_not_sent() -> None:
     request = DeleteTopicsRequest(topic_names=["t" * 1_000_000] * 9, timeout_ms=0)
     with pytest.raises(MessageTooComplex, match="without its records"):
         encode_request(1, "c", request)
+
+
+def test_two_threads_never_prepare_classes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """msgspec would crash: each of them sees what the other has not finished."""
+    barrier = threading.Barrier(2)
+    overlaps: list[type[Any]] = []
+
+    class Decoder:
+        def __init__(self, cls: type[Any]) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                barrier.wait(0.05)
+                overlaps.append(cls)
+
+    monkeypatch.setattr(codec_msgpack, "_body_codecs", {})
+    monkeypatch.setattr(codec_msgpack.msgspec.msgpack, "Decoder", Decoder)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(codec_msgpack._body_codec, [MetadataRequest, DeleteTopicsRequest]))
+    assert overlaps == []
