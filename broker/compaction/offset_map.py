@@ -5,8 +5,8 @@ equals bytes, so that a long key cannot be taken for a short one. Beside the dic
 offset of the range tells whether its record is the newest of its key: records of the range are then filtered
 without their keys, which spares most of the time. A range with large gaps does without these marks.
 
-The memory of the dictionary, its keys, its offsets and the marks is counted; while the dictionary grows it
-counts twice, because the old table lives until the new one is filled.
+The memory of the dictionary, its keys, its offsets and the marks is counted, at least as large as it is;
+while the dictionary grows it counts twice, because the old table lives until the new one is filled.
 
 Invariant: the map holds the newest offset of every key in [start_offset, end_offset), and no other offset. A
 range that does not fit is therefore cleaned in several passes, each from the end of the one before. One key
@@ -39,9 +39,11 @@ NEWEST_TOMBSTONE: Final = 3
 _TOMBSTONE: Final = 2
 _TOMBSTONE_BYTE: Final = bytes((_TOMBSTONE,))
 _DIGEST_BYTES: Final = 16
-_BLOCK_BYTES: Final = [-(-size // 16) * 16 for size in range(getsizeof(bytes(MAX_RAW_KEY_BYTES)) + 1)]
-"""The memory of an object by its size: the interpreter's blocks are multiples of 16 bytes."""
-_LARGEST_KEY_BYTES: Final = _BLOCK_BYTES[-1]
+_BLOCK_BYTES: Final = 16
+"""The memory of an object is a multiple of this."""
+_PADDING_BYTES: Final = _BLOCK_BYTES - 1
+"""So much more than its size at the most; rounding each key up would cost a twentieth of the filling."""
+_LARGEST_KEY_BYTES: Final = getsizeof(bytes(MAX_RAW_KEY_BYTES)) + _PADDING_BYTES
 _ENTRY_BYTES: Final = 24
 """Hash, key and value in the table of a dictionary."""
 _SLOT_BYTES: Final = 4
@@ -126,7 +128,7 @@ class OffsetMap:
         is_whole = True
         self._make_marks(next_offset)
         if keys:
-            offset_bytes = _BLOCK_BYTES[getsizeof(offsets[-1])]
+            offset_bytes = -(-getsizeof(offsets[-1]) // _BLOCK_BYTES) * _BLOCK_BYTES
             if self._has_room(len(keys), len(keys) * (_LARGEST_KEY_BYTES + offset_bytes)):
                 self._put(keys, offsets, offset_bytes)
             else:
@@ -180,8 +182,8 @@ class OffsetMap:
             newest.update(zip(keys[first:end], offsets[first:end], strict=True))
             added = len(newest) - before
             # A dictionary keeps the order in which its keys came, so the new ones are the last.
-            sizes = map(_BLOCK_BYTES.__getitem__, map(getsizeof, islice(reversed(newest), added)))
-            self._object_bytes += sum(sizes) + added * offset_bytes
+            sizes = map(getsizeof, islice(reversed(newest), added))
+            self._object_bytes += sum(sizes) + added * (_PADDING_BYTES + offset_bytes)
         self._slots = table_slots(len(newest), self._slots)
 
     def _put_singly(
@@ -191,7 +193,7 @@ class OffsetMap:
         newest = self._newest
         for key, offset in zip(keys, offsets, strict=True):
             if key not in newest:
-                key_bytes = _BLOCK_BYTES[getsizeof(key)]
+                key_bytes = getsizeof(key) + _PADDING_BYTES
                 if newest and not self._has_room(1, key_bytes + offset_bytes):
                     return offset
                 self._object_bytes += key_bytes + offset_bytes
