@@ -156,28 +156,31 @@ def _result_object(replica: TopicPartitionReplica, path: str, error: BarnabasErr
 async def _wait(admin: Admin, options: argparse.Namespace, moving: set[TopicPartition]) -> None:
     """Wait until the replicas are in the log dir; raises CommandError if they do not come there."""
     deadline = time.monotonic() + options.timeout
-    total = None
-    with progress("copied", 0) as update:
-        while True:
-            (broker,) = await admin.describe_log_dirs([options.broker])
-            found = {
-                replica.partition: replica
-                for log_dir in broker.log_dirs
-                if log_dir.path == options.to
-                for replica in log_dir.replicas
-            }
-            if broker.error is None:
-                lost = sorted(str(name) for name in moving - found.keys())
-                if lost:
-                    raise CommandError(f"no longer on the way to {options.to}: {', '.join(lost)}", FAILED)
-                lag = sum(found[name].offset_lag for name in moving if found[name].is_future)
-                total = max(total or 0, lag)
-                update(total - lag)
-                if not any(found[name].is_future for name in moving):
-                    return
+    total = await _lag(admin, options, moving)
+    with progress("copied", total or 0) as update:
+        while (lag := await _lag(admin, options, moving)) is not None:
+            update(max(0, (total or 0) - lag))
             if time.monotonic() > deadline:
                 raise CommandError(f"not there after {options.timeout:.0f} s; the moves go on", FAILED)
             await asyncio.sleep(_LOOK_S)
+
+
+async def _lag(admin: Admin, options: argparse.Namespace, moving: set[TopicPartition]) -> int | None:
+    """How many offsets are not copied so far; None if all replicas are in the log dir."""
+    (broker,) = await admin.describe_log_dirs([options.broker])
+    if broker.error is not None:
+        return 0
+    found = {
+        replica.partition: replica
+        for log_dir in broker.log_dirs
+        if log_dir.path == options.to
+        for replica in log_dir.replicas
+    }
+    lost = sorted(str(name) for name in moving - found.keys())
+    if lost:
+        raise CommandError(f"no longer on the way to {options.to}: {', '.join(lost)}", FAILED)
+    lags = [found[name].offset_lag for name in moving if found[name].is_future]
+    return sum(lags) if lags else None
 
 
 def _partition_of(text: str) -> TopicPartition:

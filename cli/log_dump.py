@@ -111,7 +111,7 @@ def _dump(path: Path, options: argparse.Namespace) -> Damage | None:
         else:
             print("  ".join(f"{name} {_text(value)}" for name, value in entry.items()))
     if not options.json:
-        print(count(shown, "entry").replace("entrys", "entries"))
+        print(count(shown, "entry", "entries"))
     return None
 
 
@@ -153,7 +153,7 @@ def _dump_batches(path: Path, options: argparse.Namespace) -> Damage | None:
     if not options.json:
         rest = path.stat().st_size - size
         tail = f"; {rest:,} bytes follow" if rest > 0 and options.max is None else ""
-        print(f"{count(batches, 'batch').replace('batchs', 'batches')}, {count(records, 'record')}{tail}")
+        print(f"{count(batches, 'batch', 'batches')}, {count(records, 'record')}{tail}")
     return damage
 
 
