@@ -53,6 +53,8 @@ _KNOWN_ATTRIBUTES: Final = frozenset(
     attributes for attributes in range(0x80) if attributes & COMPRESSION_MASK <= _MAX_COMPRESSION
 )
 
+BATCH_LENGTH: Final = struct.Struct(">8xi")
+"""Unpacks the length of the batch that begins at a position; the base offset before it is skipped."""
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 _UINT = struct.Struct(">I")
@@ -271,7 +273,7 @@ def stamp_producer(
 
 def write_crc(buffer: bytearray | memoryview, position: int = 0) -> None:
     """Compute the CRC of a batch whose other fields are final, and store it in place."""
-    (length,) = _INT.unpack_from(buffer, position + LENGTH_OFFSET)
+    (length,) = BATCH_LENGTH.unpack_from(buffer, position)
     end = position + LOG_OVERHEAD_BYTES + length
     crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_OFFSET : end])
     _UINT.pack_into(buffer, position + CRC_OFFSET, crc)

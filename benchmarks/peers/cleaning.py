@@ -1,4 +1,4 @@
-"""One cleaning of a compacted topic by a running broker, whichever system it is.
+"""One cleaning of a compacted topic by a running broker of either system.
 
 `write` fills a topic that the cleaner must leave alone; `clean` lets the cleaner go and waits until it has
 cleaned every sealed segment. Both systems write Kafka's files, so the sealed segments are counted in the log
@@ -16,6 +16,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.checkpoints import OffsetCheckpoint
+from barnabas.broker.log.log_dir import CLEANER_CHECKPOINT
 from barnabas.protocol.ids import TopicPartition
 from benchmarks.peers import load
 from benchmarks.peers.processes import PeerError, cpu_seconds
@@ -33,7 +34,6 @@ _HELD_MS: Final = 3_600_000
 _VALUES: Final = 16
 _TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.005
-_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 
 
 class Case(NamedTuple):
@@ -66,7 +66,7 @@ class SealedPart(NamedTuple):
 
 
 class Cleaning(NamedTuple):
-    """What one cleaning read, how long it took, and the broker's CPU meanwhile."""
+    """One cleaning: the bytes and records that it read, its time, and the CPU time of the broker."""
 
     size_bytes: int
     records: int
@@ -75,7 +75,7 @@ class Cleaning(NamedTuple):
 
 
 def records_left(keys: Sequence[int], sealed_end: int) -> int:
-    """How many records stay if the records below `sealed_end` are cleaned; offsets count from 0.
+    """The number of records that a cleaning of those below `sealed_end` leaves; offsets count from 0.
 
     The last record of each key below that end stays, and so does everything from that end on: records of the
     active segment remove nothing before them until they are cleaned themselves.
@@ -94,7 +94,7 @@ def sealed_part(folder: Path) -> SealedPart:
 
 def cleaned_end(log_dir: Path, topic: str) -> int:
     """The offset up to which partition 0 of the topic is clean, by the log dir's checkpoint; 0 at first."""
-    return OffsetCheckpoint(log_dir / _CHECKPOINT).read().get(TopicPartition(topic, 0), 0)
+    return OffsetCheckpoint(log_dir / CLEANER_CHECKPOINT).read().get(TopicPartition(topic, 0), 0)
 
 
 def write(system: Restartable, topic: str, case: Case) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.batch_scan import READ_BUFFERS, impossible
 from barnabas.broker.log.segment import Segment
-from barnabas.protocol.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, check_batch
+from barnabas.protocol.record_batch import (
+    BATCH_LENGTH,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    BatchHeader,
+    check_batch,
+)
 
 _PAUSE_BATCHES: Final = 64
-_LENGTH: Final = struct.Struct(">8xi")
 
 Pause = Callable[[int], None]
 """Called between batches, with the bytes read or written since the last call; ends a cleaning by raising."""
@@ -44,7 +48,7 @@ def read_chunks(segment: Segment, position: int, end: int, read_bytes: int, paus
         batches: list[tuple[int, BatchHeader]] = []
         at = 0
         while len(data) - at >= HEADER_BYTES:
-            size = LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(data, at)[0]
+            size = LOG_OVERHEAD_BYTES + BATCH_LENGTH.unpack_from(data, at)[0]
             if size < HEADER_BYTES or position + at + size > end:
                 raise impossible(position + at, size, end)
             if at + size > len(data):

@@ -457,7 +457,6 @@ class LogCleaner:
 
     def _succeeded(self, log: Log, number: int, run: LastRun) -> None:
         name, stats = log.topic_partition, run.stats
-        self.uncleanable.clear(log)
         with self._condition:
             self._last_runs[number] = run
             self._totals = self._totals.plus(stats)

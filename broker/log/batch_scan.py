@@ -24,6 +24,7 @@ from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import StorageError
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.record_batch import (
+    BATCH_LENGTH,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MIN_BATCH_LENGTH,
@@ -39,7 +40,6 @@ Bytes = mmap.mmap | memoryview | bytes | bytearray
 _FRAME: Final = struct.Struct(">qi11xi")
 """base_offset, batch_length, last_offset_delta."""
 _unpack = _FRAME.unpack_from
-_BATCH_LENGTH: Final = struct.Struct(">8xi")
 _COUNTS: Final = struct.Struct(">qi11xi30xi")
 """base_offset, batch_length, last_offset_delta, record_count."""
 _WINDOW_BYTES: Final = 256 * 1024
@@ -256,7 +256,7 @@ class Window:
         at = self.cover(position, HEADER_BYTES)
         available = self._end - position
         if available >= HEADER_BYTES:
-            size = LOG_OVERHEAD_BYTES + _BATCH_LENGTH.unpack_from(self.data, at)[0]
+            size = LOG_OVERHEAD_BYTES + BATCH_LENGTH.unpack_from(self.data, at)[0]
             if HEADER_BYTES <= size <= available and at + size > len(self.data):
                 at = self.cover(position, size)
         return at
@@ -362,7 +362,7 @@ def find_record_since(
     Raises what `iter_headers` raises, and CORRUPT_MESSAGE for a damaged batch.
     """
     window = Window(file, end)
-    # One read covers the batches of most lookups.
+    # Most lookups need no second read.
     window.cover(position, _LOOKUP_BYTES)
     for at, header in iter_headers(file, position, end, window):
         if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:

@@ -50,6 +50,7 @@ from barnabas.broker.log.storage_errors import Gone, Operation, disk_work
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import (
+    BATCH_LENGTH,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MIN_BATCH_LENGTH,
@@ -67,7 +68,6 @@ _WALKED_BATCHES: Final = 64
 reads."""
 _NO_HINT: Final = (-1, -1)
 _BASE_OFFSET: Final = struct.Struct(">q")
-_BATCH_LENGTH: Final = struct.Struct(">8xi")
 _LEAST_READ_BYTES: Final = 16 * 1024
 """A shorter read costs the same."""
 _REBUILD_LOCK: Final = threading.Lock()
@@ -294,7 +294,7 @@ class Segment:
         upper_bound_offset, may_wait = request.upper_bound_offset, request.may_wait
         if (
             length > _JUMP_BYTES
-            and length > _WALKED_BATCHES * _BATCH_LENGTH.unpack_from(data, position - origin)[0]
+            and length > _WALKED_BATCHES * BATCH_LENGTH.unpack_from(data, position - origin)[0]
         ):
             # All batches before an entry's are below its offset and end at its position at the latest.
             entry = self.offset_index.lookup_position(limit - 1, may_wait=may_wait)
