@@ -166,7 +166,7 @@ async def _wait(admin: Admin, options: argparse.Namespace, moving: set[TopicPart
 
 
 async def _lag(admin: Admin, options: argparse.Namespace, moving: set[TopicPartition]) -> int | None:
-    """How many offsets are not copied so far; None if all replicas are in the log dir."""
+    """The number of offsets that are not copied yet; None if all replicas are in the log dir."""
     (broker,) = await admin.describe_log_dirs([options.broker])
     if broker.error is not None:
         return 0

@@ -197,7 +197,7 @@ def consume(bootstrap: str, topic: str, partitions: int, value_bytes: int, count
 
 
 def count_records(bootstrap: str, topic: str) -> int:
-    """How many records partition 0 has, read from the start up to its end."""
+    """Read partition 0 from its start to its end; returns the number of records."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -39,10 +39,10 @@ def handle_alter(services: Services, request: ApiRequest) -> None:
         for topic in of_dir.topics
         for index in topic.partitions
     }
-    refusals = {name: _refusal(services, name, path) for name, path in wanted.items()}
+    refusals = {name: _begin_move(services, name, path) for name, path in wanted.items()}
     refused = [f"{name}: {refusal}" for name, refusal in refusals.items() if refusal is not None]
     if refused:
-        # One line, because a request may name a hundred thousand replicas.
+        # A request may name a hundred thousand replicas, so they share a line.
         logger.info("%d replicas are not moved; the first is %s", len(refused), refused[0])
     results = (
         (
@@ -64,8 +64,8 @@ def handle_alter(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _refusal(services: Services, name: TopicPartition, path: Path) -> ApiError | None:
-    """Why a replica does not move; None if it does."""
+def _begin_move(services: Services, name: TopicPartition, path: Path) -> ApiError | None:
+    """Begin a move; returns the error if it is refused."""
     try:
         services.log_dir_moves.alter(name, path)
     except ApiError as error:

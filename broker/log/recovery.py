@@ -130,8 +130,8 @@ class LogLoader:
         return bounds
 
     def _recover(self) -> tuple[list[Segment], EpochCache, ProducerSnapshots, set[int]]:
-        """The segments, oldest first (empty for a new log), the epochs, and the snapshots on disk; and the
-        base offsets of the segments that were read and have no batch with a producer id.
+        """The segments (oldest first, empty for a new log), the epochs, the snapshots on disk, and the base
+        offsets of segments that are known to have no producer id.
 
         After an unclean stop, segments below the log start are removed.
         """
@@ -246,8 +246,10 @@ def _recover_segments(
     is_complete: bool,
     epochs: EpochCache | None,
 ) -> tuple[list[Segment], list[EpochStart], set[int]]:
-    """The segments that stay; the epochs in those that were read after the last one that was not; and the
-    base offsets of those that were read and have no batch with a producer id.
+    """The segments that stay, the leader epochs, and the base offsets of segments without a producer id.
+
+    The epochs are complete only from the end of the last segment that was not read. A segment that was not
+    read is not among those without a producer id.
     """
     kept: list[Segment] = []
     scanned: list[EpochStart] = []

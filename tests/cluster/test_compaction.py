@@ -205,7 +205,7 @@ def test_brokers_that_end_in_the_middle_of_a_cleaning_lose_nothing(
         broker = ConfigResource.broker(broker_id)
         change(view, broker, {"log.cleaner.threads": "1"})
         wait_for(partial(cleaned_files, cluster, broker_id), f"broker {broker_id} does not clean")
-        # What is left of it would take hours.
+        # At this rate the cleaning would take hours.
         change(view, broker, {RATE: "1"})
         if end == "kill":
             cluster.kill(broker_id)

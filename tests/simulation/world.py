@@ -314,7 +314,7 @@ class World:
             return
         tp = tp or self.tp
         truth, place = self.truth_of(target, tp), self.place_of(target, tp)
-        # One batch, or a segment's.
+        # In a compacted topic a consumer reads a batch at a time, else all batches of a segment.
         max_bytes = 1 if self.is_compacted else 1 << 20
         partition = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         body = FetchRequest(

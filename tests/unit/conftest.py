@@ -1,4 +1,4 @@
-"""What holds for all unit tests: nothing waits until a disk has its bytes."""
+"""Fixtures of all unit tests: they do not wait for the disk."""
 
 from __future__ import annotations
 

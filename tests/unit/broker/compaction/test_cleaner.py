@@ -42,7 +42,7 @@ class Cleanings:
         self.delete_horizon_ms: int | None = None
         self.is_abandoned = False
         self.work: dict[str, Callable[[Log, Pace], None]] = {}
-        """What the call for a topic does."""
+        """The work of a call, by topic."""
 
     def __call__(
         self, log: Log, dirty_end: int, *, offset_map: OffsetMap, pause: Pace, **options: Any
