@@ -31,8 +31,8 @@ from tests.simulation.profiles import (
 from tests.simulation.seeds import ONE_SEED, assert_found, noting_the_seed, seeds_of, seeds_to_run
 from tests.simulation.topic_mutations import FOUND_IN_TOPICS
 
-SEEDS = seeds_to_run(1_200)
-SEEDS_OF_A_PROFILE = SEEDS // 24
+SEEDS = seeds_to_run(2_000)
+SEEDS_OF_A_PROFILE = SEEDS // 40
 CHUNKS = 16
 SEEDS_TO_FIND_A_MISTAKE = 1_500
 FOUND_IN_PROFILES: dict[Mutation, tuple[Profile, int]] = {
