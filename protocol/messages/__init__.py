@@ -7,6 +7,8 @@ from barnabas.protocol.messages import (  # noqa: F401 - for APIS
     api_versions,
     configs,
     delete_records,
+    describe_transactions,
+    features,
     fetch,
     find_coordinator,
     groups,
@@ -19,4 +21,5 @@ from barnabas.protocol.messages import (  # noqa: F401 - for APIS
     reassignments,
     replicas,
     topics,
+    transactions,
 )

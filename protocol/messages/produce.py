@@ -69,16 +69,20 @@ class InitProducerIdResponse:
     error_code: int = s.int16()
     producer_id: int = s.int64(default=-1)
     producer_epoch: int = s.int16(default=-1)
+    ongoing_txn_producer_id: int = s.int64(native_only=True, default=-1)
+    ongoing_txn_producer_epoch: int = s.int16(native_only=True, default=-1)
 
 
 @s.request(s.ApiKey.INIT_PRODUCER_ID, InitProducerIdResponse, versions=(0, 4), flexible_since=2)
 class InitProducerIdRequest(s.RequestOf[InitProducerIdResponse]):
     """``transactional_id`` None requests idempotence only; the timeout is then ignored.
 
-    ``producer_id`` and ``producer_epoch`` are -1, or the producer's present ones, to raise the epoch.
+    ``producer_id`` and ``producer_epoch`` are -1, or the producer's present ones, to raise the epoch. With
+    ``keep_prepared_txn`` a prepared transaction stays, and the answer names it as the ongoing one (KIP-939).
     """
 
     transactional_id: str | None = s.string(nullable_since=0, default=None)
     transaction_timeout_ms: int = s.int32(default=60_000)
     producer_id: int = s.int64(since=3, default=-1, ignorable=False)
     producer_epoch: int = s.int16(since=3, default=-1, ignorable=False)
+    keep_prepared_txn: bool = s.boolean(native_only=True, default=False)

@@ -12,7 +12,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import APIS, INTEGER_BITS, Api, WireField, WireType, wire_fields
 
-TIMES = {"log_append_time_ms", "retention_time_ms", "timestamp"}
+TIMES = {"log_append_time_ms", "retention_time_ms", "timestamp", "transaction_start_time_ms"}
 """The fields that one of the oracles makes a date or a span of time of; not every int64 is one."""
 LATEST_TIME_MS = 4_000_000_000_000
 
