@@ -110,7 +110,7 @@ class GroupCoordinator:
     def all_groups(self) -> tuple[list[Group], bool]:
         """All groups that this broker coordinates, and whether some are missing, as while they are loaded."""
         shards = self.shards.undoubted()
-        groups = [group for shard in shards for group in shard.groups()]
+        groups = [group for shard in shards for group in shard.machines()]
         is_partial = len(shards) < len(self.shards)
         return groups, is_partial or any(shard.state is ShardState.LOADING for shard in shards)
 

@@ -288,7 +288,7 @@ class GroupWorld(World):
 
     def groups_of(self, broker: SimBroker) -> list[Group]:
         shard = self.shard_of(broker) if broker.is_up else None
-        return [] if shard is None else shard.groups()
+        return [] if shard is None else shard.machines()
 
     @property
     def leading_group(self) -> Group | None:
@@ -297,7 +297,7 @@ class GroupWorld(World):
         shard = None if broker is None or not broker.is_up else self.shard_of(broker)
         if shard is None or shard.state is not ShardState.SERVING:
             return None
-        return next((group for group in shard.groups() if group.group_id == GROUP_ID), None)
+        return next((group for group in shard.machines() if group.group_id == GROUP_ID), None)
 
     def forget_lost_requests(self) -> None:
         """Forget the requests at processes that have ended."""

@@ -115,7 +115,7 @@ def test_a_rebalance_continues_when_the_broker_is_no_longer_fenced(hosting: Serv
 def test_a_timer_that_could_not_be_cancelled_leaves_its_successor(hosting: Serving) -> None:
     joined = become_member(hosting)
     shard = hosting.groups.shard_of("g")
-    hosted = shard._groups["g"]
+    hosted = shard._hosted["g"]
     before = hosted.timer
     assert before is not None
     # It expires while a request holds the group's lock and replaces it.
@@ -124,7 +124,7 @@ def test_a_timer_that_could_not_be_cancelled_leaves_its_successor(hosting: Servi
     expiring.start()
     try:
         wait_for(lambda: before.is_completed)
-        hosted.group._members.extend_session(hosted.group._members[joined.member_id], 1.0)
+        hosted.machine._members.extend_session(hosted.machine._members[joined.member_id], 1.0)
         shard._set_timer(hosted)
         after = hosted.timer
         assert after is not before
