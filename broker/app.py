@@ -24,8 +24,8 @@ from barnabas.broker.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.services import Services

@@ -30,14 +30,13 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.coordinators.effects import Moment, Token
 from barnabas.broker.coordinators.group_effects import (
     Client,
     Commit,
     Effects,
     JoinOptions,
-    Moment,
     Outbox,
-    Token,
     generation_error,
 )
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, Record

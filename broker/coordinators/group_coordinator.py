@@ -16,8 +16,9 @@ from typing import Final
 
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecord
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import Effects, Moment
+from barnabas.broker.coordinators.group_effects import Effects
 from barnabas.broker.coordinators.group_records import Record, to_bytes
 from barnabas.broker.coordinators.group_shard import GroupShard, groups_of
 from barnabas.broker.coordinators.internal_topic import InternalTopic, new_offsets_topic

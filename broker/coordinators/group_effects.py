@@ -1,45 +1,23 @@
-"""The inputs and outputs of a group's rules, as plain data.
-
-In: events with a `Moment`. Out: `Effects`, which the caller carries out: it queues the appends in order while
-it holds the group's lock; it may send the answers later and in any order.
-"""
+"""The inputs and outputs of a group's rules, as plain data; `effects` has what transactions share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Never
 
+from barnabas.broker.coordinators import effects
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata, Record
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.invariants import invariant
-from barnabas.protocol.messages.groups import (
-    NO_GENERATION,
-    NO_MEMBER,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    SyncGroupResponse,
-)
+from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
 
-Token = Any
-"""Where to send an answer. A group keeps it and returns it once, with the answer. It is never None."""
+Append = effects.Append[Record]
+Effects = effects.Effects[Record, Never]
+Outbox = effects.Outbox[Record, Never]
 
 CommitResponse = dict[TopicPartition, ErrorCode]
 """The outcome of each partition of a commit."""
-
-Response = JoinGroupResponse | SyncGroupResponse | LeaveGroupResponse | CommitResponse
-
-
-class Moment(NamedTuple):
-    """The time by both clocks: ``monotonic_ms`` for deadlines, ``wall_ms`` for stored records."""
-
-    monotonic_ms: float
-    wall_ms: int
-
-
-Settled = Callable[[ErrorCode, int, Moment], None]
-"""Takes the outcome of an append: NONE and the offset of its first record, or the error of the log."""
 
 
 class Client(NamedTuple):
@@ -68,60 +46,6 @@ class Commit:
     member_id: str = NO_MEMBER
     instance_id: str | None = None
     generation_id: int = NO_GENERATION
-
-
-class Answer(NamedTuple):
-    token: Token
-    response: Response
-
-
-class Append(NamedTuple):
-    """Records to append as one batch, with acks=all.
-
-    Pass the outcome with the ``number`` to `Group.appended` exactly once. Without a number the records are
-    tombstones of state that the group has already dropped: they must be written while this broker leads.
-    """
-
-    number: int | None
-    records: tuple[Record, ...]
-
-
-@dataclass(slots=True)
-class Effects:
-    """The consequences of an event."""
-
-    answers: list[Answer] = field(default_factory=list)
-    appends: list[Append] = field(default_factory=list)
-
-
-class Outbox:
-    """Collects the effects of one group's events, and keeps what has to happen when an append is settled."""
-
-    def __init__(self, group_id: str) -> None:
-        self._group_id = group_id
-        self._effects = Effects()
-        self._unsettled: dict[int, Settled] = {}
-        self._next_number = 1
-
-    def answer(self, token: Token, response: Response) -> None:
-        self._effects.answers.append(Answer(token, response))
-
-    def append(self, records: Sequence[Record], settled: Settled) -> None:
-        self._unsettled[self._next_number] = settled
-        self._effects.appends.append(Append(self._next_number, tuple(records)))
-        self._next_number += 1
-
-    def append_tombstones(self, records: Sequence[Record]) -> None:
-        if records:
-            self._effects.appends.append(Append(None, tuple(records)))
-
-    def settle(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> None:
-        invariant(number in self._unsettled, "group %s has no append %d in flight", self._group_id, number)
-        self._unsettled.pop(number)(error, base_offset, now)
-
-    def take(self) -> Effects:
-        effects, self._effects = self._effects, Effects()
-        return effects
 
 
 _APPEND_ERRORS: Final = {

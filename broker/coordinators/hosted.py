@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, Removed
-from barnabas.broker.coordinators.group_effects import Moment
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.purgatory import DelayedOperation, Reaper
 from barnabas.protocol.errors import ErrorCode, api_error

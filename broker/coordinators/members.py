@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.broker.coordinators.group_effects import Client, Token
+from barnabas.broker.coordinators.effects import Token
+from barnabas.broker.coordinators.group_effects import Client
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.groups import JoinGroupRequestProtocol, JoinGroupResponseMember

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from barnabas.broker.coordinators.group_effects import CommitResponse, Moment, Outbox, Token, commit_error
+from barnabas.broker.coordinators.effects import Moment, Token
+from barnabas.broker.coordinators.group_effects import CommitResponse, Outbox, commit_error
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord, Record
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition

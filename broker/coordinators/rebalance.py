@@ -23,14 +23,8 @@ from functools import partial
 from typing import Final
 
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.group_effects import (
-    Client,
-    Moment,
-    Outbox,
-    Settled,
-    Token,
-    generation_error,
-)
+from barnabas.broker.coordinators.effects import Moment, Settled, Token
+from barnabas.broker.coordinators.group_effects import Client, Outbox, generation_error
 from barnabas.broker.coordinators.group_records import (
     NO_TIMESTAMP,
     GroupMetadataMember,

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import Client, Effects, JoinOptions, Moment, removal_error
+from barnabas.broker.coordinators.group_effects import Client, Effects, JoinOptions, removal_error
 from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS

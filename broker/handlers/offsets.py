@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import Commit, CommitResponse, Effects, Moment, removal_error
+from barnabas.broker.coordinators.group_effects import Commit, CommitResponse, Effects, removal_error
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.find_coordinator import when_topic_known

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators import group as group_module
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.group_records import Record, from_bytes
 from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC

@@ -10,15 +10,9 @@ import dataclasses
 import itertools
 from typing import Any
 
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import (
-    Append,
-    Client,
-    Commit,
-    Effects,
-    JoinOptions,
-    Moment,
-)
+from barnabas.broker.coordinators.group_effects import Append, Client, Commit, Effects, JoinOptions
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetAndMetadata
 from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.coordinators.led_shards import LedShards

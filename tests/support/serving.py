@@ -25,8 +25,8 @@ from typing import Any, cast
 from barnabas.broker.auto_topics import AutoTopicCreation, Create
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.services import Services

@@ -1,0 +1,110 @@
+"""The consequences of an event for a coordinator's state machine, as plain data.
+
+In: events with a `Moment`. Out: `Effects`, which the caller carries out: it queues the appends in order while
+it holds the machine's lock; it may send the answers and the requests later and in any order.
+
+Shared by groups and transactions. No clock, no thread, no I/O; used under the machine's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.invariants import invariant
+
+R = TypeVar("R")
+"""The records that a machine appends."""
+Q = TypeVar("Q")
+"""The requests to others that a machine makes."""
+
+Token = Any
+"""Where to send an answer. A machine keeps it and returns it once, with the answer. It is never None."""
+
+
+class Moment(NamedTuple):
+    """The time by both clocks: ``monotonic_ms`` for deadlines, ``wall_ms`` for stored records."""
+
+    monotonic_ms: float
+    wall_ms: int
+
+
+Settled = Callable[[ErrorCode, int, Moment], None]
+"""Takes the outcome of an append: NONE and the offset of its first record, or the error of the log."""
+
+
+class Answer(NamedTuple):
+    """``response`` has the type that the event documents."""
+
+    token: Token
+    response: Any
+
+
+class Append(NamedTuple, Generic[R]):
+    """Records to append as one batch, with acks=all.
+
+    Pass the outcome with the ``number`` to the machine's ``appended`` exactly once. Without a number the
+    records are tombstones of state that the machine has already dropped: they must be written while this
+    broker leads.
+    """
+
+    number: int | None
+    records: tuple[R, ...]
+
+
+@dataclass(slots=True)
+class Effects(Generic[R, Q]):
+    """The consequences of an event. Each request to others is answered by another event, if at all."""
+
+    answers: list[Answer] = field(default_factory=list)
+    appends: list[Append[R]] = field(default_factory=list)
+    requests: list[Q] = field(default_factory=list)
+
+
+class Outbox(Generic[R, Q]):
+    """Collects the effects of one machine's events, and keeps what has to happen when an append is settled.
+
+    An idle outbox has no collections: a broker may load a hundred thousand machines at once.
+    """
+
+    __slots__ = ("_effects", "_name", "_next_number", "_unsettled")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._effects: Effects[R, Q] | None = None
+        self._unsettled: dict[int, Settled] | None = None
+        self._next_number = 1
+
+    def answer(self, token: Token, response: Any) -> None:
+        self._pending().answers.append(Answer(token, response))
+
+    def request(self, request: Q) -> None:
+        self._pending().requests.append(request)
+
+    def append(self, records: Sequence[R], settled: Settled) -> None:
+        if self._unsettled is None:
+            self._unsettled = {}
+        self._unsettled[self._next_number] = settled
+        self._pending().appends.append(Append(self._next_number, tuple(records)))
+        self._next_number += 1
+
+    def append_tombstones(self, records: Sequence[R]) -> None:
+        if records:
+            self._pending().appends.append(Append(None, tuple(records)))
+
+    def settle(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> None:
+        settled = None if self._unsettled is None else self._unsettled.pop(number, None)
+        invariant(settled is not None, "%s has no append %d in flight", self._name, number)
+        if settled is not None:
+            settled(error, base_offset, now)
+
+    def take(self) -> Effects[R, Q]:
+        effects, self._effects = self._effects, None
+        return effects or Effects()
+
+    def _pending(self) -> Effects[R, Q]:
+        if self._effects is None:
+            self._effects = Effects()
+        return self._effects
