@@ -1,0 +1,174 @@
+"""Connections from this broker's coordinators to other brokers, for markers and for verification.
+
+One thread with one event loop runs all links: a link per broker, with one connection that is opened by its
+first request and kept. Requests are pipelined. A request is never sent again here: it fails, and its sender
+looks up the leader or coordinator again, which may be another broker by then. It fails at once if the broker
+is not alive, if its connection is lost or refused, if the controller removes the broker or registers it
+again, or if too many requests wait already; otherwise at its time-out. After a failure it may still have
+been carried out.
+
+`BrokerLinks.send` may be called on any thread and under any lock; answers come on the links' thread, without
+a lock, or never after `stop`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeVar
+
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.protocol.channel import Channel
+from barnabas.protocol.errors import ConnectionClosed, LocalError
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
+from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.schema import RequestOf
+from barnabas.protocol.threads import LoopThread
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING: Final = 1_000
+"""Requests to one broker that may be sent or wait to be sent."""
+_NEVER_IDLE_MS: Final = 2**31 - 1
+_CONNECT_TIMEOUT_MS: Final = 2_000
+_RECONNECT_BACKOFF_MS: Final = 20
+_RECONNECT_BACKOFF_MAX_MS: Final = 500
+
+R = TypeVar("R")
+Answer = Callable[[R | LocalError], None]
+"""Takes the response, or the reason that there is none."""
+
+
+class _Registration(NamedTuple):
+    """One life of a broker, and its address on the inter-broker listener."""
+
+    broker_epoch: BrokerEpoch
+    endpoint: Endpoint
+
+
+class BrokerLinks:
+    """``listener`` is the name of the inter-broker listener."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        metadata: MetadataCache,
+        *,
+        listener: str,
+        request_timeout_ms: int,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._metadata = metadata
+        self._listener = listener
+        self._client_id = f"broker-{broker_id}-coordinator"
+        self._request_timeout_ms = request_timeout_ms
+        self._links: dict[BrokerId, _Link] = {}
+        self._thread = LoopThread("coordinator-links", on_fatal=on_fatal, on_stop=self._close_all)
+
+    def start(self) -> None:
+        self._metadata.on_update(self._brokers_changed)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close all connections and end the thread. Idempotent."""
+        if not self._thread.stop():
+            logger.error("the thread of the coordinators' links did not end in time")
+
+    def send(
+        self, broker_id: BrokerId, request: RequestOf[R], answer: Answer[R], *, timeout_ms: int | None = None
+    ) -> None:
+        """Send a request to another broker; ``answer`` is called once, later, on the links' thread.
+
+        ``timeout_ms`` includes connecting; the default is that of the links.
+        """
+        self._thread.call(self._send, broker_id, request, answer, timeout_ms)
+
+    def _send(
+        self, broker_id: BrokerId, request: RequestOf[Any], answer: Answer[Any], timeout_ms: int | None
+    ) -> None:
+        link = self._link_to(broker_id)
+        if link is None:
+            error = ConnectionClosed(f"broker {broker_id} is not alive")
+        elif link.pending >= MAX_PENDING:
+            error = ConnectionClosed(f"{MAX_PENDING} requests to broker {broker_id} wait already")
+        else:
+            link.pending += 1
+            self._thread.spawn(link.exchange(request, answer, timeout_ms))
+            return
+        _report(answer, error)
+
+    def _link_to(self, broker_id: BrokerId) -> _Link | None:
+        """The link to the present registration of a broker; None if it has none."""
+        current = self._registration(broker_id)
+        link = self._links.get(broker_id)
+        if link is not None and link.registration != current:
+            del self._links[broker_id]
+            link.close()
+            link = None
+        if link is None and current is not None:
+            channel = Channel(
+                current.endpoint,
+                client_id=self._client_id,
+                request_timeout_ms=self._request_timeout_ms,
+                connect_timeout_ms=_CONNECT_TIMEOUT_MS,
+                reconnect_backoff_ms=_RECONNECT_BACKOFF_MS,
+                reconnect_backoff_max_ms=_RECONNECT_BACKOFF_MAX_MS,
+                connections_max_idle_ms=_NEVER_IDLE_MS,
+            )
+            link = self._links[broker_id] = _Link(current, channel)
+        return link
+
+    def _registration(self, broker_id: BrokerId) -> _Registration | None:
+        current = self._metadata.current
+        broker_epoch = current.broker_epoch(broker_id)
+        endpoint = current.endpoint(broker_id, self._listener)
+        if broker_epoch is None or endpoint is None:
+            return None
+        return _Registration(broker_epoch, endpoint)
+
+    def _brokers_changed(self, topics: Iterable[str]) -> None:
+        """Fail the requests in flight to brokers that are gone. Called on the threads that learn metadata."""
+        if self._links:
+            self._thread.call(self._drop_stale)
+
+    def _drop_stale(self) -> None:
+        for broker_id, link in list(self._links.items()):
+            if link.registration != self._registration(broker_id):
+                del self._links[broker_id]
+                link.close()
+
+    def _close_all(self) -> None:
+        for link in self._links.values():
+            link.close()
+
+
+class _Link:
+    """The connection to one registration of one broker. Lives on the links' loop."""
+
+    def __init__(self, registration: _Registration, channel: Channel) -> None:
+        self.registration = registration
+        self.pending = 0
+        self._channel = channel
+
+    async def exchange(self, request: RequestOf[Any], answer: Answer[Any], timeout_ms: int | None) -> None:
+        response: Any
+        try:
+            response = await self._channel.request(request, timeout_ms=timeout_ms)
+        except LocalError as error:
+            response = error
+        finally:
+            self.pending -= 1
+        _report(answer, response)
+
+    def close(self) -> None:
+        self._channel.close("the broker is gone or has registered again")
+
+
+def _report(answer: Answer[Any], response: Any) -> None:
+    """An unforeseen error of one sender must not end the links of the others."""
+    try:
+        answer(response)
+    except InvariantViolation:
+        raise
+    except Exception:
+        logger.critical("the answer of a broker could not be handled", exc_info=True)
