@@ -79,7 +79,7 @@ def groups_of(
     return groups
 
 
-class GroupShard(MachineShard[Group, Effects]):
+class GroupShard(MachineShard[Group]):
     """While the broker is fenced, no member's session expires."""
 
     KIND = "group"

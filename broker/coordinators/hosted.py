@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, Removed
-from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordinators.effects import Append, Effects, Moment
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.purgatory import DelayedOperation, Reaper
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -36,22 +36,7 @@ FENCED_RETRY_MS: Final = 500
 """The shortest time after which an overdue machine checks again whether the broker is fenced."""
 
 
-class Append(Protocol):
-    """Records to append as one batch; without a number they are tombstones."""
-
-    @property
-    def number(self) -> int | None: ...
-    @property
-    def records(self) -> tuple[Any, ...]: ...
-
-
-class Effects(Protocol):
-    """The consequences of an event, for every kind of machine."""
-
-    @property
-    def answers(self) -> Sequence[tuple[Any, Any]]: ...
-    @property
-    def appends(self) -> Sequence[Append]: ...
+AnyEffects = Effects[Any, Any]
 
 
 class Machine(Protocol):
@@ -62,21 +47,20 @@ class Machine(Protocol):
         """By the monotonic clock; infinite without a deadline. Nothing need be due at that time."""
         ...
 
-    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Any:
+    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> AnyEffects:
         """Take the outcome of an append, once, and return the effects."""
         ...
 
-    def tick(self, now: Moment) -> Any:
+    def tick(self, now: Moment) -> AnyEffects:
         """Do what is due, and return the effects. A tick that is early or repeated does no harm."""
         ...
 
-    def unload(self, now: Moment) -> Any:
+    def unload(self, now: Moment) -> AnyEffects:
         """Answer all waiting requests with NOT_COORDINATOR; returned as effects."""
         ...
 
 
 M = TypeVar("M", bound=Machine)
-E = TypeVar("E", bound=Effects)
 T = TypeVar("T")
 
 
@@ -112,7 +96,7 @@ class MachineTimer(DelayedOperation):
         self._reaper.completed()
 
 
-class MachineShard(ABC, Generic[M, E]):
+class MachineShard(ABC, Generic[M]):
     """A shard of machines of one kind, which `led_shards.Shard` describes; the abstract methods are the kind.
 
     ``is_fenced`` says whether this broker may not act for the partition at present.
@@ -158,12 +142,16 @@ class MachineShard(ABC, Generic[M, E]):
         """True if the machine is dead, or equal to a new one, and can be forgotten."""
 
     @abstractmethod
-    def _started(self, machine: M, now: Moment) -> E:
+    def _started(self, machine: M, now: Moment) -> AnyEffects:
         """The first event of a machine that was loaded."""
 
     @abstractmethod
     def _postponed(self, machine: M, now: Moment) -> None:
         """A deadline passed while the broker is fenced."""
+
+    def _request(self, hosted: Hosted[M], request: Any) -> None:
+        """Carry out a request to others, without the machine's lock."""
+        raise NotImplementedError(f"a {self.KIND} makes no requests")
 
     # ---- from loading to the end, as `led_shards.Shard` describes it
 
@@ -208,7 +196,7 @@ class MachineShard(ABC, Generic[M, E]):
     def apply(
         self,
         key: str,
-        event: Callable[[M, Moment], E],
+        event: Callable[[M, Moment], AnyEffects],
         *,
         create: bool = True,
         removed: Removed | None = None,
@@ -239,7 +227,7 @@ class MachineShard(ABC, Generic[M, E]):
         with self._lock:
             return [hosted.machine for hosted in self._hosted.values()]
 
-    def apply_to_all(self, event: Callable[[M, Moment], E]) -> None:
+    def apply_to_all(self, event: Callable[[M, Moment], AnyEffects]) -> None:
         with self._lock:
             all_hosted = list(self._hosted.values())
         for hosted in all_hosted:
@@ -262,7 +250,7 @@ class MachineShard(ABC, Generic[M, E]):
                 hosted = self._hosted[key] = Hosted(key, self._make(key, self._now()))
             return hosted
 
-    def _apply_contained(self, hosted: Hosted[M], event: Callable[[M, Moment], E]) -> None:
+    def _apply_contained(self, hosted: Hosted[M], event: Callable[[M, Moment], AnyEffects]) -> None:
         """`_apply` for one of many machines: an unforeseen error must not keep the event from the others."""
         try:
             self._apply(hosted, event)
@@ -272,7 +260,7 @@ class MachineShard(ABC, Generic[M, E]):
             logger.critical("%s %r failed by an unforeseen error", self.KIND, hosted.key, exc_info=True)
 
     def _apply(
-        self, hosted: Hosted[M], event: Callable[[M, Moment], E], removed: Removed | None = None
+        self, hosted: Hosted[M], event: Callable[[M, Moment], AnyEffects], removed: Removed | None = None
     ) -> bool:
         """Apply an event and carry out its effects; False if the machine is gone."""
         with hosted.lock:
@@ -288,7 +276,7 @@ class MachineShard(ABC, Generic[M, E]):
         return True
 
     def _enqueue(
-        self, hosted: Hosted[M], appends: Sequence[Append], removed: Removed | None
+        self, hosted: Hosted[M], appends: Sequence[Append[Any]], removed: Removed | None
     ) -> list[Callable[[], None]]:
         """Queue the appends; returns the calls that report the refused ones, to be made without the lock."""
         refused: list[Callable[[], None]] = []
@@ -304,7 +292,7 @@ class MachineShard(ABC, Generic[M, E]):
     def _settled(self, hosted: Hosted[M], number: int, error: ErrorCode, offset: int) -> None:
         """Pass the outcome of an append on, also to a machine that is gone: its clients wait."""
         with hosted.lock:
-            effects: E = hosted.machine.appended(number, error, offset, self._now())
+            effects = hosted.machine.appended(number, error, offset, self._now())
             refused = self._enqueue(hosted, effects.appends, None)
             if not hosted.is_gone:
                 self._set_timer(hosted)
@@ -315,13 +303,15 @@ class MachineShard(ABC, Generic[M, E]):
         if error != ErrorCode.NONE and self.state is ShardState.SERVING:
             logger.warning("%s: tombstones were not written: %s", self.partition, error.name)
 
-    def _carry_out(self, hosted: Hosted[M], effects: E, refused: list[Callable[[], None]]) -> None:
+    def _carry_out(self, hosted: Hosted[M], effects: AnyEffects, refused: list[Callable[[], None]]) -> None:
         for token, response in effects.answers:
             token(response)
         for report in refused:
             report()
         if effects.appends:
             self._log.flush()
+        for request in effects.requests:
+            self._request(hosted, request)
 
     def _drop_if_done(self, hosted: Hosted[M]) -> None:
         if not self._is_done(hosted.machine):
@@ -352,12 +342,11 @@ class MachineShard(ABC, Generic[M, E]):
             self._postpone(hosted)
             return
 
-        def tick(machine: M, now: Moment) -> E:
+        def tick(machine: M, now: Moment) -> AnyEffects:
             # A timer that expired before it could be cancelled finds its successor here and leaves it.
             if hosted.timer is not None and hosted.timer.is_completed:
                 hosted.timer = None
-            effects: E = machine.tick(now)
-            return effects
+            return machine.tick(now)
 
         self._apply(hosted, tick)
 
