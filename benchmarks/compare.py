@@ -8,8 +8,8 @@ has taken back meanwhile and pays for them: so there should be an even number of
 away, warms both up: the other one compiles its code while it runs.
 While one cluster is measured the other is up and idle. What is measured of clusters that run already:
 producing and consuming with one replica, with three where there are as many brokers, latency, CPU and
-anonymous memory of the brokers; the rest (start, idle memory, kill -9, compaction) needs clusters that are
-started here.
+anonymous memory of the brokers; the rest (start, idle memory, transactions, kill -9, compaction)
+needs clusters that are started here.
 A missed goal is marked and fails nothing, for figures depend on the machine.
 """
 
@@ -45,7 +45,7 @@ from benchmarks.support import (
 )
 
 try:
-    from benchmarks.peers import cleaning, load, systems
+    from benchmarks.peers import cleaning, load, systems, transactions
     from benchmarks.peers.systems import Given, Restartable, System
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}; pip install 'barnabas[bench]', or run `make bench-kafka`") from missing
@@ -56,6 +56,8 @@ _FAILOVER_PARTITIONS: Final = 60
 _FAILOVER_TIMEOUT_S: Final = 120.0
 _SETTLE_S: Final = 5.0
 _READS: Final = 4
+_RECORDS_OF_TRANSACTIONS: Final = (1, 10, 100)
+_COPIED_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,48 @@ def _failover(pair: Sequence[Restartable], plan: Plan, figures: Figures) -> None
         load.delete_topic(system.bootstrap, topic)
 
 
+# -- transactions ------------------------------------------------------------------------------------------
+
+
+def _transactions(pair: Sequence[System], plan: Plan, figures: Figures) -> None:
+    """Transactions of one producer over 6 partitions of 3 replicas; the first round is thrown away."""
+    for number in range(-1, plan.rounds):
+        into = Figures(pair[0].name) if number < 0 else figures
+        tell("transactions: " + ("warming up" if number < 0 else f"round {number + 1} of {plan.rounds}"))
+        for records in _RECORDS_OF_TRANSACTIONS:
+            for system in _in_turn(pair, number):
+                _commits(system, records, 60 if plan.quick else 300, into)
+        for system in _in_turn(pair, number):
+            _copies(system, 5_000 if plan.quick else 30_000, into)
+
+
+def _commits(system: System, records: int, count: int, figures: Figures) -> None:
+    topic = _topic()
+    load.create_topic(system.bootstrap, topic, _PARTITIONS, 3)
+    found = transactions.commit_many(system.bootstrap, topic, _PARTITIONS, records, count, 100)
+    load.delete_topic(system.bootstrap, topic)
+    name = f"transactions of {records} records"
+    per_second, p50 = count / found.seconds, statistics.median(found.commit_ms)
+    p99 = percentile(found.commit_ms, 99)
+    figures.add(name, "1/s", system.name, per_second, Goal(at_least=1.0))
+    figures.add(f"{name}: commit p50", "ms", system.name, p50, Goal(at_most=0.7))
+    figures.add(f"{name}: commit p99", "ms", system.name, p99)
+    tell(f"  {system.name}, {name}: {per_second:.0f}/s, commit p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+
+
+def _copies(system: System, count: int, figures: Figures) -> None:
+    source, target = _topic(), _topic()
+    for topic in (source, target):
+        load.create_topic(system.bootstrap, topic, _PARTITIONS, 3)
+    load.produce(system.bootstrap, source, _PARTITIONS, 100, count, -1)
+    seconds = transactions.copy(system.bootstrap, source, target, _PARTITIONS, count, _COPIED_AT_ONCE)
+    for topic in (source, target):
+        load.delete_topic(system.bootstrap, topic)
+    name = f"consume-transform-produce, {_COPIED_AT_ONCE} records a transaction"
+    figures.add(name, "records/s", system.name, count / seconds, Goal(at_least=1.0))
+    tell(f"  {system.name}, {name}: {count / seconds:,.0f} records/s")
+
+
 # -- compaction --------------------------------------------------------------------------------------------
 
 
@@ -361,6 +405,8 @@ def _three_brokers(folder: Path, plan: Plan, figures: Figures) -> None:
         _measure(pair, 3, plan, figures)
         if "memory" in plan.only:
             _memory_after_load(pair, figures)
+        if "transactions" in plan.only:
+            _transactions(pair, plan, figures)
         if "failover" in plan.only:
             _failover(pair, plan, figures)
 
@@ -375,7 +421,7 @@ def measure_given(pair: Sequence[Given], plan: Plan, figures: Figures) -> None:
         _memory_after_load(pair, figures)
 
 
-_PARTS: Final = ("start", "memory", "throughput", "latency", "failover", "compaction")
+_PARTS: Final = ("start", "memory", "throughput", "latency", "transactions", "failover", "compaction")
 
 
 def _pids(text: str) -> list[int]:
