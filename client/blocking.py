@@ -23,6 +23,7 @@ from barnabas.client.config import (
 from barnabas.client.consumer.blocking import Consumer
 from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
 from barnabas.client.consumer.range_reader import read_range as _read_range
+from barnabas.client.isolation import IsolationLevel
 from barnabas.client.loop_thread import BlockingClient, ClientThread, hop
 from barnabas.client.producer.blocking import Producer, RecordFuture
 from barnabas.protocol.ids import TopicPartition
@@ -72,9 +73,11 @@ def read_range(
     fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
     stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS,
     reuse_buffers: bool = False,
+    isolation_level: str = "read_uncommitted",
     **client_settings: Unpack[ConnectionSettings],
 ) -> Iterator[memoryview]:
     """As `range_reader.read_range`, with a connection of its own, made at the first step."""
+    isolation = IsolationLevel.parse(isolation_level)
     config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **client_settings})
     thread = ClientThread("barnabas-range-reader")
     cluster: Cluster | None = None
@@ -88,6 +91,7 @@ def read_range(
             fetch_max_bytes=fetch_max_bytes,
             stall_timeout_ms=stall_timeout_ms,
             reuse_buffers=reuse_buffers,
+            isolation_level=isolation,
         )
         while (piece := thread.call(lambda: _next_or_none(pieces))) is not None:
             yield piece

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypedDict, cast
 
+from barnabas.client.isolation import ISOLATION_LEVELS, IsolationLevel
 from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import InvalidConfiguration
@@ -253,11 +254,7 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of the consumer; commits and subscriptions need a ``group_id``.
-
-    There is no ``isolation_level`` yet. As with ``read_uncommitted``, a consumer of Apache Kafka also returns
-    the records of aborted transactions.
-    """
+    """Settings of the consumer; commits and subscriptions need a ``group_id``."""
 
     group_id: str | None = setting(_name, None, "The group that shares topics and commits offsets.")
     group_instance_id: str | None = setting(
@@ -284,6 +281,11 @@ class ConsumerConfig(ClientConfig):
     auto_offset_reset: str = setting(
         Choice("earliest", "latest", "none"), "latest", "The position if there is no committed offset."
     )
+    isolation_level: str = setting(
+        Choice(*ISOLATION_LEVELS),
+        "read_uncommitted",
+        "read_committed returns no records of aborted transactions, and none behind an open one.",
+    )
     fetch_min_bytes: int = setting(_ms, 1, "Bytes for which a fetch waits.")
     fetch_max_bytes: int = setting(_positive, 52_428_800, "The most bytes that are fetched ahead.")
     fetch_max_wait_ms: int = setting(_ms, 500, "How long a fetch waits for fetch_min_bytes.")
@@ -297,6 +299,11 @@ class ConsumerConfig(ClientConfig):
     def assignors(self) -> tuple[str, ...]:
         """The names in ``partition_assignment_strategy``."""
         return cast("tuple[str, ...]", self.partition_assignment_strategy)
+
+    @property
+    def isolation(self) -> IsolationLevel:
+        """``isolation_level`` as on the wire."""
+        return IsolationLevel.parse(self.isolation_level)
 
     def _check_together(self) -> None:
         if self.request_timeout_ms <= self.fetch_max_wait_ms:
@@ -380,6 +387,7 @@ class ConsumerSettings(ClientSettings, total=False):
     client_rack: str | None
     exclude_internal_topics: bool
     auto_offset_reset: str
+    isolation_level: str
     fetch_min_bytes: int
     fetch_max_bytes: int
     fetch_max_wait_ms: int

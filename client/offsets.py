@@ -1,4 +1,4 @@
-"""Offsets as users name them, and their lookup by position or time on the leaders of many partitions.
+"""Offsets as users name them, and their lookup by position, time or epoch on the leaders of partitions.
 
 Shared by consumer, admin and range reader; on their cluster's event loop.
 """
@@ -11,8 +11,16 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from barnabas.client.cluster import Cluster
+from barnabas.client.isolation import IsolationLevel
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition, by_topic
+from barnabas.protocol.messages.fetch import CONSUMER_REPLICA_ID
+from barnabas.protocol.messages.leader_epoch import (
+    LeaderEpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from barnabas.protocol.messages.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -75,9 +83,15 @@ def wire_timestamp(spec: OffsetSpec) -> int:
 
 
 async def list_offsets(
-    cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec], timeout_ms: int
+    cluster: Cluster,
+    specs: Mapping[TopicPartition, OffsetSpec],
+    timeout_ms: int,
+    isolation_level: IsolationLevel,
 ) -> dict[TopicPartition, ListedOffset]:
-    """The offset of each partition. Raises permanent errors, and the last one after the timeout."""
+    """The offset of each partition, none above the end for this isolation level.
+
+    Raises permanent errors, and the last one after the timeout.
+    """
     timestamps = {tp: wire_timestamp(spec) for tp, spec in specs.items()}
     offsets: dict[TopicPartition, ListedOffset] = {}
     deadline = time.monotonic() + timeout_ms / 1000
@@ -91,7 +105,9 @@ async def list_offsets(
                     by_leader.setdefault(leader.node_id, []).append(tp)
             answers = await asyncio.gather(
                 *(
-                    ask_for_offsets(cluster, node_id, {tp: timestamps[tp] for tp in tps}, left_ms)
+                    ask_for_offsets(
+                        cluster, node_id, {tp: timestamps[tp] for tp in tps}, left_ms, isolation_level
+                    )
                     for node_id, tps in by_leader.items()
                 )
             )
@@ -107,7 +123,11 @@ async def list_offsets(
 
 
 async def ask_for_offsets(
-    cluster: Cluster, node_id: BrokerId, timestamps: Mapping[TopicPartition, int], timeout_ms: int
+    cluster: Cluster,
+    node_id: BrokerId,
+    timestamps: Mapping[TopicPartition, int],
+    timeout_ms: int,
+    isolation_level: IsolationLevel,
 ) -> dict[TopicPartition, ListedOffset | BarnabasError]:
     """Ask one broker once for the offsets of these timestamps; returns an offset or error per partition."""
     entries = {
@@ -119,10 +139,11 @@ async def ask_for_offsets(
         for tp, timestamp in timestamps.items()
     }
     request = ListOffsetsRequest(
+        isolation_level=isolation_level.value,
         topics=[
             ListOffsetsTopic(name=name, partitions=partitions)
             for name, partitions in by_topic(entries.items()).items()
-        ]
+        ],
     )
     timeout_ms = min(timeout_ms, cluster.config.request_timeout_ms)
     try:
@@ -140,6 +161,40 @@ async def ask_for_offsets(
         if isinstance(listed, ApiError) and listed.retriable:
             cluster.invalidate(tp)
     return offsets
+
+
+class EpochToEnd(NamedTuple):
+    """``epoch``: the leader epoch that ends. ``leader_epoch``: the epoch of the leader that is asked."""
+
+    epoch: int
+    leader_epoch: LeaderEpoch
+
+
+async def ask_for_epoch_ends(
+    cluster: Cluster, node_id: BrokerId, epochs: Mapping[TopicPartition, EpochToEnd]
+) -> dict[TopicPartition, LeaderEpochEndOffset]:
+    """The end offsets of epochs in the logs of one leader. Raises as `Cluster.request`."""
+    entries = {
+        tp: OffsetForLeaderPartition(
+            partition=tp.partition,
+            current_leader_epoch=asked.leader_epoch,
+            leader_epoch=asked.epoch,
+        )
+        for tp, asked in epochs.items()
+    }
+    request = OffsetForLeaderEpochRequest(
+        replica_id=CONSUMER_REPLICA_ID,
+        topics=[
+            OffsetForLeaderTopic(topic=topic, partitions=partitions)
+            for topic, partitions in by_topic(entries.items()).items()
+        ],
+    )
+    response = await cluster.request(node_id, request)
+    return {
+        TopicPartition(topic.topic, answer.partition): answer
+        for topic in response.topics
+        for answer in topic.partitions
+    }
 
 
 def _listed(tp: TopicPartition, answer: ListOffsetsPartitionResponse | None) -> ListedOffset | ApiError:

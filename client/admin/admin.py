@@ -55,6 +55,7 @@ from barnabas.client.client import Client
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig, AdminSettings
 from barnabas.client.errors import ClientClosed, CommitFailed, GroupErrors, TopicErrors
+from barnabas.client.isolation import IsolationLevel
 from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
 from barnabas.client.offsets import (
     ListedOffset,
@@ -386,11 +387,19 @@ class Admin(Client):
         )
 
     async def list_offsets(
-        self, specs: Mapping[TopicPartition, OffsetSpec], *, timeout_ms: int | None = None
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec],
+        *,
+        isolation_level: str = "read_uncommitted",
+        timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        """The offset of each partition: ``earliest``, ``latest`` (the high watermark), or by time in ms."""
+        """The offset of each partition: ``earliest``, ``latest``, or by time in ms.
+
+        ``latest`` is the high watermark, or with ``isolation_level="read_committed"`` the last stable offset.
+        """
         keyed = {TopicPartition(*tp): spec for tp, spec in specs.items()}
-        return await list_offsets(self._open(), keyed, self._timeout(timeout_ms))
+        isolation = IsolationLevel.parse(isolation_level)
+        return await list_offsets(self._open(), keyed, self._timeout(timeout_ms), isolation)
 
     async def describe_replicas(self, topics: Iterable[str] | None = None) -> list[BrokerReplicas]:
         """The replicas of every live broker: leader, ISR, high watermark, log end, size.
@@ -528,10 +537,16 @@ class Admin(Client):
         group_id: str,
         partitions: Collection[TopicPartition] | None = None,
         *,
+        require_stable: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Committed offsets of all partitions, or of these; None for a partition without one."""
-        return await offsets_of_group(self._open(), group_id).fetch(partitions, self._timeout(timeout_ms))
+        """Committed offsets of all partitions, or of these; None for a partition without one.
+
+        With ``require_stable`` it waits for the end of transactions that commit offsets of the group.
+        """
+        return await offsets_of_group(self._open(), group_id).fetch(
+            partitions, self._timeout(timeout_ms), require_stable=require_stable
+        )
 
     async def alter_group_offsets(
         self,

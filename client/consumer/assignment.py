@@ -35,6 +35,7 @@ class Assignment:
 
     def __init__(self, config: ConsumerConfig, changed: Callable[[], None]) -> None:
         self._config = config
+        self._isolation = config.isolation
         self._changed = changed
         self.states: dict[TopicPartition, PartitionState] = {}
         self._turns: deque[PartitionState] = deque()
@@ -45,6 +46,8 @@ class Assignment:
         self.current_state: PartitionState | None = None
         """The partition of those records."""
         self.current_generation = 0
+        self.has_passed = False
+        """Whether the last `collect` without records moved a position: over markers, or batches to skip."""
         self._failed: PartitionState | None = None
         """The partition whose error is raised next; the records of others come first and may never end."""
 
@@ -65,7 +68,8 @@ class Assignment:
         self._changed()
 
     def _add(self, tp: TopicPartition) -> PartitionState:
-        state = self.states[tp] = PartitionState(tp, check_crcs=self._config.check_crcs)
+        state = PartitionState(tp, check_crcs=self._config.check_crcs, isolation=self._isolation)
+        self.states[tp] = state
         state.seek(None, reset_of(self._config))
         self._turns.append(state)
         return state
@@ -166,7 +170,7 @@ class Assignment:
             records = records[:limit]
         elif not records:
             self._raise_overdue_error()
-        made_room = False
+        made_room = self.has_passed = False
         for _ in range(len(self._turns)):
             if len(records) >= limit or (records and from_one_partition):
                 break
@@ -174,13 +178,14 @@ class Assignment:
             self._turns.rotate(-1)
             if state.is_paused:
                 continue
-            before = state.buffered_bytes
+            before, reached = state.buffered_bytes, state.taken_offset
             try:
                 while len(records) < limit and (taken := state.take(limit - len(records))):
                     records += taken
             except BarnabasError as damage:
                 state.error = damage
             made_room = made_room or state.buffered_bytes < before
+            self.has_passed = self.has_passed or state.taken_offset > reached
             if state.error is not None and self._failed is None:
                 self._failed = state
         if made_room:

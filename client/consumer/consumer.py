@@ -5,11 +5,12 @@
         async for record in consumer:
             ...
 
-Guarantees: per partition every record from the position on, once and in order, up to the high watermark;
-leaders are followed. `poll` raises errors that only the user can fix, after the records before them. In a
-group, automatic commits cover only records handed out before the last poll or step of the iteration. A body
-of ``async with`` that fails leaves the group without a commit. It does commit if it failed or was cancelled
-while it waited for records, because then it was not processing a record.
+Guarantees: per partition every record from the position on, once and in order, up to the high watermark, or
+with `isolation_level` read_committed every committed one up to the last stable offset; leaders are followed.
+`poll` raises errors that only the user can fix, after the records before them. In a group, automatic commits
+cover only records handed out before the last poll or step of the iteration. A body of ``async with`` that
+fails leaves the group without a commit. It does commit if it failed or was cancelled while it waited for
+records, because then it was not processing a record.
 
 A consumer belongs to the event loop that it was started on, and to one task at a time.
 """
@@ -200,7 +201,7 @@ class Consumer(Client):
             self._seek(tp, None, Reset.EARLIEST)
 
     def seek_to_end(self, *partitions: Partition) -> None:
-        """Continue from the high watermark, in these partitions or in all."""
+        """Continue from the end (see `end_offsets`), in these partitions or in all."""
         for tp in partitions or list(self._assignment.states):
             self._seek(tp, None, Reset.LATEST)
 
@@ -240,16 +241,22 @@ class Consumer(Client):
         return Offset(high_watermark) if high_watermark >= 0 else None
 
     def lag(self, partition: Partition) -> int | None:
-        """The distance of the position to the high watermark of the last fetch; None before it."""
+        """The distance of the position to the end that the last fetch reported; None before it.
+
+        The end is the high watermark, with read_committed the last stable offset.
+        """
         state = self._state(partition)
-        if state.high_watermark < 0 or state.position is None:
+        if state.end_offset < 0 or state.position is None:
             return None
-        return max(0, state.high_watermark - state.position)
+        return max(0, state.end_offset - state.position)
 
     # Records
 
     async def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records as soon as they arrive; an empty list after the timeout.
+
+        The list is also empty if positions have moved over batches without records for the user, such as
+        the end of a transaction.
 
         In a group this call also rebalances, which may exceed the timeout: it takes as long as the listener,
         plus up to 5 s for the commit before a revocation if the coordinator does not answer.
@@ -269,7 +276,7 @@ class Consumer(Client):
                 if self._group is not None:
                     await self._keep_up(self._group)
                 self._parts()
-                if records := self._assignment.collect(limit):
+                if (records := self._assignment.collect(limit)) or self._assignment.has_passed:
                     self._raised = None
                     return records
                 if not await self._wait_in_poll(deadline):
@@ -407,7 +414,7 @@ class Consumer(Client):
         return {tp: listed.offset for tp, listed in offsets.items()}
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
-        """The high watermark of each partition."""
+        """The high watermark of each partition, with read_committed the last stable offset."""
         offsets = await self._list({TopicPartition(*tp): LATEST for tp in partitions})
         return {tp: listed.offset for tp, listed in offsets.items()}
 
@@ -420,7 +427,7 @@ class Consumer(Client):
 
     async def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
         cluster = self._parts()[0]
-        return await list_offsets(cluster, specs, self.config.default_api_timeout_ms)
+        return await list_offsets(cluster, specs, self.config.default_api_timeout_ms, self.config.isolation)
 
     # Inside
 

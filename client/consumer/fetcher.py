@@ -33,12 +33,11 @@ from barnabas.client.consumer.partition_state import (
     broker_to_read,
     judge,
     out_of_range,
-    received_records,
     reset_of,
 )
 from barnabas.client.errors import LogTruncated, OffsetUnknown, report_bug
 from barnabas.client.metadata import LEADERSHIP_ERRORS, Leader
-from barnabas.client.offsets import ListedOffset, ask_for_offsets
+from barnabas.client.offsets import EpochToEnd, ListedOffset, ask_for_epoch_ends, ask_for_offsets
 from barnabas.protocol.channel import Answer
 from barnabas.protocol.errors import (
     ApiError,
@@ -52,16 +51,10 @@ from barnabas.protocol.errors import (
 )
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition, by_topic
 from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
-from barnabas.protocol.messages.leader_epoch import (
-    LeaderEpochEndOffset,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
+from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 
 log = logging.getLogger(__name__)
 
-_CONSUMER: Final = -1
 _WAIT_WHILE_OTHERS_ARE_FULL_MS: Final = 20
 """A fetch without the partitions whose buffer is full must end soon: they can only join the next one."""
 
@@ -135,6 +128,7 @@ class Fetcher:
     ) -> None:
         self._cluster = cluster
         self._config = config
+        self._isolation = config.isolation
         self._states = states
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
@@ -373,8 +367,6 @@ class Fetcher:
             elif partition.error_code != ErrorCode.NONE:
                 self._refused(item, partition)
             else:
-                state.high_watermark = partition.high_watermark
-                state.log_start_offset = partition.log_start_offset
                 if item.is_from_leader:
                     self._follow_advice(item, Leader(node_id, item.leader_epoch), partition)
                 self._take(state, partition, frame)
@@ -398,15 +390,13 @@ class Fetcher:
         self._cluster.request_refresh()
 
     def _take(self, state: PartitionState, partition: FetchPartitionResponse, frame: FetchedFrame) -> None:
-        records = partition.records
-        if not records:
-            return
         try:
-            state.add(received_records(records), frame)
+            has_records = state.add(partition, frame)
         except BarnabasError as error:
             self._fail(state, error)
         else:
-            self._arrived()
+            if has_records:
+                self._arrived()
 
     def _refused(self, item: FetchItem, partition: FetchPartitionResponse) -> None:
         state, code = item.state, partition.error_code
@@ -450,7 +440,11 @@ class Fetcher:
     async def _check(self, flight: Flight, checked: list[Checked]) -> None:
         """Ask a new leader whether it still has the records that were read from the previous one."""
         try:
-            answers = await self._epoch_ends(flight.node_id, checked)
+            answers = await ask_for_epoch_ends(
+                self._cluster,
+                flight.node_id,
+                {item.state.tp: EpochToEnd(item.fetch_epoch, item.leader_epoch) for item in checked},
+            )
         except BarnabasError as error:
             log.debug("broker %d did not return the ends of epochs: %s", flight.node_id, error)
             if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
@@ -478,32 +472,6 @@ class Fetcher:
                     self._retry_later(state)
             else:
                 self._follow(item, answer)
-
-    async def _epoch_ends(
-        self, node_id: BrokerId, checked: Iterable[Checked]
-    ) -> dict[TopicPartition, LeaderEpochEndOffset]:
-        """A leader's end offsets of the epochs of these positions. Raises as `Cluster.request`."""
-        entries = {
-            item.state.tp: OffsetForLeaderPartition(
-                partition=item.state.tp.partition,
-                current_leader_epoch=item.leader_epoch,
-                leader_epoch=item.fetch_epoch,
-            )
-            for item in checked
-        }
-        request = OffsetForLeaderEpochRequest(
-            replica_id=_CONSUMER,
-            topics=[
-                OffsetForLeaderTopic(topic=topic, partitions=partitions)
-                for topic, partitions in by_topic(entries.items()).items()
-            ],
-        )
-        response = await self._cluster.request(node_id, request)
-        return {
-            TopicPartition(topic.topic, answer.partition): answer
-            for topic in response.topics
-            for answer in topic.partitions
-        }
 
     def _follow(self, checked: Checked, answer: LeaderEpochEndOffset) -> None:
         """Continue from the offset up to which the new leader's log agrees with the records read."""
@@ -540,7 +508,9 @@ class Fetcher:
         """Ask a leader for the offsets that partitions begin from."""
         timestamps = {item.state.tp: int(item.reset) for item in unplaced if item.reset is not None}
         timeout_ms = self._config.request_timeout_ms
-        answers = await ask_for_offsets(self._cluster, flight.node_id, timestamps, timeout_ms)
+        answers = await ask_for_offsets(
+            self._cluster, flight.node_id, timestamps, timeout_ms, self._isolation
+        )
         for item in unplaced:
             state, listed = item.state, answers[item.state.tp]
             if not flight.carries(state) or state.generation != item.generation:
@@ -592,6 +562,7 @@ def _fetch_request(
         max_wait_ms=wait_ms,
         min_bytes=config.fetch_min_bytes,
         max_bytes=max_bytes,
+        isolation_level=config.isolation.value,
         topics=[
             FetchTopic(topic=topic, topic_id=topic_id(topic), partitions=partitions)
             for topic, partitions in by_topic(entries.items()).items()

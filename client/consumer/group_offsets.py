@@ -168,10 +168,16 @@ class CommittedOffsets:
         return error, {tp for tp in offsets if codes.get(tp) == ErrorCode.NONE}
 
     async def fetch(
-        self, partitions: Collection[TopicPartition] | None, timeout_ms: int
+        self,
+        partitions: Collection[TopicPartition] | None,
+        timeout_ms: int,
+        *,
+        require_stable: bool = True,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Committed offsets, or None, by partition; all that the group has if ``partitions`` is None.
 
+        With ``require_stable`` it waits for the end of transactions that commit offsets of the group. A
+        member that began below such offsets would process their records twice (KIP-447).
         Raises RequestTimedOutLocally and permanent errors.
         """
         if partitions is not None and not partitions:
@@ -180,7 +186,8 @@ class CommittedOffsets:
         try:
             while True:
                 try:
-                    return await self._fetch_once(partitions, retries.left_ms(self._request_timeout_ms))
+                    limit_ms = retries.left_ms(self._request_timeout_ms)
+                    return await self._fetch_once(partitions, limit_ms, require_stable)
                 except BarnabasError as error:
                     await retries.wait_after(error)
         except BarnabasError as error:
@@ -191,7 +198,7 @@ class CommittedOffsets:
             ) from error
 
     async def _fetch_once(
-        self, partitions: Collection[TopicPartition] | None, timeout_ms: int
+        self, partitions: Collection[TopicPartition] | None, timeout_ms: int, require_stable: bool
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         indexes_of = by_topic((tp, tp.partition) for tp in partitions or ())
         requested = [
@@ -204,7 +211,7 @@ class CommittedOffsets:
                     group_id=self._calls.group_id, topics=None if partitions is None else requested
                 )
             ],
-            require_stable=True,
+            require_stable=require_stable,
         )
         response = await self._calls.ask(request, timeout_ms=timeout_ms)
         if not response.groups:

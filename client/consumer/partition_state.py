@@ -1,8 +1,9 @@
 """One assigned partition: its position, its fetched batches, and the choice of the replica to read.
 
-Guarantees: records come in offset order, none below the position and none twice. Batches are decoded in
-`poll`. The memory of an answer is reused after its last batch was decoded, and no view of it is used after
-that. The rules for the read replica (KIP-392) and after a truncation (KIP-320) are pure functions.
+Guarantees: records come in offset order, none below the position and none twice; under read_committed none of
+an aborted transaction. The position moves over what is not for the user. Batches are decoded in `poll`. The
+memory of an answer is reused after its last batch was decoded, and no view of it is used after that. The
+rules for the read replica (KIP-392) and after a truncation (KIP-320) are pure functions.
 
 A partition's state belongs to the consumer's event loop.
 """
@@ -17,6 +18,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from barnabas.client.config import ConsumerConfig
+from barnabas.client.isolation import AbortedBatches, IsolationLevel, aborted_batches
 from barnabas.client.metadata import Leader
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.frames import Frame
@@ -24,7 +26,7 @@ from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.fetch import FetchPartitionResponse
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
-from barnabas.protocol.record_batch import BatchHeader, TimestampType, iter_batches
+from barnabas.protocol.record_batch import BatchHeader, TimestampType, check_batch, iter_batches
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
 from barnabas.protocol.schema import RecordsToSend
 
@@ -78,6 +80,13 @@ def out_of_range(tp: TopicPartition, offset: int, answer: FetchPartitionResponse
     return api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {tp} is outside the log{bounds}")
 
 
+def end_for(isolation: IsolationLevel, answer: FetchPartitionResponse) -> int:
+    """The end of the partition for a reader of this isolation, -1 if the broker does not name it."""
+    if isolation is IsolationLevel.READ_COMMITTED:
+        return answer.last_stable_offset
+    return answer.high_watermark
+
+
 class FetchedFrame:
     """The frame of one answer, shared by the partitions in it; released when all of them are decoded."""
 
@@ -109,6 +118,8 @@ class _Chunk:
     view: memoryview
     batches: deque[tuple[int, BatchHeader]]
     frame: FetchedFrame
+    aborted: AbortedBatches | None
+    """The rule for the batches to skip; None if all are for the user."""
     size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -194,12 +205,15 @@ class PartitionState:
 
     tp: TopicPartition
     check_crcs: bool
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     position: int | None = None
     taken_offset: int = 0
     """The offset after the last record taken, perhaps not yet by the user: position ≤ taken_offset."""
     fetch_offset: int | None = None
     reset: Reset | None = None
     high_watermark: int = -1
+    end_offset: int = -1
+    """How far a reader of this isolation can read, as of the last fetch: end_offset ≤ high_watermark."""
     log_start_offset: int = -1
     is_paused: bool = False
     flight: object | None = None
@@ -285,16 +299,25 @@ class PartitionState:
             self.fetch_epoch = self.position_epoch = epoch
         return True
 
-    def add(self, records: memoryview, frame: FetchedFrame) -> None:
-        """Add the records of a fetch at ``fetch_offset``. Raises CORRUPT_MESSAGE and its kind."""
+    def add(self, answer: FetchPartitionResponse, frame: FetchedFrame) -> bool:
+        """Add the records of a fetch at ``fetch_offset``; False without records.
+
+        Raises CORRUPT_MESSAGE and its kind.
+        """
+        self.high_watermark = answer.high_watermark
+        self.end_offset = end_for(self.isolation, answer)
+        self.log_start_offset = answer.log_start_offset
         offset = self.fetch_offset
-        if not len(records) or offset is None:
-            return
+        if not answer.records or offset is None:
+            return False
+        records = received_records(answer.records)
         batches = batches_from(self.tp, offset, records)
-        self._chunks.append(_Chunk(records, deque(batches), frame))
+        aborted = aborted_batches(self.isolation, answer.aborted_transactions)
+        self._chunks.append(_Chunk(records, deque(batches), frame, aborted))
         self.buffered_bytes += len(records)
         self.fetch_offset = batches[-1][1].next_offset
         self.fetch_epoch = batches[-1][1].partition_leader_epoch
+        return True
 
     def take(self, max_records: int) -> list[ConsumerRecord]:
         """The next records, at most ``max_records`` and of one batch; moves the position past them.
@@ -323,10 +346,13 @@ class PartitionState:
             return False
         chunk = self._chunks[0]
         position, header = chunk.batches[0]
+        view = chunk.view[position : position + header.size_bytes]
         fields: list[RecordFields] = []
-        if not header.is_control:
-            view = chunk.view[position : position + header.size_bytes]
+        if not (chunk.aborted is not None and chunk.aborted.skips(header)) and not header.is_control:
             fields = decode_fields(view, check_crc=self.check_crcs)
+        elif self.check_crcs:
+            # A damaged header must not hide records.
+            check_batch(view)
         chunk.batches.popleft()
         if not chunk.batches:
             self._chunks.popleft()
@@ -347,18 +373,18 @@ class PartitionState:
 def consumer_metrics(states: Iterable[PartitionState]) -> dict[str, int]:
     """Kafka's metrics of the partitions that were fetched at least once, as of the last fetch.
 
-    - ``records-lag-max``: the largest distance of a position to its high watermark;
+    - ``records-lag-max``: the largest distance of a position to the end that can be read;
     - ``records-lead-min``: the smallest distance of a position to its log's start. At 0 retention may delete
       the next records before they are read.
     """
     fetched = [
-        (state.position, state.high_watermark, state.log_start_offset)
+        (state.position, state.end_offset, state.log_start_offset)
         for state in states
-        if state.position is not None and state.high_watermark >= 0 and state.log_start_offset >= 0
+        if state.position is not None and state.end_offset >= 0 and state.log_start_offset >= 0
     ]
     if not fetched:
         return {}
     return {
-        "records-lag-max": max(max(0, high_watermark - position) for position, high_watermark, _ in fetched),
+        "records-lag-max": max(max(0, end_offset - position) for position, end_offset, _ in fetched),
         "records-lead-min": min(max(0, position - log_start) for position, _, log_start in fetched),
     }

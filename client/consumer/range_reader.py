@@ -1,7 +1,8 @@
 """Reads a range of offsets as raw batches, for bulk users that decode many records at once.
 
 Guarantees: every batch with an offset of the range is handed out once and in order, through changes of
-leaders; nothing is decoded or copied. The next fetch is in flight while the caller works.
+leaders; with read_committed, none of an aborted transaction. Nothing is decoded or copied. The next fetch is
+in flight while the caller works.
 
 It runs on its cluster's event loop.
 """
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.consumer.partition_state import batches_from, out_of_range, received_records
+from barnabas.client.isolation import IsolationLevel, aborted_batches
 from barnabas.protocol.errors import (
     BarnabasError,
     ErrorCode,
@@ -32,9 +34,9 @@ _MAX_WAIT_MS: Final = 500
 
 
 class _Piece(NamedTuple):
-    """Whole batches, and the offset after the last of them."""
+    """Whole batches, in runs that follow each other, and the offset after the last batch of the answer."""
 
-    batches: memoryview
+    runs: list[memoryview]
     next_offset: int
     frame: Frame
 
@@ -48,10 +50,13 @@ async def read_range(
     fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
     stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS,
     reuse_buffers: bool = False,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> AsyncIterator[memoryview]:
     """Yield the batches from ``start_offset`` up to before ``end_offset``, several in one buffer.
 
-    The first batch may begin before the range and the last one end after it. A buffer stays valid as long as
+    The first batch may begin before the range and the last one end after it. With ``isolation_level``
+    read_committed the batches of aborted transactions are left out, and records at the last stable offset
+    or after it do not arrive. A buffer stays valid as long as
     it is held or, with ``reuse_buffers``, only until the next one is requested.
     Raises OFFSET_OUT_OF_RANGE if the log lacks offsets of the range, and RequestTimedOutLocally if no records
     arrive for ``stall_timeout_ms``.
@@ -62,7 +67,9 @@ async def read_range(
     upcoming: asyncio.Task[_Piece] | None = None
 
     def fetch(position: int) -> asyncio.Task[_Piece]:
-        return asyncio.create_task(_next_piece(cluster, tp, position, fetch_max_bytes, stall_timeout_ms))
+        return asyncio.create_task(
+            _next_piece(cluster, tp, position, fetch_max_bytes, stall_timeout_ms, isolation_level)
+        )
 
     try:
         while offset < end_offset:
@@ -70,9 +77,11 @@ async def read_range(
             invariant(piece.next_offset > offset, "reading %s does not advance from offset %d", tp, offset)
             offset = piece.next_offset
             upcoming = fetch(offset) if offset < end_offset else None
-            yield piece.batches
+            for run in piece.runs:
+                yield run
+                if reuse_buffers:
+                    run.release()
             if reuse_buffers:
-                piece.batches.release()
                 piece.frame.release()
     finally:
         if upcoming is not None:
@@ -80,7 +89,12 @@ async def read_range(
 
 
 async def _next_piece(
-    cluster: Cluster, tp: TopicPartition, offset: int, max_bytes: int, stall_timeout_ms: int
+    cluster: Cluster,
+    tp: TopicPartition,
+    offset: int,
+    max_bytes: int,
+    stall_timeout_ms: int,
+    isolation_level: IsolationLevel,
 ) -> _Piece:
     """The batches from an offset on; retries until a batch arrives."""
     cluster.watch_topics(tp.topic)
@@ -103,6 +117,7 @@ async def _next_piece(
             max_wait_ms=min(_MAX_WAIT_MS, left_ms),
             min_bytes=1,
             max_bytes=max_bytes,
+            isolation_level=isolation_level.value,
             topics=[
                 FetchTopic(
                     topic=tp.topic, topic_id=cluster.cache.topic_id(tp.topic), partitions=[fetch_partition]
@@ -124,7 +139,7 @@ async def _next_piece(
             raise api_error(code, f"broker {leader.node_id} did not answer for {tp}")
         response: FetchPartitionResponse = answer.body.responses[0].partitions[0]
         if response.error_code == ErrorCode.NONE:
-            piece = _whole_batches(tp, offset, response, answer.frame)
+            piece = _whole_batches(tp, offset, response, answer.frame, isolation_level)
             if piece is not None:
                 return piece
             continue
@@ -137,13 +152,28 @@ async def _next_piece(
 
 
 def _whole_batches(
-    tp: TopicPartition, offset: int, response: FetchPartitionResponse, frame: Frame
+    tp: TopicPartition,
+    offset: int,
+    response: FetchPartitionResponse,
+    frame: Frame,
+    isolation_level: IsolationLevel,
 ) -> _Piece | None:
-    """The answer without batches before the offset and without an incomplete last batch."""
+    """The answer without batches before the offset, without an incomplete last batch, and those to skip."""
     view = received_records(response.records)
     if not len(view):
         return None
     batches = batches_from(tp, offset, view)
     last_position, last = batches[-1]
-    whole = view[batches[0][0] : last_position + last.size_bytes]
-    return _Piece(whole, last.next_offset, frame)
+    end = last_position + last.size_bytes
+    aborted = aborted_batches(isolation_level, response.aborted_transactions)
+    runs: list[memoryview] = []
+    start = batches[0][0]
+    if aborted is not None:
+        for position, header in batches:
+            if aborted.skips(header):
+                if start < position:
+                    runs.append(view[start:position])
+                start = position + header.size_bytes
+    if start < end:
+        runs.append(view[start:end])
+    return _Piece(runs, last.next_offset, frame)

@@ -401,9 +401,9 @@ def test_records_are_in_hand_unless_the_error_came_out_of_a_poll() -> None:
     assert has_records_in_hand(other, polled)
 
 
-def fetched_state(position: int | None, log_start_offset: int, high_watermark: int) -> PartitionState:
+def fetched_state(position: int | None, log_start_offset: int, end_offset: int) -> PartitionState:
     state = PartitionState(T0, check_crcs=True)
-    state.position, state.log_start_offset, state.high_watermark = position, log_start_offset, high_watermark
+    state.position, state.log_start_offset, state.end_offset = position, log_start_offset, end_offset
     return state
 
 
