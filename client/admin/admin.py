@@ -9,7 +9,6 @@ An admin client belongs to the event loop that it was started on.
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
@@ -30,6 +29,7 @@ from barnabas.client.admin.groups import (
     GroupListing,
     MemberDescription,
     ask_coordinator,
+    delete_groups,
     for_each,
     group_description,
     groups_of_broker,
@@ -37,9 +37,11 @@ from barnabas.client.admin.groups import (
 )
 from barnabas.client.admin.log_dirs import (
     BrokerLogDirs,
+    BrokerReplicas,
     TopicPartitionReplica,
     alter_replica_log_dirs,
     describe_log_dirs,
+    describe_replicas,
 )
 from barnabas.client.admin.topics import (
     CreatedTopic,
@@ -54,7 +56,7 @@ from barnabas.client.admin.topics import (
 from barnabas.client.client import Client
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig, AdminSettings
-from barnabas.client.errors import ClientClosed, CommitFailed, GroupErrors, TopicErrors
+from barnabas.client.errors import ClientClosed, CommitFailed, TopicErrors
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
 from barnabas.client.offsets import (
@@ -70,7 +72,6 @@ from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition, by_topic
 from barnabas.protocol.messages.configs import ConfigSource
 from barnabas.protocol.messages.groups import (
     NO_MEMBER,
-    DeleteGroupsRequest,
     DescribeGroupsRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
@@ -81,11 +82,6 @@ from barnabas.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
-)
-from barnabas.protocol.messages.replicas import (
-    CleanerDescription,
-    DescribeReplicasRequest,
-    ReplicaDescription,
 )
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
@@ -122,19 +118,6 @@ class ClusterDescription(NamedTuple):
     cluster_id: str | None
     controller_id: BrokerId
     nodes: list[Node]
-
-
-class BrokerReplicas(NamedTuple):
-    """The replicas of a broker, by partition, or the error of the request.
-
-    ``strays`` are the folders of logs that belong to no known topic and are kept.
-    """
-
-    node: Node
-    replicas: dict[TopicPartition, ReplicaDescription]
-    error: BarnabasError | None = None
-    strays: tuple[str, ...] = ()
-    cleaner: CleanerDescription = CleanerDescription()
 
 
 class Admin(Client):
@@ -406,25 +389,7 @@ class Admin(Client):
 
         All brokers are asked at once, so that one that does not answer costs one request time-out.
         """
-        cluster = self._open()
-        await cluster.refresh()
-        names = None if topics is None else list(topics)
-
-        async def ask(node: Node) -> BrokerReplicas:
-            try:
-                response = await cluster.request(node.node_id, DescribeReplicasRequest(topics=names))
-                if response.error_code != ErrorCode.NONE:
-                    raise api_error(response.error_code, f"broker {node.node_id}")
-            except BarnabasError as error:
-                return BrokerReplicas(node, {}, error)
-            replicas = {
-                TopicPartition(topic.topic_name, replica.partition_index): replica
-                for topic in response.topics
-                for replica in topic.replicas
-            }
-            return BrokerReplicas(node, replicas, strays=tuple(response.strays), cleaner=response.cleaner)
-
-        return await asyncio.gather(*map(ask, sorted(cluster.nodes.values())))
+        return await describe_replicas(self._open(), None if topics is None else list(topics))
 
     async def describe_log_dirs(self, brokers: Collection[int] | None = None) -> list[BrokerLogDirs]:
         """The log dirs of these brokers, or of all live ones, with their logs and volumes.
@@ -496,25 +461,7 @@ class Admin(Client):
         """
         chosen = [group_ids] if isinstance(group_ids, str) else list(group_ids)
 
-        async def delete(group_id: str) -> BarnabasError | None:
-            try:
-                await ask_coordinator(
-                    self._open(),
-                    group_id,
-                    DeleteGroupsRequest(groups_names=[group_id]),
-                    lambda answer: [result.error_code for result in answer.results],
-                    self._timeout(timeout_ms),
-                )
-            except BarnabasError as error:
-                return error
-            return None
-
-        outcomes = await for_each(chosen, delete)
-        errors = {group_id: error for group_id, error in outcomes.items() if error is not None}
-        if errors and len(outcomes) == 1:
-            raise errors.popitem()[1]
-        if errors:
-            raise GroupErrors(errors, dict.fromkeys(outcomes.keys() - errors.keys()))
+        await delete_groups(self._open(), chosen, self._timeout(timeout_ms))
 
     async def remove_members(
         self, group_id: str, group_instance_ids: Iterable[str], *, timeout_ms: int | None = None

@@ -16,10 +16,12 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.consumer.group_calls import GroupCalls
 from barnabas.client.consumer.group_membership import Api, Membership, Reaction, Timing, reaction_to
 from barnabas.client.consumer.group_offsets import CommittedOffsets
+from barnabas.client.errors import GroupErrors
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.groups import (
+    DeleteGroupsRequest,
     DescribedGroup,
     DescribedGroupMember,
     ListedGroup,
@@ -142,6 +144,28 @@ async def ask_coordinator(
                 if reaction not in (Reaction.RETRY, Reaction.FIND_COORDINATOR):
                     raise
             await retries.wait_after(error)
+
+
+async def delete_groups(cluster: Cluster, group_ids: Iterable[str], timeout_ms: int) -> None:
+    async def delete(group_id: str) -> BarnabasError | None:
+        try:
+            await ask_coordinator(
+                cluster,
+                group_id,
+                DeleteGroupsRequest(groups_names=[group_id]),
+                lambda answer: [result.error_code for result in answer.results],
+                timeout_ms,
+            )
+        except BarnabasError as error:
+            return error
+        return None
+
+    outcomes = await for_each(group_ids, delete)
+    errors = {group_id: error for group_id, error in outcomes.items() if error is not None}
+    if errors and len(outcomes) == 1:
+        raise errors.popitem()[1]
+    if errors:
+        raise GroupErrors(errors, dict.fromkeys(outcomes.keys() - errors.keys()))
 
 
 def group_description(group: DescribedGroup, coordinator: BrokerId) -> GroupDescription:

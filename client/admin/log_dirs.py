@@ -1,4 +1,7 @@
-"""The log dirs of brokers: `Admin.describe_log_dirs`, `Admin.alter_replica_log_dirs`, and their results."""
+"""The log dirs and the replicas of brokers, which only the broker itself can describe.
+
+The work of `Admin.describe_log_dirs`, `alter_replica_log_dirs` and `describe_replicas`, and their results.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ from barnabas.protocol.messages.replicas import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
+    CleanerDescription,
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
+    DescribeReplicasRequest,
+    ReplicaDescription,
 )
 
 
@@ -145,3 +151,36 @@ async def alter_replica_log_dirs(
     results = {replica: error for answer in answers for replica, error in answer.items()}
     unanswered = api_error(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name the replica")
     return {replica: results.get(TopicPartitionReplica(*replica), unanswered) for replica in assignment}
+
+
+class BrokerReplicas(NamedTuple):
+    """The replicas of a broker, by partition, or the error of the request.
+
+    ``strays`` are the folders of logs that belong to no known topic and are kept.
+    """
+
+    node: Node
+    replicas: dict[TopicPartition, ReplicaDescription]
+    error: BarnabasError | None = None
+    strays: tuple[str, ...] = ()
+    cleaner: CleanerDescription = CleanerDescription()
+
+
+async def describe_replicas(cluster: Cluster, topics: list[str] | None) -> list[BrokerReplicas]:
+    await cluster.refresh()
+
+    async def ask(node: Node) -> BrokerReplicas:
+        try:
+            response = await cluster.request(node.node_id, DescribeReplicasRequest(topics=topics))
+            if response.error_code != ErrorCode.NONE:
+                raise api_error(response.error_code, f"broker {node.node_id}")
+        except BarnabasError as error:
+            return BrokerReplicas(node, {}, error)
+        replicas = {
+            TopicPartition(topic.topic_name, replica.partition_index): replica
+            for topic in response.topics
+            for replica in topic.replicas
+        }
+        return BrokerReplicas(node, replicas, strays=tuple(response.strays), cleaner=response.cleaner)
+
+    return await asyncio.gather(*map(ask, sorted(cluster.nodes.values())))
