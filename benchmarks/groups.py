@@ -279,7 +279,9 @@ def _committed(folder: Path, commits: int, offsets: int) -> Log:
 def _load(log: Log, offsets: int) -> float:
     """The seconds from a log to the groups that have its committed offsets."""
     started = time.perf_counter()
-    found = groups_of(last_records(log, lambda: True) or {}, log.topic_partition)
+    records = last_records(log, lambda: True)
+    assert records is not None
+    found = groups_of(records, log.topic_partition)
     seconds = time.perf_counter() - started
     loaded = sum(len(group.offsets) for group in found.values())
     if loaded != offsets:

@@ -1,9 +1,10 @@
 """Reads and appends a coordinator's records in one partition of an internal topic.
 
-Appends are queued in order. The first caller of `flush` writes all that are queued as one batch. The next
-batch is written when the one before is settled, so that many simultaneous commits need few appends. Batches
-are written with acks=all, and each append gets its outcome once. Tombstones are written in batches of their
-own, also while too few replicas are in sync, because the coordinator has already dropped their state.
+Appends are queued in order. The first caller of `flush` writes all that are queued, as few batches: one for
+all that may share a batch. The next ones are written when these are settled, so that many simultaneous
+commits need few appends. Batches are written with acks=all, and each append gets its outcome once. Tombstones
+are written in batches of their own, also while too few replicas are in sync, because the coordinator has
+already dropped their state; records in a transaction in batches of their producer.
 
 Any thread. `enqueue` is short and makes no callback, so it may be called under a group's lock; `flush`
 appends and calls back, so it may not.
@@ -19,21 +20,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import ErrorCode, Unencodable, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.produce import PartitionProduceResponse
-from barnabas.protocol.record_batch import HEADER_BYTES, iter_batches
-from barnabas.protocol.records import decode_fields
+from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, iter_batches
+from barnabas.protocol.records import MarkerType, decode_fields, decode_marker
 
 logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 10_000
 """The maximum number of appends that may wait; more are refused."""
+MAX_BATCHES_IN_FLIGHT: Final = 100
 READ_BYTES: Final = 1 << 20
 """The size of one read of the log."""
 _ACKS_ALL: Final = -1
@@ -65,13 +69,77 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def last_records(log: Log, is_wanted: Callable[[], bool]) -> dict[bytes, LastRecord] | None:
-    """The last value of each key, without tombstones; None if it is no longer wanted.
+class LastRecords(NamedTuple):
+    """The last value of each key, without tombstones."""
+
+    by_key: dict[bytes, LastRecord]
+    pending: dict[int, dict[bytes, LastRecord]]
+    """The same of each transaction without a marker, by producer id."""
+
+
+class _TransactionReader:
+    """Reads transactional batches and markers, and merges the records of committed transactions.
+
+    They are merged at the marker, but by their own offsets: of two records the later one counts, whenever it
+    was committed. Memory: the ongoing transactions, and the tombstones written since one of them began.
+    """
+
+    def __init__(self, log: Log, last_by_key: dict[bytes, LastRecord]) -> None:
+        self._log = log
+        self._last_by_key = last_by_key
+        self._pending: dict[int, dict[bytes, LastRecord]] = {}
+        self._removed_at: dict[bytes, int] = {}
+
+    def removed(self, key: bytes, offset: int) -> None:
+        """There is a tombstone outside a transaction."""
+        if self._pending:
+            self._removed_at[key] = offset
+
+    def read(self, header: BatchHeader, batch: Buffer) -> None:
+        if header.is_control:
+            for _, _, key, value, _ in decode_fields(batch):
+                marker = decode_marker(key, value)
+                if marker is not None:
+                    self._ended(header.producer_id, marker.type is MarkerType.COMMIT)
+            return
+        pending = self._pending.setdefault(header.producer_id, {})
+        for offset, _, key, value, _ in decode_fields(batch):
+            if key is None:
+                _report_without_key(self._log, offset)
+            elif value is None:
+                pending.pop(key, None)
+            else:
+                pending[key] = offset, value
+
+    def _ended(self, producer_id: int, is_commit: bool) -> None:
+        pending = self._pending.pop(producer_id, {})
+        if is_commit:
+            for key, record in pending.items():
+                former = self._last_by_key.get(key)
+                if (former is None or former[0] < record[0]) and not self._is_removed(key, record):
+                    self._last_by_key[key] = record
+        if not self._pending:
+            self._removed_at.clear()
+
+    def _is_removed(self, key: bytes, record: LastRecord) -> bool:
+        return self._removed_at.get(key, -1) > record[0]
+
+    def pending(self) -> dict[int, dict[bytes, LastRecord]]:
+        left = {
+            producer_id: {key: record for key, record in pending.items() if not self._is_removed(key, record)}
+            for producer_id, pending in self._pending.items()
+        }
+        return {producer_id: pending for producer_id, pending in left.items() if pending}
+
+
+def last_records(log: Log, is_wanted: Callable[[], bool]) -> LastRecords | None:
+    """The last records of a log; None if they are no longer wanted.
 
     It reads to the end of the log, not to the high watermark, because a leader keeps all its records. Raises
     KAFKA_STORAGE_ERROR, and CORRUPT_MESSAGE for a damaged batch: without it the state would be out of date.
     """
     last_by_key: dict[bytes, LastRecord] = {}
+    transactions = _TransactionReader(log, last_by_key)
     position, end = int(log.log_start_offset), log.log_end_offset
     while position < end:
         if not is_wanted():
@@ -80,25 +148,38 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> dict[bytes, LastRec
         before = position
         for at, header in iter_batches(records):
             position = max(position, header.last_offset + 1)
+            batch = records[at : at + header.size_bytes]
             if header.is_control or header.is_transactional:
-                logger.warning("%s: the transactional batch at %d is ignored", log, header.base_offset)
+                transactions.read(header, batch)
                 continue
-            for offset, _, key, value, _ in decode_fields(records[at : at + header.size_bytes]):
+            for offset, _, key, value, _ in decode_fields(batch):
                 if key is None:
-                    logger.warning("%s: the record at %d has no key and is ignored", log, offset)
+                    _report_without_key(log, offset)
                 elif value is None:
                     last_by_key.pop(key, None)
+                    transactions.removed(key, offset)
                 else:
                     last_by_key[key] = offset, value
         if position == before:
             raise api_error(ErrorCode.CORRUPT_MESSAGE, f"{log} cannot be read after offset {position}")
-    return last_by_key
+    return LastRecords(last_by_key, transactions.pending())
+
+
+def _report_without_key(log: Log, offset: int) -> None:
+    logger.warning("%s: the record at %d has no key and is ignored", log, offset)
+
+
+class _Kind(NamedTuple):
+    """Appends of one kind may share a batch."""
+
+    is_removal: bool
+    producer: TransactionalProducer | None
 
 
 class _Waiting(NamedTuple, Generic[R]):
     records: Sequence[R]
     settled: Settled
-    is_removal: bool
+    kind: _Kind
 
 
 class _Written(NamedTuple):
@@ -107,10 +188,31 @@ class _Written(NamedTuple):
     """The position of the append's first record in the batch."""
 
 
-class _Batch(NamedTuple):
-    written: list[_Written]
-    data: bytearray
-    is_removal: bool
+class _Batch:
+    """Appends of one kind that are written together."""
+
+    def __init__(self, kind: _Kind) -> None:
+        self.kind = kind
+        self.written: list[_Written] = []
+        self._builder = RecordBatchBuilder(max_bytes=(1 << 31) - 1)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._builder.size_bytes
+
+    def add(self, records: Sequence[KeyValue], settled: Settled, now_ms: int) -> None:
+        self.written.append(_Written(settled, self._builder.record_count))
+        for key, value in records:
+            self._builder.append(key, value, None, now_ms)
+
+    def build(self) -> bytearray:
+        producer = self.kind.producer
+        if producer is None:
+            return self._builder.build()
+        # Coordinators number no records: a repeated commit is another one.
+        return self._builder.build(
+            producer_id=producer.producer_id, producer_epoch=producer.epoch, is_transactional=True
+        )
 
 
 class _Removal:
@@ -158,15 +260,21 @@ class CoordinatorLog(Generic[R]):
         self._wall_clock_ms = wall_clock_ms
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting[R]] = deque()
-        # Invariant: at most one batch is being written, or is written and not settled.
-        self._is_busy = False
+        # The batches that are being written, or are written and not settled. Only the thread that found it 0
+        # makes it more.
+        self._in_flight = 0
 
-    def enqueue(self, records: Sequence[R], settled: Settled) -> bool:
-        """Queue one append; False, and no call of ``settled``, if too many wait already."""
+    def enqueue(
+        self, records: Sequence[R], settled: Settled, producer: TransactionalProducer | None = None
+    ) -> bool:
+        """Queue one append, in a transaction or not.
+
+        Returns False, and never calls ``settled``, if too many wait already.
+        """
         with self._lock:
             if len(self._waiting) >= MAX_WAITING:
                 return False
-            self._waiting.append(_Waiting(records, settled, is_removal=False))
+            self._waiting.append(_Waiting(records, settled, _Kind(is_removal=False, producer=producer)))
             return True
 
     def enqueue_removal(self, tombstones: Sequence[R], removed: Removed) -> None:
@@ -177,56 +285,68 @@ class CoordinatorLog(Generic[R]):
         parts = self._divided(tombstones)
         settled = _Removal(len(parts), removed).settled
         with self._lock:
-            self._waiting.extend(_Waiting(part, settled, is_removal=True) for part in parts)
+            kind = _Kind(is_removal=True, producer=None)
+            self._waiting.extend(_Waiting(part, settled, kind) for part in parts)
 
     def flush(self) -> None:
-        """Write what waits, unless a batch is in flight; its settling writes the next one."""
-        while (batch := self._take()) is not None:
-            self._write(batch)
+        """Write what waits, unless batches are in flight; the last to be settled writes the next ones."""
+        while batches := self._take():
+            self._write(batches)
             # The caller may be no worker, which would wake them after its request.
             self._replicas.wake_followers()
 
-    def _take(self) -> _Batch | None:
-        """The next batch, with as many of the waiting appends as fit; marks the log as busy."""
+    def _take(self) -> list[_Batch]:
+        """The next batches, with as many of the waiting appends as fit; they count as in flight."""
         with self._lock:
-            if self._is_busy or not self._waiting:
-                return None
-            self._is_busy = True
-        limit = self._max_batch_bytes()
-        builder = RecordBatchBuilder(max_bytes=(1 << 31) - 1)
-        now_ms = self._wall_clock_ms()
-        written: list[_Written] = []
+            if self._in_flight or not self._waiting:
+                return []
+            self._in_flight = 1
+        limit, now_ms = self._max_batch_bytes(), self._wall_clock_ms()
+        batches: list[_Batch] = []
         too_large: list[Settled] = []
-        is_removal = False
+        finished_bytes = 0
         while (waiting := self._first()) is not None:
-            if written and waiting.is_removal != is_removal:
-                break
-            is_removal = waiting.is_removal
             records = self._encoded(waiting.records)
             if records is None:
                 too_large.append(waiting.settled)
-            elif written and builder.size_bytes + _size(records) > limit:
-                break
             else:
-                written.append(_Written(waiting.settled, builder.record_count))
-                for key, value in records:
-                    builder.append(key, value, None, now_ms)
+                if batches and finished_bytes + batches[-1].size_bytes + _size(records) > limit:
+                    break
+                if not batches or batches[-1].kind != waiting.kind:
+                    if len(batches) == MAX_BATCHES_IN_FLIGHT:
+                        break
+                    finished_bytes += batches[-1].size_bytes if batches else 0
+                    batches.append(_Batch(waiting.kind))
+                batches[-1].add(records, waiting.settled, now_ms)
             with self._lock:
                 self._waiting.popleft()
         for settled in too_large:
             _report(settled, ErrorCode.MESSAGE_TOO_LARGE, -1)
-        if written:
-            return _Batch(written, builder.build(), is_removal)
         with self._lock:
-            self._is_busy = False
-        return self._take()
+            self._in_flight = len(batches)
+        return batches or self._take()
 
     def _first(self) -> _Waiting[R] | None:
         with self._lock:
             return self._waiting[0] if self._waiting else None
 
-    def _write(self, batch: _Batch) -> None:
+    def _write(self, batches: list[_Batch]) -> None:
         writer: int | None = threading.get_ident()
+
+        def settled() -> None:
+            # After the outcomes, so that the next batches have all records that they cause.
+            with self._lock:
+                self._in_flight -= 1
+                is_last = not self._in_flight
+            # If the last answer comes during the writes, the loop in `flush` continues.
+            if is_last and threading.get_ident() != writer:
+                self.flush()
+
+        for batch in batches:
+            self._append(batch, settled)
+        writer = None
+
+    def _append(self, batch: _Batch, batch_settled: Callable[[], None]) -> None:
         is_answered = False
 
         def answer(outcomes: list[PartitionProduceResponse]) -> None:
@@ -239,22 +359,17 @@ class CoordinatorLog(Generic[R]):
             error = ErrorCode(outcome.error_code)
             for settled, first in batch.written:
                 _report(settled, error, -1 if error != ErrorCode.NONE else outcome.base_offset + first)
-            # After the outcomes, so that the next batch has all records that they cause.
-            with self._lock:
-                self._is_busy = False
-            # If the answer comes during the write, the loop in `flush` continues.
-            if threading.get_ident() != writer:
-                self.flush()
+            batch_settled()
 
         try:
             self._replicas.append(
                 _ACKS_ALL,
                 self._timeout_ms,
-                [(self._partition, parse_produced(batch.data))],
+                [(self._partition, parse_produced(batch.build()))],
                 answer,
                 since=self._since,
                 own_records=True,
-                below_min_isr=batch.is_removal,
+                below_min_isr=batch.kind.is_removal,
             )
         except InvariantViolation:
             raise
@@ -265,7 +380,6 @@ class CoordinatorLog(Generic[R]):
                 index=self._partition.partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
             )
             answer([failed])
-        writer = None
 
     def _encoded(self, records: Sequence[R]) -> list[KeyValue] | None:
         """None if a record cannot be written."""

@@ -42,8 +42,20 @@ class Answer(NamedTuple):
     response: Any
 
 
+class TransactionalProducer(NamedTuple):
+    """The producer in whose transaction records are written.
+
+    ``guard`` proves to the log that the coordinator has confirmed the transaction. It is None if the
+    transaction is ongoing in the log already.
+    """
+
+    producer_id: int
+    epoch: int
+    guard: Any = None
+
+
 class Append(NamedTuple, Generic[R]):
-    """Records to append as one batch, with acks=all.
+    """Records to append as one batch, with acks=all, and in the transaction of the ``producer``.
 
     Pass the outcome with the ``number`` to the machine's ``appended`` exactly once. Without a number the
     records are tombstones of state that the machine has already dropped: they must be written while this
@@ -52,6 +64,7 @@ class Append(NamedTuple, Generic[R]):
 
     number: int | None
     records: tuple[R, ...]
+    producer: TransactionalProducer | None = None
 
 
 @dataclass(slots=True)
@@ -83,11 +96,13 @@ class Outbox(Generic[R, Q]):
     def request(self, request: Q) -> None:
         self._pending().requests.append(request)
 
-    def append(self, records: Sequence[R], settled: Settled) -> None:
+    def append(
+        self, records: Sequence[R], settled: Settled, producer: TransactionalProducer | None = None
+    ) -> None:
         if self._unsettled is None:
             self._unsettled = {}
         self._unsettled[self._next_number] = settled
-        self._pending().appends.append(Append(self._next_number, tuple(records)))
+        self._pending().appends.append(Append(self._next_number, tuple(records), producer))
         self._next_number += 1
 
     def append_tombstones(self, records: Sequence[R]) -> None:

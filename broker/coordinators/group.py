@@ -14,10 +14,13 @@ An unknown group answers as a new one does. But a commit of generation 0 or more
 DeleteGroups and OffsetDelete get GROUP_ID_NOT_FOUND, and it is described as Dead.
 
 The guarantees of `rebalance` hold. A commit is accepted only from a member of the current generation, or
-from outside while there are no members; it is valid when it is replicated.
+from outside while there are no members; it is valid when it is replicated. A commit in a transaction is
+valid when the transaction is committed; from outside it is accepted at any time, because producers of old
+versions do not name their member.
 
 Source: Kafka 3.9's classic group coordinator for errors and their order; KIP-345 (static members), KIP-389
-(group.max.size), KIP-394 (required member ids), KIP-814 (a static leader that skips the assignment).
+(group.max.size), KIP-394 (required member ids), KIP-447 (members that commit in transactions), KIP-814 (a
+static leader that skips the assignment).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from barnabas.broker.config.settings import BrokerConfig
@@ -37,11 +41,12 @@ from barnabas.broker.coordinators.group_effects import (
     Effects,
     JoinOptions,
     Outbox,
+    TransactionEnd,
     generation_error,
 )
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, Record
 from barnabas.broker.coordinators.members import Member, Members
-from barnabas.broker.coordinators.offsets import CommittedOffset, GroupOffsets
+from barnabas.broker.coordinators.offsets import CommittedOffset, GroupOffsets, OpenTransactions
 from barnabas.broker.coordinators.rebalance import GroupState, Rebalance, join_refused
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
@@ -91,7 +96,7 @@ class _Replacement(NamedTuple):
 
 
 class Group:
-    """``new_id`` makes a suffix that no other member id has."""
+    """``new_id`` makes a suffix that no other member id has. ``transactions``: see `GroupOffsets`."""
 
     def __init__(
         self,
@@ -99,6 +104,7 @@ class Group:
         config: BrokerConfig,
         now: Moment,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        transactions: OpenTransactions | None = None,
     ) -> None:
         self.group_id = group_id
         self._config = config
@@ -106,7 +112,12 @@ class Group:
         self._outbox = Outbox(group_id)
         self._members = Members()
         self._rebalance = Rebalance(group_id, config, self._members, self._outbox, now)
-        self.offsets = GroupOffsets(group_id, config.offset_metadata_max_bytes, self._outbox)
+        self.offsets = GroupOffsets(
+            group_id,
+            config.offset_metadata_max_bytes,
+            self._outbox,
+            OpenTransactions() if transactions is None else transactions,
+        )
 
     @classmethod
     def load(
@@ -118,14 +129,20 @@ class Group:
         config: BrokerConfig,
         now: Moment,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        pending: Mapping[int, Mapping[TopicPartition, CommittedOffset]] = MappingProxyType({}),
+        transactions: OpenTransactions | None = None,
     ) -> Group:
         """A group from the log; ``stored`` is None if the log only has offsets. All sessions restart.
 
-        ``coordinator_epoch`` is the leader epoch of the partition of the offsets topic.
+        ``coordinator_epoch`` is the leader epoch of the partition of the offsets topic. ``pending`` are the
+        offsets of transactions without a marker, by producer id.
         """
-        group = cls(group_id, config, now, new_id)
+        group = cls(group_id, config, now, new_id, transactions)
         for partition, committed in offsets.items():
             group.offsets.load(partition, committed)
+        for producer_id, of_producer in pending.items():
+            for partition, committed in of_producer.items():
+                group.offsets.load_pending(producer_id, partition, committed)
         if stored is not None:
             group._rebalance.load(stored, coordinator_epoch, now)
         return group
@@ -487,19 +504,29 @@ class Group:
         if error is not ErrorCode.NONE:
             self._outbox.answer(token, dict.fromkeys(commit.offsets, error))
         else:
-            if self.state is not GroupState.EMPTY:
+            # The producer of a transaction does not show that the member is alive.
+            if self.state is not GroupState.EMPTY and commit.producer is None:
                 self._rebalance.keep_alive(self._members[commit.member_id], now)
-            self.offsets.commit(commit.offsets, token)
+            self.offsets.commit(commit.offsets, token, commit.producer)
         return self._outbox.take()
 
     def _commit_error(self, commit: Commit) -> ErrorCode:
-        if commit.generation_id < 0 and self.state is GroupState.EMPTY:
+        in_transaction = commit.producer is not None
+        is_unnamed = commit.member_id == NO_MEMBER and commit.instance_id is None
+        may_be_unnamed = self.state is GroupState.EMPTY or (in_transaction and is_unnamed)
+        if commit.generation_id < 0 and may_be_unnamed and not self.is_dead:
             return ErrorCode.NONE
         error = self._caller_error(commit.member_id, commit.instance_id, commit.generation_id)
-        if error is ErrorCode.NONE and self.state is GroupState.COMPLETING_REBALANCE:
+        is_completing = self.state is GroupState.COMPLETING_REBALANCE
+        if error is ErrorCode.NONE and is_completing and not in_transaction:
             # The member does not know yet which partitions it owns in the new generation.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return error
+
+    def transaction_ended(self, end: TransactionEnd) -> Effects:
+        """The marker of a producer's transaction is replicated in the partition of the offsets topic."""
+        self.offsets.transaction_ended(end)
+        return self._outbox.take()
 
     def fetch(
         self, partitions: Iterable[TopicPartition] | None, require_stable: bool = False

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Final
 
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecord
+from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecords
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import Effects
+from barnabas.broker.coordinators.group_effects import Effects, TransactionEnd
 from barnabas.broker.coordinators.group_records import Record, to_bytes
 from barnabas.broker.coordinators.group_shard import GroupShard, groups_of
 from barnabas.broker.coordinators.internal_topic import InternalTopic, new_offsets_topic
@@ -145,7 +145,7 @@ class GroupCoordinator:
             self._opened_at[shard] = self._metadata.updates
         return shard
 
-    def _load(self, shard: GroupShard, records: Mapping[bytes, LastRecord]) -> int | None:
+    def _load(self, shard: GroupShard, records: LastRecords) -> int | None:
         topics = self._metadata.current.topics if shard not in self._opened_at else {}
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         groups = groups_of(records, shard.partition, topic_ids)
@@ -154,6 +154,19 @@ class GroupCoordinator:
         # While this shard was loaded, new topics were checked only in the other shards.
         self._check(self._topic_ids.keys())
         return len(groups)
+
+    # ---- transactions
+
+    def transaction_ended(self, marker_offsets: Mapping[int, int], producer_id: int, committed: bool) -> None:
+        """The markers of a producer's transaction are replicated in these partitions of the offsets topic.
+
+        Call it before the coordinator of the transaction learns of it, so that the producer's next
+        transaction finds its offsets valid.
+        """
+        for index, offset in marker_offsets.items():
+            shard = self.shards.get(index)
+            if shard is not None:
+                shard.transaction_ended(TransactionEnd(producer_id, offset, committed))
 
     # ---- removing offsets
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Never
 
 from barnabas.broker.coordinators import effects
+from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata, Record
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -38,14 +39,26 @@ class JoinOptions(NamedTuple):
     can_skip_assignment: bool = True
 
 
+class TransactionEnd(NamedTuple):
+    """The marker that ends a transaction in a partition of the offsets topic."""
+
+    producer_id: int
+    marker_offset: int
+    is_commit: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Offsets to commit, by a member or by a client outside the group (generation -1, no member id)."""
+    """Offsets to commit, by a member or by a client outside the group (generation -1, no member id).
+
+    With a ``producer`` they are committed in its transaction.
+    """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     member_id: str = NO_MEMBER
     instance_id: str | None = None
     generation_id: int = NO_GENERATION
+    producer: TransactionalProducer | None = None
 
 
 _APPEND_ERRORS: Final = {
@@ -62,6 +75,9 @@ _TOO_LARGE: Final = (
 )
 _COMMIT_ERRORS: Final = {
     **_APPEND_ERRORS,
+    # The confirmation of a transaction can fail so. Clients then retry here, without looking for the
+    # coordinator.
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     **dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
 }
 _REMOVAL_ERRORS: Final = {

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Final
 
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecord
+from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecords
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import Effects
+from barnabas.broker.coordinators.group_effects import Effects, TransactionEnd
 from barnabas.broker.coordinators.group_records import (
     GroupMetadataValue,
     GroupRecord,
@@ -24,10 +24,11 @@ from barnabas.broker.coordinators.group_records import (
     read_offset_value,
 )
 from barnabas.broker.coordinators.hosted import MachineShard
-from barnabas.broker.coordinators.offsets import CommittedOffset, is_of_earlier_topic
+from barnabas.broker.coordinators.led_shards import ShardState
+from barnabas.broker.coordinators.offsets import CommittedOffset, OpenTransactions, is_of_earlier_topic
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.broker.purgatory import Reaper
-from barnabas.protocol.errors import MalformedFrame
+from barnabas.protocol.errors import ApiError, MalformedFrame
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -42,10 +43,12 @@ class LoadedGroup:
 
     stored: GroupMetadataValue | None = None
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    pending: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
+    """The offsets of transactions without a marker, by producer id."""
 
 
 def groups_of(
-    records: Mapping[bytes, LastRecord],
+    records: LastRecords,
     partition: TopicPartition,
     topic_ids: Mapping[str, TopicId] = MappingProxyType({}),
 ) -> dict[str, LoadedGroup]:
@@ -54,8 +57,8 @@ def groups_of(
     An unreadable record is logged and ignored: it has a later version, or belongs to another kind of group.
     """
     groups: dict[str, LoadedGroup] = {}
-    unreadable = 0
-    for key, (offset, value) in records.items():
+    unreadable = _Unreadable(partition)
+    for key, (offset, value) in records.by_key.items():
         try:
             if is_offset_key(key):
                 group_id, name = read_offset_key(key)
@@ -71,12 +74,37 @@ def groups_of(
                 if isinstance(record, GroupRecord):
                     groups.setdefault(record.group_id, LoadedGroup()).stored = record.value
         except MalformedFrame as error:
-            unreadable += 1
-            if unreadable <= MAX_REPORTED:
-                logger.warning("%s: the record at %d is ignored: %s", partition, offset, error)
-    if unreadable > MAX_REPORTED:
-        logger.warning("%s: %d records are ignored in all", partition, unreadable)
+            unreadable.report(offset, error)
+    for producer_id, pending in records.pending.items():
+        for key, (offset, value) in pending.items():
+            try:
+                group_id, name = read_offset_key(key)
+                committed = CommittedOffset(read_offset_value(value), offset)
+            except MalformedFrame as error:
+                unreadable.report(offset, error)
+                continue
+            if not is_of_earlier_topic(name, committed.value, topic_ids):
+                group = groups.setdefault(group_id, LoadedGroup())
+                group.pending.setdefault(producer_id, {})[name] = committed
+    unreadable.report_count()
     return groups
+
+
+class _Unreadable:
+    """Reports the unreadable records of one partition."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self._partition = partition
+        self._count = 0
+
+    def report(self, offset: int, error: MalformedFrame) -> None:
+        self._count += 1
+        if self._count <= MAX_REPORTED:
+            logger.warning("%s: the record at %d is ignored: %s", self._partition, offset, error)
+
+    def report_count(self) -> None:
+        if self._count > MAX_REPORTED:
+            logger.warning("%s: %d records are ignored in all", self._partition, self._count)
 
 
 class GroupShard(MachineShard[Group]):
@@ -98,19 +126,52 @@ class GroupShard(MachineShard[Group]):
     ) -> None:
         super().__init__(partition, topic_id, since, log, reaper=reaper, now=now, is_fenced=is_fenced)
         self._config = config
+        self._transactions = OpenTransactions()
+        # Markers that came while the log was being read, which may not have read them. Under the lock.
+        self._ends: list[TransactionEnd] = []
 
     def load(self, records: Mapping[str, LoadedGroup]) -> bool:
         """Serve these groups from now on; False if the shard was closed meanwhile."""
         now = self._now()
-        return self.serve(
-            {
-                group_id: Group.load(group_id, of.stored, of.offsets, self.since, self._config, now)
-                for group_id, of in records.items()
-            }
-        )
+        groups = {
+            group_id: Group.load(
+                group_id,
+                of.stored,
+                of.offsets,
+                self.since,
+                self._config,
+                now,
+                pending=of.pending,
+                transactions=self._transactions,
+            )
+            for group_id, of in records.items()
+        }
+        return self.serve(groups)
+
+    def _finish_loading(self, machines: Mapping[str, Group]) -> None:
+        # Before the first request: the producers may commit offsets in their next transactions then.
+        for end in self._ends:
+            for group_id in self._transactions.groups_of(end.producer_id):
+                machines[group_id].transaction_ended(end)
+        self._ends = []
+
+    def transaction_ended(self, end: TransactionEnd) -> None:
+        """Pass a replicated marker of this partition on to the groups with offsets of the transaction.
+
+        If the shard is closed, its successor reads the marker in the log.
+        """
+        with self._lock:
+            if self.state is ShardState.LOADING:
+                self._ends.append(end)
+                return
+        for group_id in self._transactions.groups_of(end.producer_id):
+            try:
+                self.apply(group_id, lambda group, now: group.transaction_ended(end), create=False)
+            except ApiError:
+                return
 
     def _make(self, key: str, now: Moment) -> Group:
-        return Group(key, self._config, now)
+        return Group(key, self._config, now, transactions=self._transactions)
 
     def _is_done(self, machine: Group) -> bool:
         is_blank = (

@@ -153,6 +153,9 @@ class MachineShard(ABC, Generic[M]):
         """Carry out a request to others, without the machine's lock."""
         raise NotImplementedError(f"a {self.KIND} makes no requests")
 
+    def _finish_loading(self, machines: Mapping[str, M]) -> None:
+        """Change loaded machines for the last time before requests reach them; under the lock."""
+
     # ---- from loading to the end, as `led_shards.Shard` describes it
 
     def check_serving(self) -> None:
@@ -169,6 +172,7 @@ class MachineShard(ABC, Generic[M]):
         with self._lock:
             if self.state is not ShardState.LOADING:
                 return False
+            self._finish_loading(machines)
             self._hosted = dict(loaded)
             self.state = ShardState.SERVING
         for hosted in loaded.values():
@@ -285,7 +289,7 @@ class MachineShard(ABC, Generic[M]):
                 self._log.enqueue_removal(append.records, removed or self._removed)
                 continue
             settled = partial(self._settled, hosted, append.number)
-            if not self._log.enqueue(append.records, settled):
+            if not self._log.enqueue(append.records, settled, append.producer):
                 refused.append(partial(settled, ErrorCode.NOT_ENOUGH_REPLICAS, -1))
         return refused
 

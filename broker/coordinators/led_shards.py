@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
-from barnabas.broker.coordinators.coordinator_log import LastRecord, last_records, without_collection
+from barnabas.broker.coordinators.coordinator_log import LastRecords, last_records, without_collection
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -86,7 +86,7 @@ class LedShards(Generic[S]):
         replicas: ReplicaManager,
         *,
         make_shard: Callable[[Partition, TopicId | None, LeaderEpoch], S],
-        load: Callable[[S, Mapping[bytes, LastRecord]], int | None],
+        load: Callable[[S, LastRecords], int | None],
         now_ms: Callable[[], float],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
@@ -143,6 +143,10 @@ class LedShards(Generic[S]):
             raise api_error(ErrorCode.NOT_COORDINATOR, doubt)
         shard.check_serving()
         return shard
+
+    def get(self, index: int) -> S | None:
+        """The shard of a partition, in any state."""
+        return self._shards.get(index)
 
     def is_loading(self, index: int) -> bool:
         shard = self._shards.get(index)
@@ -260,11 +264,11 @@ class LedShards(Generic[S]):
                 shard.since,
                 entries,
                 self._contents,
-                len(records),
+                len(records.by_key),
                 self._now_ms() - started_ms,
             )
 
-    def _last_records(self, shard: S) -> Mapping[bytes, LastRecord] | None:
+    def _last_records(self, shard: S) -> LastRecords | None:
         """None if the shard was closed meanwhile."""
         log = self._replicas.partition(shard.partition).log
         return last_records(log, lambda: shard.state is ShardState.LOADING)

@@ -122,7 +122,9 @@ def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
             for offset, _, key, value, _ in decode_fields(batch):
                 if key is not None and value is not None:
                     seen.setdefault(key, (offset, value))
-        return None if found is None else {key: seen[key] for key in found}
+        if found is None:
+            return None
+        return found._replace(by_key={key: seen[key] for key in found.by_key})
 
     setattr_(led_shards, "last_records", first)
 

@@ -1,4 +1,4 @@
-"""Queued appends become one batch, in order; each append gets its outcome once."""
+"""Queued appends become few batches, in order; each append gets its outcome once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.broker.coordinators.coordinator_log import MAX_WAITING, CoordinatorLog, Settled
+from barnabas.broker.coordinators.coordinator_log import (
+    MAX_BATCHES_IN_FLIGHT,
+    MAX_WAITING,
+    CoordinatorLog,
+    Settled,
+)
+from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.group_records import (
     GroupRecord,
     OffsetAndMetadata,
@@ -22,6 +28,7 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse
+from barnabas.protocol.record_batch import BatchHeader
 from barnabas.protocol.records import decode_records
 
 PARTITION = TopicPartition("__consumer_offsets", 3)
@@ -38,7 +45,8 @@ class FakeReplicas:
 
     def __init__(self) -> None:
         self.batches: list[list[Record]] = []
-        self.open: list[Callable[[list[PartitionProduceResponse]], None]] = []
+        self.headers: list[BatchHeader] = []
+        self.open: list[tuple[int, Callable[[list[PartitionProduceResponse]], None]]] = []
         self.at_once = False
         self.error = ErrorCode.NONE
         self.arguments: list[tuple[int, int, LeaderEpoch | None]] = []
@@ -63,14 +71,15 @@ class FakeReplicas:
         self.arguments.append((acks, timeout_ms, since))
         records = decode_records(produced.view)
         self.batches.append([from_bytes(record.key or b"", record.value) for record in records])
-        self.open.append(answer)
+        self.headers += [header for _, header in produced.batches]
+        self.open.append((self.end, answer))
+        self.end += len(records)
         if self.at_once:
             self.settle()
 
-    def settle(self) -> None:
-        answer = self.open.pop(0)
-        offset = -1 if self.error else self.end
-        self.end += len(self.batches[-1])
+    def settle(self, place: int = 0) -> None:
+        end, answer = self.open.pop(place)
+        offset = -1 if self.error else end
         answer(
             [PartitionProduceResponse(index=PARTITION.partition, error_code=self.error, base_offset=offset)]
         )
@@ -96,8 +105,8 @@ class LogRig:
     def settled(self, name: str) -> Settled:
         return lambda error, offset: self.outcomes.append((name, error, offset))
 
-    def enqueue(self, name: str, *records: Record) -> None:
-        assert self.log.enqueue(records or (committed(name),), self.settled(name))
+    def enqueue(self, name: str, *records: Record, producer: TransactionalProducer | None = None) -> None:
+        assert self.log.enqueue(records or (committed(name),), self.settled(name), producer)
 
     def write(self, name: str, *records: Record) -> None:
         self.enqueue(name, *records)
@@ -221,6 +230,47 @@ def test_tombstones_are_divided_as_the_limit_requires_and_reported_once() -> Non
     assert errors == [ErrorCode.REQUEST_TIMED_OUT]
     assert len(rig.replicas.batches) > 5
     assert [record for batch in rig.replicas.batches for record in batch] == tombstones
+
+
+def test_records_in_transactions_are_written_in_batches_of_their_producer(rig: LogRig) -> None:
+    first, second = TransactionalProducer(5, 2), TransactionalProducer(6, 0)
+    for name, producer in (("a", None), ("b", first), ("c", first), ("d", second), ("e", None)):
+        rig.enqueue(name, producer=producer)
+    rig.log.flush()
+    # All at once: none waits until another producer's batch is replicated.
+    assert [[record.group_id for record in batch] for batch in rig.replicas.batches] == [
+        ["a"],
+        ["b", "c"],
+        ["d"],
+        ["e"],
+    ]
+    assert [
+        (header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional)
+        for header in rig.replicas.headers
+    ] == [(-1, -1, -1, False), (5, 2, -1, True), (6, 0, -1, True), (-1, -1, -1, False)]
+    rig.write("f")
+    for place in (3, 1, 1, 0):
+        assert len(rig.replicas.batches) == 4
+        rig.replicas.settle(place)
+    assert len(rig.replicas.batches) == 5
+    expected = {"e": 104, "b": 101, "c": 102, "d": 103, "a": 100}
+    assert [(name, offset) for name, _, offset in rig.outcomes] == list(expected.items())
+
+
+def test_the_batches_in_flight_are_within_the_limits() -> None:
+    rig = LogRig(max_batch_bytes=10_000)
+    for number in range(2 * MAX_BATCHES_IN_FLIGHT):
+        rig.enqueue(str(number), producer=TransactionalProducer(number, 0))
+    rig.log.flush()
+    assert 10_000 / 200 < len(rig.replicas.open) < MAX_BATCHES_IN_FLIGHT
+    rig = LogRig()
+    for number in range(2 * MAX_BATCHES_IN_FLIGHT):
+        rig.enqueue(str(number), producer=TransactionalProducer(number, 0))
+    rig.log.flush()
+    assert len(rig.replicas.open) == MAX_BATCHES_IN_FLIGHT
+    while rig.replicas.open:
+        rig.replicas.settle()
+    assert [name for name, _, _ in rig.outcomes] == [str(n) for n in range(2 * MAX_BATCHES_IN_FLIGHT)]
 
 
 def test_a_record_that_cannot_be_encoded_fails_alone(rig: LogRig) -> None:

@@ -338,8 +338,8 @@ def test_sessions_begin_when_all_groups_are_loaded(hosting: Serving, monkeypatch
     lead(hosting, epoch=2)
     load = Group.load
 
-    def slow_load(*arguments: Any) -> Any:
-        loaded = load(*arguments)
+    def slow_load(*arguments: Any, **options: Any) -> Any:
+        loaded = load(*arguments, **options)
         hosting.managed.clock.now_ms += 10_001
         return loaded
 

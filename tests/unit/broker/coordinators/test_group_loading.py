@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
+import random
+import struct
+import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,12 +27,13 @@ from barnabas.broker.coordinators.offsets import CommittedOffset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import parse_header
-from barnabas.protocol.records import decode_records
+from barnabas.protocol.records import MarkerType, decode_records
 from tests.support.defaults import log_config
 from tests.support.gaps import follow, kept_of
 from tests.support.logs import append_batches, headers_of
+from tests.support.transactional_offsets import Entry, replay
 
 PARTITION = TopicPartition("__consumer_offsets", 0)
 TOPIC = TopicPartition("topic", 0)
@@ -121,21 +126,134 @@ def test_loading_ends_when_it_is_no_longer_wanted(log: Log) -> None:
     assert last_records(log, lambda: False) is None
 
 
-def test_transactional_batches_are_ignored(log: Log, caplog: pytest.LogCaptureFixture) -> None:
-    write(log, offset("a", 1))
+# ---- transactions
+
+
+def write_batch(log: Log, records: Iterable[tuple[bytes, bytes | None]], **values: Any) -> None:
     builder = RecordBatchBuilder()
-    builder.append(*to_bytes(offset("a", 2)), None, 0)
-    batch = builder.build(
-        base_offset=1,
-        partition_leader_epoch=0,
-        producer_id=5,
-        producer_epoch=0,
-        base_sequence=0,
-        is_transactional=True,
-    )
+    for key, value in records:
+        builder.append(key, value, None, 0)
+    batch = builder.build(base_offset=log.log_end_offset, partition_leader_epoch=0, **values)
     log.append_as_follower(batch, 0)
-    assert load(log)["a"].offsets == {TOPIC: CommittedOffset(OffsetAndMetadata(1, 1_000), 0)}
-    assert "transactional batch at 1" in caplog.text
+
+
+def write_pending(log: Log, producer_id: int, *records: Record) -> None:
+    """As Kafka's coordinator writes commits in a transaction: without a sequence."""
+    encoded = [to_bytes(record) for record in records]
+    write_batch(log, encoded, producer_id=producer_id, producer_epoch=0, is_transactional=True)
+
+
+def write_marker(log: Log, producer_id: int, marker: MarkerType) -> None:
+    record = (struct.pack(">hh", 0, marker), struct.pack(">hi", 0, 1))
+    values: dict[str, Any] = {"is_transactional": True, "is_control": True}
+    write_batch(log, [record], producer_id=producer_id, producer_epoch=0, **values)
+
+
+def committed(value: int, record_offset: int) -> CommittedOffset:
+    return CommittedOffset(OffsetAndMetadata(value, 1_000), record_offset)
+
+
+@pytest.mark.parametrize(
+    ("marker", "expected"),
+    [
+        (None, LoadedGroup(None, {TOPIC: committed(1, 0)}, {5: {TOPIC: committed(2, 1)}})),
+        (MarkerType.COMMIT, LoadedGroup(None, {TOPIC: committed(2, 1)})),
+        (MarkerType.ABORT, LoadedGroup(None, {TOPIC: committed(1, 0)})),
+    ],
+)
+def test_the_marker_decides_the_offsets_of_a_transaction(
+    marker: MarkerType | None, expected: LoadedGroup, log: Log
+) -> None:
+    write(log, offset("a", 1))
+    write_pending(log, 5, offset("a", 2))
+    write_marker(log, 6, MarkerType.COMMIT)
+    if marker is not None:
+        write_marker(log, 5, marker)
+    assert load(log) == {"a": expected}
+
+
+def test_a_later_commit_outside_wins_over_a_transaction_that_ends_after_it(log: Log) -> None:
+    write_pending(log, 5, offset("a", 2))
+    write(log, offset("a", 1))
+    write_marker(log, 5, MarkerType.COMMIT)
+    assert load(log) == {"a": LoadedGroup(None, {TOPIC: committed(1, 1)})}
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_tombstone_removes_the_offsets_that_were_pending(is_ended: bool, log: Log) -> None:
+    write_pending(log, 5, offset("a", 2), offset("b", 3))
+    write(log, offset("a", None))
+    if is_ended:
+        write_marker(log, 5, MarkerType.COMMIT)
+    assert load(log) == {
+        "b": LoadedGroup(None, {TOPIC: committed(3, 1)})
+        if is_ended
+        else LoadedGroup(None, {}, {5: {TOPIC: committed(3, 1)}})
+    }
+
+
+def test_a_group_with_only_pending_offsets_is_loaded_with_its_generation(log: Log) -> None:
+    write(log, GroupRecord("a", STORED))
+    write_pending(log, 5, offset("a", 2))
+    write_pending(log, 6, offset("b", 3))
+    assert load(log) == {
+        "a": LoadedGroup(STORED, {}, {5: {TOPIC: committed(2, 1)}}),
+        "b": LoadedGroup(None, {}, {6: {TOPIC: committed(3, 2)}}),
+    }
+
+
+def test_the_pending_offset_of_an_earlier_topic_is_not_loaded(log: Log) -> None:
+    old = OffsetAndMetadata(2, 1_000, topic_id=TopicId(uuid.UUID(int=1)))
+    write_pending(log, 5, OffsetRecord("a", TOPIC, old))
+    records = last_records(log, lambda: True)
+    assert records is not None
+    assert groups_of(records, PARTITION, {TOPIC.topic: TopicId(uuid.UUID(int=2))}) == {}
+    assert groups_of(records, PARTITION, {TOPIC.topic: TopicId(uuid.UUID(int=1))})["a"].pending
+
+
+def test_an_unreadable_pending_record_is_ignored(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    strange = [
+        (b"\x00\x09", b"value"),
+        (b"\x00\x02\x00\x01a", b"value"),
+        (to_bytes(offset("a", 1))[0], b"\x00\x63"),
+    ]
+    write_batch(log, strange, producer_id=5, producer_epoch=0, is_transactional=True)
+    assert load(log) == {}
+    assert caplog.text.count("is ignored") == 3
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_history_of_transactions_is_loaded_as_a_replay_says(seed: int, log: Log) -> None:
+    draw = random.Random(seed)
+    names = [TopicPartition("topic", index) for index in range(3)]
+    history: list[Entry] = []
+    for value in range(60):
+        name, producer_id = draw.choice(names), draw.choice((5, 6, 7))
+        kind = draw.random()
+        at = len(history)
+        if kind < 0.3:
+            history.append(Entry(at, name, value))
+            write(log, offset("a", value, name))
+        elif kind < 0.65:
+            history.append(Entry(at, name, value, producer_id))
+            write_pending(log, producer_id, offset("a", value, name))
+        elif kind < 0.75:
+            history.append(Entry(at, name, None))
+            write(log, offset("a", None, name))
+        else:
+            marker = draw.choice((MarkerType.COMMIT, MarkerType.ABORT))
+            history.append(Entry(at, None, None, producer_id, marker is MarkerType.COMMIT))
+            write_marker(log, producer_id, marker)
+        expected = replay(history)
+        group = load(log).get("a", LoadedGroup()) if value % 10 == 9 else None
+        if group is None:
+            continue
+        offsets = {name: each.value.committed_offset for name, each in group.offsets.items()}
+        pending: dict[TopicPartition, dict[int, int]] = {}
+        for of, each in group.pending.items():
+            for name, committed_offset in each.items():
+                pending.setdefault(name, {})[of] = committed_offset.value.committed_offset
+        assert (offsets, pending) == expected
 
 
 def test_a_limited_number_of_unreadable_records_is_reported(
