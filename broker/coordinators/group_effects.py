@@ -61,32 +61,20 @@ class Commit:
     producer: TransactionalProducer | None = None
 
 
-_APPEND_ERRORS: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-}
-_TOO_LARGE: Final = (
-    ErrorCode.MESSAGE_TOO_LARGE,
-    ErrorCode.RECORD_LIST_TOO_LARGE,
-    ErrorCode.INVALID_FETCH_SIZE,
-)
 _COMMIT_ERRORS: Final = {
-    **_APPEND_ERRORS,
+    **effects.APPEND_ERRORS,
     # The confirmation of a transaction can fail so. Clients then retry here, without looking for the
     # coordinator.
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    **dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+    **dict.fromkeys(effects.TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
 }
 _REMOVAL_ERRORS: Final = {
     **_COMMIT_ERRORS,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
 _GENERATION_ERRORS: Final = {
-    **_APPEND_ERRORS,
-    **dict.fromkeys(_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    **effects.APPEND_ERRORS,
+    **dict.fromkeys(effects.TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
 }
 

@@ -1,0 +1,156 @@
+"""One transactional id under test: manual time, answers by token, appends that the test settles."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordinators.transaction import Transaction
+from barnabas.broker.coordinators.transaction_effects import (
+    WAIT_MS,
+    AddPartitions,
+    Append,
+    Effects,
+    EndTransaction,
+    InitProducerId,
+    MarkersToWrite,
+    PrepareTransaction,
+    ProducerIdWanted,
+    Request,
+    TransactionLimits,
+    VerifyPartitions,
+)
+from barnabas.broker.coordinators.transaction_records import TransactionMetadata
+from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import LeaderEpoch, ProducerId, TopicPartition
+
+WALL_MS = 1_700_000_000_000
+TIMEOUT_MS = 60_000
+FIRST_ID = 1_000
+P0, P1, P2 = (TopicPartition("t", partition) for partition in range(3))
+
+
+class TransactionRig:
+    """``gives_ids`` False leaves it to the test to answer for new producer ids."""
+
+    def __init__(self, stored: TransactionMetadata | None = None, *, gives_ids: bool = True) -> None:
+        self.now_ms = 0.0
+        self.limits = TransactionLimits()
+        self.answers: dict[str, Any] = {}
+        """Answers that the test has not looked at, by token."""
+        self.appends: list[Append] = []
+        """The appends that are not settled."""
+        self.markers: list[MarkersToWrite] = []
+        self.ids_wanted = 0
+        self._gives_ids = gives_ids
+        self._ids = itertools.count(FIRST_ID)
+        self.machine = Transaction("id", LeaderEpoch(7), self.limits)
+        if stored is not None:
+            self.load(stored)
+
+    def load(self, stored: TransactionMetadata) -> None:
+        self.machine = Transaction.load("id", stored, LeaderEpoch(7), self.limits)
+        self.do(self.machine.resume(self.now))
+
+    @property
+    def now(self) -> Moment:
+        return Moment(self.now_ms, WALL_MS + int(self.now_ms))
+
+    @property
+    def state(self) -> TransactionState:
+        return self.machine.state
+
+    @property
+    def stored(self) -> TransactionMetadata:
+        return self.machine.stored
+
+    def do(self, effects: Effects) -> None:
+        self.appends += effects.appends
+        for token, response in effects.answers:
+            assert token not in self.answers, f"{token} is answered twice"
+            self.answers[token] = response
+        for request in effects.requests:
+            if isinstance(request, MarkersToWrite):
+                self.markers.append(request)
+                continue
+            assert isinstance(request, ProducerIdWanted)
+            self.ids_wanted += 1
+            if self._gives_ids:
+                self.give_id()
+
+    def give_id(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        self.ids_wanted -= 1
+        self.do(self.machine.producer_id_given(ProducerId(next(self._ids)), error, self.now))
+
+    def send(self, request: Request, token: str = "r", wait_ms: float = WAIT_MS) -> Any:
+        """The answer, or None while the request waits."""
+        self.do(self.machine.handle(request, token, self.now, wait_ms))
+        return self.answer(token)
+
+    def answer(self, token: str = "r") -> Any:
+        return self.answers.pop(token, None)
+
+    def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Report the outcome of the oldest append."""
+        append = self.appends.pop(0)
+        assert append.number is not None
+        self.do(self.machine.appended(append.number, error, 1, self.now))
+
+    def write_markers(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Report markers of the last request as written; all, unless some are named."""
+        markers = self.markers[-1]
+        written = markers.partitions if partitions is None else partitions
+        self.do(self.machine.markers_written(markers.number, written, self.now))
+
+    def do_all(self, request: Request) -> Any:
+        """Send a request, settle all appends and write all markers; returns the answer."""
+        self.do(self.machine.handle(request, "r", self.now, WAIT_MS))
+        self.finish()
+        return self.answer()
+
+    def finish(self) -> None:
+        while self.appends or self.markers:
+            while self.appends:
+                self.settle()
+            if self.markers:
+                self.write_markers()
+                self.markers.pop()
+
+    def pass_time(self, ms: float) -> None:
+        """Tick at each deadline, as a broker does."""
+        end_ms = self.now_ms + ms
+        while self.machine.next_deadline_ms <= end_ms:
+            self.now_ms = max(self.machine.next_deadline_ms, self.now_ms)
+            self.do(self.machine.tick(self.now))
+        self.now_ms = end_ms
+
+
+def init(producer_id: int = -1, epoch: int = -1, timeout_ms: int = TIMEOUT_MS) -> InitProducerId:
+    return InitProducerId(timeout_ms, producer_id, epoch)
+
+
+def keep(producer_id: int = -1, epoch: int = -1) -> InitProducerId:
+    return InitProducerId(TIMEOUT_MS, producer_id, epoch, keep_prepared=True)
+
+
+def add(epoch: int, *partitions: TopicPartition, producer_id: int = FIRST_ID) -> AddPartitions:
+    return AddPartitions(producer_id, epoch, frozenset(partitions or (P0,)))
+
+
+def verify(epoch: int, *partitions: TopicPartition, producer_id: int = FIRST_ID) -> VerifyPartitions:
+    return VerifyPartitions(producer_id, epoch, frozenset(partitions or (P0,)))
+
+
+def commit(epoch: int, version: int = 0, *, producer_id: int = FIRST_ID) -> EndTransaction:
+    return EndTransaction(producer_id, epoch, True, version)
+
+
+def abort(epoch: int, version: int = 0, *, producer_id: int = FIRST_ID) -> EndTransaction:
+    return EndTransaction(producer_id, epoch, False, version)
+
+
+def prepare(epoch: int, *, producer_id: int = FIRST_ID) -> PrepareTransaction:
+    return PrepareTransaction(producer_id, epoch)
