@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from barnabas.protocol.messages.fetch import AbortedTransaction
-from barnabas.protocol.record_batch import BatchHeader
+if TYPE_CHECKING:
+    # Spark imports this module in every process that looks for sources, and these take 50 ms.
+    from barnabas.protocol.messages.fetch import AbortedTransaction
+    from barnabas.protocol.record_batch import BatchHeader
 
 
 class IsolationLevel(IntEnum):

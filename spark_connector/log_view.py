@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 
 
 class LogView:
-    """A view of the cluster of these bootstrap servers. It connects at the first request."""
+    """A view of the cluster of these bootstrap servers. It connects at the first request.
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    With ``isolation_level`` read_committed, partitions end at their last stable offsets, and the batches of
+    aborted transactions are not read.
+    """
+
+    def __init__(self, bootstrap_servers: str, isolation_level: str) -> None:
         self._bootstrap_servers = bootstrap_servers
+        self._isolation_level = isolation_level
         self._admin: blocking.Admin | None = None
 
     def __enter__(self) -> Self:
@@ -49,24 +54,27 @@ class LogView:
         """The first offset that each partition still holds."""
         return self._offsets(dict.fromkeys(partitions, "earliest"))
 
-    def high_watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last committed record of each partition."""
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermark of each partition, with read_committed its last stable offset."""
         return self._offsets(dict.fromkeys(partitions, "latest"))
 
     def _offsets(self, specs: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
         if not specs:
             return {}
-        return {tp: listed.offset for tp, listed in self._open_admin().list_offsets(specs).items()}
+        listed = self._open_admin().list_offsets(specs, isolation_level=self._isolation_level)
+        return {tp: entry.offset for tp, entry in listed.items()}
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
-        """Whole batches that cover [start, end); the first and last may reach beyond.
+        """Whole batches that cover [start, end), several in one buffer; the first and last may reach beyond.
 
         Raises OFFSET_OUT_OF_RANGE when the partition no longer holds the start.
         """
         # Imported here and below, because Spark imports this package in every process that looks for sources.
         from barnabas.client.blocking import read_range
 
-        return read_range(self._bootstrap_servers, partition, start, end)
+        return read_range(
+            self._bootstrap_servers, partition, start, end, isolation_level=self._isolation_level
+        )
 
     def _open_admin(self) -> blocking.Admin:
         if self._admin is None:
@@ -76,5 +84,8 @@ class LogView:
         return self._admin
 
 
-OpenView = Callable[[str], LogView]
-"""Opens a view of the cluster of these bootstrap servers. A plain function, because Spark pickles it."""
+OpenView = Callable[[str, str], LogView]
+"""Opens a view of the cluster of these bootstrap servers at an isolation level.
+
+A plain function, because Spark pickles it.
+"""

@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition, parse_endpoints
-from barnabas.protocol.settings import Boolean, Integer, Kind, Refused, parsed, setting, settings_of
+from barnabas.protocol.settings import Boolean, Choice, Integer, Kind, Refused, parsed, setting, settings_of
 from barnabas.protocol.suggestions import suggestion
 
 LATEST: Final = -1
@@ -29,7 +30,8 @@ EARLIEST: Final = -2
 """The two ends of a partition in Spark's JSON offsets."""
 
 _SERVERS: Final = "bootstrap.servers"
-_KAFKA_SERVERS: Final = "kafka.bootstrap.servers"
+_KAFKA_PREFIX: Final = "kafka."
+"""Spark's Kafka source takes settings of the consumer with this prefix."""
 _SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
 
 PartitionOffsets = dict[TopicPartition, int]
@@ -143,6 +145,12 @@ class SourceOptions:
     min_partitions: int | None = setting(
         Integer(1), None, "The minimum number of tasks.", name="minPartitions"
     )
+    isolation_level: str = setting(
+        Choice(*ISOLATION_LEVELS),
+        ISOLATION_LEVELS[0],
+        "read_committed ends at the last stable offset and leaves out aborted transactions.",
+        name="isolation.level",
+    )
     include_headers: bool = setting(
         Boolean(), False, "Whether to add the column headers.", name="includeHeaders"
     )
@@ -152,7 +160,8 @@ class SourceOptions:
 
 
 _BY_NAME: Final = {declared.name: (field, declared) for field, declared in settings_of(SourceOptions).items()}
-OPTIONS: Final = (_KAFKA_SERVERS, *_BY_NAME)
+_PREFIXED: Final = {_KAFKA_PREFIX + name: name for name in (_SERVERS, "isolation.level")}
+OPTIONS: Final = (*_PREFIXED, *_BY_NAME)
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -179,13 +188,14 @@ def _by_known_name(given: Mapping[str, str]) -> dict[str, str]:
             hint = suggestion(name, OPTIONS)
             raise InvalidConfiguration(f"option {name!r} is unknown to the barnabas source{hint}")
         options[by_lower_name[name.lower()]] = value
-    servers = {options[name] for name in (_SERVERS, _KAFKA_SERVERS) if name in options}
-    if not servers:
+    for prefixed, name in _PREFIXED.items():
+        if prefixed in options:
+            value = options.pop(prefixed)
+            if options.setdefault(name, value) != value:
+                raise InvalidConfiguration(f"options {name!r} and {prefixed!r} differ; give one of them")
+    if _SERVERS not in options:
         raise InvalidConfiguration(f"option {_SERVERS!r} is missing; expected {_Servers.expected}")
-    if len(servers) > 1:
-        raise InvalidConfiguration(f"options {_SERVERS!r} and {_KAFKA_SERVERS!r} differ; give one of them")
-    options.pop(_KAFKA_SERVERS, None)
-    return options | {_SERVERS: servers.pop()}
+    return options
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The offsets that a batch read covers, and their division into tasks: pure functions, run by the planner.
 
-Guarantees: no range reaches beyond the high watermark at the time of planning, and the ranges of one read
-never overlap.
+Guarantees: no range reaches beyond the end of its partition at the time of planning (the high watermark, or
+the last stable offset), and the ranges of one read never overlap.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
@@ -69,20 +70,20 @@ def resolve_ranges(
     options: SourceOptions,
     partitions: Sequence[TopicPartition],
     log_start_offsets: Mapping[TopicPartition, int],
-    high_watermarks: Mapping[TopicPartition, int],
+    end_offsets: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
     """One range for each partition with records to read.
 
     Raises InvalidConfiguration if the given offsets do not name exactly these partitions or a start is beyond
     its end, and OFFSET_OUT_OF_RANGE if `failOnDataLoss` is true and a given offset is not between log start
-    and high watermark. Without it such an offset is moved to the nearer of the two, with a warning.
+    and end. Without it such an offset is moved to the nearer of the two, with a warning.
     """
     _check_named("startingOffsets", options.starting_offsets, partitions)
     _check_named("endingOffsets", options.ending_offsets, partitions)
     ranges: list[OffsetRange] = []
     for tp in partitions:
-        low, high = log_start_offsets[tp], high_watermarks[tp]
-        invariant(low <= high, "%s starts at %d, beyond its high watermark %d", tp, low, high)
+        low, high = log_start_offsets[tp], end_offsets[tp]
+        invariant(low <= high, "%s starts at %d, beyond its end %d", tp, low, high)
         start = EARLIEST if options.starting_offsets is None else options.starting_offsets[tp]
         end = LATEST if options.ending_offsets is None else options.ending_offsets[tp]
         if start >= 0 and end >= 0 and start > end:
@@ -114,6 +115,8 @@ def _within(option: str, tp: TopicPartition, offset: int, low: int, high: int, o
     if low <= offset <= high:
         return offset
     text = f"{option} has {offset} for {tp.topic}-{tp.partition}, which holds {low} to {high}"
+    if options.isolation_level != ISOLATION_LEVELS[0]:
+        text += " (its last stable offset)"
     if options.fail_on_data_loss:
         raise data_loss(text)
     nearest = low if offset < low else high

@@ -2,10 +2,11 @@
 
 A user's schema selects columns of Spark's Kafka source; others are neither decoded nor moved.
 
-A batch read covers, for each partition, the offsets from the requested start up to the high watermark at the
-time of planning. It is planned once for each ``load()``: a DataFrame is a snapshot; load again to see newer
-records. Filters are not pushed down, because Spark 4.3 shares their state between queries of one DataFrame;
-choose partitions and offsets by options instead.
+A batch read covers, for each partition, the offsets from the requested start up to the high watermark, or
+with `isolation.level` read_committed the last stable offset, at the time of planning. It is planned once for
+each ``load()``: a DataFrame is a snapshot; load again to see newer records. Filters are not pushed down,
+because Spark 4.3 shares their state between queries of one DataFrame; choose partitions and offsets by
+options instead.
 
 The source and the planning of the reader run on the driver, `read` in the workers. The objects are pickled
 between them, so they hold plain data and no connections.
@@ -96,7 +97,7 @@ class BarnabasReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Fix the ranges and cut them into tasks; empty if there is nothing to read."""
         options = self._options
-        with self._open_view(options.bootstrap_servers) as view:
+        with self._open_view(options.bootstrap_servers, options.isolation_level) as view:
             ranges = plan_ranges(options, view)
         return [RangePartition(part) for part in split_ranges(ranges, options.min_partitions)]
 
@@ -109,22 +110,21 @@ class BarnabasReader(DataSourceReader):
         from barnabas.spark_connector.reader import read_range
 
         schema = schema_of(field.name for field in self._schema.fields)
-        with self._open_view(self._options.bootstrap_servers) as view:
-            yield from read_range(
-                view, partition.range, schema, fail_on_data_loss=self._options.fail_on_data_loss
-            )
+        options = self._options
+        with self._open_view(options.bootstrap_servers, options.isolation_level) as view:
+            yield from read_range(view, partition.range, schema, fail_on_data_loss=options.fail_on_data_loss)
 
 
 def plan_ranges(options: SourceOptions, view: LogView) -> list[OffsetRange]:
     """The ranges that a read with these options covers now.
 
-    The log starts are requested first. They and the high watermarks only grow, so each start is at or below
-    its high watermark. Raises as `choose_partitions` and `resolve_ranges`.
+    The log starts are requested first. They and the ends only grow, so each start is at or below its end.
+    Raises as `choose_partitions` and `resolve_ranges`.
     """
     topics = options.topics or tuple(dict.fromkeys(tp.topic for tp in options.partitions or ())) or None
     partitions: list[TopicPartition] = choose_partitions(options, view.partitions_of(topics))
     log_start_offsets = view.log_start_offsets(partitions)
-    return resolve_ranges(options, partitions, log_start_offsets, view.high_watermarks(partitions))
+    return resolve_ranges(options, partitions, log_start_offsets, view.end_offsets(partitions))
 
 
 def source_schema(*, include_headers: bool) -> StructType:

@@ -27,11 +27,11 @@ class MemoryView(LogView):
         self.committed: dict[TopicPartition, int] = {}
         self.retention: dict[TopicPartition, list[int]] = {}
         self.internal: set[str] = set()
-        self.opened: list[str] = []
+        self.opened: list[tuple[str, str]] = []
         self.is_open = False
 
-    def __call__(self, bootstrap_servers: str) -> Self:
-        self.opened.append(bootstrap_servers)
+    def __call__(self, bootstrap_servers: str, isolation_level: str) -> Self:
+        self.opened.append((bootstrap_servers, isolation_level))
         return self
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class MemoryView(LogView):
     def log_start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.starts[tp] for tp in partitions}
 
-    def high_watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.committed[tp] for tp in partitions}
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:

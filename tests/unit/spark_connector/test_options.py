@@ -27,6 +27,10 @@ def test_names_come_in_any_case_and_with_the_kafka_prefix() -> None:
     )
     assert options.topic_pattern == "t.*"
     assert options.include_headers
+    assert options.isolation_level == "read_uncommitted"
+    options = parse_options(GOOD | {"Kafka.Isolation.Level": "read_committed"})
+    assert options.isolation_level == "read_committed"
+    assert parse_options(GOOD | {"isolation.level": "read_committed"}) == options
 
 
 def test_everything_can_be_given_and_the_result_is_pickled() -> None:
@@ -59,6 +63,8 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
         ({"bootstrap.servers": "a"}, "'a' is not host:port"),
         ({"bootstrap.servers": ","}, "names no server"),
         ({"kafka.bootstrap.servers": "other:1"}, "differ"),
+        ({"isolation.level": "committed"}, "isolation.level='committed': expected .*read_committed"),
+        ({"isolation.level": "read_committed", "kafka.isolation.level": "read_uncommitted"}, "differ"),
         ({"subscribe": None}, "exactly one of the options .* found none"),
         ({"assign": '{"t":[0]}'}, "found subscribe and assign"),
         ({"subscribe": " , "}, "subscribe=' , ': expected topic"),

@@ -99,7 +99,7 @@ def test_all_records_of_all_partitions_are_read(view: Any, numbered: Numbered) -
     assert {row["topic"] for row in rows} == {"t"}
     assert rows[3]["timestamp"].timestamp() == 1.003
     assert {row["timestampType"] for row in rows} == {0}
-    assert view.opened[0] == "a:1"
+    assert view.opened[0] == ("a:1", "read_uncommitted")
 
 
 def test_nothing_beyond_the_high_watermark_is_read(view: Any, numbered: Numbered) -> None:
@@ -217,6 +217,20 @@ def test_a_truncated_log_is_data_loss(
         rows = [row for batch in made.read(part) for row in batch.to_pylist()]
         assert [row["offset"] for row in rows] == [0, 1, 2]
         assert "9 offsets of this read are skipped" in caplog.text
+
+
+def test_the_isolation_level_reaches_the_planning_and_the_tasks(view: Any, numbered: Numbered) -> None:
+    view.write("t", 0, numbered(2))
+    assert len(read_all(view, **{"kafka.isolation.level": "read_committed"})) == 2
+    assert view.opened == [("a:1", "read_committed")] * 2
+
+
+def test_a_range_may_end_in_batches_that_are_left_out(view: Any, numbered: Numbered) -> None:
+    """As the last offsets of a range are those of an aborted transaction."""
+    view.write("t", 0, numbered(9))
+    whole = view.read
+    view.read = lambda tp, start, end: (batch for batch in whole(tp, start, end) if batch is view.logs[T0][1])
+    assert [row["offset"] for row in read_all(view)] == [3, 4, 5]
 
 
 def test_a_pattern_that_matches_nothing_is_logged(view: Any, caplog: pytest.LogCaptureFixture) -> None:
