@@ -27,6 +27,7 @@ from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
+from barnabas.broker.features import NEW_CLUSTER, SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
@@ -47,6 +48,7 @@ from barnabas.controller.topic_admin import TopicSettings as TopicAdminSettings
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, Endpoint
 from barnabas.zookeeper.configs import ConfigChanges
+from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
@@ -83,6 +85,7 @@ class Broker:
             on_session_event=self._session_changed,
             on_fatal=on_fatal,
         )
+        self._features = FeatureChanges(self._store.features, supported=SUPPORTED, on_fatal=on_fatal)
         self._controller = Controller(
             config.broker_id,
             self._store,
@@ -120,6 +123,8 @@ class Broker:
         session.is_starting = True
         self._start_part("ZooKeeper session", self._store.start, session.close)
         cluster_id = self._store.cluster_id()
+        self._store.features.begin(NEW_CLUSTER)
+        self._features.load()
         config_changes = self._make_config_changes()
         config_changes.load()
         logs = LogManager.open(
@@ -145,6 +150,7 @@ class Broker:
         groups = services.groups
         self._listen(groups)
         self._start_part("groups", groups.start, groups.shards.stop)
+        self._start_part("features", self._features.start, self._features.stop)
         self._start_part("changed settings", config_changes.start, config_changes.stop)
         background = BackgroundWork(
             config,
@@ -330,6 +336,7 @@ class Broker:
             topics=topics,
             auto_topics=auto_topics,
             configs=self._store.configs,
+            features=self._features,
             controller=controller,
             slow_work=self._slow_work,
             producer_ids=ProducerIds(
@@ -382,6 +389,7 @@ class Broker:
             ),
             timestamp_ms=wall_clock_ms(),
             directories=directories,
+            features=SUPPORTED,
         )
 
     def _session_changed(self, event: SessionEvent) -> None:

@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "groups": ("groups", "show consumer groups and their lag, and reset their offsets"),
     "log-dirs": ("log_dirs", "show the log dirs of brokers, and move replicas between them"),
     "configs": ("configs", "show and change the settings of topics and brokers"),
+    "features": ("features", "show and change the features that all brokers of the cluster use"),
     "produce": ("produce", "write lines from stdin or a file as records"),
     "consume": ("consume", "print the records of a topic"),
     "broker": ("broker", "run one broker in the foreground"),

@@ -55,6 +55,8 @@ class Admin(BlockingClient[_Admin]):
     list_offsets = hop(_Admin.list_offsets)
     describe_configs = hop(_Admin.describe_configs)
     alter_configs = hop(_Admin.alter_configs)
+    describe_features = hop(_Admin.describe_features)
+    update_features = hop(_Admin.update_features)
     list_groups = hop(_Admin.list_groups)
     describe_groups = hop(_Admin.describe_groups)
     delete_groups = hop(_Admin.delete_groups)

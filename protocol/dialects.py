@@ -26,8 +26,8 @@ from barnabas.protocol.schema import ApiKey, Buffer, RequestOf
 Versions = dict[int, tuple[int, int]]
 """First and last version of every API that a peer supports, by API key."""
 
-_SOFTWARE_NAME: Final = "barnabas"
-_SOFTWARE_VERSION: Final = "1"
+SOFTWARE_NAME: Final = "barnabas"
+SOFTWARE_VERSION: Final = "1"
 _LAST_FETCH_BY_NAME: Final = 12
 _ATTEMPTS: Final = 2
 _ERROR_CODE = struct.Struct(">h")
@@ -176,7 +176,7 @@ class Negotiation:
     async def _ask(self, version: int, correlation_id: int) -> ApiVersionsResponse:
         self._answer = asyncio.get_running_loop().create_future()
         request = ApiVersionsRequest(
-            client_software_name=_SOFTWARE_NAME, client_software_version=_SOFTWARE_VERSION
+            client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
         )
         self.connection.write(codec_kafka.encode_request(version, correlation_id, self._client_id, request))
         view = await self._answer

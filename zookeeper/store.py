@@ -2,7 +2,8 @@
 
 Every broker has one. It reads everything, and writes the data that any broker may write: its registration,
 the ISR of partitions that it leads, notifications, the cluster id, blocks of producer ids. Its parts are
-`session`, `configs` and `election`; a won election returns the `ControllerWriter` for a controller's writes.
+`session`, `configs`, `features` and `election`; a won election returns the `ControllerWriter` for a
+controller's writes.
 
 All calls block, may come from any thread but the client library's, and are bounded by the session timeout;
 each may raise `ZooKeeperUnavailable` or `SessionLost`. A watch is called at most once, on the library's
@@ -40,6 +41,7 @@ from barnabas.zookeeper.errors import (
     SessionLost,
     ZooKeeperUnavailable,
 )
+from barnabas.zookeeper.features import FeatureStore
 from barnabas.zookeeper.registration import register_broker
 from barnabas.zookeeper.requests import (
     Watch,
@@ -98,6 +100,7 @@ class ClusterStore:
             threads=threads,
         )
         self.configs = ConfigStore(self.session)
+        self.features = FeatureStore(self.session, self.brokers)
         self.election = ControllerElection(self.session, self._highest_written_epoch)
         # The last readable registrations, in case a node is corrupted by hand later.
         self._registrations: dict[BrokerId, BrokerRegistration] = {}

@@ -31,9 +31,25 @@ from barnabas.protocol.ids import (
 
 log = logging.getLogger("barnabas.controller")
 
+_DISABLED: Final = 0
+_ENABLED: Final = 1
+
 
 class MalformedZnode(LocalError):
     """The data of a znode is not in Kafka's format; the text names the path and the data."""
+
+
+class LevelRange(NamedTuple):
+    """The levels of a feature that a broker supports; level 0 is the absence of the feature."""
+
+    lowest: int
+    highest: int
+
+    def __str__(self) -> str:
+        return f"{self.lowest} to {self.highest}"
+
+    def __contains__(self, level: object) -> bool:
+        return isinstance(level, int) and self.lowest <= level <= self.highest
 
 
 class AdvertisedListener(NamedTuple):
@@ -53,7 +69,8 @@ class AdvertisedListener(NamedTuple):
 class BrokerRegistration:
     """``/brokers/ids/<id>``. `broker_epoch` is the czxid of the node, unknown before the registration.
 
-    `directories` are the ids of the log dirs that the process has locked; Kafka ignores them.
+    `directories` are the ids of the log dirs that the process has locked; Kafka ignores them. `features` are
+    the supported ones; a broker supports no level but 0 of any other.
     """
 
     broker_id: BrokerId
@@ -61,6 +78,7 @@ class BrokerRegistration:
     timestamp_ms: int
     rack: str | None = None
     directories: tuple[str, ...] = ()
+    features: Mapping[str, LevelRange] = field(default_factory=dict)
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
@@ -159,10 +177,31 @@ class StoredConfig:
         return self.version >= 0
 
 
+@dataclass(frozen=True, slots=True)
+class FinalizedFeatures:
+    """``/feature``: the level of each feature that all brokers use; 0 for an unnamed one.
+
+    `epoch` is the version of the node, -1 without one.
+    """
+
+    levels: Mapping[str, int] = field(default_factory=dict)
+    epoch: int = -1
+
+    def level(self, feature: str) -> int:
+        return self.levels.get(feature, 0)
+
+    @property
+    def exists(self) -> bool:
+        return self.epoch >= 0
+
+
 def encode_broker(broker: BrokerRegistration) -> bytes:
     plain = next((entry for entry in broker.listeners if entry.security_protocol == "PLAINTEXT"), None)
     body: dict[str, Any] = {
-        "features": {},
+        "features": {
+            name: {"min_version": levels.lowest, "max_version": levels.highest}
+            for name, levels in sorted(broker.features.items())
+        },
         "listener_security_protocol_map": {entry.name: entry.security_protocol for entry in broker.listeners},
         "endpoints": [f"{entry.name}://{_bracketed(entry.host)}:{entry.port}" for entry in broker.listeners],
         "jmx_port": -1,
@@ -193,6 +232,10 @@ def decode_broker(path: str, data: bytes, broker: BrokerId, czxid: int) -> Broke
             timestamp_ms=int(body.get("timestamp", -1)),
             rack=body.get("rack"),
             directories=tuple(str(directory) for directory in body.get("directories", ())),
+            features={
+                str(name): LevelRange(_int16(levels["min_version"]), _int16(levels["max_version"]))
+                for name, levels in body.get("features", {}).items()
+            },
             broker_epoch=BrokerEpoch(czxid),
         )
 
@@ -343,6 +386,26 @@ def decode_log_dir_event(path: str, data: bytes) -> BrokerId:
         return BrokerId(_int32(body["broker"]))
 
 
+def encode_features(levels: Mapping[str, int]) -> bytes:
+    """The format of Kafka 3.3 and later."""
+    features = {name: {"max_version_level": level} for name, level in sorted(levels.items()) if level}
+    return _dump({"version": 2, "status": _ENABLED, "features": features})
+
+
+def decode_features(path: str, data: bytes, epoch: int) -> FinalizedFeatures:
+    """Disabled features (status 0) have no levels."""
+    body = _load(path, data)
+    with _reading(path, data):
+        if body["version"] not in (1, 2):
+            raise ValueError(f"version {body['version']!r} is neither 1 nor 2")
+        if body["status"] not in (_DISABLED, _ENABLED):
+            raise ValueError(f"status {body['status']!r} is neither 0 nor 1")
+        levels = {
+            str(name): _int16(level["max_version_level"], 1) for name, level in body["features"].items()
+        }
+        return FinalizedFeatures(levels if body["status"] == _ENABLED else {}, epoch)
+
+
 def encode_producer_id_block(broker: BrokerId, block: range) -> bytes:
     first, last = str(block.start), str(block.stop - 1)
     return _dump({"version": 1, "broker": broker, "block_start": first, "block_end": last})
@@ -420,6 +483,7 @@ _EXPECTED: Final = tuple(
         ("/cluster/id", 'JSON with "id"'),
         ("/config/changes/", 'JSON with "entity_path"'),
         ("/config/", 'JSON with "config": {"name": "value"}'),
+        ("/feature", 'JSON with "version": 2, "status": 1, "features": {"name": {"max_version_level": 1}}'),
         ("/isr_change_notification/", 'JSON with "partitions": [{"topic", "partition"}]'),
         ("/log_dir_event_notification/", 'JSON with "broker"'),
         ("/latest_producer_id_block", 'JSON with "block_start" and "block_end"'),
@@ -433,6 +497,13 @@ def _int32(value: Any, lowest: int = 0) -> int:
     number = int(value)
     if not lowest <= number < 1 << 31:
         raise ValueError(f"{number} is not within {lowest} and {(1 << 31) - 1}")
+    return number
+
+
+def _int16(value: Any, lowest: int = 0) -> int:
+    number = int(value)
+    if not lowest <= number < 1 << 15:
+        raise ValueError(f"{number} is not within {lowest} and {(1 << 15) - 1}")
     return number
 
 

@@ -1,4 +1,7 @@
-"""ApiVersions: the APIs of the registry, with the versions of the declared messages (KIP-35, KIP-511)."""
+"""ApiVersions: the APIs of the registry, with the versions of the declared messages (KIP-35, KIP-511).
+
+The answer also names the features: the levels that this broker supports, and those that the cluster uses.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,15 @@ from barnabas.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeature,
+    SupportedFeature,
 )
 from barnabas.protocol.schema import APIS, ApiKey
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _NAMES_ITS_SOFTWARE_FROM: Final = 3
+_LEVEL_0_FROM: Final = 4
+"""Clients that speak an older version cannot read a feature whose lowest level is 0 (KAFKA-17011)."""
 
 
 def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
@@ -33,7 +40,22 @@ def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
         if version is not None and version >= _NAMES_ITS_SOFTWARE_FROM and not _is_valid(body):
             error = ErrorCode.INVALID_REQUEST
         names = [] if error else for_kafka if version is not None else native
-        request.respond(ApiVersionsResponse(error_code=error, api_keys=names))
+        finalized = services.features.current
+        response = ApiVersionsResponse(
+            error_code=error,
+            api_keys=names,
+            supported_features=[
+                SupportedFeature(name=name, min_version=levels.lowest, max_version=levels.highest)
+                for name, levels in services.features.supported.items()
+                if levels.lowest or request.is_since(_LEVEL_0_FROM)
+            ],
+            finalized_features_epoch=finalized.epoch,
+            finalized_features=[
+                FinalizedFeature(name=name, max_version_level=level, min_version_level=level)
+                for name, level in finalized.levels.items()
+            ],
+        )
+        request.respond(response)
 
     return handle
 

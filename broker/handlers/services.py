@@ -38,6 +38,7 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicState,
 )
 from barnabas.zookeeper.configs import ConfigStore
+from barnabas.zookeeper.features import FeatureChanges
 
 ShutdownAnswer = Callable[[ErrorCode, Sequence[TopicPartition]], None]
 
@@ -108,6 +109,7 @@ class Services:
     topics: TopicWork
     auto_topics: AutoTopicCreation
     configs: ConfigStore
+    features: FeatureChanges
     controller: ControllerFace
     slow_work: SlowWork
     producer_ids: ProducerIds

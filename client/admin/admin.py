@@ -23,6 +23,12 @@ from barnabas.client.admin.configs import (
     alter_configs,
     describe_configs,
 )
+from barnabas.client.admin.features import (
+    FeatureDescription,
+    FeatureLevels,
+    describe_features,
+    update_features,
+)
 from barnabas.client.admin.groups import (
     DEAD,
     GroupDescription,
@@ -70,6 +76,7 @@ from barnabas.client.offsets import (
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition, by_topic
 from barnabas.protocol.messages.configs import ConfigSource
+from barnabas.protocol.messages.features import UpgradeType
 from barnabas.protocol.messages.groups import (
     NO_MEMBER,
     DescribeGroupsRequest,
@@ -102,6 +109,8 @@ __all__ = [
     "ConfigEntry",
     "ConfigResource",
     "CreatedTopic",
+    "FeatureDescription",
+    "FeatureLevels",
     "GroupDescription",
     "GroupListing",
     "MemberDescription",
@@ -109,6 +118,7 @@ __all__ = [
     "NewTopic",
     "Subtract",
     "TopicPartitionReplica",
+    "UpgradeType",
 ]
 
 
@@ -409,6 +419,33 @@ class Admin(Client):
         that dir.
         """
         return await alter_replica_log_dirs(self._open(), assignment)
+
+    # Features
+
+    async def describe_features(self) -> FeatureDescription:
+        """The features that a broker supports, and the levels that the cluster uses."""
+        return await describe_features(self._open())
+
+    async def update_features(
+        self,
+        levels: Mapping[str, int],
+        upgrade_type: UpgradeType = UpgradeType.UPGRADE,
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Set the levels that the cluster uses, all of them or none; level 0 ends the use of a feature.
+
+        A lower level needs one of the downgrade types. Raises INVALID_UPDATE_VERSION, as while a broker is
+        registered that does not support the level. Brokers learn of the change within milliseconds.
+        """
+        await update_features(
+            self._open(),
+            levels,
+            upgrade_type,
+            validate_only=validate_only,
+            timeout_ms=self._timeout(timeout_ms),
+        )
 
     # Groups
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from barnabas.protocol import schema as s
+
+TRANSACTION_VERSION: Final = "transaction.version"
+"""From level 2 on, producers have a new epoch for each transaction (KIP-890)."""
 
 
 class UpgradeType(IntEnum):

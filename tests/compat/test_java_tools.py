@@ -150,3 +150,17 @@ def test_the_versions_that_brokers_offer_are_understood(tool: Tool, bootstrap: s
     said = tool("kafka.admin.BrokerApiVersionsCommand", "--bootstrap-server", bootstrap)
     assert said.count("Produce(0): 0 to 9 [usable: 9]") == len(bootstrap.split(","))
     assert said.count("Fetch(1): 4 to 13 [usable: 13]") == len(bootstrap.split(","))
+
+
+def test_the_feature_tool_raises_and_lowers_a_level(tool: Tool, bootstrap: str) -> None:
+    def features(*words: str) -> str:
+        return tool("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", bootstrap, *words)
+
+    level = "transaction.version=2"
+    try:
+        assert "can be upgraded" in features("upgrade", "--feature", level, "--dry-run")
+        assert "was upgraded to 2" in features("upgrade", "--feature", level)
+        (line,) = [row for row in features("describe").splitlines() if "transaction.version" in row]
+        assert "SupportedMaxVersion: 2\tFinalizedVersionLevel: 2" in line
+    finally:
+        assert "was disabled" in features("disable", "--feature", "transaction.version")

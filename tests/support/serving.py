@@ -28,6 +28,7 @@ from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
+from barnabas.broker.features import SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
@@ -50,7 +51,9 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicState,
 )
 from barnabas.zookeeper.configs import Entity
+from barnabas.zookeeper.features import FeatureChanges
 from tests.support.building import ME, Managed, fatal
+from tests.support.controller_fakes import Znodes
 from tests.support.defaults import log_config, make_config
 
 INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
@@ -268,6 +271,8 @@ class Serving:
         self.slow = Inline()
         self.blocks = Blocks()
         self.configs = Configs()
+        self.znodes = Znodes()
+        self.features = FeatureChanges(self.znodes.open_store().features, supported=SUPPORTED, on_fatal=fatal)
         self.auto_created: list[list[str]] = []
         self.auto_topics = AutoTopicCreation(
             self._auto_create if auto_create is None else auto_create,
@@ -314,6 +319,7 @@ class Serving:
                 topics=self.topics,
                 auto_topics=self.auto_topics,
                 configs=cast(Any, self.configs),
+                features=self.features,
                 controller=self.controller,
                 slow_work=cast(Any, self.slow),
                 producer_ids=ProducerIds(self.blocks.claim, cast(Any, self.slow)),

@@ -12,6 +12,8 @@ from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.znodes import (
     AdvertisedListener,
     BrokerRegistration,
+    FinalizedFeatures,
+    LevelRange,
     MalformedZnode,
     ReplicaAssignment,
     TopicAssignment,
@@ -36,11 +38,12 @@ def test_a_registration_reads_back_and_is_kafkas() -> None:
         timestamp_ms=1_700_000_000_000,
         rack="r1",
         directories=("tCu5n6hbRy-kVzs_Yp0Tuw",),
+        features={"transaction.version": LevelRange(0, 2)},
         broker_epoch=BrokerEpoch(42),
     )
     data = znodes.encode_broker(broker)
     assert json.loads(data) == {
-        "features": {},
+        "features": {"transaction.version": {"min_version": 0, "max_version": 2}},
         "listener_security_protocol_map": {"INSIDE": "PLAINTEXT", "OUTSIDE": "SSL"},
         "endpoints": ["INSIDE://broker-1:9092", "OUTSIDE://[::1]:19092"],
         "jmx_port": -1,
@@ -52,6 +55,34 @@ def test_a_registration_reads_back_and_is_kafkas() -> None:
         "directories": ["tCu5n6hbRy-kVzs_Yp0Tuw"],
     }
     assert znodes.decode_broker("/brokers/ids/1", data, BrokerId(1), 42) == broker
+
+
+def test_features_read_back_and_are_kafkas() -> None:
+    data = znodes.encode_features({"transaction.version": 2, "group.version": 0})
+    assert data == b'{"version":2,"status":1,"features":{"transaction.version":{"max_version_level":2}}}'
+    assert znodes.decode_features("/feature", data, 7) == FinalizedFeatures({"transaction.version": 2}, 7)
+    before_3_3 = b'{"version":1,"status":1,"features":{"f":{"min_version_level":1,"max_version_level":3}}}'
+    assert znodes.decode_features("/feature", before_3_3, 0).level("f") == 3
+    disabled = before_3_3.replace(b'"status":1', b'"status":0')
+    assert znodes.decode_features("/feature", disabled, 4) == FinalizedFeatures({}, 4)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"version":3,"status":1,"features":{}}',
+        b'{"version":2,"status":2,"features":{}}',
+        b'{"version":2,"status":1}',
+        b'{"version":2,"status":1,"features":{"f":{}}}',
+        b'{"version":2,"status":1,"features":{"f":{"max_version_level":0}}}',
+        b'{"version":2,"status":1,"features":{"f":{"max_version_level":32768}}}',
+    ],
+)
+def test_malformed_features_name_the_path_and_the_format(data: bytes) -> None:
+    with pytest.raises(MalformedZnode, match=r'^/feature holds .*expected JSON with "version": 2'):
+        znodes.decode_features("/feature", data, 0)
 
 
 def test_a_topic_reads_back_and_is_kafkas() -> None:
