@@ -36,7 +36,7 @@ from barnabas.broker.log.log_dir import (
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
 )
-from barnabas.broker.log.producer_state import decode_snapshot
+from barnabas.broker.log.producer_snapshots import decode_snapshot
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import CheckpointDamaged, StorageError
 from barnabas.protocol.errors import ApiError

@@ -24,6 +24,7 @@ from barnabas.protocol.record_batch import (
     TimestampType,
     write_crc,
 )
+from barnabas.protocol.records import MarkerType, encode_marker
 from barnabas.protocol.varint import encode_varint
 
 _TABLE_SIZE: Final = 8192
@@ -188,6 +189,22 @@ def build_batch(
     for key, value in records:
         builder.append(key, value, None, timestamp_ms)
     return builder.build(base_offset=base_offset, partition_leader_epoch=partition_leader_epoch)
+
+
+def build_marker(
+    producer_id: int,
+    producer_epoch: int,
+    marker_type: MarkerType,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+) -> bytearray:
+    """The control batch that ends a producer's transaction."""
+    key, value = encode_marker(marker_type, coordinator_epoch)
+    builder = RecordBatchBuilder()
+    builder.append(key, value, None, timestamp_ms)
+    return builder.build(
+        producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
+    )
 
 
 def _encode_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:

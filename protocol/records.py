@@ -112,6 +112,11 @@ def decode_fields(
     return fields
 
 
+def encode_marker(marker_type: MarkerType, coordinator_epoch: int) -> tuple[bytes, bytes]:
+    """The key and the value of a marker."""
+    return _MARKER_KEY.pack(0, marker_type), _MARKER_VALUE.pack(0, coordinator_epoch)
+
+
 def decode_marker(key: bytes | None, value: bytes | None) -> Marker | None:
     """The marker in a record of a control batch; None for other types, which no broker writes to a topic.
 
@@ -129,6 +134,15 @@ def decode_marker(key: bytes | None, value: bytes | None) -> Marker | None:
     if value_version < 0:
         raise api_error(ErrorCode.INVALID_RECORD, f"a marker's value has version {value_version}")
     return Marker(MarkerType(number), coordinator_epoch)
+
+
+def marker_of(batch: Buffer) -> Marker | None:
+    """The marker in a control batch whose CRC was checked; None if it has lost its record to a compaction.
+
+    Raises as `decode_fields` and `decode_marker`.
+    """
+    fields = decode_fields(batch, check_crc=False)
+    return decode_marker(fields[0][2], fields[0][3]) if fields else None
 
 
 def first_record_since(

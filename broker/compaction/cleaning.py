@@ -40,6 +40,7 @@ from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment_swap import replace_segments
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.compression import Buffer, Compression, compress
 from barnabas.protocol.errors import ApiError
@@ -98,7 +99,7 @@ def clean(
     `high_watermark` bounds the markers that decide transactions; by default no marker after the dirty end
     counts. A transaction that is not decided ends the range before its segment. Raises what `pause` raises;
     CORRUPT_MESSAGE and INVALID_RECORD for damaged batches; the errors of reading a segment; and
-    CleanedFilesFailed and LogDirFailure as `Log.replace_segments`. The map is empty at the end.
+    CleanedFilesFailed and LogDirFailure as `replace_segments`. The map is empty at the end.
     """
     cleaning = _Cleaning(log, dirty_end, offset_map, now_ms, pause, read_bytes)
     try:
@@ -280,7 +281,7 @@ class _Cleaning:
             if output.cleaned is None:
                 return
             output.cleaned.finish()
-            if not self._log.replace_segments(segments[first:end], output.cleaned, self._cuts):
+            if not replace_segments(self._log, segments[first:end], output.cleaned, self._cuts):
                 raise _LogChanged
             segments[first:end] = [output.cleaned.segment]
             self._bytes_written += output.bytes_written

@@ -24,7 +24,7 @@ from barnabas.protocol.record_batch import (
     TRANSACTIONAL_MASK,
     BatchHeader,
 )
-from barnabas.protocol.records import Marker, MarkerType, decode_fields, decode_marker
+from barnabas.protocol.records import Marker, MarkerType, marker_of
 
 _FRAME: Final = struct.Struct(">qi9xhi16xq")
 """base_offset, batch_length, attributes, last_offset_delta, producer_id."""
@@ -165,5 +165,5 @@ def _note_control(transactions: Transactions, window: Window, position: int) -> 
     header = window.check_batch(position)
     if header.record_count:
         at = position - window.origin
-        _, _, key, value, _ = decode_fields(window.data[at : at + header.size_bytes], check_crc=False)[0]
-        transactions.note_control(header.producer_id, header.base_offset, decode_marker(key, value))
+        marker = marker_of(window.data[at : at + header.size_bytes])
+        transactions.note_control(header.producer_id, header.base_offset, marker)

@@ -306,6 +306,12 @@ class BrokerConfig:
         100_000,
         "How many idempotent producers a partition remembers; the least recent writers are evicted first.",
     )
+    transaction_partition_verification_enable: bool = setting(
+        Boolean(),
+        True,
+        "Whether the leader of a partition has the transaction coordinator confirm a transaction before the "
+        "transaction's first batch is written.",
+    )
     producer_id_expiration_check_interval_ms: int = setting(Integer(1), 600_000, "How often that is checked.")
     log_message_timestamp_type: str = setting(
         Choice("CreateTime", "LogAppendTime"),

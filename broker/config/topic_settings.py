@@ -37,7 +37,10 @@ class TopicSettingsTable:
     """The settings of all topics with known overrides."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self._max_producer_ids = config.max_producer_ids_per_partition
+        self._of_broker: Mapping[str, SettingValue] = {
+            "max.producer.ids": config.max_producer_ids_per_partition,
+            "verifies.transactions": config.transaction_partition_verification_enable,
+        }
         self._defaults: Mapping[str, SettingValue] = config.topic_defaults()
         self._default = self._settings(self._defaults)
         self._lock = threading.Lock()
@@ -94,5 +97,5 @@ class TopicSettingsTable:
         replicas = values["min.insync.replicas"]
         if not isinstance(replicas, int):
             raise TypeError(f"min.insync.replicas is {replicas!r}; expected a number")
-        log = LogConfig.from_settings({**values, "max.producer.ids": self._max_producer_ids})
+        log = LogConfig.from_settings({**values, **self._of_broker})
         return TopicSettings(log, replicas)

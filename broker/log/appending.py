@@ -17,6 +17,7 @@ from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import (
+    CONTROL_MASK,
     HEADER_BYTES,
     LENGTH_OFFSET,
     LOG_OVERHEAD_BYTES,
@@ -29,6 +30,7 @@ from barnabas.protocol.record_batch import (
     stamp,
     stamp_log_append_time,
 )
+from barnabas.protocol.records import marker_of
 
 Appendable = tuple[int, BatchHeader]
 """Where a batch begins in its buffer, and its header."""
@@ -141,9 +143,9 @@ def fetched_batches(
 
     A last batch that is cut short is left out. A compaction leaves gaps, so a batch may begin after the log's
     end or the end of the batch before. Raises UnexpectedAppendOffset if one begins below it, or ends farther
-    away than the indexes of a new segment reach. Raises UNKNOWN_LEADER_EPOCH for a batch of a later epoch
-    than the responding leader's: it was deposed meanwhile, and the bytes belong to another history, which may
-    differ below them too (KAFKA-18723).
+    away than the indexes of a new segment reach, and INVALID_RECORD for a damaged marker. Raises
+    UNKNOWN_LEADER_EPOCH for a batch of a later epoch than the responding leader's: it was deposed meanwhile,
+    and the bytes belong to another history, which may differ below them too (KAFKA-18723).
     """
     batches: list[Appendable] = []
     position = 0
@@ -165,6 +167,9 @@ def fetched_batches(
                 f"the batch at offset {header.base_offset} is of leader epoch "
                 f"{header.partition_leader_epoch}, the leader of {newest_epoch}",
             )
+        if header.attributes & CONTROL_MASK:
+            # The append reads the marker, and must not fail then.
+            marker_of(view[position : position + header.size_bytes])
         batches.append((position, header))
         expected = header.next_offset
         position += header.size_bytes

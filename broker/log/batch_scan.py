@@ -25,6 +25,7 @@ from barnabas.broker.log.storage_errors import StorageError
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.record_batch import (
     BATCH_LENGTH,
+    CONTROL_MASK,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MIN_BATCH_LENGTH,
@@ -33,7 +34,7 @@ from barnabas.protocol.record_batch import (
     check_batch,
     parse_header,
 )
-from barnabas.protocol.records import decode_fields, first_record_since
+from barnabas.protocol.records import Marker, decode_fields, first_record_since, marker_of
 
 Bytes = mmap.mmap | memoryview | bytes | bytearray
 
@@ -396,10 +397,13 @@ def largest_timestamp(file: SegmentFile, position: int, end: int, start_offset: 
     return largest
 
 
-def iter_produced(file: SegmentFile, position: int, end: int, offset: int) -> Iterator[BatchHeader]:
+def iter_produced(
+    file: SegmentFile, position: int, end: int, offset: int
+) -> Iterator[tuple[BatchHeader, Marker | None]]:
     """The headers of the batches from a position that have a producer id and end at or after an offset.
 
-    As `iter_headers`, but several times as fast over batches without a producer id.
+    Each with its marker if it is a control batch. As `iter_headers`, but several times as fast over batches
+    without a producer id; raises INVALID_RECORD for a damaged marker.
     """
     unpack = _PRODUCER.unpack_from
     window = Window(file, end)
@@ -415,7 +419,14 @@ def iter_produced(file: SegmentFile, position: int, end: int, offset: int) -> It
             if length < MIN_BATCH_LENGTH or following > end:
                 raise impossible(position, length, end)
             if producer_id >= 0 and base_offset + last_delta >= offset:
-                yield parse_header(data, position - origin)
+                header = parse_header(data, position - origin)
+                if header.attributes & CONTROL_MASK:
+                    at = window.cover(position, header.size_bytes)
+                    yield header, marker_of(window.data[at : at + header.size_bytes])
+                    position = following
+                    # The window may have moved to hold the whole batch.
+                    break
+                yield header, None
             position = following
 
 

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class CleanedSegment:
-    """Made by `create`; then `append`, `finish` and `Log.replace_segments`, all within a `with` statement.
+    """Made by `create`; then `append`, `finish` and `replace_segments`, all within a `with` statement.
 
     At its end the files are discarded unless the log has taken them.
     """

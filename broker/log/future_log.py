@@ -34,7 +34,7 @@ from barnabas.broker.log.file_system import (
     unique_part,
 )
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.log.storage_errors import Gone, LogDirFailure
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import Offset
 from barnabas.protocol.invariants import invariant
@@ -170,7 +170,9 @@ class FutureLog:
             log.flush(now_ms)
         if current.topic_id is not None:
             log.assign_topic_id(current.topic_id)
-        log.prepare_to_replace(current)
+        # Its records may not tell all of these.
+        log.epoch_cache.copy_from(current.epoch_cache)
+        log.snapshots.write_or_keep(log.log_end_offset, current.producers)
         log.bounds.raise_first_dirty(self._first_dirty_offset, log.bounds.cuts)
         return log.recovery_point >= current.recovery_point
 
@@ -196,13 +198,32 @@ class FutureLog:
         except OSError as error:
             self._rename(doomed, current.folder, files)
             raise LogDirFailure(future, error) from error
-        current.continue_in(log, target)
+        self._continue_in(target)
         try:
             files.fsync(target.parent)
         except OSError as error:
             current.abandon()
             raise LogDirFailure(target, error) from error
         return doomed
+
+    def _continue_in(self, folder: Path) -> None:
+        """Let the current log go on with the files of the future log, whose folder has been renamed."""
+        current, log = self.current, self.log
+        replaced = current.segments
+        for segment in log.segments:
+            segment.relocate(folder)
+        log.epoch_cache.relocate(folder)
+        log.snapshots.folder = folder
+        # A flush or a copy that began before must not take its segments for these.
+        log.bounds.cuts = max(current.bounds.cuts, log.bounds.cuts) + 1
+        log.is_closed = True
+        current.folder, current.bounds = folder, log.bounds
+        current.epoch_cache, current.snapshots = log.epoch_cache, log.snapshots
+        current.last_flush_ms, current.is_folder_durable = log.last_flush_ms, True
+        current.log_segments = log.log_segments
+        # Last: a reader of such a segment then finds the new ones.
+        for segment in replaced:
+            segment.abandon(Gone.REPLACED)
 
     def _rename(self, source: Path, target: Path, files: FileSystem) -> None:
         """Rename the current log's folder. After a failure no record may be appended: it could be lost."""

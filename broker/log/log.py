@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Final, TypeVar
 
 from barnabas.broker.log.appending import (
@@ -30,17 +29,15 @@ from barnabas.broker.log.appending import (
     written_before,
 )
 from barnabas.broker.log.checkpoints import write_partition_metadata
-from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.log_segments import LogSegments, must_roll
+from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.open_files import NotCached
-from barnabas.broker.log.producer_state import ProducerStates
+from barnabas.broker.log.producer_state import AppendOrigin, ProducerStates, VerificationGuards
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.segment_swap import opened, swap, with_replaced
 from barnabas.broker.log.storage_errors import (
-    Gone,
     LogDirFailure,
     Operation,
     SegmentReplaced,
@@ -48,11 +45,13 @@ from barnabas.broker.log.storage_errors import (
     must_be_whole,
     storage_error,
 )
+from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.record_batch import NO_TIMESTAMP
+from barnabas.protocol.record_batch import CONTROL_MASK, NO_TIMESTAMP
+from barnabas.protocol.records import marker_of
 
 T = TypeVar("T")
 
@@ -76,14 +75,16 @@ class Log:
         log that is shorter than its checkpoint says for damaged."""
         self.files = loader.files
         self.topic_id = loaded.topic_id
-        self._snapshots = loaded.snapshots
-        self._segments = loaded.segments
+        self.snapshots = loaded.snapshots
+        self.log_segments = loaded.segments
+        """Both are changed under the lock."""
         self.bounds = loaded.bounds
         """The checkpoint writer announces here the offsets that it is about to write."""
         self.cleaning_problem: str | None = None
         """Why the cleaner has given this log up, if it has."""
-        self._last_flush_ms = loader.now_ms
-        self._is_folder_durable = False
+        self._aborted: list[AbortedTransaction] = []
+        self.last_flush_ms = loader.now_ms
+        self.is_folder_durable = False
         """Whether the folder's own name has been forced to disk."""
         self.is_closed = False
 
@@ -111,16 +112,16 @@ class Log:
 
     @property
     def first_dirty_offset(self) -> Offset:
-        """All records below it have been cleaned. `LogBounds.raise_first_dirty` moves it."""
+        """All records below it have been cleaned."""
         return max(self.bounds.first_dirty, self.bounds.start)
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._segments.all)
+        return sum(segment.size for segment in self.log_segments.all)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        return self._segments.all
+        return self.log_segments.all
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
         """Set the topic id of a log without one. Raises LogDirFailure, INCONSISTENT_TOPIC_ID."""
@@ -135,12 +136,21 @@ class Log:
 
     # Appending
 
-    def append_as_leader(self, produced: ProducedBatches, leader_epoch: int, now_ms: int) -> AppendResult:
-        """Stamp a producer's batches in place, and append them in one write.
+    def append_as_leader(
+        self,
+        produced: ProducedBatches,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guards: VerificationGuards | None = None,
+    ) -> AppendResult:
+        """Stamp batches in place, and append them in one write.
 
-        Duplicates of an idempotent producer are not written again; the result then has their offsets. Raises,
-        changing nothing: MESSAGE_TOO_LARGE (a batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above
-        a segment), the errors of `ProducerStates.check`, LogDirFailure.
+        `guards`, by producer id, let transactions begin, see `begin_verification`. Duplicates of an
+        idempotent producer are not written again; the result then has their offsets. Raises, changing
+        nothing: MESSAGE_TOO_LARGE (a batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above a
+        segment), the errors of `ProducerStates.check_append`, LogDirFailure.
         """
         view, batches = produced
         config = self.config
@@ -150,7 +160,9 @@ class Log:
             # its producer would write its records a second time in smaller batches.
             if too_large is not None and not self.producers.have(batches):
                 raise api_error(*too_large)
-            duplicates = self.producers.check(batches)
+            duplicates = self.producers.check_append(
+                view, batches, origin, guards, verifies=config.verifies_transactions
+            )
             if duplicates:
                 batches = batches[len(duplicates) :]
                 if not batches:
@@ -160,7 +172,8 @@ class Log:
                 view, batches = view[first:], [(at - first, header) for at, header in batches]
             base_offset = self.bounds.end
             batches, append_time_ms = stamp_all(view, batches, base_offset, leader_epoch, config, now_ms)
-            result = self._append(view, [(0, len(view), batches)], now_ms, append_time_ms, leader_epoch)
+            pieces = [(0, len(view), batches)]
+            result = self._append(view, pieces, now_ms, append_time_ms, leader_epoch, origin)
             return result._replace(base_offset=Offset(duplicates[0].base_offset)) if duplicates else result
 
     def append_as_follower(
@@ -180,7 +193,7 @@ class Log:
             if begin < end and batches:
                 # DeleteRecords moved the leader's log start into a batch; the batch stays whole.
                 self.truncate_fully_and_start_at(begin)
-            active = self._segments.active
+            active = self.log_segments.active
             pieces = runs(batches, self.bounds.end, active.size, self.config.segment_bytes)
             result = self._append(view[:size], pieces, now_ms, NO_TIMESTAMP)
             if begin < end:
@@ -194,6 +207,7 @@ class Log:
         now_ms: int,
         append_time_ms: int,
         leader_epoch: int = NO_LEADER_EPOCH,
+        origin: AppendOrigin | None = None,
     ) -> AppendResult:
         """Write each piece, (start, end, batches) of the view, into one segment."""
         self._check_open()
@@ -207,7 +221,7 @@ class Log:
                 first.base_offset,
                 end_offset,
             )
-            segment = self._segments.active
+            segment = self.log_segments.active
             if must_roll(segment, end - start, run, now_ms, config):
                 segment = self.roll(now_ms)
             for index, (_, header) in enumerate(run):
@@ -222,9 +236,15 @@ class Log:
             segment.append(view[start:end], run, config.segment_bytes, preallocate=config.preallocate)
             # Published last: a reader of the new end finds the batches below it.
             self.bounds.end = Offset(segment.next_offset)
-            for _, header in run:
-                if header.producer_id >= 0:
-                    self.producers.note(header, now_ms)
+            for position, header in run:
+                if header.producer_id < 0:
+                    continue
+                marker = None
+                if header.attributes & CONTROL_MASK:
+                    marker = marker_of(view[start + position : start + position + header.size_bytes])
+                aborted = self.producers.note(header, now_ms, marker, origin)
+                if aborted is not None:
+                    self._aborted.append(aborted)
         self.producers.bound(config.max_producer_ids)
         return AppendResult(
             base_offset,
@@ -244,18 +264,18 @@ class Log:
         """
         with self.lock:
             self._check_open()
-            active = self._segments.active
+            active = self.log_segments.active
             if not active.size and active.base_offset == self.bounds.end:
                 return active
             active.seal()
-            self._snapshots.write_or_keep(self.bounds.end, self.producers)
+            self.snapshots.write_or_keep(self.bounds.end, self.producers)
             if self.bounds.recovery_point == self.bounds.end:
                 # From now on recovery trusts the indexes of this segment.
                 with disk_work(self.folder, Operation.SYNC):
                     active.fsync()
                     self.files.fsync(self.folder)
             fresh = Segment.create(self.folder, self.bounds.end, now_ms, self.config, self.files)
-            self._segments = LogSegments((*self._segments.all, fresh))
+            self.log_segments = LogSegments((*self.log_segments.all, fresh))
             return fresh
 
     # Reading: any thread, no lock
@@ -301,12 +321,43 @@ class Log:
     def _of_segments(self, read: Callable[[LogSegments], T], *, may_wait: bool = True) -> T:
         """Read from the segments, and once more under the lock if a swap may have replaced one meanwhile."""
         try:
-            return read(self._segments)
+            return read(self.log_segments)
         except (SegmentReplaced, LogDirFailure):
             if not may_wait:
                 raise NotCached from None
         with self.lock:
-            return read(self._segments)
+            return read(self.log_segments)
+
+    # Transactions
+
+    def first_unstable_offset(self, high_watermark: int) -> Offset | None:
+        """As `LogTransactions.first_unstable_offset`, but never below the log start."""
+        if self.producers.transactions.is_all_stable:
+            return None
+        with self.lock:
+            first = self.producers.transactions.first_unstable_offset(high_watermark)
+            return None if first is None else Offset(max(first, self.bounds.start))
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that may have records in a range below the last stable offset."""
+        with self.lock:
+            return [one for one in self._aborted if one.overlaps(start_offset, end_offset)]
+
+    def has_ongoing_transaction(self, producer_id: int, epoch: int) -> bool:
+        with self.lock:
+            return self.producers.has_ongoing_transaction(producer_id, epoch)
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int = -1
+    ) -> VerificationGuard | None:
+        """The guard to append a transaction's first batch with, once its coordinator has confirmed it.
+
+        `sequence` is the batch's first, if it has one. None if the transaction is ongoing.
+        """
+        with self.lock:
+            if self.producers.has_ongoing_transaction(producer_id, epoch):
+                return None
+            return self.producers.transactions.begin_verification(producer_id, epoch, sequence)
 
     # Truncation, retention
 
@@ -320,7 +371,7 @@ class Log:
             self._check_open()
             if offset >= self.bounds.end:
                 return False
-            segments = self._segments.all
+            segments = self.log_segments.all
             if offset < segments[0].base_offset:
                 self.truncate_fully_and_start_at(max(0, offset))
                 return True
@@ -332,46 +383,46 @@ class Log:
             # the batches.
             self.epoch_cache.truncate_from_end(end)
             # Readers must not find truncated segments, so these disappear from the tuple first.
-            self._segments = LogSegments(kept)
+            self.log_segments = LogSegments(kept)
             self.bounds.end = end
             with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
-                self._snapshots.remove_above(end)
+                self.snapshots.remove_above(end)
                 for segment in reversed(segments[len(kept) :]):
                     segment.remove()
                 kept[-1].truncate_to(end)
-                if self._snapshots.has_removed or len(kept) < len(segments):
+                if self.snapshots.has_removed or len(kept) < len(segments):
                     # Otherwise a power cut might bring back files that fit the next appends.
                     self.files.fsync(self.folder)
-                    self._snapshots.has_removed = False
+                    self.snapshots.has_removed = False
                 if not self.producers.cut(end):
-                    now_ms = max(state.last_append_ms for state in self.producers)
                     # Reading the log may fail, and no batch may be a duplicate of a truncated one.
-                    self.producers = ProducerStates()
-                    self.producers = load_producers(self._snapshots, self._segments, now_ms)
+                    before, self.producers = self.producers, ProducerStates()
+                    now_ms = before.last_append_ms
+                    self.producers = load_producers(self.snapshots, self.log_segments, now_ms)
             self.bounds.check()
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop all records and continue at an offset, because the leader no longer has the next records.
+        """Drop all records and continue at an offset: the leader has deleted the next ones.
 
         Raises LogDirFailure.
         """
         with self.lock:
             self._check_open()
-            before = self._segments.all
+            before = self.log_segments.all
             if self.bounds.lower_to_nothing(Offset(offset)):
                 self.on_bounds_lowered(self)
             # See `truncate_to`.
             self.epoch_cache.clear()
             self.producers = ProducerStates()
             with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
-                self._snapshots.remove_above(-1)
+                self.snapshots.remove_above(-1)
                 for segment in before:
                     segment.remove()
                 fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config, self.files)
                 # Otherwise a power cut might bring back the old segments, which end below the recovery point.
                 self.files.fsync(self.folder)
-            self._segments = LogSegments([fresh])
+            self.log_segments = LogSegments([fresh])
             self.bounds.begin_at(Offset(offset))
 
     def increment_log_start_offset(self, offset: int) -> bool:
@@ -406,12 +457,12 @@ class Log:
 
     def _write_kept_snapshot(self) -> None:
         with disk_work(self.folder):
-            self._snapshots.write_kept(self.lock)
+            self.snapshots.write_kept(self.lock)
 
     def _delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
         with self.lock:
             self._check_open()
-            segments = self._segments.all
+            segments = self.log_segments.all
             count = count_expired(
                 (segment.age() for segment in segments),
                 self.config,
@@ -427,38 +478,16 @@ class Log:
                 return 0
             if count == len(segments):
                 self.roll(now_ms)
-            self._segments = LogSegments(self._segments.all[count:])
+            self.log_segments = LogSegments(self.log_segments.all[count:])
             try:
-                self.increment_log_start_offset(self._segments.bases[0])
+                self.increment_log_start_offset(self.log_segments.bases[0])
             finally:
                 for segment in segments[:count]:
                     segment.remove()
-            self._snapshots.remove_below(self._segments.bases[0])
+            self.snapshots.remove_below(self.log_segments.bases[0])
             return count
 
-    # Compaction
-
-    def replace_segments(self, old: Sequence[Segment], cleaned: CleanedSegment, cuts: int) -> bool:
-        """Put a finished segment into the place of old ones by the rule of `segment_swap`.
-
-        `cuts`: `bounds.cuts` before the old ones were read. False if the log has changed since; the cleaned
-        files are then discarded. Raises LogDirFailure, CleanedFilesFailed.
-        """
-        with cleaned:
-            # Records were dropped in favour of later ones, which must be on disk first.
-            newest = self._segments.bases[-1]
-            self.flush(self._last_flush_ms, sealed_only=True)
-            cleaned.keep_time_of(old[-1])
-            _held = opened(old)
-            with self.lock:
-                replaced = with_replaced(self._segments, old, cleaned.segment)
-                is_unchanged = self.bounds.cuts == cuts and not self.is_closed
-                if replaced is None or not is_unchanged or self.bounds.recovery_point < newest:
-                    return False
-                swap(old, cleaned.segment, self.folder, self.files)
-                self._segments = replaced
-                self._snapshots.remove_strays(replaced.bases)
-        return True
+    # Producers
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Drop the producers that have written nothing for that long; returns their number."""
@@ -466,35 +495,6 @@ class Log:
             return 0
         with self.lock:
             return self.producers.expire(now_ms, expiration_ms)
-
-    # Moving to another log dir, see `future_log`; under the locks of both logs
-
-    def prepare_to_replace(self, current: Log) -> None:
-        """Take over the epochs and producers of an equal log, of which its records may not tell all.
-
-        Raises LogDirFailure.
-        """
-        self.epoch_cache.copy_from(current.epoch_cache)
-        self._snapshots.write_or_keep(self.bounds.end, current.producers)
-
-    def continue_in(self, other: Log, folder: Path) -> None:
-        """Go on with the files of an equal log, whose folder has been renamed; the other log ends."""
-        replaced = self._segments.all
-        for segment in other._segments.all:
-            segment.relocate(folder)
-        other.epoch_cache.relocate(folder)
-        other._snapshots.folder = folder
-        # A flush or a copy that began before must not take its segments for these.
-        other.bounds.cuts = max(self.bounds.cuts, other.bounds.cuts) + 1
-        other.is_closed = True
-        self.folder, self.bounds = folder, other.bounds
-        self.epoch_cache, self._snapshots = other.epoch_cache, other._snapshots
-        self._last_flush_ms = other._last_flush_ms
-        self._is_folder_durable = True
-        self._segments = other._segments
-        # Last: a reader of such a segment then finds the new ones.
-        for segment in replaced:
-            segment.abandon(Gone.REPLACED)
 
     # Safety on disk
 
@@ -518,23 +518,23 @@ class Log:
     def _flush(self, now_ms: int, sealed_only: bool) -> None:
         """Raises OSError."""
         with self.lock:
-            segments = self._segments.all
+            segments = self.log_segments.all
             end = segments[-1].base_offset if sealed_only else self.bounds.end
             cuts = self.bounds.cuts
             if end <= self.bounds.recovery_point or self.is_closed:
                 return
-        self._snapshots.write_kept(self.lock)
+        self.snapshots.write_kept(self.lock)
         self._sync(segment for segment in segments if segment.base_offset < end)
-        if not self._is_folder_durable:
+        if not self.is_folder_durable:
             self.files.fsync(self.folder.parent)
-            self._is_folder_durable = True
+            self.is_folder_durable = True
         with self.lock:
-            if not sealed_only and self._segments.active is not segments[-1]:
+            if not sealed_only and self.log_segments.active is not segments[-1]:
                 # The segment was sealed meanwhile. Recovery would trust its indexes, which are not synced.
                 end = segments[-1].base_offset
             # After a truncation meanwhile, records below `end` may have been written since the sync.
             self.bounds.raise_recovery_point(Offset(end), cuts)
-            self._last_flush_ms = now_ms
+            self.last_flush_ms = now_ms
 
     @property
     def must_flush(self) -> bool:
@@ -543,7 +543,7 @@ class Log:
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether `flush.ms` has passed since the last flush and something is not on disk."""
-        is_old = now_ms - self._last_flush_ms >= self.config.flush_ms
+        is_old = now_ms - self.last_flush_ms >= self.config.flush_ms
         return is_old and self.bounds.recovery_point < self.bounds.end
 
     def write_out(self) -> bool:
@@ -554,21 +554,21 @@ class Log:
         with self.lock:
             if self.is_closed:
                 return False
-            unsealed = [segment for segment in self._segments.all if segment.needs_seal]
+            unsealed = [segment for segment in self.log_segments.all if segment.needs_seal]
             for segment in unsealed:
                 segment.seal()
-            return self._snapshots.write(self.bounds.end, self.producers) or bool(unsealed)
+            return self.snapshots.write(self.bounds.end, self.producers) or bool(unsealed)
 
     @property
     def is_synced(self) -> bool:
-        is_synced = self._snapshots.is_synced and self.epoch_cache.sync_state.is_synced
-        return is_synced and all(segment.is_synced for segment in self._segments.all)
+        is_synced = self.snapshots.is_synced and self.epoch_cache.sync_state.is_synced
+        return is_synced and all(segment.is_synced for segment in self.log_segments.all)
 
     def _sync(self, segments: Iterable[Segment]) -> None:
         """Sync each changed file once, then the folder. Raises OSError, also if a file is gone by then."""
         for segment in segments:
             segment.fsync()
-        self._snapshots.fsync()
+        self.snapshots.fsync()
         self.epoch_cache.fsync()
         self.files.fsync(self.folder)
 
@@ -582,17 +582,17 @@ class Log:
                 return
             if self.write_out() or not (is_on_disk or self.is_synced):
                 with disk_work(self.folder, Operation.SYNC):
-                    self._sync(self._segments.all)
+                    self._sync(self.log_segments.all)
             self.bounds.raise_recovery_point(self.bounds.end, self.bounds.cuts)
             self.is_closed = True
-            for segment in self._segments.all:
+            for segment in self.log_segments.all:
                 segment.close()
 
     def abandon(self) -> None:
         """Stop without writing: the log is deleted or its disk failed. Later reads raise LogGone."""
         with self.lock:
             self.is_closed = True
-            for segment in self._segments.all:
+            for segment in self.log_segments.all:
                 segment.abandon()
 
     def _check_open(self) -> None:

@@ -17,6 +17,7 @@ from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.segment import Segment
 from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
+from barnabas.protocol.records import Marker
 
 _SKIPPED_BYTES: Final = 1024 * 1024
 """A caller that may not wait looks at no more batches without records than this: a few milliseconds."""
@@ -109,8 +110,10 @@ class LogSegments:
             self._largest = rebuilds, largest
         return largest
 
-    def produced_from(self, offset: int, without_producers: Collection[int] = ()) -> Iterator[BatchHeader]:
-        """The headers of all batches with a producer id that end at or after an offset.
+    def produced_from(
+        self, offset: int, without_producers: Collection[int] = ()
+    ) -> Iterator[tuple[BatchHeader, Marker | None]]:
+        """All batches with a producer id that end at or after an offset, see `iter_produced`.
 
         Segments with these base offsets have no such batch.
         """

@@ -33,11 +33,12 @@ from barnabas.broker.log.file_system import (
     segment_base_offset,
     snapshot_offset,
 )
+from barnabas.broker.log.interrupted_swaps import finish_swaps, has_files_of_cleanings, interrupted_swaps
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
-from barnabas.broker.log.producer_state import ProducerSnapshots, ProducerStates
+from barnabas.broker.log.producer_snapshots import ProducerSnapshots
+from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.segment_swap import finish_swaps, has_files_of_cleanings, interrupted_swaps
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
     CorruptLog,
@@ -231,11 +232,11 @@ def load_producers(
     for state in states:
         is_active = state.last_offset >= segments.active.base_offset
         state.last_append_ms = now_ms if is_active else min(now_ms, state.timestamp_ms)
-    producers = ProducerStates(states)
+    producers = ProducerStates(states, offset)
     if offset < segments.active.next_offset:
-        for header in segments.produced_from(offset, without_producers):
+        for header, marker in segments.produced_from(offset, without_producers):
             is_active = header.base_offset >= segments.active.base_offset
-            producers.note(header, now_ms if is_active else min(now_ms, header.max_timestamp))
+            producers.note(header, now_ms if is_active else min(now_ms, header.max_timestamp), marker)
     return producers
 
 

@@ -10,47 +10,54 @@ is forced to disk: that is the commit. (2) The old segments are removed; a reade
 SegmentReplaced, waits for the lock, and reads the new segment. (3) The `.swap` files get their final names.
 The folder is forced to disk after each step.
 
-A start finishes a swap whose `.log.swap` exists. Its range is from its base to the end of its last batch,
-where the next segment begins: all segments in it are removed, and its indexes are rebuilt. Kafka orders its
-own swaps in the same way, so either broker can finish the other's.
+A start finishes a swap that a stop interrupted, see `interrupted_swaps`.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from barnabas.broker.log.batch_scan import BatchWalk
-from barnabas.broker.log.cleaned_segment import paths_of
-from barnabas.broker.log.file_system import (
-    CLEANED_SUFFIX,
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    SWAP_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    FileSystem,
-    segment_base_offset,
-    segment_name,
-)
+from barnabas.broker.log.cleaned_segment import CleanedSegment, paths_of
+from barnabas.broker.log.file_system import SWAP_SUFFIX, TXN_INDEX_SUFFIX, FileSystem, segment_name
+from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import Gone, Operation, disk_work, must_be_whole
-from barnabas.protocol.errors import ApiError
 from barnabas.protocol.invariants import invariant
-
-logger = logging.getLogger(__name__)
 
 _LARGE_BYTES: Final = 16 * 1024 * 1024
 
 
-def with_replaced(segments: LogSegments, old: Sequence[Segment], new: Segment) -> LogSegments | None:
+def replace_segments(log: Log, old: Sequence[Segment], cleaned: CleanedSegment, cuts: int) -> bool:
+    """Put a finished segment into the place of old ones.
+
+    `cuts`: `bounds.cuts` before the old ones were read. False if the log has changed since; the cleaned files
+    are then discarded. Raises LogDirFailure, CleanedFilesFailed.
+    """
+    with cleaned:
+        # Records were dropped in favour of later ones, which must be on disk first.
+        newest = log.log_segments.bases[-1]
+        log.flush(log.last_flush_ms, sealed_only=True)
+        cleaned.keep_time_of(old[-1])
+        _held = _opened(old)
+        with log.lock:
+            replaced = _with_replaced(log.log_segments, old, cleaned.segment)
+            is_unchanged = log.bounds.cuts == cuts and not log.is_closed
+            if replaced is None or not is_unchanged or log.bounds.recovery_point < newest:
+                return False
+            _swap(old, cleaned.segment, log.folder, log.files)
+            log.log_segments = replaced
+            log.snapshots.remove_strays(replaced.bases)
+    return True
+
+
+def _with_replaced(segments: LogSegments, old: Sequence[Segment], new: Segment) -> LogSegments | None:
     """The segments of a log with a new one in the place of old ones.
 
     None if the old ones are no longer adjacent segments of the log, or one of them is active.
@@ -72,7 +79,7 @@ def with_replaced(segments: LogSegments, old: Sequence[Segment], new: Segment) -
     return LogSegments((*segments.all[:first], new, *segments.all[end:]))
 
 
-def swap(old: Sequence[Segment], new: Segment, folder: Path, files: FileSystem) -> None:
+def _swap(old: Sequence[Segment], new: Segment, folder: Path, files: FileSystem) -> None:
     """Replace the files of old segments, under the log's lock. Raises LogDirFailure, half-way perhaps."""
     with must_be_whole(folder), disk_work(folder, Operation.CHANGE):
         _rename(new, SWAP_SUFFIX)
@@ -86,7 +93,7 @@ def swap(old: Sequence[Segment], new: Segment, folder: Path, files: FileSystem) 
         files.fsync(folder)
 
 
-def opened(segments: Sequence[Segment]) -> list[Descriptor]:
+def _opened(segments: Sequence[Segment]) -> list[Descriptor]:
     """Descriptors of large files, for the caller to hold until it has released the log's lock.
 
     The system frees the bytes of a removed file when its last descriptor is closed. That takes 0.3 s for
@@ -110,74 +117,3 @@ def _rename(segment: Segment, suffix: str) -> None:
     """Let a suffix follow the names of the files; no reader knows the segment yet."""
     for part, path in paths_of(segment, suffix):
         part.move_to(path)
-
-
-# At a start
-
-
-class Swap(NamedTuple):
-    """A swap that a stop interrupted."""
-
-    path: Path
-    """The `.log.swap` file."""
-    base_offset: int
-    next_offset: int
-    """The end of its last batch."""
-    position: int
-    """The end of its sound batches in the file."""
-    fault: str | None
-    """Why it cannot be finished, although its file was on disk before the swap began."""
-    replaced: list[int]
-    """The bases of the segments in its range that still exist."""
-
-
-def has_files_of_cleanings(folder: Path) -> bool:
-    """Whether a cleaning has left any file; quick even with thousands of segments. Raises OSError."""
-    return any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in os.listdir(folder))
-
-
-def interrupted_swaps(folder: Path) -> list[Swap]:
-    """The swaps to finish in a log's folder; reads their records, and changes nothing.
-
-    Raises OSError, StorageError.
-    """
-    names = os.listdir(folder)
-    bases = {base for name in names if (base := segment_base_offset(name)) is not None}
-    found: list[Swap] = []
-    for name in sorted(names):
-        base = segment_base_offset(name.removesuffix(SWAP_SUFFIX)) if name.endswith(SWAP_SUFFIX) else None
-        if base is None:
-            continue
-        path = folder / name
-        walk = BatchWalk(SegmentFile(path, path.stat().st_size), base)
-        for _ in walk:
-            pass
-        end = walk.next_offset
-        fault = _fault_of(walk.fault, base, end, bases)
-        replaced = sorted(other for other in bases if base <= other < end)
-        found.append(Swap(path, base, end, walk.position, fault, replaced))
-    return found
-
-
-def _fault_of(fault: ApiError | None, base: int, end: int, bases: set[int]) -> str | None:
-    if fault is not None:
-        return str(fault)
-    if end == base:
-        return "it has no batches"
-    # The active segment is never replaced, so there is a next one.
-    return None if end in bases else "no segment begins at its end"
-
-
-def finish_swaps(folder: Path, swaps: Sequence[Swap], files: FileSystem) -> None:
-    """Finish sound swaps, and remove all other files of cleanings. Raises OSError."""
-    for interrupted in swaps:
-        logger.info("%s takes the place of %d segments", interrupted.path, len(interrupted.replaced))
-        for base in (*interrupted.replaced, interrupted.base_offset):
-            for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
-                files.unlink(folder / segment_name(base, suffix), missing_ok=True)
-        files.fsync(folder)
-        files.rename(interrupted.path, interrupted.path.with_suffix(""))
-        files.fsync(folder)
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (CLEANED_SUFFIX, SWAP_SUFFIX):
-            files.unlink(path)

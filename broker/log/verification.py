@@ -29,8 +29,10 @@ from barnabas.broker.log.file_system import (
     segment_base_offset,
     snapshot_offset,
 )
+from barnabas.broker.log.interrupted_swaps import Swap, interrupted_swaps
 from barnabas.broker.log.log_dir import DELETE_HORIZON_CHECKPOINT, DirScan, LogDir, ScannedLog
-from barnabas.broker.log.producer_state import ProducerState, decode_snapshot
+from barnabas.broker.log.producer_snapshots import decode_snapshot
+from barnabas.broker.log.producer_state import ProducerState
 from barnabas.broker.log.segment_check import (
     Finding,
     LastBatches,
@@ -40,7 +42,6 @@ from barnabas.broker.log.segment_check import (
     Severity,
     sequence_fault,
 )
-from barnabas.broker.log.segment_swap import Swap, interrupted_swaps
 from barnabas.broker.log.storage_errors import CheckpointDamaged
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition

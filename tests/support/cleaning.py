@@ -9,6 +9,7 @@ from barnabas.broker.log.batch_scan import iter_headers
 from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment_swap import replace_segments
 from barnabas.protocol.record_batch import iter_batches, parse_header
 from barnabas.protocol.records import decode_records
 from tests.support.gaps import kept_of
@@ -74,4 +75,4 @@ def build(log: Log, keep: Keep, first: int = 0, count: int = 1) -> Built:
 
 def clean(log: Log, keep: Keep, first: int = 0, count: int = 1) -> bool:
     """Clean some adjacent segments; False if the log changed meanwhile."""
-    return log.replace_segments(*build(log, keep, first, count))
+    return replace_segments(log, *build(log, keep, first, count))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch, build_marker
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
@@ -61,12 +60,7 @@ def marker(
     timestamp_ms: int = 0,
 ) -> bytearray:
     """The control batch that ends a transaction."""
-    builder = RecordBatchBuilder()
-    key, value = struct.pack(">hh", 0, marker_type), struct.pack(">hi", 0, coordinator_epoch)
-    builder.append(key, value, None, timestamp_ms)
-    return builder.build(
-        producer_id=producer_id, producer_epoch=epoch, is_transactional=True, is_control=True
-    )
+    return build_marker(producer_id, epoch, marker_type, coordinator_epoch, timestamp_ms)
 
 
 def written(offset: int, sequence: int, count: int = 1, **options: Any) -> BatchHeader:

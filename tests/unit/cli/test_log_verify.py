@@ -18,7 +18,8 @@ import pytest
 
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.log.producer_state import ProducerState, decode_snapshot, encode_snapshot
+from barnabas.broker.log.producer_snapshots import decode_snapshot, encode_snapshot
+from barnabas.broker.log.producer_state import ProducerState
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch

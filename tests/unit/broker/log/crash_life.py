@@ -27,6 +27,7 @@ from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.segment_swap import replace_segments
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
@@ -224,7 +225,7 @@ class Life:
         expected.uncleaned = expected.batches
         expected.removed = (*expected.removed, *(batch for batch in others if batch not in cleaned))
         expected.batches = cleaned
-        assert log.replace_segments(*built)
+        assert replace_segments(log, *built)
         expected.uncleaned = None
         self._answered(key)
         expected.first_dirty = max(expected.first_dirty, end)

@@ -26,15 +26,21 @@ from barnabas.broker.log.batch_scan import (
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import LENGTH_OFFSET, check_batch, iter_batches, stamp
-from tests.support.logs import produced
+from barnabas.protocol.records import Marker, MarkerType
+from tests.support.logs import marker, produced
 
 
 def segment(counts: list[tuple[int, bool]]) -> bytes:
+    """Batches of these counts, with a producer id or without; 0 is for a marker."""
     data, offset = bytearray(), 0
     for count, has_id in counts:
         position = len(data)
         ids = {} if has_id else {"producer_id": -1, "epoch": -1}
-        data += produced(offset if has_id else -1, count, **ids)
+        if count:
+            data += produced(offset if has_id else -1, count, **ids)
+        else:
+            data += marker(MarkerType.COMMIT, coordinator_epoch=offset, **ids)
+            count = 1
         stamp(data, position, offset, 1)
         offset += count
     return bytes(data)
@@ -55,7 +61,7 @@ def window_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(batch_scan, "_STEP_BYTES", min(request.param, 64))
 
 
-BATCHES = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=8)
+BATCHES = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=8)
 
 
 @pytest.fixture
@@ -72,7 +78,9 @@ def test_walks_find_the_same_batches_with_any_window(counts: list[tuple[int, boo
     with in_file(data) as file:
         assert list(iter_headers(file, 0, len(data))) == expected
         assert list(iter_produced(file, 0, len(data), offset)) == [
-            header for _, header in expected if header.producer_id >= 0 and header.last_offset >= offset
+            (header, Marker(MarkerType.COMMIT, header.base_offset) if header.is_control else None)
+            for _, header in expected
+            if header.producer_id >= 0 and header.last_offset >= offset
         ]
         assert find_batch_in(file, 0, len(data), offset) == find_batch(data, 0, len(data), offset)
 

@@ -82,7 +82,7 @@ def test_no_accepted_record_is_lost_if_any_operation_finds_the_disk_full(
 ) -> None:
     if many_producers:
         # Snapshots are then written without the log's lock, by the next flush.
-        monkeypatch.setattr("barnabas.broker.log.producer_state._MANY", 0)
+        monkeypatch.setattr("barnabas.broker.log.producer_snapshots._MANY", 0)
     managers.configs["t"] = CONFIG
     room, was_full = 0, True
     while was_full:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from barnabas.broker.log import log_segments, producer_state
+from barnabas.broker.log import log_segments, producer_snapshots
 from barnabas.broker.log.batch_scan import iter_produced
 from barnabas.broker.log.file_system import FileSystem, segment_name
 from barnabas.broker.log.log import Log
@@ -331,7 +331,7 @@ def test_snapshots_are_on_disk_before_the_recovery_point_passes_them(
 def test_retention_waits_for_the_snapshot_of_the_producers_that_it_deletes(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_state, "_MANY", 0)
+    monkeypatch.setattr(producer_snapshots, "_MANY", 0)
     log = filled(open_log, 9, log_config(segment_bytes=4 * SIZE, retention_bytes=0))
     assert log.delete_old_segments(0, log.log_end_offset) == 3
     log.abandon()
@@ -344,7 +344,7 @@ def test_a_crash_before_a_large_snapshot_is_written_forgets_no_producer(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
     """A roll only copies the states, because it holds the log's lock."""
-    monkeypatch.setattr(producer_state, "_MANY", 1)
+    monkeypatch.setattr(producer_snapshots, "_MANY", 1)
     log = open_log(log_config())
     append(log, 0, producer_id=1)
     append(log, 0, producer_id=2)

@@ -14,15 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.log.file_system import FileSystem
-from barnabas.broker.log.producer_state import (
-    MAX_SEQUENCE,
-    ProducerSnapshots,
-    ProducerState,
-    ProducerStates,
-    RecentBatch,
-    decode_snapshot,
-    encode_snapshot,
-)
+from barnabas.broker.log.producer_snapshots import ProducerSnapshots, decode_snapshot, encode_snapshot
+from barnabas.broker.log.producer_state import MAX_SEQUENCE, ProducerState, ProducerStates, RecentBatch
 from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import BatchHeader, parse_header
@@ -161,10 +154,7 @@ def test_producers_expire_by_the_time_of_their_last_append() -> None:
 
 
 def test_a_producer_in_a_transaction_does_not_expire() -> None:
-    states = states_with(written(0, 0))
-    state = states.get(PRODUCER_ID)
-    assert state is not None
-    state.mark(0, 0, 0)
+    states = states_with(written(0, 0, is_transactional=True))
     assert states.expire(10**15, 1) == 0
 
 
@@ -208,10 +198,8 @@ def test_the_least_recent_writers_above_the_limit_are_evicted() -> None:
 
 
 def test_a_producer_in_a_transaction_is_never_evicted() -> None:
-    states = states_with(*(written(number, 0, producer_id=number) for number in range(3)))
-    first = states.get(0)
-    assert first is not None
-    first.mark(0, 0, 0)
+    headers = (written(number, 0, producer_id=number, is_transactional=not number) for number in range(3))
+    states = states_with(*headers)
     assert states.bound(1) == 2
     assert [state.producer_id for state in states] == [0]
 

@@ -19,6 +19,7 @@ from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.indexes import OffsetIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.open_files import NotCached
+from barnabas.broker.log.segment_swap import replace_segments
 from barnabas.broker.log.storage_errors import (
     CorruptLog,
     LogDirFailure,
@@ -125,7 +126,7 @@ def test_records_are_on_disk_before_those_that_they_replace_go(log: Log) -> None
     assert log.recovery_point == 0
     built = build(log, even, 0, 2)
     active = log.segments[-1].base_offset
-    assert log.replace_segments(*built)
+    assert replace_segments(log, *built)
     assert log.recovery_point == active
 
 
@@ -167,7 +168,7 @@ def test_a_log_that_changed_meanwhile_stays_as_it_is(log: Log, change: Callable[
     change(log)
     before = {path: path.read_bytes() for path in log.folder.iterdir() if ".cleaned" not in path.name}
     segments = log.segments
-    assert not log.replace_segments(*built)
+    assert not replace_segments(log, *built)
     assert log.segments == segments
     if log.is_closed:
         assert {path: path.read_bytes() for path in log.folder.iterdir()} == before
@@ -178,7 +179,7 @@ def test_appends_rolls_and_a_later_start_do_not_disturb_a_swap(log: Log) -> None
     built = build(log, even, 0, 2)
     fill(log, 20)
     log.increment_log_start_offset(1)
-    assert log.replace_segments(*built)
+    assert replace_segments(log, *built)
     assert [parse_header(batch).base_offset for batch in read_all(log)[:4]] == [2, 4, 5, 6]
 
 
@@ -189,7 +190,7 @@ def test_the_active_segment_is_never_replaced(log: Log) -> None:
 def test_a_swap_of_other_offsets_is_a_bug(log: Log) -> None:
     built = build(log, even, 0, 2)
     with pytest.raises(InvariantViolation, match="cannot replace"):
-        log.replace_segments(built.old[:1], built.cleaned, built.cuts)
+        replace_segments(log, built.old[:1], built.cleaned, built.cuts)
     assert not list(log.folder.glob("*.cleaned"))
 
 
@@ -203,7 +204,7 @@ def test_a_partition_that_was_deleted_and_created_again_is_not_touched(managers:
     manager.delete(key, 0)
     new = fill(manager.get_or_create(key, None, 0))
     before = content(new)
-    assert not old.replace_segments(*built)
+    assert not replace_segments(old, *built)
     assert content(new) == before
     assert clean(new, even)
 
@@ -219,7 +220,7 @@ def test_views_of_replaced_segments_stay_valid(log: Log) -> None:
 
 
 def test_a_segment_that_was_replaced_never_reads_the_file_of_its_name(log: Log) -> None:
-    segments, old = log._segments, log.segments[0]
+    segments, old = log.log_segments, log.segments[0]
     entries = index_entries(old.offset_index)
     assert clean(log, drop_all, 0, 3)
     old.file.let_go()

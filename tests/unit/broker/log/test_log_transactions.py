@@ -1,0 +1,263 @@
+"""Transactional batches and markers are checked by the leader, and decide the first unstable offset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.broker.log.appending import AppendResult, ProducedBatches
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_transactions import VerificationGuard
+from barnabas.broker.log.producer_state import AppendOrigin
+from barnabas.broker.log.recovery import LogLoader
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.records import MarkerType, encode_marker
+from tests.support.defaults import log_config
+from tests.support.errors import refused
+from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, marker, produced
+
+COMMIT, ABORT = MarkerType.COMMIT, MarkerType.ABORT
+MARKERS, RAISED = AppendOrigin.MARKERS, AppendOrigin.RAISED_MARKERS
+OTHER_ID = PRODUCER_ID + 1
+
+
+def append(
+    log: Log,
+    data: bytearray,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    guard: VerificationGuard | None = None,
+) -> AppendResult:
+    batches = ProducedBatches(memoryview(data), list(iter_batches(data)))
+    guards = None if guard is None else {guard.producer_id: guard}
+    return log.append_as_leader(batches, 0, 0, origin=origin, guards=guards)
+
+
+def write(log: Log, sequence: int, count: int = 1, producer_id: int = PRODUCER_ID, epoch: int = 0) -> int:
+    """Write to a transaction, which begins if none is ongoing; returns the first offset."""
+    data = produced(sequence, count, producer_id=producer_id, epoch=epoch, is_transactional=True)
+    return append(log, data, guard=log.begin_verification(producer_id, epoch)).base_offset
+
+
+def damaged_marker() -> bytearray:
+    """A marker at offset 1 whose value is too short."""
+    builder = RecordBatchBuilder()
+    builder.append(encode_marker(COMMIT, 0)[0], b"", None, 0)
+    ids = {"producer_id": PRODUCER_ID, "producer_epoch": 0}
+    return builder.build(base_offset=1, is_transactional=True, is_control=True, **ids)
+
+
+def end(log: Log, kind: MarkerType, origin: AppendOrigin = MARKERS, **options: Any) -> int:
+    return append(log, marker(kind, **options), origin).base_offset
+
+
+def test_the_oldest_transaction_that_no_replicated_marker_has_ended_is_unstable(open_log: OpenLog) -> None:
+    log = open_log()
+    append_batches(log, produced(-1, 3, producer_id=-1, epoch=-1))
+    assert log.first_unstable_offset(3) is None
+    assert write(log, 0, 2) == 3
+    assert write(log, 0, 2, producer_id=OTHER_ID) == 5
+    write(log, 2)
+    assert log.first_unstable_offset(7) == 3
+    assert end(log, COMMIT) == 8
+    assert log.first_unstable_offset(8) == 3, "the marker is not replicated"
+    assert log.first_unstable_offset(9) == 5
+    assert end(log, ABORT, producer_id=OTHER_ID) == 9
+    assert log.first_unstable_offset(9) == 5
+    assert log.first_unstable_offset(10) is None
+
+
+def test_of_two_ended_transactions_the_one_that_began_first_counts_until_its_marker_is_replicated(
+    open_log: OpenLog,
+) -> None:
+    log = open_log()
+    write(log, 0)
+    write(log, 0, producer_id=OTHER_ID)
+    end(log, COMMIT, producer_id=OTHER_ID)
+    end(log, COMMIT)
+    assert [log.first_unstable_offset(high_watermark) for high_watermark in (2, 3, 4)] == [0, 0, None]
+
+
+def test_the_log_start_bounds_the_first_unstable_offset(open_log: OpenLog) -> None:
+    log = open_log()
+    write(log, 0, 5)
+    log.increment_log_start_offset(2)
+    assert log.first_unstable_offset(5) == 2
+
+
+def test_the_aborted_transactions_of_a_range_are_known(open_log: OpenLog) -> None:
+    log = open_log()
+    write(log, 0, 2)
+    write(log, 0, producer_id=OTHER_ID)
+    end(log, ABORT)
+    end(log, COMMIT, producer_id=OTHER_ID)
+    write(log, 2)
+    end(log, ABORT)
+    first, second = log.aborted_transactions(0, 7)
+    assert first == (PRODUCER_ID, 0, 3, 2)
+    assert second == (PRODUCER_ID, 5, 6, 7)
+    assert log.aborted_transactions(3, 5) == [first]
+    assert log.aborted_transactions(4, 5) == []
+
+
+def test_a_transaction_begins_only_with_a_guard(open_log: OpenLog) -> None:
+    log = open_log()
+    data = produced(0, is_transactional=True)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, data)
+    guard = log.begin_verification(PRODUCER_ID, 0)
+    assert log.begin_verification(PRODUCER_ID, 0) is guard
+    assert not log.has_ongoing_transaction(PRODUCER_ID, 0)
+    append(log, data, guard=guard)
+    assert log.has_ongoing_transaction(PRODUCER_ID, 0)
+    assert log.begin_verification(PRODUCER_ID, 0) is None
+    append(log, produced(1, is_transactional=True))
+    end(log, COMMIT)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, produced(2, is_transactional=True), guard=guard)
+    assert log.log_end_offset == 3
+
+
+def test_without_verification_a_transaction_needs_no_guard(open_log: OpenLog) -> None:
+    log = open_log(log_config(verifies_transactions=False))
+    append(log, produced(0, is_transactional=True))
+    assert log.first_unstable_offset(1) == 0
+
+
+@pytest.mark.parametrize(
+    ("origin", "guard_epoch", "is_valid"),
+    [(MARKERS, 4, False), (MARKERS, 5, False), (MARKERS, 6, True), (RAISED, 4, False), (RAISED, 5, True)],
+)
+def test_a_marker_invalidates_the_guards_of_its_transactions(
+    open_log: OpenLog, origin: AppendOrigin, guard_epoch: int, is_valid: bool
+) -> None:
+    log = open_log()
+    guard = log.begin_verification(PRODUCER_ID, guard_epoch)
+    other = log.begin_verification(OTHER_ID, 0)
+    end(log, ABORT, origin, epoch=5)
+    data = produced(0, epoch=max(5, guard_epoch), is_transactional=True)
+    if is_valid:
+        append(log, data, guard=guard)
+    else:
+        with refused(ErrorCode.INVALID_TXN_STATE):
+            append(log, data, guard=guard)
+    append(log, produced(0, producer_id=OTHER_ID, is_transactional=True), guard=other)
+
+
+def test_a_batch_before_which_another_waits_for_the_coordinator_does_not_begin_the_transaction(
+    open_log: OpenLog,
+) -> None:
+    log = open_log()
+    log.begin_verification(PRODUCER_ID, 0, 5)
+    log.begin_verification(PRODUCER_ID, 0, 3)
+    guard = log.begin_verification(PRODUCER_ID, 0, 7)
+    with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        append(log, produced(5, is_transactional=True), guard=guard)
+    append(log, produced(3, is_transactional=True), guard=guard)
+
+
+def test_a_producer_in_a_transaction_writes_nothing_else(open_log: OpenLog) -> None:
+    log = open_log()
+    write(log, 0)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, produced(1))
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, produced(1, is_transactional=True) + produced(2))
+    append(log, produced(1, is_transactional=True) + produced(2, is_transactional=True))
+    end(log, COMMIT)
+    append(log, produced(3))
+
+
+def test_a_batch_of_an_older_epoch_is_fenced_also_within_a_transaction(open_log: OpenLog) -> None:
+    log = open_log()
+    write(log, 0, epoch=4)
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        append(log, produced(0, epoch=3, is_transactional=True))
+    end(log, ABORT, epoch=5)
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        append(log, produced(1, epoch=4, is_transactional=True), guard=log.begin_verification(PRODUCER_ID, 4))
+
+
+def test_a_repeated_batch_gets_its_offset_also_after_the_transaction(open_log: OpenLog) -> None:
+    log = open_log()
+    write(log, 0, 3)
+    end(log, COMMIT)
+    assert append(log, produced(0, 3, is_transactional=True)).base_offset == 0
+    assert log.log_end_offset == 4
+
+
+def test_a_transaction_of_a_newer_epoch_needs_its_own_guard(open_log: OpenLog) -> None:
+    log = open_log()
+    write(log, 0, epoch=1)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, produced(0, epoch=2, is_transactional=True))
+
+
+def test_markers_of_older_epochs_are_refused(open_log: OpenLog) -> None:
+    log = open_log()
+    write(log, 0, epoch=2)
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        end(log, COMMIT, epoch=1)
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        end(log, COMMIT, RAISED, epoch=2)
+    end(log, COMMIT, RAISED, epoch=3)
+    assert end(log, COMMIT, RAISED, epoch=3) == 2, "a second time it is harmless"
+    write(log, 0, epoch=3)
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        end(log, COMMIT, RAISED, epoch=3)
+    assert log.first_unstable_offset(4) == 3
+
+
+def test_markers_of_an_older_coordinator_are_refused(open_log: OpenLog) -> None:
+    log = open_log()
+    write(log, 0)
+    end(log, COMMIT, coordinator_epoch=7)
+    write(log, 1)
+    with refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+        end(log, COMMIT, coordinator_epoch=6)
+    end(log, COMMIT, coordinator_epoch=7)
+
+
+def test_offsets_of_a_transaction_have_no_sequence_numbers(open_log: OpenLog) -> None:
+    log = open_log()
+    own = AppendOrigin.COORDINATOR
+    data = produced(-1, 2, is_transactional=True)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, data, own)
+    append(log, data, own, log.begin_verification(PRODUCER_ID, 0))
+    append(log, data, own)
+    assert log.first_unstable_offset(4) == 0
+    with refused(ErrorCode.INVALID_RECORD):
+        append(log, data)
+    end(log, ABORT, epoch=1)
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        append(log, data, own, log.begin_verification(PRODUCER_ID, 0))
+    assert log.aborted_transactions(0, 4) == [(PRODUCER_ID, 0, 4, 5)]
+
+
+def test_a_follower_derives_the_same_transactions(open_log: OpenLog, tmp_path: Path) -> None:
+    leader = open_log()
+    write(leader, 0)
+    write(leader, 0, producer_id=OTHER_ID)
+    end(leader, ABORT)
+    write(leader, 1)
+    records = bytearray(leader.read(0, 1 << 20).records)
+    loader = LogLoader(tmp_path / "follower-0", log_config(), now_ms=0)
+    follower = Log.open(leader.topic_partition, loader)
+    follower.append_as_follower(records, 0)
+    for log in (leader, follower):
+        assert log.first_unstable_offset(4) == 1
+        assert log.aborted_transactions(0, 4) == [(PRODUCER_ID, 0, 2, 1)]
+        assert log.has_ongoing_transaction(PRODUCER_ID, 0)
+    follower.abandon()
+
+
+def test_a_follower_refuses_a_damaged_marker_whole(open_log: OpenLog) -> None:
+    log = open_log()
+    data = produced(0, is_transactional=True) + damaged_marker()
+    with refused(ErrorCode.INVALID_RECORD):
+        log.append_as_follower(data, 0)
+    assert log.log_end_offset == 0
