@@ -6,7 +6,7 @@ committed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from barnabas.broker.coordinators.effects import Moment
@@ -21,6 +21,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition, by_topic
 from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -36,6 +37,7 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from barnabas.protocol.messages.transactions import TxnOffsetCommitRequestTopic
 
 _SEVERAL_GROUPS_SINCE: Final = 8
 _ERROR_OF_GROUP_SINCE: Final = 2
@@ -43,7 +45,7 @@ _DEFAULT_RETENTION: Final = -1
 """The ``retention_time_ms`` that leaves the retention to the broker's settings."""
 
 
-def _is_known(services: Services, name: TopicPartition) -> bool:
+def is_known(services: Services, name: TopicPartition) -> bool:
     return name.partition in services.metadata.current.partitions_of(name.topic)
 
 
@@ -57,15 +59,22 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
         for topic in body.topics
         for partition in topic.partitions
     ]
-    unknown = {name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in names if not _is_known(services, name)}
+    unknown = {name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in names if not is_known(services, name)}
 
     @request.answering
     def answer(outcome: CommitResponse) -> None:
         request.respond(_commit_response(body, {**outcome, **unknown}))
 
     def commit(group: Group, now: Moment) -> Effects:
+        retention_ms = body.retention_time_ms
         offsets = Commit(
-            _offsets(services, body, unknown, now.wall_ms),
+            offsets_to_commit(
+                services,
+                body.topics,
+                unknown,
+                now.wall_ms,
+                None if retention_ms == _DEFAULT_RETENTION else now.wall_ms + retention_ms,
+            ),
             body.member_id,
             body.group_instance_id,
             body.generation_id_or_member_epoch,
@@ -84,15 +93,18 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
         answer(dict.fromkeys(names, error.code))
 
 
-def _offsets(
-    services: Services, body: OffsetCommitRequest, unknown: Mapping[TopicPartition, ErrorCode], now_ms: int
+def offsets_to_commit(
+    services: Services,
+    topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
+    unknown: Mapping[TopicPartition, ErrorCode],
+    now_ms: int,
+    expires_ms: int | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    retention_ms = body.retention_time_ms
-    expires_ms = None if retention_ms == _DEFAULT_RETENTION else now_ms + retention_ms
+    """The offsets of a request, but for those of ``unknown`` partitions."""
     offsets = {}
-    topics = services.metadata.current.topics
-    for topic in body.topics:
-        topic_id = topics[topic.name].topic_id if topic.name in topics else None
+    existing = services.metadata.current.topics
+    for topic in topics:
+        topic_id = existing[topic.name].topic_id if topic.name in existing else None
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition_index)
             if name not in unknown:
@@ -198,7 +210,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
     for topic in body.topics:
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition_index)
-            if _is_known(services, name):
+            if is_known(services, name):
                 existing.append(name)
             else:
                 outcome[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,11 +1,45 @@
-"""A dumb model of an offsets log with transactions: each question is answered by going through all of it."""
+"""Transactional batches in a log, as a follower gets them, and a dumb model of such a log.
+
+The model answers each question by going through all of the log.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from barnabas.broker.log.log import Log
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.records import MarkerType
+
+KeyValue = tuple[bytes, bytes | None]
+
+
+def write_pending(log: Log, producer_id: int, *records: KeyValue) -> None:
+    """As Kafka's coordinator writes commits in a transaction: without a sequence."""
+    _write(log, producer_id, records, is_control=False)
+
+
+def write_marker(log: Log, producer_id: int, marker: MarkerType) -> None:
+    record = struct.pack(">hh", 0, marker), struct.pack(">hi", 0, 1)
+    _write(log, producer_id, [record], is_control=True)
+
+
+def _write(log: Log, producer_id: int, records: Sequence[KeyValue], *, is_control: bool) -> None:
+    builder = RecordBatchBuilder()
+    for key, value in records:
+        builder.append(key, value, None, 0)
+    batch = builder.build(
+        base_offset=log.log_end_offset,
+        partition_leader_epoch=0,
+        producer_id=producer_id,
+        producer_epoch=0,
+        is_transactional=True,
+        is_control=is_control,
+    )
+    log.append_as_follower(batch, 0)
 
 
 class Entry(NamedTuple):

@@ -11,13 +11,18 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators import group_coordinator
+from barnabas.broker.coordinators import group_coordinator, led_shards
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_records import (
+    OffsetAndMetadata,
     OffsetRecord,
+    to_bytes,
 )
+from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.coordinators.led_shards import ShardState
+from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import (
@@ -28,6 +33,7 @@ from barnabas.protocol.messages.groups import (
 )
 from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest
+from barnabas.protocol.records import MarkerType
 from tests.support.building import led_by, metadata, state
 from tests.support.group_requests import (
     LIVE,
@@ -50,6 +56,7 @@ from tests.support.group_requests import (
 )
 from tests.support.grouping import run_once
 from tests.support.serving import Serving
+from tests.support.transactional_offsets import write_marker, write_pending
 from tests.support.waiting import wait_for
 
 
@@ -330,6 +337,101 @@ def test_groups_and_offsets_are_loaded_when_leadership_returns(hosting: Serving)
     # Its session begins again, and expires.
     hosting.managed.pass_time(10_001)
     assert hosting.call(heartbeat(joined)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# Transactions
+
+
+def pending(value: int, group: str = "g", index: int = 0) -> tuple[bytes, bytes | None]:
+    offset = OffsetAndMetadata(value, 1_000)
+    return to_bytes(OffsetRecord(group, TopicPartition("topic", index), offset))
+
+
+def is_unstable(hosting: Serving, group: str = "g", index: int = 0) -> bool:
+    (topic,) = hosting.call(fetch(group, index, require_stable=True)).groups[0].topics
+    return bool(topic.partitions[0].error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT)
+
+
+@pytest.fixture
+def led_again(hosting: Serving) -> Log:
+    """Broker 1 leads again and has not read the log yet, which has a commit of 7 and a pending one of 8."""
+    hosting.send(commit(7))
+    lead(hosting, epoch=1, leader=2)
+    work(hosting)
+    log = hosting.managed.manager.partition(PARTITION).log
+    write_pending(log, 5, pending(8))
+    lead(hosting, epoch=2)
+    return log
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_marker_after_a_move_of_the_coordinator_ends_the_loaded_transaction(
+    is_commit: bool, led_again: Log, hosting: Serving
+) -> None:
+    work(hosting)
+    assert is_unstable(hosting)
+    assert fetched(hosting) == {("topic", 0): 7}
+    hosting.groups.transaction_ended({0: led_again.log_end_offset}, 5, is_commit)
+    assert not is_unstable(hosting)
+    assert fetched(hosting) == {("topic", 0): 8 if is_commit else 7}
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_marker_that_comes_while_groups_are_loaded_ends_the_transaction(
+    is_read: bool, led_again: Log, hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the loading reads the marker itself."""
+    read = led_shards.last_records
+
+    def mark() -> None:
+        marker_offset = led_again.log_end_offset
+        write_marker(led_again, 5, MarkerType.COMMIT)
+        hosting.groups.transaction_ended({0: marker_offset}, 5, True)
+
+    def read_and_mark(log: Log, is_wanted: Any) -> Any:
+        if is_read:
+            mark()
+        records = read(log, is_wanted)
+        if not is_read:
+            mark()
+        return records
+
+    monkeypatch.setattr(led_shards, "last_records", read_and_mark)
+    work(hosting)
+    assert not is_unstable(hosting)
+    assert fetched(hosting) == {("topic", 0): 8}
+
+
+def test_a_marker_ends_the_transaction_before_the_first_request_after_loading(
+    led_again: Log, hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer's next transaction may replace its pending offsets then."""
+    hosting.groups.transaction_ended({0: led_again.log_end_offset}, 5, True)
+    seen: list[int] = []
+
+    def started(shard: GroupShard, machine: Group, now: Moment) -> Any:
+        seen.append(machine.fetch([TopicPartition("topic", 0)])[TopicPartition("topic", 0)].committed_offset)
+        return machine.restart_sessions(now)
+
+    monkeypatch.setattr(GroupShard, "_started", started)
+    work(hosting)
+    assert seen == [8]
+
+
+def test_a_group_with_only_an_aborted_offset_is_forgotten(led_again: Log, hosting: Serving) -> None:
+    write_pending(led_again, 6, pending(8, group="other"))
+    work(hosting)
+    assert is_unstable(hosting, "other")
+    hosting.groups.transaction_ended({0: led_again.log_end_offset}, 6, False)
+    assert [group.group_id for group in hosting.call(ListGroupsRequest()).groups] == ["g"]
+    assert is_unstable(hosting)
+
+
+def test_a_marker_for_a_partition_that_is_led_elsewhere_is_ignored(hosting: Serving) -> None:
+    lead(hosting, epoch=1, leader=2)
+    hosting.groups.transaction_ended({0: 10, 7: 10}, 5, True)
+    work(hosting)
+    hosting.groups.transaction_ended({0: 10}, 5, True)
 
 
 def test_sessions_begin_when_all_groups_are_loaded(hosting: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import random
-import struct
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,14 +24,14 @@ from barnabas.broker.coordinators.group_shard import MAX_REPORTED, LoadedGroup, 
 from barnabas.broker.coordinators.offsets import CommittedOffset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import MarkerType, decode_records
 from tests.support.defaults import log_config
 from tests.support.gaps import follow, kept_of
 from tests.support.logs import append_batches, headers_of
-from tests.support.transactional_offsets import Entry, replay
+from tests.support.transactional_offsets import Entry, replay, write_marker, write_pending
 
 PARTITION = TopicPartition("__consumer_offsets", 0)
 TOPIC = TopicPartition("topic", 0)
@@ -129,24 +127,8 @@ def test_loading_ends_when_it_is_no_longer_wanted(log: Log) -> None:
 # ---- transactions
 
 
-def write_batch(log: Log, records: Iterable[tuple[bytes, bytes | None]], **values: Any) -> None:
-    builder = RecordBatchBuilder()
-    for key, value in records:
-        builder.append(key, value, None, 0)
-    batch = builder.build(base_offset=log.log_end_offset, partition_leader_epoch=0, **values)
-    log.append_as_follower(batch, 0)
-
-
-def write_pending(log: Log, producer_id: int, *records: Record) -> None:
-    """As Kafka's coordinator writes commits in a transaction: without a sequence."""
-    encoded = [to_bytes(record) for record in records]
-    write_batch(log, encoded, producer_id=producer_id, producer_epoch=0, is_transactional=True)
-
-
-def write_marker(log: Log, producer_id: int, marker: MarkerType) -> None:
-    record = (struct.pack(">hh", 0, marker), struct.pack(">hi", 0, 1))
-    values: dict[str, Any] = {"is_transactional": True, "is_control": True}
-    write_batch(log, [record], producer_id=producer_id, producer_epoch=0, **values)
+def encoded(*records: Record) -> list[tuple[bytes, bytes | None]]:
+    return [to_bytes(record) for record in records]
 
 
 def committed(value: int, record_offset: int) -> CommittedOffset:
@@ -165,7 +147,7 @@ def test_the_marker_decides_the_offsets_of_a_transaction(
     marker: MarkerType | None, expected: LoadedGroup, log: Log
 ) -> None:
     write(log, offset("a", 1))
-    write_pending(log, 5, offset("a", 2))
+    write_pending(log, 5, *encoded(offset("a", 2)))
     write_marker(log, 6, MarkerType.COMMIT)
     if marker is not None:
         write_marker(log, 5, marker)
@@ -173,7 +155,7 @@ def test_the_marker_decides_the_offsets_of_a_transaction(
 
 
 def test_a_later_commit_outside_wins_over_a_transaction_that_ends_after_it(log: Log) -> None:
-    write_pending(log, 5, offset("a", 2))
+    write_pending(log, 5, *encoded(offset("a", 2)))
     write(log, offset("a", 1))
     write_marker(log, 5, MarkerType.COMMIT)
     assert load(log) == {"a": LoadedGroup(None, {TOPIC: committed(1, 1)})}
@@ -181,7 +163,7 @@ def test_a_later_commit_outside_wins_over_a_transaction_that_ends_after_it(log: 
 
 @pytest.mark.parametrize("is_ended", [True, False])
 def test_a_tombstone_removes_the_offsets_that_were_pending(is_ended: bool, log: Log) -> None:
-    write_pending(log, 5, offset("a", 2), offset("b", 3))
+    write_pending(log, 5, *encoded(offset("a", 2), offset("b", 3)))
     write(log, offset("a", None))
     if is_ended:
         write_marker(log, 5, MarkerType.COMMIT)
@@ -194,8 +176,8 @@ def test_a_tombstone_removes_the_offsets_that_were_pending(is_ended: bool, log: 
 
 def test_a_group_with_only_pending_offsets_is_loaded_with_its_generation(log: Log) -> None:
     write(log, GroupRecord("a", STORED))
-    write_pending(log, 5, offset("a", 2))
-    write_pending(log, 6, offset("b", 3))
+    write_pending(log, 5, *encoded(offset("a", 2)))
+    write_pending(log, 6, *encoded(offset("b", 3)))
     assert load(log) == {
         "a": LoadedGroup(STORED, {}, {5: {TOPIC: committed(2, 1)}}),
         "b": LoadedGroup(None, {}, {6: {TOPIC: committed(3, 2)}}),
@@ -204,7 +186,7 @@ def test_a_group_with_only_pending_offsets_is_loaded_with_its_generation(log: Lo
 
 def test_the_pending_offset_of_an_earlier_topic_is_not_loaded(log: Log) -> None:
     old = OffsetAndMetadata(2, 1_000, topic_id=TopicId(uuid.UUID(int=1)))
-    write_pending(log, 5, OffsetRecord("a", TOPIC, old))
+    write_pending(log, 5, *encoded(OffsetRecord("a", TOPIC, old)))
     records = last_records(log, lambda: True)
     assert records is not None
     assert groups_of(records, PARTITION, {TOPIC.topic: TopicId(uuid.UUID(int=2))}) == {}
@@ -217,7 +199,7 @@ def test_an_unreadable_pending_record_is_ignored(log: Log, caplog: pytest.LogCap
         (b"\x00\x02\x00\x01a", b"value"),
         (to_bytes(offset("a", 1))[0], b"\x00\x63"),
     ]
-    write_batch(log, strange, producer_id=5, producer_epoch=0, is_transactional=True)
+    write_pending(log, 5, *strange)
     assert load(log) == {}
     assert caplog.text.count("is ignored") == 3
 
@@ -236,7 +218,7 @@ def test_any_history_of_transactions_is_loaded_as_a_replay_says(seed: int, log: 
             write(log, offset("a", value, name))
         elif kind < 0.65:
             history.append(Entry(at, name, value, producer_id))
-            write_pending(log, producer_id, offset("a", value, name))
+            write_pending(log, producer_id, *encoded(offset("a", value, name)))
         elif kind < 0.75:
             history.append(Entry(at, name, None))
             write(log, offset("a", None, name))
