@@ -6,8 +6,9 @@ responses cost one. Stopping: reading ends, each connection closes when what it 
 sent, and at the deadline the rest is cut off. A loop that dies otherwise calls `on_fatal`.
 
 Threads: the protocol callbacks of a connection, `flush` and `close` run on its network thread; `answer`,
-`take_request` and `request_done` on any thread. Its lock guards the pipeline, and is never held while bytes
-are sent or anything else is called that could wait; the short lock of a queue may be taken inside it.
+`resume`, `take_request` and `request_done` on any thread. Its lock guards the pipeline, and is never held
+while bytes are sent or anything else is called that could wait; the short lock of a queue may be taken inside
+it.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class Connection(asyncio.BufferedProtocol):
         if not frames or pipeline.phase is CLOSING:
             return
         peer, lane_of, answer = self._peer, self._lanes.lane_of, self.answer
-        requests = [Request(frame, peer, lane_of(frame.view), now_ns, answer) for frame in frames]
+        resume = self.resume
+        requests = [Request(frame, peer, lane_of(frame.view), now_ns, answer, resume) for frame in frames]
         first = None
         with self._lock:
             pipeline.receive(requests)
@@ -254,6 +256,12 @@ class Connection(asyncio.BufferedProtocol):
             is_next = self._pipeline.answer(request, buffers, close_reason)
         if is_next:
             self._thread.wake_for(self)
+
+    def resume(self, request: Request) -> None:
+        with self._lock:
+            lane = self._pipeline.resume(request)
+            if lane is not None:
+                self._queue_up(lane)
 
     # ---- on the workers
 

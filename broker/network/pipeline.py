@@ -1,7 +1,8 @@
 """The rules of one client's connection, without a socket: when to read, run, send and close.
 
 Requests of one connection run one at a time and in order. A request that has run and is not yet answered (it
-waits in the purgatory) does not block the next one. Responses leave in the order of the requests.
+waits in the purgatory) does not block the next one; one that has paused does. Responses leave in the order of
+the requests.
 
 Bounds: at most `max_in_flight` requests have run and are unanswered. Reading stops while as many requests are
 received and not answered, while their frames exceed `max_in_flight_bytes`, or while the peer does not read
@@ -96,8 +97,10 @@ class Pipeline:
         self.pending: deque[Request] = deque()
         """Requests that have not run."""
         self.is_claimed = False
-        """Whether a thread runs a request of this connection, or workers will."""
+        """Whether a thread runs a request of this connection, workers will, or a request has paused."""
         self._limits = limits
+        # Whether the first pending request has paused. The connection stays claimed until it is resumed.
+        self._is_paused = False
         # Requests whose answer is not sent. `pending` is always a suffix of it.
         self._unsent: deque[Request] = deque()
         self._in_flight_bytes = 0
@@ -128,7 +131,7 @@ class Pipeline:
     def claim(self) -> Lane | None:
         """The lane on which the caller must run the next request; None if no request may run now.
 
-        The connection is claimed until `finish` returns None.
+        The connection is claimed until `finish` returns None, unless its request has paused.
         """
         return None if self.is_claimed else self._claim_next()
 
@@ -138,12 +141,26 @@ class Pipeline:
         return None if self.phase is CLOSED else request
 
     def finish(self, request: Request | None) -> Lane | None:
-        """Note that the taken request has run, or continues in another lane.
+        """Note that the taken request has run, continues in another lane, or has paused.
 
-        Returns the lane of the next request, or None: then the connection is no longer claimed.
+        Returns the lane of the next request, or None: then the caller has no more to run.
         """
         if request is not None and request.rest is not None:
             self.pending.appendleft(request)
+            if request.is_paused:
+                self._is_paused = True
+                return None
+        return self._claim_next()
+
+    def resume(self, request: Request) -> Lane | None:
+        """The lane on which the caller must run the rest of a paused request; None if it must not.
+
+        If the request has not paused yet, `finish` returns its lane.
+        """
+        request.is_paused = False
+        if not self._is_paused:
+            return None
+        self._is_paused = False
         return self._claim_next()
 
     def _claim_next(self) -> Lane | None:

@@ -53,11 +53,13 @@ class Request:
     __slots__ = (
         "__weakref__",
         "_answer",
+        "_resume",
         "answered",
         "buffers",
         "close_reason",
         "failed",
         "frame",
+        "is_paused",
         "lane",
         "peer",
         "received_ns",
@@ -72,6 +74,7 @@ class Request:
         lane: Lane,
         received_ns: int,
         answer: Callable[[Request, Buffers, str], None],
+        resume: Callable[[Request], None],
     ) -> None:
         self.frame = frame
         self.peer = peer
@@ -79,9 +82,11 @@ class Request:
         self.received_ns = received_ns
         self.size_bytes = len(frame.view)
         self.rest: Callable[[], None] | None = None
-        """The rest of the request, which `continue_in` left for another lane."""
+        """The rest of the request, which `continue_in` left for another lane, or `pause` for later."""
+        self.is_paused = False
         self.failed = False
         self._answer = answer
+        self._resume = resume
         # These belong to the connection's pipeline.
         self.answered = False
         self.buffers: Buffers = ()
@@ -101,6 +106,17 @@ class Request:
             rest()
         else:
             self.lane, self.rest = lane, rest
+
+    def pause(self, rest: Callable[[], None]) -> None:
+        """Run the rest on a worker when `resume` is called; later requests of the connection wait for it.
+
+        A handler that calls this returns without doing anything more.
+        """
+        self.lane, self.rest, self.is_paused = Lane.GENERAL, rest, True
+
+    def resume(self) -> None:
+        """Continue after `pause`. Once, on any thread, also before the handler has returned."""
+        self._resume(self)
 
     def respond(self, buffers: Buffers) -> None:
         """Answer with the bytes of whole frames; they must stay unchanged until they are sent."""

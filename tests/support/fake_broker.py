@@ -573,9 +573,13 @@ class _Connection(asyncio.BufferedProtocol):
             if not answered.done():
                 answered.set_result([bytes(buffer) for buffer in buffers])
 
+        def resume(request: Request) -> None:
+            assert request.rest is not None
+            request.rest()
+
         frame = Frame(memoryview(payload))
         peer = Peer("client", "127.0.0.1", EXTERNAL, 0)
-        request = Request(frame, peer, lane_of(frame.view), 0, answer)
+        request = Request(frame, peer, lane_of(frame.view), 0, answer, resume)
         broker = self._broker
         broker.serving.dispatch(request)
         broker.settle()

@@ -74,7 +74,8 @@ class Connection:
         self._version = version
         peer = Peer("client-1", "127.0.0.1", listener, self.opened_ns)
         frame = Frame(memoryview(bytearray(payload)))
-        self.request = Request(frame, peer, lane_of(frame.view), 0, self._answer)
+        self._is_running = False
+        self.request = Request(frame, peer, lane_of(frame.view), 0, self._answer, self._resume)
 
     @classmethod
     def of(cls, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Connection:
@@ -93,6 +94,24 @@ class Connection:
             self.closed = close_reason
         else:
             self.answers.append(b"".join(bytes(buffer) for buffer in buffers))
+
+    def run(self, process: Callable[[Request], None]) -> None:
+        """Run the request in the lanes that it chooses, until it has run or pauses."""
+        self._is_running = True
+        process(self.request)
+        self._run_rest()
+
+    def _run_rest(self) -> None:
+        request, self._is_running = self.request, True
+        while request.rest is not None and not request.is_paused:
+            rest, request.rest = request.rest, None
+            rest()
+        self._is_running = False
+
+    def _resume(self, request: Request) -> None:
+        request.is_paused = False
+        if not self._is_running:
+            self._run_rest()
 
     @property
     def is_answered(self) -> bool:
@@ -353,10 +372,7 @@ class Serving:
         return self.run(Connection.of(body, listener, version=version))
 
     def run(self, connection: Connection) -> Connection:
-        request = connection.request
-        self.dispatch(request)
-        if request.rest is not None:
-            request.rest()
+        connection.run(self.dispatch)
         return connection
 
     def call(self, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Any:

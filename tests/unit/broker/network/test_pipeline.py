@@ -21,10 +21,13 @@ class Driven(Pipeline):
     def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
         super().__init__(limits)
         self.turns: list[Request] = []
+        self.next_lane: Lane | None = None
+        """Where the last resumed request runs."""
 
     def received(self, *payloads: bytes, lane: Lane = Lane.NETWORK) -> list[Request]:
         requests = [
-            Request(Frame(memoryview(payload)), PEER, lane, 0, self._answered) for payload in payloads
+            Request(Frame(memoryview(payload)), PEER, lane, 0, self._answered, self.resumed)
+            for payload in payloads
         ]
         self.receive(requests)
         return requests
@@ -32,6 +35,9 @@ class Driven(Pipeline):
     def _answered(self, request: Request, buffers: object, close_reason: str) -> None:
         if self.answer(request, buffers, close_reason):
             self.turns.append(request)
+
+    def resumed(self, request: Request) -> None:
+        self.next_lane = self.resume(request)
 
     def run_all(self) -> list[bytes]:
         """Run what may run, without answers; the payloads in their order."""
@@ -91,6 +97,73 @@ def test_a_request_that_continues_in_another_lane_is_the_next_one(pipeline: Driv
     request.continue_in(Lane.RECORDS, lambda: rest.append("ran in its lane"))
     assert rest == ["ran in its lane"]
     assert pipeline.finish(request) is Lane.NETWORK
+
+
+def pause_first(pipeline: Driven) -> Request:
+    """Run the first of two requests until it pauses."""
+    pipeline.received(b"1", b"2")
+    pipeline.claim()
+    request = pipeline.take()
+    assert request is not None
+    request.pause(lambda: None)
+    return request
+
+
+def test_later_requests_wait_for_one_that_has_paused(pipeline: Driven) -> None:
+    request = pause_first(pipeline)
+    assert pipeline.finish(request) is None
+    pipeline.received(b"3")
+    assert pipeline.claim() is None
+    request.resume()
+    assert pipeline.next_lane is Lane.GENERAL
+    assert pipeline.take() is request
+    request.rest = None
+    assert pipeline.finish(request) is Lane.NETWORK
+    assert pipeline.run_all() == []
+
+
+def test_a_request_that_resumes_before_it_has_paused_is_the_next_one(pipeline: Driven) -> None:
+    request = pause_first(pipeline)
+    request.resume()
+    assert pipeline.next_lane is None
+    assert pipeline.finish(request) is Lane.GENERAL
+    assert pipeline.take() is request
+
+
+def test_a_request_that_resumes_while_its_peer_is_slow_runs_later(pipeline: Driven) -> None:
+    request = pause_first(pipeline)
+    pipeline.finish(request)
+    pipeline.output_is_full()
+    request.resume()
+    assert pipeline.next_lane is None
+    assert pipeline.claim() is None
+    pipeline.output_has_room()
+    assert pipeline.claim() is Lane.GENERAL
+    assert pipeline.take() is request
+
+
+def test_a_paused_request_of_a_lost_connection_is_dropped_when_it_resumes(pipeline: Driven) -> None:
+    request = pause_first(pipeline)
+    pipeline.finish(request)
+    pipeline.lose("reset")
+    request.resume()
+    assert pipeline.next_lane is Lane.GENERAL
+    while pipeline.next_lane is not None:
+        assert pipeline.take() is None
+        pipeline.next_lane = pipeline.finish(None)
+    assert not pipeline.pending
+
+
+def test_a_half_closed_connection_is_not_closed_before_its_paused_request_has_run(pipeline: Driven) -> None:
+    request = pause_first(pipeline)
+    pipeline.finish(request)
+    pipeline.peer_ends()
+    assert pipeline.due_close() == ""
+    request.resume()
+    request.rest = None
+    assert pipeline.finish(pipeline.take()) is Lane.NETWORK
+    pipeline.finish(pipeline.take())
+    assert pipeline.due_close() == ENDED
 
 
 @pytest.mark.parametrize(

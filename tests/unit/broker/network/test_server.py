@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import queue
 import socket
 import struct
 import threading
@@ -173,6 +174,7 @@ def _short_on_the_network_thread(view: memoryview) -> Lane:
 @pytest.mark.parametrize("serve", [_general, _short_on_the_network_thread], indirect=True)
 def test_each_request_runs_in_its_lane_and_in_its_turn(serve: Serve) -> None:
     ran: dict[bytes, list[bytes]] = {}
+    paused: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
 
     def finish(request: Request) -> None:
         payload = bytes(request.frame.view)
@@ -181,28 +183,39 @@ def test_each_request_runs_in_its_lane_and_in_its_turn(serve: Serve) -> None:
             assert thread.startswith("records-worker")
         elif payload.startswith(b"control"):
             assert thread.startswith("control-worker")
-        elif payload.startswith(b"long"):
+        elif payload.startswith(b"long") or payload.startswith(b"paused"):
             assert thread.startswith("io-worker")
         ran.setdefault(payload.split()[1], []).append(payload)
         echo(request)
 
     def process(request: Request) -> None:
-        if bytes(request.frame.view).startswith(b"records"):
+        payload = bytes(request.frame.view)
+        if payload.startswith(b"records"):
             request.continue_in(Lane.RECORDS, lambda: finish(request))
+        elif payload.startswith(b"paused"):
+            request.pause(lambda: finish(request))
+            # Some resume before the handler returns.
+            paused.put(request)
         else:
             finish(request)
+
+    def resume() -> None:
+        while (request := paused.get()) is not None:
+            request.resume()
 
     served = serve(process, queued_max_requests=20)
     sent = {}
     for number in range(3):
         random = Random(number)
-        kinds = [random.choice([b"short", b"long", b"records", b"control"]) for _ in range(400)]
+        kinds = [random.choice([b"short", b"long", b"records", b"control", b"paused"]) for _ in range(400)]
         sent[served.client()] = [b"%s %d %d" % (kind, number, turn) for turn, kind in enumerate(kinds)]
     senders = [threading.Thread(target=client.send, args=payloads) for client, payloads in sent.items()]
+    senders.append(threading.Thread(target=resume))
     for sender in senders:
         sender.start()
     for client, payloads in sent.items():
         assert [client.receive() for _ in payloads] == payloads
+    paused.put(None)
     assert sorted(ran.values()) == sorted(sent.values())
     for sender in senders:
         sender.join(DEADLINE_S)
