@@ -64,6 +64,13 @@ class Admin(BlockingClient[_Admin]):
     group_offsets = hop(_Admin.group_offsets)
     alter_group_offsets = hop(_Admin.alter_group_offsets)
     delete_group_offsets = hop(_Admin.delete_group_offsets)
+    list_transactions = hop(_Admin.list_transactions)
+    describe_transactions = hop(_Admin.describe_transactions)
+    describe_producers = hop(_Admin.describe_producers)
+    find_hanging_transactions = hop(_Admin.find_hanging_transactions)
+    abort_transaction = hop(_Admin.abort_transaction)
+    fence_producers = hop(_Admin.fence_producers)
+    complete_transaction = hop(_Admin.complete_transaction)
 
 
 def read_range(

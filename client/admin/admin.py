@@ -9,8 +9,6 @@ An admin client belongs to the event loop that it was started on.
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Unpack
 
@@ -30,16 +28,16 @@ from barnabas.client.admin.features import (
     update_features,
 )
 from barnabas.client.admin.groups import (
-    DEAD,
     GroupDescription,
     GroupListing,
     MemberDescription,
-    ask_coordinator,
+    delete_group_offsets,
     delete_groups,
+    describe_group,
     for_each,
-    group_description,
-    groups_of_broker,
+    list_groups,
     offsets_of_group,
+    remove_members,
 )
 from barnabas.client.admin.log_dirs import (
     BrokerLogDirs,
@@ -53,11 +51,27 @@ from barnabas.client.admin.topics import (
     CreatedTopic,
     NewPartitions,
     NewTopic,
-    ask_controller,
-    broker_timeout_ms,
-    creatable_topic,
-    growing_topic,
-    wait_until_everywhere,
+    create_partitions,
+    create_topics,
+    delete_topics,
+)
+from barnabas.client.admin.transactions import (
+    DEFAULT_MAX_TRANSACTION_TIMEOUT_MS,
+    NO_DURATION,
+    HangingTransaction,
+    PreparedTransaction,
+    ProducerIdAndEpoch,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+    abort_transaction,
+    complete_transaction,
+    describe_producers,
+    describe_transaction,
+    fence_producer,
+    find_hanging_transactions,
+    list_transactions,
+    open_transaction_at,
 )
 from barnabas.client.client import Client
 from barnabas.client.cluster import Cluster
@@ -74,28 +88,12 @@ from barnabas.client.offsets import (
     list_offsets,
 )
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition, by_topic
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigSource
 from barnabas.protocol.messages.features import UpgradeType
-from barnabas.protocol.messages.groups import (
-    NO_MEMBER,
-    DescribeGroupsRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    MemberIdentity,
-)
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from barnabas.protocol.messages.offsets import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DeleteTopicState,
 )
 from barnabas.protocol.suggestions import did_you_mean
 
@@ -113,11 +111,16 @@ __all__ = [
     "FeatureLevels",
     "GroupDescription",
     "GroupListing",
+    "HangingTransaction",
     "MemberDescription",
     "NewPartitions",
     "NewTopic",
+    "ProducerIdAndEpoch",
+    "ProducerState",
     "Subtract",
     "TopicPartitionReplica",
+    "TransactionDescription",
+    "TransactionListing",
     "UpgradeType",
 ]
 
@@ -151,41 +154,13 @@ class Admin(Client):
         Raises the topic's own error for a single topic, and TopicErrors if some of several topics failed.
         """
         new_topics = [topics] if isinstance(topics, NewTopic) else list(topics)
-        timeout_ms = self._timeout(timeout_ms)
-        request = CreateTopicsRequest(
-            topics=[creatable_topic(topic) for topic in new_topics],
-            timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
+        created, errors = await create_topics(
+            self._open(),
+            new_topics,
+            self._created_before,
+            self._timeout(timeout_ms),
             validate_only=validate_only,
         )
-        response, is_doubtful = await ask_controller(
-            self._open(), request, lambda answer: [result.error_code for result in answer.topics], timeout_ms
-        )
-        by_name = {topic.name: topic for topic in new_topics}
-        errors: dict[str, ApiError] = {}
-        created: dict[str, CreatedTopic] = {}
-        for result in response.topics:
-            if result.error_code == ErrorCode.NONE:
-                created[result.name] = CreatedTopic(
-                    result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
-                )
-                continue
-            if is_doubtful and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                earlier = await self._created_before(by_name[result.name])
-                if earlier is not None:
-                    created[result.name] = earlier
-                    continue
-            text = result.error_message or f"topic {result.name!r} was not created"
-            errors[result.name] = api_error(result.error_code, text)
-        if created and not validate_only:
-            await wait_until_everywhere(
-                self._open(),
-                created,
-                lambda visible: all(
-                    name in visible and visible[name].topic_id == topic.topic_id
-                    for name, topic in created.items()
-                ),
-                time.monotonic() + timeout_ms / 1000,
-            )
         _raise_errors(errors, created, len(new_topics))
         return created
 
@@ -218,38 +193,7 @@ class Admin(Client):
     async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         """Delete topics and wait until no broker's metadata has them. Raises as `create_topics`."""
         topic_names = [names] if isinstance(names, str) else list(names)
-        timeout_ms = self._timeout(timeout_ms)
-        request = DeleteTopicsRequest(
-            topics=[DeleteTopicState(name=name) for name in topic_names],
-            timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
-        )
-        response, is_doubtful = await ask_controller(
-            self._open(),
-            request,
-            lambda answer: [result.error_code for result in answer.responses],
-            timeout_ms,
-        )
-        errors = {}
-        deleted: dict[str, uuid.UUID] = {}
-        for result in response.responses:
-            is_gone = result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if result.error_code != ErrorCode.NONE and not (is_gone and is_doubtful):
-                text = result.error_message or f"topic {result.name!r} was not deleted"
-                errors[result.name or ""] = api_error(result.error_code, text)
-            else:
-                deleted[result.name or ""] = result.topic_id
-        if deleted:
-            await wait_until_everywhere(
-                self._open(),
-                deleted,
-                lambda visible: (
-                    not any(
-                        name in visible and visible[name].topic_id == topic_id
-                        for name, topic_id in deleted.items()
-                    )
-                ),
-                time.monotonic() + timeout_ms / 1000,
-            )
+        errors = await delete_topics(self._open(), topic_names, self._timeout(timeout_ms))
         _raise_errors(errors, {name: None for name in topic_names if name not in errors}, len(topic_names))
 
     async def create_partitions(
@@ -267,37 +211,17 @@ class Admin(Client):
             name: more if isinstance(more, NewPartitions) else NewPartitions(more)
             for name, more in topics.items()
         }
-        timeout_ms = self._timeout(timeout_ms)
-        request = CreatePartitionsRequest(
-            topics=[growing_topic(name, more) for name, more in growth.items()],
-            timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
+        errors = await create_partitions(
+            self._open(),
+            growth,
+            self._partition_count,
+            self._timeout(timeout_ms),
             validate_only=validate_only,
         )
-        response, is_doubtful = await ask_controller(
-            self._open(), request, lambda answer: [result.error_code for result in answer.results], timeout_ms
-        )
-        errors = {}
-        for result in response.results:
-            if result.error_code == ErrorCode.NONE:
-                continue
-            if is_doubtful and result.error_code == ErrorCode.INVALID_PARTITIONS:
-                info = (await self.describe_topics(result.name))[result.name]
-                if len(info.partitions) == growth[result.name].total_count:
-                    continue
-            text = result.error_message or f"no partitions were added to topic {result.name!r}"
-            errors[result.name] = api_error(result.error_code, text)
-        grown = {name: more.total_count for name, more in growth.items() if name not in errors}
-        if grown and not validate_only:
-            await wait_until_everywhere(
-                self._open(),
-                grown,
-                lambda visible: all(
-                    name in visible and len(visible[name].partitions) >= count
-                    for name, count in grown.items()
-                ),
-                time.monotonic() + timeout_ms / 1000,
-            )
         _raise_errors(errors, {name: None for name in growth if name not in errors}, len(growth))
+
+    async def _partition_count(self, topic: str) -> int:
+        return len((await self.describe_topics(topic))[topic].partitions)
 
     async def describe_configs(
         self,
@@ -456,18 +380,7 @@ class Admin(Client):
 
         Raises the last error of a broker that did not answer before the timeout.
         """
-        cluster, timeout_ms = self._open(), self._timeout(timeout_ms)
-        await cluster.refresh()
-        request = ListGroupsRequest(states_filter=list(states))
-        deadline = time.monotonic() + timeout_ms / 1000
-        listed = await for_each(
-            cluster.nodes, lambda node_id: groups_of_broker(cluster, node_id, request, deadline)
-        )
-        by_id = {group_id: group for groups in listed.values() for group_id, group in groups.items()}
-        return [
-            GroupListing(group.group_id, group.protocol_type, group.group_state)
-            for _, group in sorted(by_id.items())
-        ]
+        return await list_groups(self._open(), states, self._timeout(timeout_ms))
 
     async def describe_groups(
         self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None
@@ -475,20 +388,8 @@ class Admin(Client):
         """State, members and assignments. Raises GROUP_ID_NOT_FOUND for a group that does not exist."""
         chosen = [group_ids] if isinstance(group_ids, str) else list(group_ids)
 
-        async def describe(group_id: str) -> GroupDescription:
-            answer, coordinator = await ask_coordinator(
-                self._open(),
-                group_id,
-                DescribeGroupsRequest(groups=[group_id]),
-                lambda answer: [group.error_code for group in answer.groups],
-                self._timeout(timeout_ms),
-            )
-            group = answer.groups[0]
-            if group.group_state == DEAD:
-                raise api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
-            return group_description(group, coordinator)
-
-        return await for_each(chosen, describe)
+        limit_ms = self._timeout(timeout_ms)
+        return await for_each(chosen, lambda group_id: describe_group(self._open(), group_id, limit_ms))
 
     async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         """Delete groups and their offsets. If one cannot be deleted, the others are.
@@ -504,17 +405,7 @@ class Admin(Client):
         self, group_id: str, group_instance_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> None:
         """Remove static members that will not return. Raises UNKNOWN_MEMBER_ID."""
-        members = [
-            MemberIdentity(member_id=NO_MEMBER, group_instance_id=instance, reason="removed by an operator")
-            for instance in group_instance_ids
-        ]
-        await ask_coordinator(
-            self._open(),
-            group_id,
-            LeaveGroupRequest(group_id=group_id, members=members),
-            lambda answer: [answer.error_code, *(member.error_code for member in answer.members)],
-            self._timeout(timeout_ms),
-        )
+        await remove_members(self._open(), group_id, group_instance_ids, self._timeout(timeout_ms))
 
     async def group_offsets(
         self,
@@ -554,24 +445,120 @@ class Admin(Client):
         self, group_id: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> None:
         """Delete committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND and their kind."""
-        topics = by_topic(
-            (TopicPartition(*tp), OffsetDeleteRequestPartition(partition_index=tp[1])) for tp in partitions
+        chosen = [TopicPartition(*tp) for tp in partitions]
+        await delete_group_offsets(self._open(), group_id, chosen, self._timeout(timeout_ms))
+
+    # Transactions
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int = NO_DURATION,
+        timeout_ms: int | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids of all coordinators, by name.
+
+        Only those in these states, of these producers, with a transaction that is open for longer than
+        ``duration_ms``. Raises InvalidConfiguration for a state that does not exist.
+        """
+        return await list_transactions(
+            self._open(), states, producer_ids, duration_ms, self._timeout(timeout_ms)
         )
-        request = OffsetDeleteRequest(
-            group_id=group_id,
-            topics=[
-                OffsetDeleteRequestTopic(name=name, partitions=entries) for name, entries in topics.items()
-            ],
-        )
-        await ask_coordinator(
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str] | str, *, timeout_ms: int | None = None
+    ) -> dict[str, TransactionDescription]:
+        """State, producer, age and partitions. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+        chosen = [transactional_ids] if isinstance(transactional_ids, str) else list(transactional_ids)
+        limit_ms = self._timeout(timeout_ms)
+        return await for_each(chosen, lambda name: describe_transaction(self._open(), name, limit_ms))
+
+    async def describe_producers(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        broker_id: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, list[ProducerState]]:
+        """The producers of each partition by its leader, or as the replica on one broker knows them."""
+        chosen = [TopicPartition(*tp) for tp in partitions]
+        return await describe_producers(self._open(), chosen, broker_id, self._timeout(timeout_ms))
+
+    async def find_hanging_transactions(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        broker_id: int | None = None,
+        max_transaction_timeout_ms: int = DEFAULT_MAX_TRANSACTION_TIMEOUT_MS,
+        timeout_ms: int | None = None,
+    ) -> list[HangingTransaction]:
+        """The open transactions of these partitions, or of all, that no coordinator will end.
+
+        Candidates have no record younger than ``max_transaction_timeout_ms``: give the longest time-out that
+        the brokers allow. With ``broker_id``, its replicas are asked in place of the leaders.
+        """
+        if partitions is None:
+            topics = await self.describe_topics(await self.list_topics(include_internal=True) or None)
+            partitions = [
+                TopicPartition(name, info.partition)
+                for name, topic in topics.items()
+                for info in topic.partitions
+                if broker_id is None or broker_id in info.replicas
+            ]
+        return await find_hanging_transactions(
             self._open(),
-            group_id,
-            request,
-            lambda answer: [
-                answer.error_code,
-                *(deleted.error_code for topic in answer.topics for deleted in topic.partitions),
-            ],
+            [TopicPartition(*tp) for tp in partitions],
+            broker_id,
+            max_transaction_timeout_ms,
             self._timeout(timeout_ms),
+        )
+
+    async def abort_transaction(
+        self,
+        partition: TopicPartition,
+        *,
+        start_offset: int | None = None,
+        producer_id: int | None = None,
+        producer_epoch: int | None = None,
+        coordinator_epoch: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """End a hanging transaction in one partition by an abort marker, which its coordinator does not see.
+
+        It is the one that begins at ``start_offset``, or that of a producer id and epoch. Raises
+        INVALID_TXN_STATE without such a transaction, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        tp, limit_ms = TopicPartition(*partition), self._timeout(timeout_ms)
+        if start_offset is not None:
+            producer = await open_transaction_at(self._open(), tp, start_offset, limit_ms)
+            producer_id, producer_epoch = producer.producer_id, producer.producer_epoch
+            coordinator_epoch = producer.coordinator_epoch or 0
+        if producer_id is None or producer_epoch is None:
+            raise ValueError("expected a start_offset, or a producer_id and a producer_epoch")
+        await abort_transaction(self._open(), tp, producer_id, producer_epoch, coordinator_epoch, limit_ms)
+
+    async def fence_producers(
+        self, transactional_ids: Iterable[str] | str, *, timeout_ms: int | None = None
+    ) -> dict[str, ProducerIdAndEpoch]:
+        """Fence the producers with these ids, which aborts their transactions, prepared ones included.
+
+        Returns the new producer id and epoch of each.
+        """
+        chosen = [transactional_ids] if isinstance(transactional_ids, str) else list(transactional_ids)
+        limit_ms = self._timeout(timeout_ms)
+        return await for_each(chosen, lambda name: fence_producer(self._open(), name, limit_ms))
+
+    async def complete_transaction(
+        self, transaction: PreparedTransaction | str, *, commit: bool = True, timeout_ms: int | None = None
+    ) -> None:
+        """Commit or abort a prepared transaction, given by itself or by its transactional id.
+
+        Raises INVALID_TXN_STATE if it is not prepared, TRANSACTIONAL_ID_NOT_FOUND.
+        """
+        await complete_transaction(
+            self._open(), transaction, commit=commit, timeout_ms=self._timeout(timeout_ms)
         )
 
     async def _metadata(self, topics: list[str] | None) -> MetadataResponse:

@@ -18,14 +18,22 @@ from barnabas.client.consumer.group_membership import Api, Membership, Reaction,
 from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.errors import GroupErrors
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, raise_for
-from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error, raise_for
+from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.groups import (
+    NO_MEMBER,
     DeleteGroupsRequest,
-    DescribedGroup,
     DescribedGroupMember,
-    ListedGroup,
+    DescribeGroupsRequest,
+    LeaveGroupRequest,
     ListGroupsRequest,
+    ListGroupsResponse,
+    MemberIdentity,
+)
+from barnabas.protocol.messages.offsets import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
 )
 from barnabas.protocol.schema import RequestOf
 
@@ -35,7 +43,7 @@ R = TypeVar("R")
 _AT_ONCE: Final = 32
 """The number of parallel requests; enough to hide the round trips."""
 
-DEAD: Final = "Dead"
+_DEAD: Final = "Dead"
 _REFUSALS: Final[dict[int, str]] = {
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no group {!r}",
     ErrorCode.NON_EMPTY_GROUP: "group {!r} has members: stop them first",
@@ -94,20 +102,27 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
 
 
-async def groups_of_broker(
-    cluster: Cluster, node_id: BrokerId, request: ListGroupsRequest, deadline: float
-) -> dict[str, ListedGroup]:
-    """The groups that one broker coordinates, by id; retries until a time of `time.monotonic`."""
+async def ask_broker(
+    cluster: Cluster,
+    node_id: BrokerId,
+    request: RequestOf[R],
+    code: Callable[[R], int],
+    what: str,
+    deadline: float,
+) -> R | None:
+    """Ask one of all brokers for a list, such as that of its groups, until a time of `time.monotonic`.
+
+    None if it is not alive any more: then what it coordinated has moved to brokers that are also asked.
+    """
     while True:
         try:
             answer = await cluster.request(node_id, request)
-            raise_for(answer.error_code, f"broker {node_id} did not list its groups")
-            return {group.group_id: group for group in answer.groups}
+            raise_for(code(answer), f"broker {node_id} did not list {what}")
+            return answer
         except BarnabasError as error:
             is_alive = node_id in cluster.nodes
             if error.retriable and not is_alive and time.monotonic() < deadline:
-                # Its groups have moved to brokers that are also asked.
-                return {}
+                return None
             await cluster.refresh_after(error, deadline)
 
 
@@ -168,7 +183,71 @@ async def delete_groups(cluster: Cluster, group_ids: Iterable[str], timeout_ms: 
         raise GroupErrors(errors, dict.fromkeys(outcomes.keys() - errors.keys()))
 
 
-def group_description(group: DescribedGroup, coordinator: BrokerId) -> GroupDescription:
+async def list_groups(cluster: Cluster, states: Iterable[str], timeout_ms: int) -> list[GroupListing]:
+    await cluster.refresh()
+    request = ListGroupsRequest(states_filter=list(states))
+    deadline = time.monotonic() + timeout_ms / 1000
+
+    async def ask(node_id: BrokerId) -> ListGroupsResponse | None:
+        return await ask_broker(
+            cluster, node_id, request, lambda answer: answer.error_code, "its groups", deadline
+        )
+
+    answers = (await for_each(cluster.nodes, ask)).values()
+    by_id = {group.group_id: group for answer in answers if answer for group in answer.groups}
+    return [
+        GroupListing(group.group_id, group.protocol_type, group.group_state)
+        for _, group in sorted(by_id.items())
+    ]
+
+
+async def remove_members(
+    cluster: Cluster, group_id: str, group_instance_ids: Iterable[str], timeout_ms: int
+) -> None:
+    members = [
+        MemberIdentity(member_id=NO_MEMBER, group_instance_id=instance, reason="removed by an operator")
+        for instance in group_instance_ids
+    ]
+    await ask_coordinator(
+        cluster,
+        group_id,
+        LeaveGroupRequest(group_id=group_id, members=members),
+        lambda answer: [answer.error_code, *(member.error_code for member in answer.members)],
+        timeout_ms,
+    )
+
+
+async def delete_group_offsets(
+    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], timeout_ms: int
+) -> None:
+    topics = by_topic((tp, OffsetDeleteRequestPartition(partition_index=tp.partition)) for tp in partitions)
+    request = OffsetDeleteRequest(
+        group_id=group_id,
+        topics=[OffsetDeleteRequestTopic(name=name, partitions=entries) for name, entries in topics.items()],
+    )
+    await ask_coordinator(
+        cluster,
+        group_id,
+        request,
+        lambda answer: [
+            answer.error_code,
+            *(deleted.error_code for topic in answer.topics for deleted in topic.partitions),
+        ],
+        timeout_ms,
+    )
+
+
+async def describe_group(cluster: Cluster, group_id: str, timeout_ms: int) -> GroupDescription:
+    answer, coordinator = await ask_coordinator(
+        cluster,
+        group_id,
+        DescribeGroupsRequest(groups=[group_id]),
+        lambda answer: [group.error_code for group in answer.groups],
+        timeout_ms,
+    )
+    group = answer.groups[0]
+    if group.group_state == _DEAD:
+        raise api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
     is_of_consumers = group.protocol_type == CONSUMER_PROTOCOL_TYPE
     return GroupDescription(
         group.group_id,

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from barnabas.client.cluster import Cluster
 from barnabas.protocol.errors import (
+    ApiError,
     BarnabasError,
     ConnectionClosed,
     ConnectionRefused,
@@ -29,7 +31,11 @@ from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreatePartitionsAssignment,
+    CreatePartitionsRequest,
     CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
 from barnabas.protocol.schema import RequestOf
 
@@ -155,3 +161,129 @@ async def wait_until_everywhere(
             if is_visible({topic.name or "": topic for topic in topics}):
                 break
             await asyncio.sleep(_POLL_S)
+
+
+async def create_topics(
+    cluster: Cluster,
+    new_topics: Sequence[NewTopic],
+    created_before: Callable[[NewTopic], Awaitable[CreatedTopic | None]],
+    timeout_ms: int,
+    *,
+    validate_only: bool,
+) -> tuple[dict[str, CreatedTopic], dict[str, ApiError]]:
+    """The created topics and the errors of the others; ``created_before`` finds what a lost attempt made."""
+    request = CreateTopicsRequest(
+        topics=[creatable_topic(topic) for topic in new_topics],
+        timeout_ms=broker_timeout_ms(timeout_ms, cluster.config.request_timeout_ms),
+        validate_only=validate_only,
+    )
+    response, is_doubtful = await ask_controller(
+        cluster, request, lambda answer: [result.error_code for result in answer.topics], timeout_ms
+    )
+    by_name = {topic.name: topic for topic in new_topics}
+    errors: dict[str, ApiError] = {}
+    created: dict[str, CreatedTopic] = {}
+    for result in response.topics:
+        if result.error_code == ErrorCode.NONE:
+            created[result.name] = CreatedTopic(
+                result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
+            )
+            continue
+        if is_doubtful and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            earlier = await created_before(by_name[result.name])
+            if earlier is not None:
+                created[result.name] = earlier
+                continue
+        text = result.error_message or f"topic {result.name!r} was not created"
+        errors[result.name] = api_error(result.error_code, text)
+    if created and not validate_only:
+        await wait_until_everywhere(
+            cluster,
+            created,
+            lambda visible: all(
+                name in visible and visible[name].topic_id == topic.topic_id
+                for name, topic in created.items()
+            ),
+            time.monotonic() + timeout_ms / 1000,
+        )
+    return created, errors
+
+
+async def delete_topics(
+    cluster: Cluster, topic_names: Collection[str], timeout_ms: int
+) -> dict[str, ApiError]:
+    """Returns the errors by topic."""
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=name) for name in topic_names],
+        timeout_ms=broker_timeout_ms(timeout_ms, cluster.config.request_timeout_ms),
+    )
+    response, is_doubtful = await ask_controller(
+        cluster,
+        request,
+        lambda answer: [result.error_code for result in answer.responses],
+        timeout_ms,
+    )
+    errors: dict[str, ApiError] = {}
+    deleted: dict[str, uuid.UUID] = {}
+    for result in response.responses:
+        is_gone = result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if result.error_code != ErrorCode.NONE and not (is_gone and is_doubtful):
+            text = result.error_message or f"topic {result.name!r} was not deleted"
+            errors[result.name or ""] = api_error(result.error_code, text)
+        else:
+            deleted[result.name or ""] = result.topic_id
+    if deleted:
+        await wait_until_everywhere(
+            cluster,
+            deleted,
+            lambda visible: (
+                not any(
+                    name in visible and visible[name].topic_id == topic_id
+                    for name, topic_id in deleted.items()
+                )
+            ),
+            time.monotonic() + timeout_ms / 1000,
+        )
+    return errors
+
+
+async def create_partitions(
+    cluster: Cluster,
+    growth: Mapping[str, NewPartitions],
+    partition_count: Callable[[str], Awaitable[int]],
+    timeout_ms: int,
+    *,
+    validate_only: bool,
+) -> dict[str, ApiError]:
+    """Returns the errors by topic; ``partition_count`` asks for the present number of partitions."""
+    request = CreatePartitionsRequest(
+        topics=[growing_topic(name, more) for name, more in growth.items()],
+        timeout_ms=broker_timeout_ms(timeout_ms, cluster.config.request_timeout_ms),
+        validate_only=validate_only,
+    )
+    response, is_doubtful = await ask_controller(
+        cluster, request, lambda answer: [result.error_code for result in answer.results], timeout_ms
+    )
+    errors: dict[str, ApiError] = {}
+    for result in response.results:
+        if result.error_code == ErrorCode.NONE:
+            continue
+        if (
+            is_doubtful
+            and result.error_code == ErrorCode.INVALID_PARTITIONS
+            and await partition_count(result.name) == growth[result.name].total_count
+        ):
+            continue
+        text = result.error_message or f"no partitions were added to topic {result.name!r}"
+        errors[result.name] = api_error(result.error_code, text)
+    grown = {name: more.total_count for name, more in growth.items() if name not in errors}
+    if grown and not validate_only:
+        await wait_until_everywhere(
+            cluster,
+            grown,
+            lambda visible: all(
+                name in visible and len(visible[name].partitions) >= count for name, count in grown.items()
+            ),
+            time.monotonic() + timeout_ms / 1000,
+        )
+    return errors

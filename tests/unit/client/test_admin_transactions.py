@@ -1,0 +1,369 @@
+"""Transactions as operators ask about them, against brokers with scripted answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from barnabas.client.admin.admin import Admin
+from barnabas.client.admin.transactions import (
+    HangingTransaction,
+    PreparedTransaction,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+    hanging_transactions,
+    silent_transactions,
+)
+from barnabas.client.errors import ApiError, ErrorCode, InvalidConfiguration
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.describe_transactions import (
+    ActiveProducer,
+    DescribedTransaction,
+    DescribeProducersPartitionResponse,
+    DescribeProducersResponse,
+    DescribeProducersTopicResponse,
+    DescribeTransactionsResponse,
+    ListedTransaction,
+    ListTransactionsResponse,
+    TransactionTopicData,
+)
+from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from barnabas.protocol.messages.produce import InitProducerIdResponse
+from barnabas.protocol.messages.transactions import (
+    EndTxnResponse,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersResponse,
+)
+from barnabas.protocol.schema import ApiKey
+from tests.support.fake_broker import FakeBroker, FakeCluster
+
+QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Transactions:
+    """What two brokers answer about transactions; each id's coordinator is the broker in its name."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.described: dict[str, DescribedTransaction] = {}
+        self.producers: dict[TopicPartition, list[ActiveProducer]] = {}
+        self.moved_to: int | None = None
+        """The broker that coordinates every id now, although it is not the one that was named first."""
+        answers = {
+            ApiKey.FIND_COORDINATOR: self._find,
+            ApiKey.LIST_TRANSACTIONS: self._list,
+            ApiKey.DESCRIBE_TRANSACTIONS: self.describe,
+            ApiKey.DESCRIBE_PRODUCERS: self._describe_producers,
+            ApiKey.WRITE_TXN_MARKERS: self.write,
+            ApiKey.INIT_PRODUCER_ID: lambda broker, body: InitProducerIdResponse(
+                error_code=0, producer_id=77, producer_epoch=3
+            ),
+            ApiKey.END_TXN: lambda broker, body: EndTxnResponse(),
+        }
+        cluster.intercept.update(answers)
+
+    def add(
+        self, name: str, producer_id: int, state: str, *partitions: int, is_prepared: bool = False
+    ) -> None:
+        self.described[name] = DescribedTransaction(
+            transactional_id=name,
+            transaction_state=state,
+            transaction_timeout_ms=60_000,
+            transaction_start_time_ms=1_000 if state == "Ongoing" else -1,
+            producer_id=producer_id,
+            producer_epoch=5,
+            topics=[TransactionTopicData(topic="t", partitions=list(partitions))] if partitions else [],
+            is_prepared=is_prepared,
+        )
+
+    def coordinator(self, name: str) -> int:
+        return self.moved_to or int(name[-1])
+
+    def _find(self, broker: FakeBroker, body: Any) -> Any:
+        assert body.key_type == 1
+        (name,) = body.coordinator_keys
+        return FindCoordinatorResponse(
+            coordinators=[Coordinator(key=name, node_id=self.coordinator(name), host="127.0.0.1", port=1)]
+        )
+
+    def _list(self, broker: FakeBroker, body: Any) -> Any:
+        states = {transaction.transaction_state for transaction in self.described.values()}
+        return ListTransactionsResponse(
+            unknown_state_filters=[state for state in body.state_filters if state not in states],
+            transaction_states=[
+                ListedTransaction(
+                    transactional_id=name,
+                    producer_id=described.producer_id,
+                    transaction_state=described.transaction_state,
+                )
+                for name, described in self.described.items()
+                if self.coordinator(name) == broker.node_id
+                and (not body.state_filters or described.transaction_state in body.state_filters)
+                and (not body.producer_id_filters or described.producer_id in body.producer_id_filters)
+            ],
+        )
+
+    def describe(self, broker: FakeBroker, body: Any) -> Any:
+        (name,) = body.transactional_ids
+        if self.coordinator(name) != broker.node_id:
+            code = ErrorCode.NOT_COORDINATOR
+        elif name not in self.described:
+            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        else:
+            return DescribeTransactionsResponse(transaction_states=[self.described[name]])
+        return DescribeTransactionsResponse(
+            transaction_states=[DescribedTransaction(transactional_id=name, error_code=code)]
+        )
+
+    def _describe_producers(self, broker: FakeBroker, body: Any) -> Any:
+        def answer(tp: TopicPartition) -> DescribeProducersPartitionResponse:
+            is_leader = self.cluster.partition(*tp).leader == broker.node_id
+            return DescribeProducersPartitionResponse(
+                partition_index=tp.partition,
+                error_code=0 if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                active_producers=self.producers.get(tp, []) if is_leader else [],
+            )
+
+        return DescribeProducersResponse(
+            topics=[
+                DescribeProducersTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        answer(TopicPartition(topic.name, index)) for index in topic.partition_indexes
+                    ],
+                )
+                for topic in body.topics
+            ]
+        )
+
+    def write(self, broker: FakeBroker, body: Any) -> Any:
+        (marker,) = body.markers
+        tp = TopicPartition(marker.topics[0].name, marker.topics[0].partition_indexes[0])
+        is_leader = self.cluster.partition(*tp).leader == broker.node_id
+        result = WritableTxnMarkerPartitionResult(
+            partition_index=tp.partition,
+            error_code=0 if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        )
+        return WriteTxnMarkersResponse(
+            markers=[
+                WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[WritableTxnMarkerTopicResult(name=tp.topic, partitions=[result])],
+                )
+            ]
+        )
+
+
+def active(
+    producer_id: int, start: int = -1, *, age_ms: int = 0, coordinator_epoch: int = 4
+) -> ActiveProducer:
+    return ActiveProducer(
+        producer_id=producer_id,
+        producer_epoch=2,
+        last_sequence=9,
+        last_timestamp=int(time.time() * 1000) - age_ms,
+        coordinator_epoch=coordinator_epoch,
+        current_txn_start_offset=start,
+    )
+
+
+@pytest.fixture
+async def transactions() -> AsyncIterator[Transactions]:
+    """Two brokers that each lead one partition of the topic "t"."""
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", leaders=[1, 2])
+        yield Transactions(cluster)
+
+
+def connected(transactions: Transactions, **settings: Any) -> Admin:
+    return Admin(bootstrap_servers=transactions.cluster.bootstrap, **{**QUICK, **settings})
+
+
+async def test_the_transactions_of_all_coordinators_are_listed_by_name(transactions: Transactions) -> None:
+    transactions.add("b-1", 7, "Ongoing", 0)
+    transactions.add("a-2", 8, "Empty")
+    async with connected(transactions) as admin:
+        assert await admin.list_transactions() == [
+            TransactionListing("a-2", BrokerId(2), 8, "Empty"),
+            TransactionListing("b-1", BrokerId(1), 7, "Ongoing"),
+        ]
+        found = await admin.list_transactions(states=["Ongoing"], producer_ids=[7, 9], duration_ms=500)
+        assert [listing.transactional_id for listing in found] == ["b-1"]
+        sent = transactions.cluster.requests(ApiKey.LIST_TRANSACTIONS)[-1]
+        assert (sent.state_filters, sent.producer_id_filters, sent.duration_filter) == (
+            ["Ongoing"],
+            [7, 9],
+            500,
+        )
+        with pytest.raises(InvalidConfiguration, match=r"state 'Ongoin': expected one of Empty, Ongoing"):
+            await admin.list_transactions(states=["Ongoin"])
+
+
+async def test_a_coordinator_that_loads_is_asked_again(transactions: Transactions) -> None:
+    transactions.add("a-1", 7, "Ongoing", 0)
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    broker = transactions.cluster.brokers[1]
+    broker.script(ApiKey.LIST_TRANSACTIONS, lambda body: ListTransactionsResponse(error_code=loading))
+    broker.script(
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        lambda body: DescribeTransactionsResponse(
+            transaction_states=[DescribedTransaction(transactional_id="a-1", error_code=loading)]
+        ),
+    )
+    async with connected(transactions) as admin:
+        assert len(await admin.list_transactions()) == 1
+        assert (await admin.describe_transactions("a-1"))["a-1"].producer_id == 7
+
+
+async def test_a_description_follows_the_coordinator(transactions: Transactions) -> None:
+    transactions.add("a-1", 7, "Ongoing", 1, 0, is_prepared=True)
+    broker = transactions.cluster.brokers[1]
+
+    def moved(body: Any) -> Any:
+        transactions.moved_to = 2
+        return transactions.describe(broker, body)
+
+    broker.script(ApiKey.DESCRIBE_TRANSACTIONS, moved)
+    async with connected(transactions) as admin:
+        found = await admin.describe_transactions(["a-1"])
+        assert found == {
+            "a-1": TransactionDescription(
+                "a-1", BrokerId(2), "Ongoing", 7, 5, 60_000, 1_000, (T0, T1), is_prepared=True
+            )
+        }
+        with pytest.raises(ApiError, match="transactional id 'none-1'") as failure:
+            await admin.describe_transactions("none-1")
+        assert failure.value.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+async def test_the_producers_of_partitions_come_from_their_leaders(transactions: Transactions) -> None:
+    transactions.producers = {T0: [active(9), active(8, 40, coordinator_epoch=-1)], T1: []}
+    transactions.cluster.brokers[2].script(
+        ApiKey.DESCRIBE_PRODUCERS,
+        lambda body: DescribeProducersResponse(topics=[]),
+        lambda body: DescribeProducersResponse(
+            topics=[
+                DescribeProducersTopicResponse(
+                    name="t",
+                    partitions=[
+                        DescribeProducersPartitionResponse(
+                            partition_index=1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER
+                        )
+                    ],
+                )
+            ]
+        ),
+    )
+    async with connected(transactions) as admin:
+        with pytest.raises(ApiError, match="the producers of t-1 on broker 2"):
+            await admin.describe_producers([T0, T1])
+        found = await admin.describe_producers([T0, T1])
+        assert [producer.producer_id for producer in found[T0]] == [8, 9]
+        first, second = found[T0]
+        assert (first.coordinator_epoch, first.transaction_start_offset) == (None, 40)
+        assert (second.coordinator_epoch, second.transaction_start_offset) == (4, None)
+        assert found[T1] == []
+        with pytest.raises(ApiError, match="NOT_LEADER_OR_FOLLOWER"):
+            await admin.describe_producers([T0], broker_id=2)
+        with pytest.raises(ApiError, match=r"no live broker has the id 9; the live ones are \[1, 2\]"):
+            await admin.describe_producers([T0], broker_id=9)
+
+
+async def test_a_transaction_is_aborted_by_its_start_offset(transactions: Transactions) -> None:
+    transactions.producers = {T0: [active(8, 40, coordinator_epoch=-1), active(9, 50, coordinator_epoch=6)]}
+    async with connected(transactions) as admin:
+        await admin.abort_transaction(T0, start_offset=50)
+        await admin.abort_transaction(T0, start_offset=40)
+        await admin.abort_transaction(T1, producer_id=3, producer_epoch=4, coordinator_epoch=-1)
+        sent = [request.markers[0] for request in transactions.cluster.requests(ApiKey.WRITE_TXN_MARKERS)]
+        assert [(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) for marker in sent] == [
+            (9, 2, 6),
+            (8, 2, 0),
+            (3, 4, 0),
+        ]
+        assert not any(marker.transaction_result for marker in sent)
+        with pytest.raises(
+            ApiError, match=r"of t-0 begins at offset 41; those that are open begin at \[40, 50\]"
+        ):
+            await admin.abort_transaction(T0, start_offset=41)
+        with pytest.raises(ApiError, match="none is open there"):
+            await admin.abort_transaction(T1, start_offset=0)
+        with pytest.raises(ValueError, match="expected a start_offset"):
+            await admin.abort_transaction(T0, producer_id=3)
+
+
+async def test_an_abort_follows_the_leader(transactions: Transactions) -> None:
+    cluster = transactions.cluster
+
+    def moved(body: Any) -> Any:
+        cluster.move_leader("t", 0, 2)
+        return transactions.write(cluster.brokers[1], body)
+
+    cluster.brokers[1].script(ApiKey.WRITE_TXN_MARKERS, moved)
+    async with connected(transactions) as admin:
+        await admin.abort_transaction(T0, producer_id=3, producer_epoch=4)
+    assert len(cluster.requests(ApiKey.WRITE_TXN_MARKERS)) == 2
+
+
+async def test_hanging_transactions_are_those_that_no_coordinator_will_end(
+    transactions: Transactions,
+) -> None:
+    hour = 3_600_000
+    transactions.producers = {
+        T0: [active(7, 10, age_ms=hour), active(8, 20, age_ms=hour), active(9, 30)],
+        T1: [active(7, 11, age_ms=hour), active(6, -1, age_ms=hour), active(5, 12, age_ms=hour)],
+    }
+    transactions.add("known-1", 7, "Ongoing", 1)
+    transactions.add("ended-2", 5, "CompleteAbort")
+    async with connected(transactions) as admin:
+        found = await admin.find_hanging_transactions()
+        assert [(entry.partition, entry.producer.producer_id, entry.transactional_id) for entry in found] == [
+            (T0, 7, "known-1"),
+            (T0, 8, None),
+            (T1, 5, "ended-2"),
+        ]
+        assert [entry.partition for entry in await admin.find_hanging_transactions([T1])] == [T1]
+        assert await admin.find_hanging_transactions(max_transaction_timeout_ms=2 * hour) == []
+        assert await admin.find_hanging_transactions([T0], broker_id=1) == found[:2]
+
+
+def test_an_id_that_expires_meanwhile_leaves_its_transaction_hanging() -> None:
+    producer = ProducerState(7, 0, 0, 100, None, 3)
+    assert silent_transactions({T0: [producer]}, 100) == []
+    silent = silent_transactions({T0: [producer]}, 101)
+    assert silent == [(T0, producer)]
+    assert hanging_transactions(silent, {7: "a"}, {"a": None}) == [HangingTransaction(T0, producer, "a")]
+
+
+async def test_producers_are_fenced(transactions: Transactions) -> None:
+    async with connected(transactions) as admin:
+        assert await admin.fence_producers(["a-1", "b-2"]) == {"a-1": (77, 3), "b-2": (77, 3)}
+    sent = transactions.cluster.requests(ApiKey.INIT_PRODUCER_ID)
+    assert {(request.transactional_id, request.producer_id) for request in sent} == {("a-1", -1), ("b-2", -1)}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_prepared_transaction_is_completed_by_anybody(
+    commit: bool, transactions: Transactions
+) -> None:
+    transactions.add("a-1", 7, "Ongoing", 0, is_prepared=True)
+    transactions.add("b-1", 8, "Ongoing", 0)
+    async with connected(transactions) as admin:
+        await admin.complete_transaction("a-1", commit=commit)
+        await admin.complete_transaction(PreparedTransaction("c-2", 20, 1), commit=commit)
+        with pytest.raises(ApiError, match="'b-1' is not prepared, its state is Ongoing"):
+            await admin.complete_transaction("b-1", commit=commit)
+        with pytest.raises(ApiError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+            await admin.complete_transaction("d-1", commit=commit)
+    sent = transactions.cluster.requests(ApiKey.END_TXN)
+    assert [(end.transactional_id, end.producer_id, end.producer_epoch, end.committed) for end in sent] == [
+        ("a-1", 7, 5, commit),
+        ("c-2", 20, 1, commit),
+    ]
