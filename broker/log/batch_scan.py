@@ -284,6 +284,8 @@ class BatchWalk:
         """The first batch of each leader epoch in the segment."""
         self.has_producers = False
         """Whether a batch has a producer id."""
+        self.has_markers = False
+        """Whether a batch is a control batch."""
         self._last_possible = base_offset + MAX_RELATIVE_OFFSET
         self._window = Window(file, file.size)
         self._size = file.size
@@ -316,6 +318,8 @@ class BatchWalk:
                 epochs.append(EpochStart(epoch, next_offset, base_offset))
             if header.producer_id >= 0:
                 self.has_producers = True
+                if header.attributes & CONTROL_MASK:
+                    self.has_markers = True
             self.end_before_last = next_offset
             self.next_offset = last_offset + 1
             self.position += LOG_OVERHEAD_BYTES + header.batch_length

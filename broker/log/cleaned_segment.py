@@ -18,10 +18,12 @@ from typing import Self
 
 from barnabas.broker.log.file_system import (
     CLEANED_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TEMPORARY_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     FileSystem,
     segment_name,
 )
@@ -37,6 +39,7 @@ from barnabas.broker.log.storage_errors import (
     Verdict,
     verdict,
 )
+from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.record_batch import BatchHeader
 
@@ -82,6 +85,10 @@ class CleanedSegment:
         with _cleaned_files(self.segment.file.path):
             self.segment.append(memoryview(data), batches, self._config.segment_bytes)
 
+    def add_aborted(self, aborted: AbortedTransaction) -> None:
+        """Add a transaction to the index of aborted ones; they come in the order of their markers."""
+        self.segment.add_aborted(aborted)
+
     def finish(self) -> None:
         """Write the indexes and force all files to disk; nothing may be appended after this."""
         with _cleaned_files(self.segment.file.path):
@@ -117,16 +124,16 @@ class CleanedSegment:
 def paths_of(segment: Segment, suffix: str) -> list[tuple[IndexFile | SegmentFile, Path]]:
     """The files of a segment, the records last, each with its path if this suffix follows its name."""
     folder, base_offset = segment.file.path.parent, segment.base_offset
-    return [
-        (segment.offset_index, folder / segment_name(base_offset, OFFSET_INDEX_SUFFIX + suffix)),
-        (segment.time_index, folder / segment_name(base_offset, TIME_INDEX_SUFFIX + suffix)),
-        (segment.file, folder / segment_name(base_offset, LOG_SUFFIX + suffix)),
-    ]
+    names = [OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX]
+    if segment.transaction_index is None:
+        names.remove(TXN_INDEX_SUFFIX)
+    paths = (folder / segment_name(base_offset, name + suffix) for name in names)
+    return list(zip((*segment.indexes, segment.file), paths, strict=True))
 
 
 def remove_cleaned_files(folder: Path, base_offset: int, files: FileSystem) -> None:
     """Remove the files of a segment that has not become part of the log. Raises OSError."""
-    for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+    for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
         path = folder / segment_name(base_offset, suffix + CLEANED_SUFFIX)
         files.unlink(path.with_name(path.name + TEMPORARY_SUFFIX), missing_ok=True)
         files.unlink(path, missing_ok=True)

@@ -82,7 +82,6 @@ class Log:
         """The checkpoint writer announces here the offsets that it is about to write."""
         self.cleaning_problem: str | None = None
         """Why the cleaner has given this log up, if it has."""
-        self._aborted: list[AbortedTransaction] = []
         self.last_flush_ms = loader.now_ms
         self.is_folder_durable = False
         """Whether the folder's own name has been forced to disk."""
@@ -244,7 +243,7 @@ class Log:
                     marker = marker_of(view[start + position : start + position + header.size_bytes])
                 aborted = self.producers.note(header, now_ms, marker, origin)
                 if aborted is not None:
-                    self._aborted.append(aborted)
+                    segment.add_aborted(aborted)
         self.producers.bound(config.max_producer_ids)
         return AppendResult(
             base_offset,
@@ -338,10 +337,13 @@ class Log:
             first = self.producers.transactions.first_unstable_offset(high_watermark)
             return None if first is None else Offset(max(first, self.bounds.start))
 
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that may have records in a range below the last stable offset."""
-        with self.lock:
-            return [one for one in self._aborted if one.overlaps(start_offset, end_offset)]
+    def aborted_transactions(
+        self, start_offset: int, end_offset: int, *, may_wait: bool = True
+    ) -> list[AbortedTransaction]:
+        """Those that may have records in a range. Raises as `TransactionIndex.overlapping`."""
+        return self._of_segments(
+            lambda now: now.aborted_transactions(start_offset, end_offset, may_wait), may_wait=may_wait
+        )
 
     def has_ongoing_transaction(self, producer_id: int, epoch: int) -> bool:
         with self.lock:
@@ -486,15 +488,6 @@ class Log:
                     segment.remove()
             self.snapshots.remove_below(self.log_segments.bases[0])
             return count
-
-    # Producers
-
-    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop the producers that have written nothing for that long; returns their number."""
-        if not len(self.producers):
-            return 0
-        with self.lock:
-            return self.producers.expire(now_ms, expiration_ms)
 
     # Safety on disk
 

@@ -338,7 +338,12 @@ class LogManager:
 
     def expire_producers_pass(self, now_ms: int, expiration_ms: int) -> int:
         """Drop the producers that have written nothing for that long; returns their number."""
-        return sum(log.expire_producers(now_ms, expiration_ms) for log in self._table.open_logs())
+        count = 0
+        for log in self._table.open_logs():
+            if len(log.producers):
+                with log.lock:
+                    count += log.producers.expire(now_ms, expiration_ms)
+        return count
 
     def least_flush_ms(self) -> int:
         """The smallest `flush.ms` of all logs."""

@@ -16,6 +16,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
 from barnabas.protocol.records import Marker
 
@@ -28,11 +29,13 @@ _LEAST_SKIPPED_BYTES: Final = 16 * 1024
 class LogSegments:
     """All segments, oldest first, with their base offsets."""
 
-    __slots__ = ("_largest", "all", "bases")
+    __slots__ = ("_aborting", "_largest", "all", "bases")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.all: Final = tuple(segments)
         self.bases: Final = tuple(segment.base_offset for segment in segments)
+        self._aborting: tuple[int, ...] | None = None
+        """The positions of the sealed segments with an index of aborted transactions; made by a lookup."""
         self._largest: tuple[int, list[int]] = (-1, [])
         """For each sealed segment the largest timestamp from the log's start to its end: these rise even if
         timestamps do not. With the count of rebuilt indexes for which they hold; read at the first lookup."""
@@ -109,6 +112,29 @@ class LogSegments:
             largest = list(accumulate((segment.max_timestamp for segment in self.all[:-1]), max))
             self._largest = rebuilds, largest
         return largest
+
+    def aborted_transactions(
+        self, start_offset: int, end_offset: int, may_wait: bool = True
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions that may have records in a range, in the order of their markers.
+
+        Their markers are not before the range. Raises as `TransactionIndex.overlapping`.
+        """
+        aborting = self._aborting
+        if aborting is None:
+            sealed = enumerate(self.all[:-1])
+            aborting = tuple(at for at, segment in sealed if segment.transaction_index is not None)
+            self._aborting = aborting
+        first = bisect_right(self.bases, start_offset) - 1
+        result: list[AbortedTransaction] = []
+        for position in (*aborting[bisect_left(aborting, first) :], -1):
+            index = self.all[position].transaction_index
+            if index is not None:
+                transactions, is_complete = index.overlapping(start_offset, end_offset, may_wait=may_wait)
+                result += transactions
+                if is_complete:
+                    break
+        return result
 
     def produced_from(
         self, offset: int, without_producers: Collection[int] = ()

@@ -183,10 +183,16 @@ class ProducerSnapshots:
         finally:
             os.close(descriptor)
 
-    def load_newest(self) -> tuple[int, list[ProducerState]] | None:
-        """The newest sound snapshot, with its offset; damaged ones are removed. Raises LogDirFailure."""
+    def load_newest(self, at_most: int | None = None) -> tuple[int, list[ProducerState]] | None:
+        """The newest sound snapshot, with its offset; damaged ones are removed. Raises LogDirFailure.
+
+        With `at_most`, of those up to that offset.
+        """
         while self._offsets:
-            offset = self._offsets[-1]
+            count = len(self._offsets) if at_most is None else bisect_right(self._offsets, at_most)
+            if not count:
+                return None
+            offset = self._offsets[count - 1]
             path = self.path(offset)
             try:
                 return offset, decode_snapshot(path.read_bytes(), path)
@@ -196,7 +202,7 @@ class ProducerSnapshots:
                 logger.warning("%s: the snapshot of the producers is missing", path)
             except OSError as error:
                 raise storage_error(path, error, Operation.READ) from error
-            self._remove(self._offsets[-1:])
+            self._remove([offset])
         return None
 
     def remove_above(self, offset: int) -> None:

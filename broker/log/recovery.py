@@ -15,7 +15,7 @@ Runs on one thread, before any other thread uses the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from barnabas.broker.log.file_system import (
     KAFKA_DELETED_SUFFIX,
     LOG_SUFFIX,
     TEMPORARY_SUFFIX,
+    TXN_INDEX_SUFFIX,
     FileSystem,
     segment_base_offset,
     snapshot_offset,
@@ -96,10 +97,10 @@ class LogLoader:
                 ErrorCode.INCONSISTENT_TOPIC_ID,
                 f"{folder} belongs to topic id {stored_id}, not {self.topic_id}",
             )
-        kept, epochs, snapshots, without_producers = self._recover()
+        kept, epochs, snapshots, walked = self._recover()
         if kept and kept[-1].next_offset < log_start_offset:
             self._remove_deleted(kept, epochs, snapshots)
-            kept = []
+            kept, walked = [], _Walked()
         if not kept:
             kept = [Segment.create(folder, log_start_offset, self.now_ms, self.config, files)]
             if log_start_offset:
@@ -114,8 +115,9 @@ class LogLoader:
         epochs.truncate_from_start(start)
         producers = ProducerStates()
         # A clean stop leaves a snapshot; a version without snapshots wrote a log without one.
-        if snapshots.offsets or not self.is_clean:
-            producers = load_producers(snapshots, segments, self.now_ms, without_producers)
+        if snapshots.offsets or walked.with_markers or not self.is_clean:
+            producers = load_producers(snapshots, segments, self.now_ms, walked)
+            walked.seal(segments)
         topic_id = stored_id or self.topic_id
         return LoadedLog(segments, epochs, snapshots, producers, topic_id, self._bounds(start, end))
 
@@ -130,9 +132,9 @@ class LogLoader:
         )
         return bounds
 
-    def _recover(self) -> tuple[list[Segment], EpochCache, ProducerSnapshots, set[int]]:
-        """The segments (oldest first, empty for a new log), the epochs, the snapshots on disk, and the base
-        offsets of segments that are known to have no producer id.
+    def _recover(self) -> tuple[list[Segment], EpochCache, ProducerSnapshots, _Walked]:
+        """The segments (oldest first, empty for a new log), the epochs, the snapshots on disk, and what is
+        known of the producers.
 
         After an unclean stop, segments below the log start are removed.
         """
@@ -141,18 +143,30 @@ class LogLoader:
         recovery_point = self.recovery_point if self.recovery_point > self.log_start_offset else 0
         self._finish_swaps()
         with disk_work(folder, Operation.READ):
-            listed, snapshots = _list_files(folder, files)
+            listed, snapshots, transactional = _list_files(folder, files)
         bases = [base for base, _ in listed]
         segments: list[Segment] = []
         for index, (base, size) in enumerate(listed):
             next_offset = bases[index + 1] if index + 1 < len(bases) else base
-            segments.append(Segment(folder, base, size, next_offset, self.now_ms, self.config, files))
+            has_index = base in transactional
+            segments.append(
+                Segment(
+                    folder,
+                    base,
+                    size,
+                    next_offset,
+                    self.now_ms,
+                    self.config,
+                    files,
+                    has_transaction_index=has_index,
+                )
+            )
         while not self.is_clean and len(segments) > 1 and segments[1].base_offset <= self.log_start_offset:
             # The stop may have interrupted a removal of segments.
             segments.pop(0).remove()
         epochs = _load_epochs(folder, files)
         is_complete = self.is_clean and self.segments_at_stop in (None, len(segments))
-        kept, scanned, without_producers = _recover_segments(
+        kept, scanned, walked = _recover_segments(
             segments, recovery_point, self.is_clean, is_complete, epochs
         )
         end = kept[-1].next_offset if kept else 0
@@ -179,7 +193,7 @@ class LogLoader:
                 files.fsync(folder)
             snapshots.has_removed = False
         snapshots.remove_strays(segment.base_offset for segment in kept)
-        return kept, epochs, snapshots, without_producers
+        return kept, epochs, snapshots, walked
 
     def _finish_swaps(self) -> None:
         """Finish the swaps that the stop interrupted, and remove other files of cleanings.
@@ -216,27 +230,53 @@ class LogLoader:
         snapshots.remove_above(-1)
 
 
+class _Walked:
+    """The producers' batches in the segments that a start has walked through; keys are base offsets."""
+
+    def __init__(self) -> None:
+        self.without_producers: set[int] = set()
+        """Segments that have no batch with a producer id."""
+        self.with_markers: dict[int, bool] = {}
+        """Segments whose index of aborted transactions must be rebuilt; whether records below the recovery
+        point depend on it."""
+
+    def seal(self, segments: LogSegments) -> None:
+        """Write the indexes of the sealed segments with markers, which were rebuilt last.
+
+        Raises LogDirFailure.
+        """
+        for segment in segments.all[:-1]:
+            if segment.base_offset in self.with_markers:
+                segment.seal(durable=self.with_markers[segment.base_offset])
+
+
 def load_producers(
     snapshots: ProducerSnapshots,
     segments: LogSegments,
     now_ms: int,
-    without_producers: Collection[int] = (),
+    walked: _Walked | None = None,
 ) -> ProducerStates:
     """The producers of a log: from the newest snapshot and the batches after it.
 
-    Segments with these base offsets are not read, because they are known to have no batch with a producer id.
-    A producer with its last batch in the active segment counts as active now. The last append of any other
-    is known only by its own timestamps, which may be wrong. Raises LogDirFailure.
+    The aborted transactions of the walked segments get into their indexes, so the batches from the first of
+    these segments on are read. A producer with its last batch in the active segment counts as active now. The
+    last append of any other is known only by its own timestamps, which may be wrong. Raises LogDirFailure.
     """
-    offset, states = snapshots.load_newest() or (0, [])
+    walked = walked or _Walked()
+    offset, states = snapshots.load_newest(min(walked.with_markers, default=None)) or (0, [])
     for state in states:
         is_active = state.last_offset >= segments.active.base_offset
         state.last_append_ms = now_ms if is_active else min(now_ms, state.timestamp_ms)
     producers = ProducerStates(states, offset)
     if offset < segments.active.next_offset:
-        for header, marker in segments.produced_from(offset, without_producers):
+        for header, marker in segments.produced_from(offset, walked.without_producers):
             is_active = header.base_offset >= segments.active.base_offset
-            producers.note(header, now_ms if is_active else min(now_ms, header.max_timestamp), marker)
+            time_ms = now_ms if is_active else min(now_ms, header.max_timestamp)
+            aborted = producers.note(header, time_ms, marker)
+            if aborted is not None:
+                segment = next(segments.since(aborted.last_offset))
+                if segment.base_offset in walked.with_markers:
+                    segment.add_aborted(aborted)
     return producers
 
 
@@ -246,15 +286,14 @@ def _recover_segments(
     is_clean: bool,
     is_complete: bool,
     epochs: EpochCache | None,
-) -> tuple[list[Segment], list[EpochStart], set[int]]:
-    """The segments that stay, the leader epochs, and the base offsets of segments without a producer id.
+) -> tuple[list[Segment], list[EpochStart], _Walked]:
+    """The segments that stay, the leader epochs, and what is known of the producers.
 
-    The epochs are complete only from the end of the last segment that was not read. A segment that was not
-    read is not among those without a producer id.
+    The epochs are complete only from the end of the last segment that was not read.
     """
     kept: list[Segment] = []
     scanned: list[EpochStart] = []
-    without_producers: set[int] = set()
+    walked = _Walked()
     for index, segment in enumerate(segments):
         is_last = index + 1 == len(segments)
         following = None if is_last else segments[index + 1].base_offset
@@ -277,12 +316,15 @@ def _recover_segments(
         kept.append(segment)
         scanned += walk.epochs
         if not walk.has_producers:
-            without_producers.add(segment.base_offset)
+            walked.without_producers.add(segment.base_offset)
+        is_durable = following is not None and (is_clean or following <= recovery_point)
+        if walk.has_markers:
+            walked.with_markers[segment.base_offset] = is_durable
         if fault is not None:
             break
-        if following is not None:
-            segment.seal(durable=is_clean or following <= recovery_point)
-    return kept, scanned, without_producers
+        if following is not None and not walk.has_markers:
+            segment.seal(durable=is_durable)
+    return kept, scanned, walked
 
 
 def _fault_of(segment: Segment, walk: BatchWalk, following: int | None) -> ApiError | None:
@@ -321,13 +363,13 @@ def _open_clean(segment: Segment, *, is_last: bool) -> bool:
     """
     segment.file.sync_state.note_synced()
     if not segment.size:
-        segment.offset_index.clear()
-        segment.time_index.clear()
-        segment.trust_indexes()
+        for index in segment.indexes:
+            index.clear()
+        segment.has_checked_indexes = True
         if is_last:
             segment.load_tail(segment.base_offset)
         return True
-    if not segment.offset_index.has_whole_entries() or not segment.time_index.has_whole_entries():
+    if not all(index.has_whole_entries() for index in segment.indexes):
         return False
     if not segment.time_index.count:
         return False
@@ -341,7 +383,7 @@ def _open_clean(segment: Segment, *, is_last: bool) -> bool:
         except ApiError as error:
             logger.warning("%s: the tail is not sound: %s", segment.file.path, error)
             return False
-        segment.trust_indexes()
+        segment.has_checked_indexes = True
     return True
 
 
@@ -425,8 +467,10 @@ def _load_epochs(folder: Path, files: FileSystem) -> EpochCache | None:
         return None
 
 
-def _list_files(folder: Path, files: FileSystem) -> tuple[list[tuple[int, int]], ProducerSnapshots]:
-    """(base offset, size) of each segment file, in order; removes files of an interrupted deletion."""
+def _list_files(folder: Path, files: FileSystem) -> tuple[list[tuple[int, int]], ProducerSnapshots, set[int]]:
+    """(base offset, size) of each segment file, in order; the snapshots; the base offsets of segments with an
+    index of aborted transactions. Removes files of an interrupted deletion.
+    """
     bases: dict[int, int] = {}
     snapshots: list[int] = []
     others: list[Path] = []
@@ -439,8 +483,12 @@ def _list_files(folder: Path, files: FileSystem) -> tuple[list[tuple[int, int]],
             snapshots.append(snapshot)
         else:
             others.append(path)
+    transactional: set[int] = set()
     for path in others:
-        is_orphan = path.suffix in INDEX_SUFFIXES and segment_base_offset(path.stem + LOG_SUFFIX) not in bases
+        base = segment_base_offset(path.stem + LOG_SUFFIX)
+        is_orphan = path.suffix in INDEX_SUFFIXES and base not in bases
+        if base is not None and path.suffix == TXN_INDEX_SUFFIX:
+            transactional.add(base)
         if is_orphan or path.suffix in (TEMPORARY_SUFFIX, KAFKA_DELETED_SUFFIX):
             files.unlink(path)
-    return sorted(bases.items()), ProducerSnapshots(folder, snapshots, files)
+    return sorted(bases.items()), ProducerSnapshots(folder, snapshots, files), transactional

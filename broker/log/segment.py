@@ -1,4 +1,4 @@
-"""One segment of a log: its file and its two indexes.
+"""One segment of a log: its file and its indexes.
 
 Changed under the log's lock. Read by any thread without a lock: size and next offset are one tuple, which is
 published last. Invariant: every index entry names a batch below `size`, or one that is just being appended
@@ -40,13 +40,14 @@ from barnabas.broker.log.file_system import (
     FileSystem,
     segment_name,
 )
-from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
+from barnabas.broker.log.indexes import IndexFile, OffsetIndex, TimeIndex
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment_file import SegmentFile, create_segment_file
 from barnabas.broker.log.storage_errors import Gone, Operation, disk_work
+from barnabas.broker.log.transaction_index import AbortedTransaction, TransactionIndex
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import (
@@ -85,7 +86,6 @@ class Segment:
         "_bytes_since_entry",
         "_end",
         "_first_timestamp",
-        "_has_checked_indexes",
         "_is_age_checked",
         "_is_first_loading",
         "_max_timestamp",
@@ -94,9 +94,11 @@ class Segment:
         "base_offset",
         "created_ms",
         "file",
+        "has_checked_indexes",
         "index_interval_bytes",
         "offset_index",
         "time_index",
+        "transaction_index",
     )
 
     rebuilds: ClassVar[int] = 0
@@ -113,6 +115,7 @@ class Segment:
         files: FileSystem = FILE_SYSTEM,
         *,
         is_new: bool = False,
+        has_transaction_index: bool = False,
     ) -> None:
         """A segment that is on disk; reads only the names and sizes of its files. Raises LogDirFailure."""
         offsets, times = (
@@ -122,10 +125,12 @@ class Segment:
         self.file = SegmentFile(folder / segment_name(base_offset), size, files)
         self.offset_index = OffsetIndex(offsets, base_offset, is_new=is_new, files=files)
         self.time_index = TimeIndex(times, base_offset, is_new=is_new, files=files)
+        self.transaction_index = TransactionIndex.beside(self.offset_index) if has_transaction_index else None
+        """None while no transaction was aborted here: thousands of segments have no such index."""
         self.created_ms = created_ms
         self.index_interval_bytes = config.index_interval_bytes
         self._end = (size, next_offset)
-        self._has_checked_indexes = self._is_age_checked = is_new
+        self.has_checked_indexes = self._is_age_checked = is_new
         self._max_timestamp: int | None = NO_TIMESTAMP if is_new else None
         self._offset_of_max_timestamp = base_offset
         # The start of the last append and the end of the last read: a follower at the log's end requests
@@ -137,12 +142,7 @@ class Segment:
 
     @classmethod
     def create(
-        cls,
-        folder: Path,
-        base_offset: int,
-        created_ms: int,
-        config: LogConfig,
-        files: FileSystem = FILE_SYSTEM,
+        cls, folder: Path, base_offset: int, created_ms: int, config: LogConfig, files: FileSystem
     ) -> Segment:
         """Create an empty segment on disk. Raises LogDirFailure."""
         create_segment_file(folder / segment_name(base_offset), files)
@@ -324,7 +324,7 @@ class Segment:
 
         Raises NotCached unless it may wait for the disk.
         """
-        if not self._has_checked_indexes:
+        if not self.has_checked_indexes:
             self._check_indexes(may_wait)
         index, offset = self.offset_index, max(offset, self.base_offset)
         entry = index.lookup(offset, may_wait=may_wait)
@@ -350,15 +350,13 @@ class Segment:
         return find_end_before(self.file, start, size, offset, self.base_offset)
 
     def _check_indexes(self, may_wait: bool) -> None:
-        """Check the indexes before the first lookup in a segment sealed before this start: a start opens
-        thousands of segments by their names and sizes alone.
-        """
+        """Check them at the first lookup: a start opens thousands of segments by name and size alone."""
         index = self.offset_index
         if not index.is_sane(self.size, may_wait=may_wait):
             if not may_wait:
                 raise NotCached
             self._repair(index)
-        self._has_checked_indexes = True
+        self.has_checked_indexes = True
 
     def _repair(self, index: OffsetIndex | TimeIndex) -> None:
         with _REBUILD_LOCK:
@@ -370,9 +368,14 @@ class Segment:
     # Changing: under the log's lock
 
     @property
+    def indexes(self) -> tuple[IndexFile, ...]:
+        transactions = () if self.transaction_index is None else (self.transaction_index,)
+        return (self.offset_index, self.time_index, *transactions)
+
+    @property
     def needs_seal(self) -> bool:
         """Whether anything is only in memory until `seal`."""
-        return self.file.is_written or self.offset_index.is_dirty or self.time_index.is_dirty
+        return self.file.is_written or any(index.is_dirty for index in self.indexes)
 
     def age(self) -> SegmentAge:
         """The size and age by which retention decides. The age counts from the last write if no record has a
@@ -413,9 +416,7 @@ class Segment:
         self._is_age_checked = True
 
     def roll_age_ms(self, timestamp_ms: int, now_ms: int) -> int:
-        """The age by which the segment is rolled: as in Kafka, from the first batch's timestamp to the new
-        batch's; without timestamps the clock counts.
-        """
+        """As in Kafka, from the first batch's timestamp to the new batch's; without them the clock counts."""
         if self._first_timestamp is None:
             self._first_timestamp = self._read_first_timestamp()
         if self._first_timestamp is None:
@@ -435,6 +436,8 @@ class Segment:
         # Before the write: it may fail, and no batch may stay without its entry.
         self.offset_index.load()
         self.time_index.load()
+        if self.transaction_index is not None:
+            self.transaction_index.load()
         self.file.write(data, size_limit, preallocate=preallocate)
         last_offset = next_offset - 1
         for position, header in batches:
@@ -459,15 +462,18 @@ class Segment:
             self._bytes_since_entry = 0
         self._bytes_since_entry += LOG_OVERHEAD_BYTES + header.batch_length
 
-    def trust_indexes(self) -> None:
-        """Skip the check of the indexes: they agree with the segment."""
-        self._has_checked_indexes = True
+    def add_aborted(self, aborted: AbortedTransaction) -> None:
+        """Add a transaction whose marker is here to the index."""
+        if self.transaction_index is None:
+            self.transaction_index = TransactionIndex.beside(self.offset_index, is_new=True)
+        self.transaction_index.append(aborted)
 
     def _rebuild_indexes(self) -> None:
         """Replace the index files; readers may continue meanwhile."""
         new = copy.copy(self)
         new.offset_index = self.offset_index.emptied()
         new.time_index = self.time_index.emptied()
+        new.transaction_index = None
         new.start_rebuild()
         for position, header in iter_headers(self.file, 0, self.size):
             new.note(header, position)
@@ -502,6 +508,8 @@ class Segment:
             self.file.truncate(size)
             self.offset_index.truncate(size)
             self.time_index.truncate(next_offset)
+            if self.transaction_index is not None:
+                self.transaction_index.truncate(next_offset)
             self.load_tail(next_offset)
         return next_offset
 
@@ -526,10 +534,10 @@ class Segment:
         self._end = (size, next_offset)
 
     def start_rebuild(self) -> None:
-        """Drop both indexes; `note` every batch again, then call `finish_rebuild`."""
-        self.offset_index.clear()
-        self.time_index.clear()
-        self._has_checked_indexes = True
+        """Drop the indexes; `note` every batch and add the aborted transactions, then `finish_rebuild`."""
+        for index in self.indexes:
+            index.clear()
+        self.has_checked_indexes = True
         self._max_timestamp = NO_TIMESTAMP
         self._offset_of_max_timestamp = self.base_offset
         self._bytes_since_entry = 0
@@ -544,6 +552,9 @@ class Segment:
 
     def seal(self, *, durable: bool = False) -> None:
         """Write the indexes, cut the file to its size and close its descriptor. Raises LogDirFailure."""
+        if self.transaction_index is not None:
+            # First: a start that finds the offset index takes a missing one for a segment without.
+            self.transaction_index.seal(durable=durable)
         if self.size:
             self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
         self.offset_index.seal(keeps_file=self.time_index.count > 0, durable=durable)
@@ -553,30 +564,31 @@ class Segment:
 
     @property
     def is_synced(self) -> bool:
-        parts = (self.file, self.offset_index, self.time_index)
-        return all(part.sync_state.is_synced for part in parts)
+        return self.file.sync_state.is_synced and all(index.sync_state.is_synced for index in self.indexes)
 
     def fsync(self) -> None:
         """Force changed data and index files to disk; needs no lock. Raises OSError."""
         self.file.fsync()
-        self.offset_index.fsync()
-        self.time_index.fsync()
+        for index in self.indexes:
+            index.fsync()
 
     def close(self) -> None:
         """Close descriptors and mappings without writing anything."""
         self.file.close()
-        self.offset_index.close()
-        self.time_index.close()
+        for index in self.indexes:
+            index.close()
 
     def abandon(self, gone: Gone = Gone.LOG) -> None:
         """Close the segment of a deleted log, or of one that goes on with other files."""
-        for part in (self.offset_index, self.time_index, self.file):
-            part.abandon(gone)
+        for index in self.indexes:
+            index.abandon(gone)
+        self.file.abandon(gone)
 
     def relocate(self, folder: Path) -> None:
         """The folder of the files has been renamed."""
-        for part in (self.file, self.offset_index, self.time_index):
-            part.path = folder / part.path.name
+        self.file.path = folder / self.file.path.name
+        for index in self.indexes:
+            index.path = folder / index.path.name
 
     def remove(self, gone: Gone = Gone.SEGMENT) -> None:
         """Delete the files; existing views stay valid. Raises LogDirFailure."""
@@ -584,5 +596,5 @@ class Segment:
             self.file.abandon(gone)
         self.file.remove(gone)
         with disk_work(self.file.path, Operation.CHANGE):
-            self.offset_index.remove(gone)
-            self.time_index.remove(gone)
+            for index in self.indexes:
+                index.remove(gone)

@@ -86,8 +86,11 @@ def _swap(old: Sequence[Segment], new: Segment, folder: Path, files: FileSystem)
         files.fsync(folder)
         for segment in old:
             segment.remove(Gone.REPLACED)
-            files.unlink(folder / segment_name(segment.base_offset, TXN_INDEX_SUFFIX), missing_ok=True)
         files.fsync(folder)
+        if new.transaction_index is not None:
+            # A start takes a segment without this index for one without aborted transactions.
+            new.transaction_index.move_to(folder / segment_name(new.base_offset, TXN_INDEX_SUFFIX))
+            files.fsync(folder)
         _rename(new, "")
         # A truncation of the segment must not become durable before its name does.
         files.fsync(folder)

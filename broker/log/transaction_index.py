@@ -1,8 +1,31 @@
-"""The aborted transactions of a log, for readers that skip their records (read_committed)."""
+"""The index of the aborted transactions of a segment, in Kafka's format.
+
+A reader of committed records (read_committed) gets the aborted transactions of its range with the records,
+and skips theirs. An entry belongs to the segment of the marker, while its records may be in earlier ones. A
+segment without such a marker has no index and no file.
+
+An entry is 34 bytes: version 2, producer id 8, first offset 8, offset of the marker 8, last stable offset 8.
+Offsets of markers rise strictly, last stable offsets do not fall. As the other indexes, it grows in memory
+while its segment is active, and is rebuilt from the batches after an unclean stop.
+
+Source: `TransactionIndex`, `AbortedTxn` of Kafka 3.9.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import struct
+from bisect import bisect_left
+from typing import ClassVar, Final, NamedTuple, Self
+
+from barnabas.broker.log.file_system import OFFSET_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from barnabas.broker.log.indexes import IndexFile
+from barnabas.protocol.invariants import invariant
+
+ABORTED_VERSION: Final = 0
+_LAST_OFFSET: Final = 3
+"""The field of the marker's offset."""
+_BLOCK: Final = 1_024
+"""The entries that one read takes from a file."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -15,5 +38,93 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
     """All transactions that began below it had ended at the marker."""
 
-    def overlaps(self, start_offset: int, end_offset: int) -> bool:
-        return self.last_offset >= start_offset and self.first_offset < end_offset
+
+class TransactionIndex(IndexFile):
+    """The aborted transactions whose markers are in one segment."""
+
+    entry: ClassVar[struct.Struct] = struct.Struct(">hqqqq")
+    __slots__ = ()
+
+    @classmethod
+    def beside(cls, index: IndexFile, *, is_new: bool = False) -> Self:
+        """The index of the same segment as an offset index, which may not have its final name yet."""
+        path = index.path.with_name(index.path.name.replace(OFFSET_INDEX_SUFFIX, TXN_INDEX_SUFFIX))
+        files, open_files = index._files, index._open_files
+        return cls(path, index.base_offset, is_new=is_new, files=files, open_files=open_files)
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Add a transaction whose marker is above all others."""
+        last = self._last()
+        invariant(
+            last is None or aborted.last_offset > last[_LAST_OFFSET],
+            "the aborted transaction %s does not follow %s",
+            aborted,
+            last,
+        )
+        self._append(ABORTED_VERSION, *aborted)
+
+    def truncate(self, offset: int) -> None:
+        """Drop the transactions whose marker is at or above an offset."""
+        self._keep_up_to(offset - 1, _LAST_OFFSET)
+
+    def overlapping(
+        self, start_offset: int, end_offset: int, *, may_wait: bool = True
+    ) -> tuple[list[AbortedTransaction], bool]:
+        """The transactions that may have records in a range, and whether later segments have no more.
+
+        Raises NotCached unless it may wait for the disk, SegmentReplaced, and the exceptions of
+        `storage_error`.
+        """
+        result: list[AbortedTransaction] = []
+        position = self._count_below(start_offset, may_wait)
+        while block := self._block(position, may_wait):
+            for _, *fields in self.entry.iter_unpack(block):
+                aborted = AbortedTransaction(*fields)
+                if aborted.first_offset < end_offset:
+                    result.append(aborted)
+                if aborted.last_stable_offset >= end_offset:
+                    return result, True
+            position += _BLOCK
+        return result, False
+
+    def all(self) -> list[AbortedTransaction]:
+        """Every entry. Raises as `overlapping`."""
+        entries, count = self._all()
+        whole = bytes(entries[: count * self.entry.size])
+        return [AbortedTransaction(*fields) for _, *fields in self.entry.iter_unpack(whole)]
+
+    def is_sane(self, next_offset: int) -> bool:
+        """Whether all entries can belong to a segment that ends at an offset. Raises as `overlapping`."""
+        least = self.base_offset
+        entries, count = self._all()
+        for position in range(0, count * self.entry.size, self.entry.size):
+            version, _, first, last, stable = self.entry.unpack_from(entries, position)
+            if version != ABORTED_VERSION or not (least <= last < next_offset and first < last >= stable - 1):
+                return False
+            least = last + 1
+        return True
+
+    def _count_below(self, offset: int, may_wait: bool) -> int:
+        """The number of entries whose marker is below an offset."""
+        count, size, unpack = self.count, self.entry.size, self.entry.unpack_from
+
+        def last_offset(index: int) -> int:
+            entry = self._slice(index, index + 1, may_wait)
+            # Without an entry the index is gone or was cut, and nothing is to be found.
+            return int(unpack(entry)[_LAST_OFFSET]) if len(entry) == size else offset
+
+        # A reader mostly asks for the newest ones.
+        if not count or last_offset(count - 1) < offset:
+            return count
+        return bisect_left(range(count - 1), offset, key=last_offset)
+
+    def _block(self, position: int, may_wait: bool) -> bytes | bytearray:
+        return self._slice(position, min(position + _BLOCK, self.count), may_wait)
+
+    def _slice(self, first: int, end: int, may_wait: bool) -> bytes | bytearray:
+        state = self._state
+        if state is None:
+            return self._read(first, end, may_wait=may_wait) if first < end else b""
+        # A copy: the appender may enlarge the buffer meanwhile.
+        buffer, count = state
+        return bytes(buffer[first * self.entry.size : min(end, count) * self.entry.size])

@@ -288,7 +288,7 @@ def test_the_marker_of_an_aborted_transaction_goes_after_its_records_and_its_ret
     )
     append_stamped(log, transaction, marker(MarkerType.ABORT))
     log.roll(0)
-    log.expire_producers(1 << 50, 0)
+    log.producers.expire(1 << 50, 0)
     write(log, [(b"b", b"1")])
 
     def markers() -> int:

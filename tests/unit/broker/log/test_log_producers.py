@@ -285,11 +285,11 @@ def test_a_log_start_beyond_the_end_drops_all_producers(open_log: OpenLog) -> No
 
 def test_after_expiration_any_sequence_is_taken(open_log: OpenLog) -> None:
     log = open_log()
-    assert log.expire_producers(0, 1) == 0
+    assert log.producers.expire(0, 1) == 0
     append(log, 0, now_ms=1_000, timestamp_ms=1)
-    assert log.expire_producers(1_999, 1_000) == 0
+    assert log.producers.expire(1_999, 1_000) == 0
     assert refusal(log, 5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert log.expire_producers(2_000, 1_000) == 1
+    assert log.producers.expire(2_000, 1_000) == 1
     assert append(log, 5) == 1
 
 
@@ -306,7 +306,7 @@ def test_after_a_restart_only_producers_outside_the_active_segment_expire_by_tim
     else:
         log.abandon()
     again = Log.open(log.topic_partition, LogLoader(log.folder, SMALL, now_ms=1_000_000, is_clean=is_clean))
-    assert again.expire_producers(1_000_500, 1_000) == 1
+    assert again.producers.expire(1_000_500, 1_000) == 1
     assert append(again, 3, producer_id=2) == 4
     again.abandon()
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from barnabas.broker.log import transaction_index
 from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import AppendOrigin
 from barnabas.broker.log.recovery import LogLoader
+from barnabas.broker.log.transaction_index import AbortedTransaction, TransactionIndex
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import MarkerType, encode_marker
 from tests.support.defaults import log_config
 from tests.support.errors import refused
-from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, marker, produced
+from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, marker, produced, spy
 
 COMMIT, ABORT = MarkerType.COMMIT, MarkerType.ABORT
 MARKERS, RAISED = AppendOrigin.MARKERS, AppendOrigin.RAISED_MARKERS
@@ -261,3 +264,129 @@ def test_a_follower_refuses_a_damaged_marker_whole(open_log: OpenLog) -> None:
     with refused(ErrorCode.INVALID_RECORD):
         log.append_as_follower(data, 0)
     assert log.log_end_offset == 0
+
+
+# The index of aborted transactions
+
+
+def with_aborted(log: Log) -> list[tuple[int, int, int, int]]:
+    """Write a segment without an aborted transaction, two with one and a last one without; their entries."""
+    write(log, 0, 3)
+    log.roll(0)
+    write(log, 0, producer_id=OTHER_ID)
+    end(log, ABORT)
+    log.roll(0)
+    end(log, COMMIT, producer_id=OTHER_ID)
+    write(log, 3)
+    end(log, ABORT)
+    log.roll(0)
+    append_batches(log, produced(0, producer_id=99))
+    return [(PRODUCER_ID, 0, 4, 3), (PRODUCER_ID, 6, 7, 8)]
+
+
+def index_files(log: Log) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in log.folder.glob("*.txnindex")}
+
+
+def test_only_a_segment_with_an_abort_marker_has_an_index_file_with_kafkas_bytes(open_log: OpenLog) -> None:
+    log = open_log()
+    first, second = with_aborted(log)
+    assert index_files(log) == {
+        "00000000000000000003.txnindex": struct.pack(">hqqqq", 0, *first),
+        "00000000000000000005.txnindex": struct.pack(">hqqqq", 0, *second),
+    }
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_restart_knows_the_same_aborted_transactions(open_log: OpenLog, is_clean: bool) -> None:
+    log = open_log()
+    entries = with_aborted(log)
+    write(log, 4, 2)
+    end(log, ABORT)
+    write(log, 6)
+    entries.append((PRODUCER_ID, 9, 11, 12))
+    files = index_files(log)
+    if is_clean:
+        log.close(0)
+        assert len(index_files(log)) == 3
+    else:
+        for path in log.folder.glob("*.txnindex"):
+            path.write_bytes(b"damaged")
+        log.abandon()
+    log = open_log(is_clean=is_clean)
+    assert log.aborted_transactions(0, 100) == entries
+    assert log.first_unstable_offset(13) == 12
+    assert index_files(log).items() >= files.items()
+    end(log, ABORT)
+    assert log.aborted_transactions(12, 100) == [(PRODUCER_ID, 12, 13, 14)]
+
+
+def test_damage_to_an_index_file_is_repaired_after_a_clean_stop_too(open_log: OpenLog) -> None:
+    log = open_log()
+    entries = with_aborted(log)
+    log.close(0)
+    path = log.folder / "00000000000000000003.txnindex"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert open_log(is_clean=True).aborted_transactions(0, 100) == entries
+
+
+@pytest.mark.parametrize(
+    ("end_offset", "unstable"),
+    [(0, None), (1, None), (3, 0), (4, 0), (5, 3), (6, None), (7, 6), (8, None), (9, None)],
+)
+def test_a_truncation_takes_aborted_transactions_back(
+    open_log: OpenLog, end_offset: int, unstable: int | None
+) -> None:
+    log = open_log()
+    entries = with_aborted(log)
+    log.truncate_to(end_offset)
+    expected = [entry for entry in entries if entry[2] < end_offset]
+    assert log.aborted_transactions(0, 100) == expected
+    assert log.first_unstable_offset(100) == unstable
+    log.close(0)
+    assert open_log(is_clean=True).aborted_transactions(0, 100) == expected
+    assert len(index_files(log)) == len(expected)
+
+
+def test_retention_removes_the_index_with_its_segment(open_log: OpenLog) -> None:
+    log = open_log(log_config(retention_bytes=0))
+    with_aborted(log)
+    log.delete_old_segments(0, log.log_end_offset)
+    assert index_files(log) == {}
+    log.truncate_fully_and_start_at(50)
+    assert log.aborted_transactions(0, 100) == []
+
+
+def test_a_lookup_reads_only_the_indexes_that_it_needs(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    for sequence in range(20):
+        write(log, sequence)
+        end(log, ABORT)
+        log.roll(0)
+        append_batches(log, produced(sequence, producer_id=99))
+        log.roll(0)
+    positions = spy(monkeypatch, TransactionIndex, "overlapping")
+    assert [entry.first_offset for entry in log.aborted_transactions(30, 34)] == [30, 33]
+    assert len(positions) == 2
+
+
+def test_many_aborted_transactions_of_one_segment_are_found_in_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_index, "_BLOCK", 3)
+    index = TransactionIndex(tmp_path / "0.txnindex", 0, is_new=True)
+    entries = [
+        AbortedTransaction(number % 3, 10 * number, 10 * number + 12, 10 * number) for number in range(50)
+    ]
+    for entry in entries:
+        index.append(entry)
+    for _ in range(2):
+        for start in range(0, 520, 7):
+            for length in (1, 11, 100, 1_000):
+                expected = [e for e in entries if e.last_offset >= start and e.first_offset < start + length]
+                result, is_complete = index.overlapping(start, start + length)
+                assert result == expected
+                assert is_complete == (entries[-1].last_stable_offset >= start + length)
+        index.seal()
