@@ -1,9 +1,9 @@
 """`barnabas consume TOPIC`: print records, from a start to the topic's present end, or continuously.
 
-Without ``--follow`` the command ends at the high watermark that each partition has when it starts. Records of
-one partition come in order; partitions are mixed as they arrive. With ``--group`` it is a member of a group:
-it shares the topic with the others and begins at the committed offsets. On Ctrl-C or SIGTERM it commits the
-printed records and leaves.
+Without ``--follow`` the command ends at the end that each partition has when it starts: the high watermark,
+or with ``--isolation read_committed`` the last stable offset. Records of one partition come in order;
+partitions are mixed as they arrive. With ``--group`` it is a member of a group: it shares the topic with the
+others and begins at the committed offsets. On Ctrl-C or SIGTERM it commits the printed records and leaves.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from barnabas.cli.output import record_fields, record_line
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.partition_state import ConsumerRecord
+from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.protocol.ids import TopicPartition
 
 _POLL_MS: Final = 1_000
@@ -53,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         help="beginning (default), end, an offset, or a time like 2013-01-31T12:00:00Z",
     )
     parser.add_argument("--group", metavar="GROUP", help="join this consumer group and read until Ctrl-C")
+    parser.add_argument(
+        "--isolation",
+        choices=ISOLATION_LEVELS,
+        help="read_committed leaves out aborted and open transactions (default: read_uncommitted)",
+    )
     parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
     parser.add_argument(
         "--follow", action="store_true", help="wait for more records at the end, until Ctrl-C"
@@ -119,6 +125,8 @@ async def _consume(
     options: argparse.Namespace, start: str | int | datetime, bootstrap: str, out: BinaryIO
 ) -> int:
     settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides, ConsumerConfig)}
+    if options.isolation is not None:
+        settings["isolation_level"] = options.isolation
     topic = await describe_topic(bootstrap, options.topic, settings)
     existing = [partition.partition for partition in topic.partitions]
     chosen = existing if options.partition is None else sorted(set(options.partition))

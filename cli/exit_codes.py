@@ -5,7 +5,7 @@
   1  failed: the error is on stderr
   2  wrong usage: an unknown option, a value out of range, an invalid setting
   3  not reachable: no broker (or no ZooKeeper) answered
-  4  not found: no such topic, partition, group, broker, cluster or file
+  4  not found: no such topic, partition, group, transactional id, broker, cluster or file
 130  interrupted with Ctrl-C
 143  ended by SIGTERM (a command that had work to finish first)
 ===  =====================================================================================
@@ -39,6 +39,7 @@ _NOT_FOUND_CODES: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )

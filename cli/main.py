@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "restart": ("cluster", "restart a broker, after a controlled shutdown if it still runs"),
     "topics": ("topics", "create, list, describe, change and delete topics"),
     "groups": ("groups", "show consumer groups and their lag, and reset their offsets"),
+    "transactions": ("transactions", "list and describe transactions, and end those that are stuck"),
     "log-dirs": ("log_dirs", "show the log dirs of brokers, and move replicas between them"),
     "configs": ("configs", "show and change the settings of topics and brokers"),
     "features": ("features", "show and change the features that all brokers of the cluster use"),

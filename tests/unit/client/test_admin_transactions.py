@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,157 +20,19 @@ from barnabas.client.admin.transactions import (
 from barnabas.client.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
-    ActiveProducer,
     DescribedTransaction,
     DescribeProducersPartitionResponse,
     DescribeProducersResponse,
     DescribeProducersTopicResponse,
     DescribeTransactionsResponse,
-    ListedTransaction,
     ListTransactionsResponse,
-    TransactionTopicData,
-)
-from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from barnabas.protocol.messages.produce import InitProducerIdResponse
-from barnabas.protocol.messages.transactions import (
-    EndTxnResponse,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersResponse,
 )
 from barnabas.protocol.schema import ApiKey
-from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.fake_broker import FakeCluster
+from tests.support.fake_transactions import Transactions, active
 
 QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-class Transactions:
-    """What two brokers answer about transactions; each id's coordinator is the broker in its name."""
-
-    def __init__(self, cluster: FakeCluster) -> None:
-        self.cluster = cluster
-        self.described: dict[str, DescribedTransaction] = {}
-        self.producers: dict[TopicPartition, list[ActiveProducer]] = {}
-        self.moved_to: int | None = None
-        """The broker that coordinates every id now, although it is not the one that was named first."""
-        answers = {
-            ApiKey.FIND_COORDINATOR: self._find,
-            ApiKey.LIST_TRANSACTIONS: self._list,
-            ApiKey.DESCRIBE_TRANSACTIONS: self.describe,
-            ApiKey.DESCRIBE_PRODUCERS: self._describe_producers,
-            ApiKey.WRITE_TXN_MARKERS: self.write,
-            ApiKey.INIT_PRODUCER_ID: lambda broker, body: InitProducerIdResponse(
-                error_code=0, producer_id=77, producer_epoch=3
-            ),
-            ApiKey.END_TXN: lambda broker, body: EndTxnResponse(),
-        }
-        cluster.intercept.update(answers)
-
-    def add(
-        self, name: str, producer_id: int, state: str, *partitions: int, is_prepared: bool = False
-    ) -> None:
-        self.described[name] = DescribedTransaction(
-            transactional_id=name,
-            transaction_state=state,
-            transaction_timeout_ms=60_000,
-            transaction_start_time_ms=1_000 if state == "Ongoing" else -1,
-            producer_id=producer_id,
-            producer_epoch=5,
-            topics=[TransactionTopicData(topic="t", partitions=list(partitions))] if partitions else [],
-            is_prepared=is_prepared,
-        )
-
-    def coordinator(self, name: str) -> int:
-        return self.moved_to or int(name[-1])
-
-    def _find(self, broker: FakeBroker, body: Any) -> Any:
-        assert body.key_type == 1
-        (name,) = body.coordinator_keys
-        return FindCoordinatorResponse(
-            coordinators=[Coordinator(key=name, node_id=self.coordinator(name), host="127.0.0.1", port=1)]
-        )
-
-    def _list(self, broker: FakeBroker, body: Any) -> Any:
-        states = {transaction.transaction_state for transaction in self.described.values()}
-        return ListTransactionsResponse(
-            unknown_state_filters=[state for state in body.state_filters if state not in states],
-            transaction_states=[
-                ListedTransaction(
-                    transactional_id=name,
-                    producer_id=described.producer_id,
-                    transaction_state=described.transaction_state,
-                )
-                for name, described in self.described.items()
-                if self.coordinator(name) == broker.node_id
-                and (not body.state_filters or described.transaction_state in body.state_filters)
-                and (not body.producer_id_filters or described.producer_id in body.producer_id_filters)
-            ],
-        )
-
-    def describe(self, broker: FakeBroker, body: Any) -> Any:
-        (name,) = body.transactional_ids
-        if self.coordinator(name) != broker.node_id:
-            code = ErrorCode.NOT_COORDINATOR
-        elif name not in self.described:
-            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        else:
-            return DescribeTransactionsResponse(transaction_states=[self.described[name]])
-        return DescribeTransactionsResponse(
-            transaction_states=[DescribedTransaction(transactional_id=name, error_code=code)]
-        )
-
-    def _describe_producers(self, broker: FakeBroker, body: Any) -> Any:
-        def answer(tp: TopicPartition) -> DescribeProducersPartitionResponse:
-            is_leader = self.cluster.partition(*tp).leader == broker.node_id
-            return DescribeProducersPartitionResponse(
-                partition_index=tp.partition,
-                error_code=0 if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                active_producers=self.producers.get(tp, []) if is_leader else [],
-            )
-
-        return DescribeProducersResponse(
-            topics=[
-                DescribeProducersTopicResponse(
-                    name=topic.name,
-                    partitions=[
-                        answer(TopicPartition(topic.name, index)) for index in topic.partition_indexes
-                    ],
-                )
-                for topic in body.topics
-            ]
-        )
-
-    def write(self, broker: FakeBroker, body: Any) -> Any:
-        (marker,) = body.markers
-        tp = TopicPartition(marker.topics[0].name, marker.topics[0].partition_indexes[0])
-        is_leader = self.cluster.partition(*tp).leader == broker.node_id
-        result = WritableTxnMarkerPartitionResult(
-            partition_index=tp.partition,
-            error_code=0 if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        )
-        return WriteTxnMarkersResponse(
-            markers=[
-                WritableTxnMarkerResult(
-                    producer_id=marker.producer_id,
-                    topics=[WritableTxnMarkerTopicResult(name=tp.topic, partitions=[result])],
-                )
-            ]
-        )
-
-
-def active(
-    producer_id: int, start: int = -1, *, age_ms: int = 0, coordinator_epoch: int = 4
-) -> ActiveProducer:
-    return ActiveProducer(
-        producer_id=producer_id,
-        producer_epoch=2,
-        last_sequence=9,
-        last_timestamp=int(time.time() * 1000) - age_ms,
-        coordinator_epoch=coordinator_epoch,
-        current_txn_start_offset=start,
-    )
 
 
 @pytest.fixture

@@ -1,0 +1,358 @@
+"""`barnabas transactions`: list and describe transactions, and end those that are stuck.
+
+The actions have the names and options of `kafka-transactions.sh`. Prepared transactions have no time-out:
+`list` shows them first, the oldest on top, and `complete` ends them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
+from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
+from barnabas.cli.output import iso_time, print_json, print_table
+from barnabas.client.admin.admin import Admin, ProducerState, TransactionDescription
+from barnabas.client.admin.groups import for_each
+from barnabas.client.admin.transactions import DEFAULT_MAX_TRANSACTION_TIMEOUT_MS, NO_DURATION, STATES
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+
+Row = dict[str, Any]
+
+_MINUTE_MS: Final = 60_000
+_WITH_PARTITIONS: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+_LIST_COLUMNS: Final = ("transactional_id", "coordinator", "producer_id", "state", "age")
+_DESCRIBE_COLUMNS: Final = (
+    "transactional_id",
+    "coordinator",
+    "producer_id",
+    "producer_epoch",
+    "state",
+    "timeout_ms",
+    "start_time",
+    "age",
+    "partitions",
+)
+_PRODUCER_COLUMNS: Final = (
+    "producer_id",
+    "producer_epoch",
+    "coordinator_epoch",
+    "last_sequence",
+    "last_timestamp",
+    "transaction_start_offset",
+)
+_HANGING_COLUMNS: Final = (
+    "topic",
+    "partition",
+    "transaction_start_offset",
+    "producer_id",
+    "producer_epoch",
+    "coordinator_epoch",
+    "last_timestamp",
+    "silent_for",
+    "transactional_id",
+)
+
+
+def _state(text: str) -> str:
+    for state in STATES:
+        if state.lower() == text.lower():
+            return state
+    raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(STATES)}")
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    listing = actions.add_parser("list", help="list transactional ids; prepared transactions come first")
+    listing.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        metavar="STATE",
+        type=_state,
+        help=f"only these: {', '.join(STATES)} (may be repeated)",
+    )
+    listing.add_argument(
+        "--producer-id", type=int, action="append", default=[], metavar="ID", help="may be repeated"
+    )
+    listing.add_argument(
+        "--duration-filter", type=int, default=NO_DURATION, metavar="MS", help="only those open for longer"
+    )
+    listing.add_argument("--prepared", action="store_true", help="only prepared transactions")
+
+    describe = actions.add_parser("describe", help="show the transactions of transactional ids")
+    describe.add_argument("ids", nargs="+", metavar="ID")
+
+    producers = actions.add_parser("describe-producers", help="show the producers of a partition")
+    _add_partition_arguments(producers, required=True)
+    producers.add_argument(
+        "--broker-id", type=int, metavar="ID", help="as this broker knows them (default: the leader)"
+    )
+
+    hanging = actions.add_parser(
+        "find-hanging", help="find open transactions that nothing will end; exit code 1 if there are any"
+    )
+    _add_partition_arguments(hanging, required=False)
+    hanging.add_argument("--broker-id", type=int, metavar="ID", help="only the replicas of this broker")
+    hanging.add_argument(
+        "--max-transaction-timeout",
+        type=int,
+        default=DEFAULT_MAX_TRANSACTION_TIMEOUT_MS // _MINUTE_MS,
+        metavar="MINUTES",
+        help="the brokers' limit of time-outs; younger transactions are left out (default: %(default)s)",
+    )
+
+    for action in (listing, describe, producers, hanging, *_add_endings(actions)):
+        add_cluster_arguments(action, json_help="print JSON")
+
+
+def _add_endings(actions: Any) -> tuple[argparse.ArgumentParser, ...]:
+    """Add the actions that end transactions."""
+    abort = actions.add_parser("abort", help="end a hanging transaction in one partition")
+    _add_partition_arguments(abort, required=True)
+    abort.add_argument("--start-offset", type=int, metavar="N", help="where the transaction begins")
+    abort.add_argument("--producer-id", type=int, metavar="ID", help="in place of --start-offset")
+    abort.add_argument("--producer-epoch", type=int, metavar="EPOCH", help="with --producer-id")
+    abort.add_argument("--coordinator-epoch", type=int, metavar="EPOCH", default=0, help="with --producer-id")
+
+    complete = actions.add_parser("complete", help="commit or abort a prepared transaction")
+    complete.add_argument("id", metavar="ID")
+    outcome = complete.add_mutually_exclusive_group(required=True)
+    outcome.add_argument("--commit", action="store_true")
+    outcome.add_argument("--abort", action="store_true")
+
+    terminate = actions.add_parser(
+        "force-terminate", help="fence the producer of a transactional id, and abort its transaction"
+    )
+    terminate.add_argument("id", metavar="ID")
+    return abort, complete, terminate
+
+
+def _add_partition_arguments(action: argparse.ArgumentParser, *, required: bool) -> None:
+    action.add_argument("--topic", required=required, metavar="TOPIC")
+    action.add_argument("--partition", type=int, required=required, metavar="P")
+
+
+def run(options: argparse.Namespace) -> int:
+    return run_async(execute(options))
+
+
+async def execute(options: argparse.Namespace) -> int:
+    """The chosen action; returns the exit code."""
+    action: Callable[[argparse.Namespace, Admin], Awaitable[int]] = {
+        "list": _list,
+        "describe": _describe,
+        "describe-producers": _describe_producers,
+        "find-hanging": _find_hanging,
+        "abort": _abort,
+        "complete": _complete,
+        "force-terminate": _force_terminate,
+    }[options.action]
+    async with Admin(bootstrap_servers=chosen_bootstrap(options)) as admin:
+        return await action(options, admin)
+
+
+def _print(options: argparse.Namespace, columns: Iterable[str], rows: list[Row], nothing: str) -> None:
+    """One JSON array, or a table of these columns."""
+    if options.json:
+        print_json(rows)
+    elif rows:
+        names = tuple(columns)
+        headings = [name.replace("_", " ") for name in names]
+        print_table(headings, [[_cell(row, name) for name in names] for row in rows])
+    else:
+        print(nothing)
+
+
+def _cell(row: Row, name: str) -> object:
+    """The text of a column; some of them are shown for people, and exact in JSON."""
+    match name:
+        case "age" | "silent_for":
+            age_ms = row[f"{name}_ms"]
+            return None if age_ms is None else age_text(age_ms)
+        case "start_time" | "last_timestamp":
+            time_ms = row[f"{name}_ms"]
+            return None if time_ms is None else iso_time(time_ms)
+        case "state":
+            return f"{row['state']}, prepared" if row["is_prepared"] else row["state"]
+        case "partitions":
+            return " ".join(row["partitions"])
+    return row[name]
+
+
+def age_text(age_ms: int) -> str:
+    """``1d 2h``, ``3min 4s``, ``5s``: the two largest units."""
+    seconds = max(0, age_ms) // 1000
+    parts = [
+        (seconds // 86_400, "d"),
+        (seconds // 3_600 % 24, "h"),
+        (seconds // 60 % 60, "min"),
+        (seconds % 60, "s"),
+    ]
+    while len(parts) > 1 and not parts[0][0]:
+        del parts[0]
+    return " ".join(f"{number}{unit}" for number, unit in parts[:2])
+
+
+def _described_row(described: TransactionDescription, now_ms: int) -> Row:
+    start_time_ms = described.start_time_ms
+    return {
+        "transactional_id": described.transactional_id,
+        "coordinator": described.coordinator,
+        "producer_id": described.producer_id,
+        "producer_epoch": described.producer_epoch,
+        "state": described.state,
+        "is_prepared": described.is_prepared,
+        "timeout_ms": described.timeout_ms,
+        "start_time_ms": start_time_ms,
+        "age_ms": None if start_time_ms is None else max(0, now_ms - start_time_ms),
+        "partitions": [str(tp) for tp in described.partitions],
+    }
+
+
+async def _list(options: argparse.Namespace, admin: Admin) -> int:
+    listed = await admin.list_transactions(
+        states=options.state, producer_ids=options.producer_id, duration_ms=options.duration_filter
+    )
+
+    async def describe(transactional_id: str) -> TransactionDescription | None:
+        try:
+            return (await admin.describe_transactions(transactional_id))[transactional_id]
+        except ApiError as error:
+            if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                return None
+            raise
+
+    # The list itself has no ages; only an open transaction has one.
+    open_ones = [listing.transactional_id for listing in listed if listing.state in _WITH_PARTITIONS]
+    described = await for_each(open_ones, describe)
+    now_ms = int(time.time() * 1000)
+    rows: list[Row] = []
+    for listing in listed:
+        description = described.get(listing.transactional_id)
+        row: Row = {
+            "transactional_id": listing.transactional_id,
+            "coordinator": listing.coordinator,
+            "producer_id": listing.producer_id,
+            "state": listing.state,
+            "is_prepared": False,
+            "age_ms": None,
+        }
+        if description is not None:
+            present = _described_row(description, now_ms)
+            row = {name: present[name] for name in row}
+        if row["is_prepared"] or not options.prepared:
+            rows.append(row)
+    rows.sort(key=lambda row: (not row["is_prepared"], -(row["age_ms"] or 0) if row["is_prepared"] else 0))
+    _print(options, _LIST_COLUMNS, rows, "no transactions")
+    return OK
+
+
+async def _describe(options: argparse.Namespace, admin: Admin) -> int:
+    described = await admin.describe_transactions(options.ids)
+    now_ms = int(time.time() * 1000)
+    rows = [_described_row(description, now_ms) for description in described.values()]
+    _print(options, _DESCRIBE_COLUMNS, rows, "")
+    return OK
+
+
+def _producer_row(producer: ProducerState) -> Row:
+    return {
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "last_sequence": producer.last_sequence,
+        "last_timestamp_ms": producer.last_timestamp_ms,
+        "transaction_start_offset": producer.transaction_start_offset,
+    }
+
+
+async def _describe_producers(options: argparse.Namespace, admin: Admin) -> int:
+    tp = TopicPartition(options.topic, options.partition)
+    producers = await admin.describe_producers([tp], broker_id=options.broker_id)
+    rows = [_producer_row(producer) for producer in producers[tp]]
+    _print(options, _PRODUCER_COLUMNS, rows, f"no producers of {tp}")
+    return OK
+
+
+async def _find_hanging(options: argparse.Namespace, admin: Admin) -> int:
+    if options.partition is not None and options.topic is None:
+        raise CommandError(f"--partition {options.partition}: expected --topic as well", USAGE)
+    partitions: list[TopicPartition] | None = None
+    if options.partition is not None:
+        partitions = [TopicPartition(options.topic, options.partition)]
+    elif options.topic is not None:
+        infos = (await admin.describe_topics(options.topic))[options.topic].partitions
+        partitions = [
+            TopicPartition(options.topic, info.partition)
+            for info in infos
+            if options.broker_id is None or options.broker_id in info.replicas
+        ]
+    hanging = await admin.find_hanging_transactions(
+        partitions,
+        broker_id=options.broker_id,
+        max_transaction_timeout_ms=options.max_transaction_timeout * _MINUTE_MS,
+    )
+    now_ms = int(time.time() * 1000)
+    rows = [
+        {"topic": entry.partition.topic, "partition": entry.partition.partition}
+        | _producer_row(entry.producer)
+        | {
+            "silent_for_ms": max(0, now_ms - entry.producer.last_timestamp_ms),
+            "transactional_id": entry.transactional_id,
+        }
+        for entry in hanging
+    ]
+    _print(options, _HANGING_COLUMNS, rows, "no hanging transactions")
+    return FAILED if rows else OK
+
+
+async def _abort(options: argparse.Namespace, admin: Admin) -> int:
+    by_offset = options.start_offset is not None
+    by_producer = options.producer_id is not None and options.producer_epoch is not None
+    if by_offset == (options.producer_id is not None) or not (by_offset or by_producer):
+        raise CommandError("expected either --start-offset or --producer-id with --producer-epoch", USAGE)
+    tp = TopicPartition(options.topic, options.partition)
+    await admin.abort_transaction(
+        tp,
+        start_offset=options.start_offset,
+        producer_id=options.producer_id,
+        producer_epoch=options.producer_epoch,
+        coordinator_epoch=options.coordinator_epoch,
+    )
+    if options.json:
+        print_json({"topic": tp.topic, "partition": tp.partition, "aborted": True})
+    else:
+        print(f"aborted in {tp}")
+    return OK
+
+
+async def _complete(options: argparse.Namespace, admin: Admin) -> int:
+    await admin.complete_transaction(options.id, commit=options.commit)
+    outcome = "committed" if options.commit else "aborted"
+    if options.json:
+        print_json({"transactional_id": options.id, "outcome": outcome})
+    else:
+        print(f"{options.id}: {outcome}")
+    return OK
+
+
+async def _force_terminate(options: argparse.Namespace, admin: Admin) -> int:
+    # The id must exist: to fence an unknown one would create it.
+    await admin.describe_transactions(options.id)
+    producer = (await admin.fence_producers(options.id))[options.id]
+    if options.json:
+        print_json(
+            {
+                "transactional_id": options.id,
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.producer_epoch,
+            }
+        )
+    else:
+        print(f"{options.id}: its producer is fenced, and its transaction aborted")
+    return OK
