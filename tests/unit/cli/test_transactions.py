@@ -15,7 +15,7 @@ from barnabas.client.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
-from tests.support.fake_transactions import Transactions, active
+from tests.support.operator_answers import Transactions, active
 
 T0 = TopicPartition("t", 0)
 HOUR_MS = 3_600_000

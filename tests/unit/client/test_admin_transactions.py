@@ -29,7 +29,7 @@ from barnabas.protocol.messages.describe_transactions import (
 )
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
-from tests.support.fake_transactions import Transactions, active
+from tests.support.operator_answers import Transactions, active
 
 QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
