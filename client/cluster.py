@@ -24,6 +24,7 @@ from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
 from barnabas.client.metadata import Leader, MetadataCache, Node, TopicInfo
 from barnabas.protocol.channel import Answer, Channel
+from barnabas.protocol.dialects import NO_FEATURES
 from barnabas.protocol.errors import (
     BarnabasError,
     ConnectionClosed,
@@ -246,9 +247,15 @@ class Cluster:
         *,
         timeout_ms: int | None = None,
         lane: str = MAIN_LANE,
+        last_version: int | None = None,
     ) -> R:
-        """Ask one broker. Raises ConnectionClosed or RequestTimedOutLocally, after requesting a refresh."""
-        answer = await self.request_frame(node_id, message, timeout_ms=timeout_ms, lane=lane)
+        """Ask one broker, in at most ``last_version`` of Kafka's protocol.
+
+        Raises ConnectionClosed or RequestTimedOutLocally, after requesting a refresh.
+        """
+        answer = await self.request_frame(
+            node_id, message, timeout_ms=timeout_ms, lane=lane, last_version=last_version
+        )
         body: R = answer.body
         return body
 
@@ -259,16 +266,27 @@ class Cluster:
         *,
         timeout_ms: int | None = None,
         lane: str = MAIN_LANE,
+        last_version: int | None = None,
     ) -> Answer:
         """A `request` that also returns the frame; the answer's records are views of it."""
         try:
             channel = self.channel(node_id, lane)
-            answer = await channel.request_frame(message, timeout_ms=timeout_ms)
+            answer = await channel.request_frame(message, timeout_ms=timeout_ms, last_version=last_version)
             self._silent_rounds.pop(channel, None)
             return answer
         except (ConnectionClosed, RequestTimedOutLocally):
             self.node_failed(node_id)
             raise
+
+    def finalized_level(self, feature: str) -> int:
+        """The level that brokers have finalized, by the newest answer to ApiVersions; 0 if none has it.
+
+        Brokers of the native protocol do not send their features to clients.
+        """
+        channels = [*self._channels.values(), *self._control.values()]
+        features = (channel.features for channel in channels)
+        newest = max(features, key=lambda features: features.epoch, default=NO_FEATURES)
+        return newest.levels.get(feature, 0)
 
     async def ask_leader(
         self, tp: TopicPartition, leader: Leader, message: RequestOf[Any], *, lane: str = MAIN_LANE

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.connection import Connection, open_connection
-from barnabas.protocol.dialects import NATIVE, Dialect, Negotiation, Wire
+from barnabas.protocol.dialects import NATIVE, Dialect, Features, Negotiation, Wire
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ConnectionRefused,
@@ -164,18 +164,28 @@ class Channel:
                 raise
             raise ConnectionClosed(f"the channel to {self.endpoint} was closed while connecting") from None
 
+    @property
+    def features(self) -> Features:
+        """The finalized features of the peer, by its last answer to ApiVersions."""
+        return self._dialect.features
+
     async def request(self, message: RequestOf[R], *, timeout_ms: int | None = None) -> R:
         """Send a request and return its response; record fields are views that stay valid while held.
 
         Raises ConnectionClosed or RequestTimedOutLocally; after either the request may have been carried out.
         Raises UNSUPPORTED_VERSION, without sending it, if the peer lacks the API.
         """
-        body: R = (await self._exchange(message, timeout_ms)).body
+        body: R = (await self._exchange(message, timeout_ms, None)).body
         return body
 
-    async def request_frame(self, message: RequestOf[Any], *, timeout_ms: int | None = None) -> Answer:
-        """Send a request and return its response with the frame, which the caller may release."""
-        return await self._exchange(message, timeout_ms)
+    async def request_frame(
+        self, message: RequestOf[Any], *, timeout_ms: int | None = None, last_version: int | None = None
+    ) -> Answer:
+        """Send a request and return its response with the frame, which the caller may release.
+
+        ``last_version`` is the last version of Kafka's protocol that it may be sent in.
+        """
+        return await self._exchange(message, timeout_ms, last_version)
 
     async def send_oneway(self, message: RequestOf[Any]) -> None:
         """Send a request that the broker does not answer (acks=0)."""
@@ -202,7 +212,9 @@ class Channel:
             self._move(ChannelState.DISCONNECTED)
             self._drop(ConnectionClosed(f"connection to {self.endpoint}: {reason}"))
 
-    async def _exchange(self, message: RequestOf[Any], timeout_ms: int | None) -> Answer:
+    async def _exchange(
+        self, message: RequestOf[Any], timeout_ms: int | None, last_version: int | None
+    ) -> Answer:
         loop = asyncio.get_running_loop()
         timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = loop.time() + timeout_ms / 1000
@@ -212,7 +224,7 @@ class Channel:
             await self._slots.acquire()
         try:
             connection = await self._connected(deadline, message)
-            version = self._dialect.version_of(message)
+            version = self._dialect.version_of(message, last_version)
             correlation_id = self._take_correlation_id()
             connection.write(self._dialect.encode(version, correlation_id, self.client_id, message))
         except BaseException:

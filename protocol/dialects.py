@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.connection import Connection
@@ -41,10 +41,22 @@ class Wire(Enum):
     KAFKA = "kafka"
 
 
+class Features(NamedTuple):
+    """The features that a cluster has finalized (KIP-584); of two answers, that of the later epoch counts."""
+
+    epoch: int
+    levels: dict[str, int]
+
+
+NO_FEATURES: Final = Features(-1, {})
+
+
 class Dialect(Protocol):
     """Encodes requests to frames, and decodes frames to responses."""
 
-    def version_of(self, message: RequestOf[Any]) -> int:
+    features: Features
+
+    def version_of(self, message: RequestOf[Any], at_most: int | None = None) -> int:
         """The version to send a request in. Raises UNSUPPORTED_VERSION if the peer shares no version."""
 
     def encode(
@@ -62,7 +74,9 @@ class Dialect(Protocol):
 class NativeDialect:
     """The native codec has no versions."""
 
-    def version_of(self, message: RequestOf[Any]) -> int:
+    features = NO_FEATURES
+
+    def version_of(self, message: RequestOf[Any], at_most: int | None = None) -> int:
         return 0
 
     def encode(
@@ -83,16 +97,17 @@ class NativeDialect:
 class KafkaDialect:
     """Kafka's protocol, in the highest common versions of ours and the peer's ``versions``."""
 
-    def __init__(self, endpoint: Endpoint, versions: Versions) -> None:
+    def __init__(self, endpoint: Endpoint, versions: Versions, features: Features = NO_FEATURES) -> None:
+        self.features = features
         self._endpoint = endpoint
         self._versions = versions
 
-    def version_of(self, message: RequestOf[Any]) -> int:
+    def version_of(self, message: RequestOf[Any], at_most: int | None = None) -> int:
         ours = codec_kafka.supported_versions(message.api_key)
         theirs = self._versions.get(message.api_key)
         if theirs is None:
             raise self._unsupported(message, "which does not have it at all")
-        last = ours[1]
+        last = ours[1] if at_most is None else min(ours[1], at_most)
         if type(message) is FetchRequest and last > _LAST_FETCH_BY_NAME and _names_topics(message):
             last = _LAST_FETCH_BY_NAME
         version = min(last, theirs[1])
@@ -156,7 +171,9 @@ class Negotiation:
         if self._ended is not None:
             # After the answer arrived and before it was read.
             raise self._ended
-        return KafkaDialect(self._endpoint, _ranges(response))
+        levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        features = Features(response.finalized_features_epoch, levels)
+        return KafkaDialect(self._endpoint, _ranges(response), features)
 
     def received(self, frames: list[Frame]) -> None:
         """Take the one expected frame. Raises MalformedFrame for any other."""

@@ -264,9 +264,19 @@ def stamp_log_append_time(
 
 
 def stamp_producer(
-    buffer: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
+    buffer: bytearray | memoryview,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    *,
+    is_transactional: bool = False,
 ) -> None:
-    """Write the producer's id, epoch and sequence into a batch's header in place, with a new CRC."""
+    """Write the producer's id, epoch and sequence into a batch's header in place, with a new CRC.
+
+    ``is_transactional`` makes the batch part of a transaction.
+    """
+    if is_transactional:
+        buffer[ATTRIBUTES_OFFSET + 1] |= TRANSACTIONAL_MASK
     _PRODUCER.pack_into(buffer, PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
     write_crc(buffer)
 
