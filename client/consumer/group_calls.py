@@ -13,17 +13,17 @@ from typing import TypeVar
 
 from barnabas.client.cluster import MAIN_LANE, Cluster
 from barnabas.client.consumer.group_membership import Api, Membership, Reaction, reaction_to
+from barnabas.client.coordinators import find_coordinator
 from barnabas.protocol.backoff import Retries
 from barnabas.protocol.errors import (
     BarnabasError,
     ConnectionClosed,
     ErrorCode,
     RequestTimedOutLocally,
-    api_error,
     raise_for,
 )
 from barnabas.protocol.ids import BrokerId
-from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.groups import LeaveGroupRequest, MemberIdentity
 from barnabas.protocol.schema import RequestOf
 
@@ -57,19 +57,7 @@ class GroupCalls:
             ) from None
 
     async def _look(self) -> BrokerId:
-        cluster = self._cluster
-        request = FindCoordinatorRequest(coordinator_keys=[self.group_id])
-        answered_by, answer = await cluster.ask_any_node(request)
-        if not answer.coordinators:
-            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {answered_by} named no coordinator")
-        coordinator = answer.coordinators[0]
-        raise_for(coordinator.error_code, coordinator.error_message or f"of group {self.group_id!r}")
-        node_id = BrokerId(coordinator.node_id)
-        if node_id not in cluster.nodes:
-            await cluster.refresh()
-        if node_id not in cluster.nodes:
-            text = f"broker {node_id}, the coordinator of group {self.group_id!r}, is not alive"
-            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        node_id = await find_coordinator(self._cluster, CoordinatorType.GROUP, self.group_id)
         self._member.coordinator_found(node_id, time.monotonic())
         return node_id
 

@@ -1,0 +1,83 @@
+"""Finds the coordinator of a group or of a transactional id, and sends requests to it.
+
+A `CoordinatorLink` remembers its coordinator until an attempt shows that it has moved or cannot be reached;
+the next request looks it up again. One attempt per call: the callers decide what to retry, and for how long.
+On the event loop of the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TypeVar
+
+from barnabas.client.cluster import Cluster
+from barnabas.protocol.errors import (
+    ConnectionClosed,
+    ErrorCode,
+    RequestTimedOutLocally,
+    api_error,
+    raise_for,
+)
+from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.messages.find_coordinator import CoordinatorType, FindCoordinatorRequest
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
+
+_NAMES = {CoordinatorType.GROUP: "group", CoordinatorType.TRANSACTION: "transactional id"}
+
+
+async def find_coordinator(cluster: Cluster, kind: CoordinatorType, key: str) -> BrokerId:
+    """The coordinator's id. Raises a broker's error, ConnectionClosed or RequestTimedOutLocally."""
+    subject = f"{_NAMES[kind]} {key!r}"
+    request = FindCoordinatorRequest(key_type=kind.value, coordinator_keys=[key])
+    answered_by, answer = await cluster.ask_any_node(request)
+    if not answer.coordinators:
+        raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {answered_by} named no coordinator")
+    coordinator = answer.coordinators[0]
+    raise_for(coordinator.error_code, coordinator.error_message or f"of {subject}")
+    node_id = BrokerId(coordinator.node_id)
+    if node_id not in cluster.nodes:
+        await cluster.refresh()
+    if node_id not in cluster.nodes:
+        text = f"broker {node_id}, the coordinator of {subject}, is not alive"
+        raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+    return node_id
+
+
+class CoordinatorLink:
+    """The way to the coordinator of one key."""
+
+    def __init__(self, cluster: Cluster, kind: CoordinatorType, key: str) -> None:
+        self.kind = kind
+        self.key = key
+        self._cluster = cluster
+        self._node_id: BrokerId | None = None
+
+    def forget(self) -> None:
+        """Look the coordinator up before the next request."""
+        self._node_id = None
+
+    async def ask(self, message: RequestOf[R], *, timeout_ms: int, last_version: int | None = None) -> R:
+        """Ask the coordinator once, in at most ``last_version`` of Kafka's protocol.
+
+        Raises as `find_coordinator`. After ConnectionClosed or RequestTimedOutLocally the request may have
+        been carried out.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        if self._node_id is None:
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    self._node_id = await find_coordinator(self._cluster, self.kind, self.key)
+            except TimeoutError:
+                text = f"the coordinator of {_NAMES[self.kind]} {self.key!r} was not found in {timeout_ms} ms"
+                raise RequestTimedOutLocally(text) from None
+        left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+        try:
+            return await self._cluster.request(
+                self._node_id, message, timeout_ms=left_ms, last_version=last_version
+            )
+        except (ConnectionClosed, RequestTimedOutLocally):
+            self.forget()
+            raise
