@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from barnabas.client.consumer.consumer import Consumer
     from barnabas.client.consumer.partition_state import ConsumerRecord
     from barnabas.client.consumer.subscription import RebalanceListener
-    from barnabas.client.offsets import OffsetAndMetadata
+    from barnabas.client.offsets import GroupMetadata, OffsetAndMetadata
     from barnabas.client.producer.batch import RecordFuture, RecordMetadata
     from barnabas.client.producer.producer import Producer
+    from barnabas.client.producer.transactions import PreparedTransaction
     from barnabas.protocol.ids import TopicPartition
 
 __all__ = [
@@ -26,9 +27,11 @@ __all__ = [
     "Consumer",
     "ConsumerConfig",
     "ConsumerRecord",
+    "GroupMetadata",
     "NewPartitions",
     "NewTopic",
     "OffsetAndMetadata",
+    "PreparedTransaction",
     "Producer",
     "ProducerConfig",
     "RebalanceListener",
@@ -44,9 +47,11 @@ _HOMES = {
     "Consumer": "barnabas.client.consumer.consumer",
     "ConsumerConfig": "barnabas.client.config",
     "ConsumerRecord": "barnabas.client.consumer.partition_state",
+    "GroupMetadata": "barnabas.client.offsets",
     "NewPartitions": "barnabas.client.admin.admin",
     "NewTopic": "barnabas.client.admin.admin",
     "OffsetAndMetadata": "barnabas.client.offsets",
+    "PreparedTransaction": "barnabas.client.producer.transactions",
     "Producer": "barnabas.client.producer.producer",
     "ProducerConfig": "barnabas.client.config",
     "RebalanceListener": "barnabas.client.consumer.subscription",

@@ -207,6 +207,15 @@ class ProducerConfig(ClientConfig):
     partitioner: str | Partitioner = setting(
         _Partitioner(), "sticky", "sticky is Kafka's default: keys by murmur2, other records batch by batch."
     )
+    transactional_id: str | None = setting(
+        _name, None, "Lets the producer write in transactions, and fences earlier producers with this id."
+    )
+    transaction_timeout_ms: int = setting(
+        _positive, 60_000, "The coordinator aborts a transaction that is open for this long."
+    )
+    keep_prepared: bool = setting(
+        Boolean(), False, "Whether the start keeps a prepared transaction of this id, instead of aborting it."
+    )
 
     @property
     def required_acks(self) -> int:
@@ -246,6 +255,13 @@ class ProducerConfig(ClientConfig):
         conflict = self._against_idempotence()
         if self.enable_idempotence and conflict is not None:
             raise InvalidConfiguration(f"{conflict} with enable_idempotence=True")
+        if self.transactional_id is not None and not self.is_idempotent:
+            raise InvalidConfiguration(
+                f"{conflict or 'enable_idempotence=False: expected True'} with "
+                f"transactional_id={self.transactional_id!r}"
+            )
+        if self.keep_prepared and (self.transactional_id is None or self.wire != "native"):
+            raise InvalidConfiguration("keep_prepared=True: expected a transactional_id and wire='native'")
         if self.batch_size > self.buffer_memory:
             raise InvalidConfiguration(
                 f"batch_size={self.batch_size}: expected at most buffer_memory ({self.buffer_memory})"
@@ -371,6 +387,9 @@ class ProducerSettings(ClientSettings, total=False):
     compression_type: str
     enable_idempotence: bool | None
     partitioner: str | Partitioner
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    keep_prepared: bool
 
 
 class ConsumerSettings(ClientSettings, total=False):

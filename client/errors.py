@@ -71,6 +71,37 @@ class LogTruncated(protocol.LocalError):
         return type(self), (str(self), self.divergent_offset)
 
 
+class IllegalTransactionState(protocol.LocalError):
+    """A call that the producer's state does not allow; the state is unchanged."""
+
+
+class ProducerFenced(protocol.LocalError):
+    """Another producer has this one's transactional id, or the coordinator has ended its transaction.
+
+    The producer cannot be used any more: close it. ``__cause__`` is the broker's error.
+    """
+
+
+class TransactionAbortable(protocol.LocalError):
+    """The transaction cannot be committed; after `abort_transaction` the producer can be used again.
+
+    ``__cause__`` is the first error of a record or a request.
+    """
+
+
+class TransactionAborted(protocol.LocalError):
+    """A record was not sent, because its transaction was aborted."""
+
+
+class TransactionOutcomeUnknown(protocol.LocalError, TimeoutError):
+    """The coordinator did not answer within `max_block_ms`. The same call again asks for the outcome.
+
+    ``__cause__`` is the error of the last attempt.
+    """
+
+    retriable = True
+
+
 class _SomeFailed(protocol.BarnabasError):
     """``errors`` has each failure by name, ``results`` the results of the others."""
 

@@ -15,6 +15,7 @@ from barnabas.client.isolation import IsolationLevel
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition, by_topic
 from barnabas.protocol.messages.fetch import CONSUMER_REPLICA_ID
+from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
 from barnabas.protocol.messages.leader_epoch import (
     LeaderEpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -43,6 +44,18 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = NO_LEADER_EPOCH
+
+
+class GroupMetadata(NamedTuple):
+    """A consumer's membership, with which a transaction's offsets are fenced (KIP-447).
+
+    Without a generation and a member id, no rebalance fences them.
+    """
+
+    group_id: str
+    generation_id: int = NO_GENERATION
+    member_id: str = NO_MEMBER
+    group_instance_id: str | None = None
 
 
 OffsetToCommit = int | OffsetAndMetadata | tuple[int, str]

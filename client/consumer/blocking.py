@@ -81,6 +81,7 @@ class Consumer(BlockingClient[_Consumer]):
         self._call_back()
 
     subscription = hop_plain(_Consumer.subscription)
+    group_metadata = hop_plain(_Consumer.group_metadata)
     assignment = hop_plain(_Consumer.assignment)
     resume = hop_plain(_Consumer.resume)
     paused = hop_plain(_Consumer.paused)

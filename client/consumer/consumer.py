@@ -33,11 +33,18 @@ from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.group_session import GroupSession
 from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionState, Reset, consumer_metrics
 from barnabas.client.consumer.subscription import RebalanceListener, select
-from barnabas.client.errors import ClientClosed, InvalidConfiguration, NotAssigned, SubscriptionConflict
+from barnabas.client.errors import (
+    ClientClosed,
+    CommitFailed,
+    InvalidConfiguration,
+    NotAssigned,
+    SubscriptionConflict,
+)
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.offsets import (
     EARLIEST,
     LATEST,
+    GroupMetadata,
     ListedOffset,
     OffsetAndMetadata,
     OffsetSpec,
@@ -184,6 +191,22 @@ class Consumer(Client):
         if self._group is None:
             raise InvalidConfiguration(f"group_id={self.config.group_id!r}: {what} needs one")
         return self._group
+
+    def group_metadata(self) -> GroupMetadata:
+        """The membership with which `Producer.send_offsets_to_transaction` fences offsets (KIP-447).
+
+        Raises CommitFailed if the consumer is subscribed and not a member now: offsets without a member are
+        never refused, although the partitions may belong to another one. Raises InvalidConfiguration without
+        a group.
+        """
+        group = self._grouped("group_metadata")
+        member = group.member
+        if group.selection is not None and not member.holds_generation:
+            raise CommitFailed(f"the consumer is not a member of group {self.config.group_id!r} now")
+        identity = member.identity
+        return GroupMetadata(
+            str(self.config.group_id), identity.generation_id, identity.member_id, member.group_instance_id
+        )
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read now."""

@@ -170,7 +170,9 @@ class Accumulator:
         self.incomplete: set[ProducerBatch] = set()
         self.available_bytes = config.buffer_memory
         """0 ≤ available ≤ buffer_memory; the memory that no batch and no woken waiter has reserved."""
-        self.closed_reason: str | None = None
+        self.refusal: BarnabasError | None = None
+        """The error of appends while no records are taken: outside of transactions, and after `close`."""
+        self._is_closed = False
         self._granted = 0
         """Bytes that the present append may use besides the available ones; 0 except within `redeeming`."""
         self._partitioner = partitioner
@@ -185,9 +187,12 @@ class Accumulator:
         return bool(self._waiters)
 
     def _make_queue(self, tp: TopicPartition) -> PartitionQueue:
+        return PartitionQueue(tp, self.make_pipeline())
+
+    def make_pipeline(self) -> Pipeline:
         numbered = self.config.is_idempotent
         limit = min(MAX_NUMBERED, self.config.max_in_flight_requests_per_connection) if numbered else 1
-        return PartitionQueue(tp, Pipeline(limit, is_numbered=numbered))
+        return Pipeline(limit, is_numbered=numbered)
 
     # Appending
 
@@ -226,9 +231,9 @@ class Accumulator:
         """Append to a batch that may grow, or to a new one, because the open batch is full.
 
         Returns the batch and the index in it, or the bytes of memory that are missing. Raises
-        MESSAGE_TOO_LARGE for a record above `max_request_size`, and ClientClosed.
+        MESSAGE_TOO_LARGE for a record above `max_request_size`, and `refusal`.
         """
-        self._check_open()
+        self.check_accepting()
         if queue.open is not None:
             queue.open.is_full = True
             self._wake_sender()
@@ -260,7 +265,7 @@ class Accumulator:
 
     def add_encoded(self, queue: PartitionQueue, encoded: Buffer) -> ProducerBatch | int:
         """Queue a batch that was encoded elsewhere; returns it or the bytes of memory that are missing."""
-        self._check_open()
+        self.check_accepting()
         self._check_size(queue.tp, len(encoded))
         queue.close_open()
         if not self._has_room(len(encoded)):
@@ -317,9 +322,10 @@ class Accumulator:
         self.incomplete.add(batch)
         self._wake_sender()
 
-    def _check_open(self) -> None:
-        if self.closed_reason is not None:
-            raise ClientClosed(self.closed_reason)
+    def check_accepting(self) -> None:
+        """Raise `refusal`, if there is one."""
+        if self.refusal is not None:
+            raise self.refusal.again()
 
     # Memory
 
@@ -351,11 +357,11 @@ class Accumulator:
     async def wait_for_memory(self, size: int, deadline: float) -> int:
         """Wait until `size` bytes are reserved; the caller passes them to `redeeming` or `give_back`.
 
-        On the event loop only. Raises BufferExhausted when the deadline passes, and ClientClosed.
+        On the event loop only. Raises BufferExhausted when the deadline passes, and `refusal`.
         """
         waiter = _MemoryWaiter(size, asyncio.get_running_loop().create_future())
         with self.lock:
-            self._check_open()
+            self.check_accepting()
             self._waiters.append(waiter)
             self._wake_waiters()
         self._wake_sender()
@@ -488,11 +494,25 @@ class Accumulator:
         reserved, batch.reserved_bytes = batch.reserved_bytes, 0
         self._release(reserved)
 
-    def close(self, reason: str) -> None:
-        """Take no more records; appenders that wait for memory fail."""
-        self.closed_reason = reason
-        for topic in self.topics.values():
-            for queue in topic.by_partition:
-                queue.close_open()
+    def refuse(self, error: BarnabasError) -> None:
+        """Take no records until `accept`; appenders that wait for memory fail.
+
+        No batch stays open, because appends to an open batch do not look at `refusal`.
+        """
+        if self._is_closed:
+            return
+        self.refusal = error
+        for queue in self.active.values():
+            queue.close_open()
         while self._waiters:
-            self._waiters.popleft().wake(ClientClosed(reason))
+            self._waiters.popleft().wake(error.again())
+
+    def accept(self) -> None:
+        """Take records again, unless closed."""
+        if not self._is_closed:
+            self.refusal = None
+
+    def close(self, reason: str) -> None:
+        """Take no more records."""
+        self.refuse(ClientClosed(reason))
+        self._is_closed = True

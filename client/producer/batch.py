@@ -123,14 +123,18 @@ class ProducerBatch:
                 self.record_count, self.encoded, self.builder = self.builder.record_count, encoded, None
             self.move(BatchState.CLOSED)
 
-    def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Give the closed batch its place in a producer's sequence."""
+    def number(
+        self, producer_id: int, producer_epoch: int, is_transactional: bool, base_sequence: int
+    ) -> None:
+        """Give the closed batch its place in a producer's sequence, and in its transaction."""
         invariant(self.encoded is not None, "an open batch of %s is numbered", self.tp)
         if self.encoded is not None:
             # Bytes that were sent once may still be in a socket's buffer, so they must not change.
             if self.base_sequence >= 0 or not isinstance(self.encoded, bytearray):
                 self.encoded = bytearray(self.encoded)
-            stamp_producer(self.encoded, producer_id, producer_epoch, base_sequence)
+            stamp_producer(
+                self.encoded, producer_id, producer_epoch, base_sequence, is_transactional=is_transactional
+            )
             self.base_sequence = base_sequence
 
     def deliver(self, base_offset: int, log_append_time_ms: int) -> None:

@@ -18,8 +18,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Final, Unpack
 
 from barnabas.client.config import ProducerConfig, ProducerSettings
@@ -28,6 +28,7 @@ from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, 
 from barnabas.client.producer import batch as _batch
 from barnabas.client.producer import producer as _producer
 from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata, now
+from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.schema import Buffer
 
 log = logging.getLogger(__name__)
@@ -176,6 +177,30 @@ class Producer(BlockingClient[_producer.Producer]):
         self._thread.call(lambda: self._flush(timeout_s))
 
     partitions_for = hop(_producer.Producer.partitions_for)
+    begin_transaction = hop(_producer.Producer.begin_transaction)
+    commit_transaction = hop(_producer.Producer.commit_transaction)
+    abort_transaction = hop(_producer.Producer.abort_transaction)
+    send_offsets_to_transaction = hop(_producer.Producer.send_offsets_to_transaction)
+    prepare_transaction = hop(_producer.Producer.prepare_transaction)
+    complete_transaction = hop(_producer.Producer.complete_transaction)
+
+    @property
+    def prepared_transaction(self) -> PreparedTransaction | None:
+        """As `barnabas.client.Producer.prepared_transaction`."""
+        return self._thread.call_plain(lambda: self._client.prepared_transaction)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """As `barnabas.client.Producer.transaction`; a KeyboardInterrupt in the block aborts too."""
+        session = self._client._transactions()
+        self.begin_transaction()
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+            self._thread.call(lambda: session.settle_after(failure))
+            raise
+        self._thread.call(session.finish)
 
     def close(self, timeout_ms: int | None = None) -> None:
         """As `barnabas.client.Producer.close`; ends the thread too. Idempotent."""

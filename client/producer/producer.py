@@ -8,21 +8,32 @@ Guarantees, with acks=all and idempotence (the defaults): a record whose future 
 in-sync replica, once; records of one partition are written in the order in which they were sent. Without
 idempotence the order holds too, but a retry may write a record twice.
 
+With a ``transactional_id`` all records belong to transactions, which are committed or aborted as a whole,
+also over many partitions and together with a group's offsets. A reader with `isolation_level` read_committed
+sees those that were committed:
+
+    async with producer.transaction():
+        await producer.send("flights", b"value")
+        await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+
 A producer belongs to the event loop that it was started on; `barnabas.client.blocking` has one for threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Unpack
 
 from barnabas.client.client import Client
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig, ProducerSettings
-from barnabas.client.errors import ClientClosed
+from barnabas.client.errors import ClientClosed, IllegalTransactionState
 from barnabas.client.metadata import PartitionInfo
+from barnabas.client.offsets import GroupMetadata, OffsetToCommit, checked_offsets
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue, TopicQueues
 from barnabas.client.producer.batch import (
     DeliveryCallback,
@@ -33,8 +44,14 @@ from barnabas.client.producer.batch import (
 )
 from barnabas.client.producer.partitioners import make_partitioner
 from barnabas.client.producer.sender import Sender
+from barnabas.client.producer.transaction_session import TransactionSession, complete_prepared
+from barnabas.client.producer.transactions import PreparedTransaction, TransactionMachine
+from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import check_produced_batch
 from barnabas.protocol.schema import Buffer
+
+log = logging.getLogger(__name__)
 
 Headers = Iterable[tuple[str, bytes | None]]
 
@@ -49,6 +66,7 @@ class Producer(Client):
         # Both exist from `start` on; until then, and after `close`, no topic is open and `send` raises.
         self._sender: Sender | None = None
         self._accumulator: Accumulator | None = None
+        self._session: TransactionSession | None = None
         self._topics: dict[str, TopicQueues] = {}
 
     def _make_cluster(self) -> Cluster:
@@ -62,8 +80,27 @@ class Producer(Client):
             wake_sender=self._wake_sender,
         )
         self._topics = self._accumulator.topics
-        self._sender = Sender(cluster, self._accumulator, self.config)
+        machine = None
+        if self.config.transactional_id is not None:
+            machine = TransactionMachine(self.config.transactional_id)
+        self._sender = Sender(cluster, self._accumulator, self.config, machine)
+        if machine is not None:
+            self._session = TransactionSession(cluster, self.config, self._accumulator, self._sender, machine)
         cluster.add_listener(self._take_new_partitions)
+
+    async def start(self) -> None:
+        """Connect to the cluster, and initialize transactions, which fences earlier producers with this id.
+
+        A transaction of an earlier producer is aborted first, unless it is prepared and ``keep_prepared`` is
+        True. Raises NoBrokerReachable naming every server that was tried, and errors of the coordinator.
+        """
+        await super().start()
+        if self._session is not None:
+            try:
+                await self._session.start()
+            except BaseException:
+                await self.close(timeout_ms=0)
+                raise
 
     async def send(
         self,
@@ -145,39 +182,120 @@ class Producer(Client):
 
     async def flush(self) -> None:
         """Return when all records sent before are delivered or have failed; ends their linger time."""
-        accumulator, sender = self._parts()
-        with accumulator.lock:
-            batches = list(accumulator.incomplete)
-        sender.flushing += 1
-        sender.wake()
+        _, sender = self._parts()
+        await sender.flush()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """A transaction around a block: committed at its end, aborted after an exception or a cancellation.
+
+        The abort, or a commit that was requested already, runs to its end, for at most `max_block_ms` after
+        the batches in flight, before the exception is raised; a second cancellation does not wait for it. A
+        transaction that the block has ended or prepared itself is left as it is. Raises as
+        `begin_transaction` and `commit_transaction`.
+        """
+        session = self._transactions()
+        await session.begin()
         try:
-            for batch in batches:
-                await batch.wait_delivered()
-            # The loop already has the callbacks of batches that were done just before; let them run first.
-            await asyncio.sleep(0)
-        finally:
-            sender.flushing -= 1
+            yield
+        except BaseException as error:
+            await session.settle_after(error)
+            raise
+        await session.finish()
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction; all records until its end belong to it.
+
+        Raises IllegalTransactionState, ProducerFenced, and errors of the coordinator.
+        """
+        await self._transactions().begin()
+
+    async def commit_transaction(self) -> None:
+        """Deliver all records, and commit the transaction.
+
+        Raises TransactionAbortable if a record or a request failed: call `abort_transaction`. Raises
+        TransactionOutcomeUnknown after `max_block_ms` without an answer: call `commit_transaction` again.
+        After a cancellation the transaction is as before, or is being committed: a repeated call continues.
+        Raises ProducerFenced and IllegalTransactionState.
+        """
+        await self._transactions().commit()
+
+    async def abort_transaction(self) -> None:
+        """Drop the unsent records, and abort the transaction; their futures raise TransactionAborted.
+
+        Raises TransactionOutcomeUnknown after `max_block_ms` without an answer: call it again. Raises
+        ProducerFenced and IllegalTransactionState.
+        """
+        await self._transactions().abort()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata | str
+    ) -> None:
+        """Commit a group's offsets, the next to read, together with the transaction.
+
+        With `Consumer.group_metadata` they are refused if the group has rebalanced since (KIP-447); with a
+        group id alone they are not. Raises TransactionAbortable, ProducerFenced, IllegalTransactionState, and
+        ValueError for an invalid offset.
+        """
+        metadata = GroupMetadata(group) if isinstance(group, str) else group
+        await self._transactions().send_offsets(checked_offsets(offsets), metadata)
+
+    async def prepare_transaction(self) -> PreparedTransaction:
+        """Deliver all records, and keep the transaction without a time-out, until its outcome is decided.
+
+        Any process can end it with `complete_transaction`; this producer also with `commit_transaction` or
+        `abort_transaction`. Raises as `commit_transaction`, and UNSUPPORTED_VERSION from Apache Kafka.
+        """
+        return await self._transactions().prepare()
+
+    @property
+    def prepared_transaction(self) -> PreparedTransaction | None:
+        """The prepared transaction that this producer made, or found at its start with ``keep_prepared``."""
+        return self._transactions().machine.prepared
+
+    async def complete_transaction(self, prepared: PreparedTransaction, *, commit: bool = True) -> None:
+        """Commit or abort a prepared transaction, which any process may have made.
+
+        Raises TransactionOutcomeUnknown, and the coordinator's error if the transaction is another one.
+        """
+        session = self._session
+        if session is not None and session.machine.prepared == prepared:
+            await (session.commit() if commit else session.abort())
+            return
+        self._parts()
+        if self._cluster is not None:
+            limit_ms = self.config.max_block_ms
+            await complete_prepared(self._cluster, prepared, commit=commit, timeout_ms=limit_ms)
 
     async def close(self, timeout_ms: int | None = None) -> None:
         """Flush, for at most ``timeout_ms``, then fail the rest and disconnect. Idempotent.
 
-        Without a timeout `delivery_timeout_ms` bounds the wait.
+        Without a timeout `delivery_timeout_ms` bounds the wait. An open transaction is aborted instead; a
+        prepared one stays.
         """
         cluster, accumulator, sender = self._cluster, self._accumulator, self._sender
+        session = self._session
         if cluster is None or accumulator is None or sender is None:
             return
         try:
             with accumulator.lock:
                 accumulator.close("the producer is closed")
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                if session is not None:
+                    await session.close()
                 await self.flush()
         except TimeoutError:
             pass
+        except BarnabasError as error:
+            # Its time-out, or the next producer with this id, will abort the transaction.
+            log.warning("the open transaction could not be aborted: %s", error)
         finally:
+            if session is not None:
+                session.cancel()
             sender.fail_all(ClientClosed("the producer was closed before the record was delivered"))
             sender.close()
             cluster.close()
-            self._accumulator = self._sender = None
+            self._accumulator = self._sender = self._session = None
             self._topics = {}
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
@@ -191,8 +309,9 @@ class Producer(Client):
     async def _open_topic(self, topic: str) -> TopicQueues:
         accumulator, _ = self._parts()
         cluster = self._cluster
-        if cluster is None or accumulator.closed_reason is not None:
+        if cluster is None:
             raise ClientClosed("the producer is closed")
+        accumulator.check_accepting()
         info = await cluster.topic(topic, self.config.max_block_ms, watches=True)
         with accumulator.lock:
             return accumulator.add_topic(info)
@@ -234,6 +353,12 @@ class Producer(Client):
             if not isinstance(taken, int):
                 return taken
             granted = await accumulator.wait_for_memory(taken, deadline)
+
+    def _transactions(self) -> TransactionSession:
+        self._parts()
+        if self._session is None:
+            raise IllegalTransactionState("the producer has no transactional_id")
+        return self._session
 
     def _take_new_partitions(self) -> None:
         cluster, accumulator = self._cluster, self._accumulator

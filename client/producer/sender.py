@@ -3,7 +3,8 @@
 It is driven by events, not by a loop that polls: a new batch, an answer, fresh metadata or a timer schedules
 one round, and a round sends all batches that may be sent. Guarantees: every batch ends delivered or failed,
 within `delivery_timeout_ms` of its first record; a batch is sent again only after a retriable error. The
-partition's pipeline (`sequences`) decides the order and the sequence numbers. A bug of ours fails the batch
+partition's pipeline (`sequences`) decides the order and the sequence numbers; in a transaction `transactions`
+decides whether, and as which producer, and the first failed batch ends it. A bug of ours fails the batch
 that could not be encoded, or else the batches of its partition, its request or its round; the others go on.
 
 It runs on the producer's event loop alone, and changes queues under the accumulator's lock.
@@ -23,12 +24,18 @@ from barnabas.client.errors import DeliveryTimedOut, report_bug
 from barnabas.client.metadata import LEADERSHIP_ERRORS
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
 from barnabas.client.producer.batch import BatchState, ProducerBatch, now
-from barnabas.client.producer.sequences import ProducerIdentity
-from barnabas.protocol.backoff import Retries, doubled, jittered
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
+from barnabas.client.producer.identities import GAP, NOT_WRITTEN, TOO_LARGE, IdentitySource
+from barnabas.client.producer.transactions import (
+    CONCURRENT_BACKOFF_MS,
+    LAST_PRODUCE_OF_OLD_PROTOCOL,
+    Api,
+    TransactionMachine,
+    kind_of,
+)
+from barnabas.protocol.backoff import doubled, jittered
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.produce import (
-    InitProducerIdRequest,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -37,98 +44,10 @@ from barnabas.protocol.messages.produce import (
 
 log = logging.getLogger(__name__)
 
-_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-"""Codes that smaller batches may cure: above ``max.message.bytes``, or larger than a segment."""
-_NOT_WRITTEN: Final = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.INVALID_REQUIRED_ACKS,
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        ErrorCode.INVALID_TIMESTAMP,
-        ErrorCode.UNSUPPORTED_VERSION,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        ErrorCode.POLICY_VIOLATION,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-        ErrorCode.INVALID_RECORD,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-    }
-)
-"""Codes that a broker returns before it appends; after any other the batch may be in the log."""
-_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
-"""Errors of the oldest batch that mean: its numbers do not follow the broker's last ones."""
 _GATHER_S: Final = 0.05
 """The time that the open batch collects records while others of its partition are in flight."""
 
 _BUG: Final = "sending records failed"
-
-
-class IdentitySource:
-    """The producer id of an idempotent producer, requested once, from any broker, without a time limit.
-
-    A permanent error (an old broker, no permission) fails the waiting records, and the next record starts a
-    new request. ``changed`` is called when a request has ended.
-    """
-
-    def __init__(self, cluster: Cluster, changed: Callable[[], None]) -> None:
-        self.current: ProducerIdentity | None = None
-        """The id that partitions begin with."""
-        self.failure: BarnabasError | None = None
-        """The permanent error, if a retry cannot help."""
-        self.last_error: BarnabasError | None = None
-        """The last retriable error."""
-        self._cluster = cluster
-        self._changed = changed
-        self._asking: asyncio.Task[None] | None = None
-
-    def ask(self, exhausted_id: int | None = None) -> ProducerIdentity | None:
-        """The id, a new one if its epochs are used up; None while it is requested."""
-        if self.current is not None and self.current.producer_id == exhausted_id:
-            self.current = None
-        if self.current is None and self._asking is None:
-            self.failure = None
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
-            self._asking.add_done_callback(self._ask_done)
-        return self.current
-
-    def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-
-    async def _ask(self) -> None:
-        retries = Retries(self._cluster.config.make_retry_backoff())
-        while True:
-            try:
-                node_id, answer = await self._cluster.ask_any_node(InitProducerIdRequest())
-                raise_for(answer.error_code, f"broker {node_id} assigned no producer id")
-                self.current = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-                self.last_error = None
-                return
-            except BarnabasError as error:
-                if error.retriable:
-                    self.last_error = error
-                await retries.wait_after(error)
-
-    def _ask_done(self, task: asyncio.Task[None]) -> None:
-        self._asking = None
-        if task.cancelled():
-            return
-        error = task.exception()
-        if isinstance(error, BarnabasError):
-            log.warning("no producer id was assigned: %s", error)
-            self.failure = error
-        elif error is not None:
-            # A bug of ours must not leave the records without an outcome.
-            self.failure = report_bug("requesting a producer id failed", error)
-        self._changed()
 
 
 class _Sent(NamedTuple):
@@ -147,10 +66,19 @@ class _Sent(NamedTuple):
 class Sender:
     """Sends the due batches, round by round."""
 
-    def __init__(self, cluster: Cluster, accumulator: Accumulator, config: ProducerConfig) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        config: ProducerConfig,
+        transactions: TransactionMachine | None = None,
+    ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
         self._config = config
+        self._transactions = transactions
+        self.add_partitions: Callable[[], None] = lambda: None
+        """Called when `TransactionMachine.wanted` has partitions."""
         self.loop = asyncio.get_running_loop()
         self.is_scheduled = False
         """Set until a round begins, which is before it takes the lock."""
@@ -159,10 +87,10 @@ class Sender:
         """The timer's time, kept here because uvloop's timers do not have it if it is now."""
         self._in_flight: dict[BrokerId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.flushing = 0
+        self._flushing = 0
         """The number of flushes that wait; meanwhile batches do not linger."""
         self.identities = IdentitySource(cluster, self.wake)
-        if config.is_idempotent:
+        if config.is_idempotent and transactions is None:
             self.identities.ask()
         cluster.add_listener(self.wake)
 
@@ -212,8 +140,9 @@ class Sender:
 
     def _collect(self, present: float) -> tuple[list[tuple[BrokerId, list[_Sent]]], float]:
         """The batches to send now, by request, and the latest time for the next round."""
+        transactions = self._transactions
         accumulator, config = self._accumulator, self._config
-        lingers = not (self.flushing or accumulator.is_short_of_memory)
+        lingers = not (self._flushing or accumulator.is_short_of_memory)
         requests: list[tuple[BrokerId, list[_Sent]]] = []
         filling: dict[BrokerId, tuple[list[_Sent], int]] = {}
         next_at = float("inf")
@@ -223,6 +152,8 @@ class Sender:
                 leader = self._cluster.leader_for(queue.tp)
                 if leader is not None:
                     self._reclaim(queue, leader.node_id)
+                if transactions is not None and (dropped := self._dropped(transactions, queue)) is not None:
+                    self._drop(queue, dropped)
                 next_at = min(next_at, self._expire(queue, present))
                 batch, ready_at = self._candidate(queue, lingers=lingers)
                 if batch is None or ready_at > present:
@@ -254,6 +185,8 @@ class Sender:
             except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
                 self._abandon(queue, report_bug(_BUG, bug))
         self.identities.failure = None
+        if transactions is not None and transactions.wanted:
+            self.add_partitions()
         if needs_metadata:
             self._cluster.request_refresh()
         return requests, next_at
@@ -270,9 +203,12 @@ class Sender:
 
     def _candidate(self, queue: PartitionQueue, *, lingers: bool) -> tuple[ProducerBatch | None, float]:
         """The next batch of a partition, or None, and the time from which it may be sent."""
-        pipeline = queue.pipeline
-        if pipeline.is_numbered and pipeline.identity is None and not self._identify(queue):
+        if self._transactions is not None:
+            if not self._join_transaction(self._transactions, queue):
+                return None, float("inf")
+        elif queue.pipeline.is_numbered and queue.pipeline.identity is None and not self._identify(queue):
             return None, float("inf")
+        pipeline = queue.pipeline
         batch = pipeline.retry
         if batch is not None:
             return batch, queue.retry_at
@@ -285,6 +221,40 @@ class Sender:
         linger_s = self._config.linger_ms / 1000
         wait_s = linger_s if pipeline.is_idle else max(linger_s, _GATHER_S)
         return batch, max(queue.retry_at, batch.created_at + wait_s)
+
+    def _join_transaction(self, transactions: TransactionMachine, queue: PartitionQueue) -> bool:
+        """Give a partition the transaction's identity; False if none of its batches may be sent now."""
+        identity = transactions.identity_for(queue.tp)
+        if identity is None:
+            return False
+        if queue.pipeline.identity != identity:
+            # All batches of the former epoch are done, because their transaction has ended.
+            queue.pipeline = self._accumulator.make_pipeline()
+            queue.pipeline.identify(identity)
+        return True
+
+    def _dropped(self, transactions: TransactionMachine, queue: PartitionQueue) -> BarnabasError | None:
+        """Why the batches of a partition are not sent; None if they may be."""
+        is_present = transactions.is_sending and queue.pipeline.identity == transactions.identity
+        if is_present and queue.pipeline.is_broken:
+            gap = api_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{queue.tp}: a batch is missing")
+            self._fail_transaction(gap)
+        return transactions.dropped()
+
+    def _drop(self, queue: PartitionQueue, error: BarnabasError) -> None:
+        """Fail the batches that are not in flight."""
+        for batch in [*queue.pipeline.batches, *queue.batches]:
+            if batch.state in (BatchState.OPEN, BatchState.CLOSED):
+                self._accumulator.failed(queue, batch, error, may_be_written=batch.may_be_written)
+
+    def _fail_transaction(self, error: BarnabasError) -> None:
+        """A record of the transaction failed, so that none is committed."""
+        if self._transactions is not None:
+            self._transactions.failed(kind_of(Api.PRODUCE, error), error)
+            refusal = self._transactions.refusal()
+            if refusal is not None:
+                self._accumulator.refuse(refusal)
+            self.wake()
 
     def _identify(self, queue: PartitionQueue) -> bool:
         """Give a partition the producer id; False if we have no id yet."""
@@ -320,6 +290,20 @@ class Sender:
             self._fail(queue, batch, self._timed_out(batch), may_be_written=is_unknown)
         return float("inf")
 
+    async def flush(self) -> None:
+        """Return when all records sent before are delivered or have failed; ends their linger time."""
+        with self._accumulator.lock:
+            batches = list(self._accumulator.incomplete)
+        self._flushing += 1
+        self.wake()
+        try:
+            for batch in batches:
+                await batch.wait_delivered()
+            # The loop already has the callbacks of batches that were done just before; let them run first.
+            await asyncio.sleep(0)
+        finally:
+            self._flushing -= 1
+
     async def _produce(self, node_id: BrokerId, sent: list[_Sent]) -> None:
         sent = self._leaving(sent)
         if not sent:
@@ -330,7 +314,7 @@ class Sender:
                 await self._cluster.send_oneway(node_id, request)
                 response = None
             else:
-                response = await self._cluster.request(node_id, request)
+                response = await self._cluster.request(node_id, request, last_version=self._last_version)
         except BarnabasError as error:
             self._settle(sent, partial(self._unanswered, error))
             return
@@ -363,13 +347,24 @@ class Sender:
             (queue.tp, PartitionProduceData(index=queue.tp.partition, records=batch.encoded))
             for queue, batch, _ in sent
         )
+        transactions = self._transactions
+        if transactions is not None:
+            transactions.is_started = True
         return ProduceRequest(
+            transactional_id=None if transactions is None else transactions.transactional_id,
             acks=self._config.required_acks,
             # The broker's time limit ends first, because its answer is better than our timeout, which closes
             # the connection.
             timeout_ms=max(1, self._config.request_timeout_ms * 9 // 10),
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
+
+    @property
+    def _last_version(self) -> int | None:
+        """The last version of Produce, because a later one would add partitions to the transaction."""
+        if self._transactions is None or self._transactions.uses_new_protocol:
+            return None
+        return LAST_PRODUCE_OF_OLD_PROTOCOL
 
     def _settle(self, sent: list[_Sent], settle: Callable[[_Sent], None]) -> None:
         """Settle the batches of a request one by one, so that a bug of ours keeps no outcome from others."""
@@ -402,6 +397,8 @@ class Sender:
             error = api_error(ErrorCode.UNKNOWN_SERVER_ERROR, text)
             self._fail(queue, batch, error, may_be_written=True)
         elif answer.error_code == ErrorCode.NONE:
+            if self._transactions is not None:
+                self._transactions.is_confirmed = True
             self._accumulator.delivered(queue, batch, answer.base_offset, answer.log_append_time_ms)
         else:
             self._refused(queue, batch, answer)
@@ -409,15 +406,15 @@ class Sender:
     def _refused(self, queue: PartitionQueue, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         code = answer.error_code
         error = api_error(code, f"{queue.tp}: {answer.error_message or 'refused by the broker'}")
-        batch.may_be_written = batch.may_be_written or code not in _NOT_WRITTEN
+        batch.may_be_written = batch.may_be_written or code not in NOT_WRITTEN
         if queue.pipeline.is_numbered and code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             # Written long ago: the broker no longer has its offset.
             self._accumulator.delivered(queue, batch, -1, -1)
             return
-        if queue.pipeline.is_numbered and code in _GAP:
+        if queue.pipeline.is_numbered and code in GAP:
             self._out_of_order(queue, batch, error)
             return
-        if code in _TOO_LARGE and batch.may_split and batch.record_count > 1:
+        if code in TOO_LARGE and batch.may_split and batch.record_count > 1:
             log.info("%s: a batch of %d records is too large and is halved", queue.tp, batch.record_count)
             try:
                 self._accumulator.split(queue, batch)
@@ -428,18 +425,21 @@ class Sender:
         if code in LEADERSHIP_ERRORS:
             self._cluster.invalidate(queue.tp)
         else:
-            backoff_ms = self._backoff_ms(batch)
+            backoff_ms = self._backoff_ms(batch, code)
         self._retry_or_fail(queue, batch, error, backoff_ms)
 
-    def _backoff_ms(self, batch: ProducerBatch) -> float:
+    def _backoff_ms(self, batch: ProducerBatch, code: int) -> float:
         config = self._config
-        return jittered(doubled(config.retry_backoff_ms, batch.attempts, config.retry_backoff_max_ms))
+        # The former transaction of this producer ends soon.
+        is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS
+        first_ms = CONCURRENT_BACKOFF_MS if is_short else config.retry_backoff_ms
+        return jittered(doubled(first_ms, batch.attempts, config.retry_backoff_max_ms))
 
-    def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError) -> None:
+    def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: ApiError) -> None:
         """The broker lacks an earlier batch, which is still to be sent again, or there is a gap.
 
         For the oldest batch there is a gap: the broker has lost an acknowledged batch, or an earlier one was
-        failed and was never written. The numbering restarts (KIP-360).
+        failed and was never written. The numbering restarts (KIP-360); in a transaction the batch fails.
         """
         if batch.is_written:
             # The broker has only later batches, so this one is written; its offset is unknown.
@@ -449,8 +449,11 @@ class Sender:
             batch.last_error = error
             self._accumulator.put_back(queue, batch, 0.0)
             return
+        if queue.pipeline.is_transactional:
+            self._fail(queue, batch, error, may_be_written=batch.may_be_written)
+            return
         log.warning("%s: the broker lacks an earlier batch; restarting the numbering: %s", queue.tp, error)
-        self._accumulator.put_back(queue, batch, now() + self._backoff_ms(batch) / 1000)
+        self._accumulator.put_back(queue, batch, now() + self._backoff_ms(batch, error.code) / 1000)
         batch.attempts += 1
         batch.last_error = error
         queue.pipeline.restart()
@@ -483,11 +486,13 @@ class Sender:
         self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError, *, may_be_written: bool
     ) -> None:
         _log_failed(queue, [batch], error)
+        self._fail_transaction(error)
         self._accumulator.failed(queue, batch, error, may_be_written=may_be_written)
 
     def _abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
         """Fail all unfinished batches of a partition; its state may be wrong after a bug."""
         _log_failed(queue, [*queue.pipeline.batches, *queue.batches], error)
+        self._fail_transaction(error)
         self._accumulator.abandon(queue, error)
 
     def fail_all(self, error: BarnabasError) -> None:

@@ -10,6 +10,8 @@ The rules of the idempotent producer (KIP-98, KIP-360), as data and functions wi
 - After a batch failed that may have been written, no new batch is numbered until the answer to a
   later batch shows whether it was. If there is no later batch, or a gap is certain, the numbering restarts
   when no request is in flight: with 0 in the next epoch, unacknowledged batches first.
+- In a transaction it does not restart: a failed batch or a gap ends the transaction, and the pipeline is
+  replaced by one of the next epoch.
 - It also restarts if an offset is not above an earlier one. That is another log, as of a recreated topic,
   whose leader did not know the producer and accepted any number.
 
@@ -34,10 +36,14 @@ _SEQUENCES: Final = 1 << 31
 
 
 class ProducerIdentity(NamedTuple):
-    """The result of InitProducerId, with the epoch as raised since then in one partition."""
+    """The result of InitProducerId, with the epoch as raised since then in one partition.
+
+    The epoch of a transactional identity is raised by its coordinator alone.
+    """
 
     producer_id: int
     epoch: int
+    is_transactional: bool = False
 
 
 class Phase(Enum):
@@ -85,6 +91,15 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         invariant(1 <= self.limit <= MAX_NUMBERED, "a limit of %d batches in flight", self.limit)
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.identity is not None and self.identity.is_transactional
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a batch of the transaction is missing, or may be."""
+        return self.is_transactional and self.phase in (Phase.IN_DOUBT, Phase.RESTARTING)
 
     @property
     def is_idle(self) -> bool:
@@ -219,7 +234,7 @@ class Pipeline:
     def _restart_if_landed(self) -> None:
         if self.phase is Phase.IN_DOUBT and self.is_idle:
             self._move(Phase.RESTARTING)
-        if self.phase is not Phase.RESTARTING:
+        if self.phase is not Phase.RESTARTING or self.is_transactional:
             return
         live = [batch for batch in self.batches if batch not in self.doubtful]
         if any(batch.state is BatchState.IN_FLIGHT for batch in live) or self.identity is None:
@@ -230,7 +245,7 @@ class Pipeline:
         self.doubtful.clear()
         self.is_other_log = False
         self.batches = live
-        producer_id, epoch = self.identity
+        producer_id, epoch, _ = self.identity
         self.next_sequence = 0
         if epoch == MAX_EPOCH:
             # Numbered when another id has come; until then `retry` returns None.

@@ -35,7 +35,7 @@ from barnabas.broker.handlers.dispatcher import lane_of
 from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.replication.partition import Partition
-from barnabas.protocol import codec_msgpack
+from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerId, Offset, TopicId, TopicPartition
@@ -442,6 +442,8 @@ class FakeBroker:
         self.node_id = node_id
         self.port = 0
         self.received: list[tuple[int, Any]] = []
+        self.versions: set[tuple[int, int]] = set()
+        """The API and version of all requests of Kafka's protocol."""
         self.scripted: dict[int, list[Answer]] = {}
         self.gates: dict[int, asyncio.Event] = {}
         self.connections: set[_Connection] = set()
@@ -550,7 +552,11 @@ class _Connection(asyncio.BufferedProtocol):
         broker = self._broker
         while True:
             payload = await self._queue.get()
-            head = codec_msgpack.decode_request(memoryview(bytes(payload)))
+            view = memoryview(bytes(payload))
+            is_kafka = codec_kafka.is_kafka(view)
+            head = (codec_kafka if is_kafka else codec_msgpack).decode_request(view)
+            if head.api_version is not None:
+                broker.versions.add((head.api_key, head.api_version))
             try:
                 response = await broker.intercepted(head.api_key, head.body)
             except ConnectionResetError:
@@ -560,6 +566,10 @@ class _Connection(asyncio.BufferedProtocol):
                 buffers = await self._handled(payload)
             elif head.api_key == ApiKey.PRODUCE and head.body.acks == 0:
                 buffers = ()
+            elif head.api_version is not None:
+                buffers = codec_kafka.encode_response(
+                    head.api_key, head.api_version, head.correlation_id, response
+                )
             else:
                 buffers = codec_msgpack.encode_response(head.correlation_id, response)
             self._transport.writelines(buffers)

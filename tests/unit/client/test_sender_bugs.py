@@ -90,7 +90,7 @@ async def test_a_batch_that_cannot_be_numbered_fails_alone_and_leaves_no_gap(
     cluster: FakeCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def is_third(batch: ProducerBatch, producer_id: int, producer_epoch: int, base_sequence: int) -> bool:
+    def is_third(batch: ProducerBatch, producer_id: int, producer_epoch: int, *place: int) -> bool:
         return batch.encoded is not None and number(4) in batch.encoded
 
     monkeypatch.setattr(ProducerBatch, "number", fails_if(is_third, ProducerBatch.number))

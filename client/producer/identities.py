@@ -1,0 +1,110 @@
+"""The producer id of an idempotent producer, and the errors of Produce that concern its sequence numbers.
+
+A transactional producer gets its id from the coordinator of its transactional id instead: see `transactions`.
+On the producer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.errors import report_bug
+from barnabas.client.producer.sequences import ProducerIdentity
+from barnabas.protocol.backoff import Retries
+from barnabas.protocol.errors import BarnabasError, ErrorCode, raise_for
+from barnabas.protocol.messages.produce import InitProducerIdRequest
+
+log = logging.getLogger(__name__)
+
+TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+"""Codes that smaller batches may cure: above ``max.message.bytes``, or larger than a segment."""
+NOT_WRITTEN: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+"""Codes that a broker returns before it appends; after any other the batch may be in the log."""
+GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+"""Errors of the oldest batch that mean: its numbers do not follow the broker's last ones."""
+
+
+class IdentitySource:
+    """The producer id of an idempotent producer, requested once, from any broker, without a time limit.
+
+    A permanent error (an old broker, no permission) fails the waiting records, and the next record starts a
+    new request. ``changed`` is called when a request has ended.
+    """
+
+    def __init__(self, cluster: Cluster, changed: Callable[[], None]) -> None:
+        self.current: ProducerIdentity | None = None
+        """The id that partitions begin with."""
+        self.failure: BarnabasError | None = None
+        """The permanent error, if a retry cannot help."""
+        self.last_error: BarnabasError | None = None
+        """The last retriable error."""
+        self._cluster = cluster
+        self._changed = changed
+        self._asking: asyncio.Task[None] | None = None
+
+    def ask(self, exhausted_id: int | None = None) -> ProducerIdentity | None:
+        """The id, a new one if its epochs are used up; None while it is requested."""
+        if self.current is not None and self.current.producer_id == exhausted_id:
+            self.current = None
+        if self.current is None and self._asking is None:
+            self.failure = None
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking.add_done_callback(self._ask_done)
+        return self.current
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self) -> None:
+        retries = Retries(self._cluster.config.make_retry_backoff())
+        while True:
+            try:
+                node_id, answer = await self._cluster.ask_any_node(InitProducerIdRequest())
+                raise_for(answer.error_code, f"broker {node_id} assigned no producer id")
+                self.current = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+                self.last_error = None
+                return
+            except BarnabasError as error:
+                if error.retriable:
+                    self.last_error = error
+                await retries.wait_after(error)
+
+    def _ask_done(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, BarnabasError):
+            log.warning("no producer id was assigned: %s", error)
+            self.failure = error
+        elif error is not None:
+            # A bug of ours must not leave the records without an outcome.
+            self.failure = report_bug("requesting a producer id failed", error)
+        self._changed()

@@ -1,0 +1,598 @@
+"""The requests of a transactional producer to its coordinators, and the calls of the user behind them.
+
+Guarantees: one call runs at a time. Each is bounded by `max_block_ms`; a call that sends EndTxn runs to its
+end even if its caller is cancelled, so that the producer knows the outcome. A coordinator that moves or dies
+is looked up again, and the request is repeated. The rules are in `transactions`.
+
+On the producer's event loop; the accumulator is changed under its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ClientConfig, ProducerConfig
+from barnabas.client.coordinators import CoordinatorLink
+from barnabas.client.errors import (
+    IllegalTransactionState,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+    report_bug,
+)
+from barnabas.client.offsets import GroupMetadata, OffsetAndMetadata
+from barnabas.client.producer.accumulator import Accumulator
+from barnabas.client.producer.sender import Sender
+from barnabas.client.producer.sequences import ProducerIdentity
+from barnabas.client.producer.transactions import (
+    CONCURRENT_BACKOFF_MS,
+    LAST_ADD_PARTITIONS_OF_CLIENTS,
+    LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL,
+    LAST_END_TXN_OF_OLD_PROTOCOL,
+    Api,
+    Kind,
+    PreparedTransaction,
+    State,
+    Step,
+    TransactionMachine,
+    kind_of,
+)
+from barnabas.protocol.backoff import Backoff, Retries
+from barnabas.protocol.dialects import Wire
+from barnabas.protocol.errors import (
+    ApiError,
+    BarnabasError,
+    ConnectionRefused,
+    ErrorCode,
+    LocalError,
+    api_error,
+)
+from barnabas.protocol.ids import TopicPartition, by_topic
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.messages.features import TRANSACTION_VERSION
+from barnabas.protocol.messages.find_coordinator import CoordinatorType
+from barnabas.protocol.messages.produce import InitProducerIdRequest
+from barnabas.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    PrepareTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
+log = logging.getLogger(__name__)
+
+_NEW_PROTOCOL_LEVEL: Final = 2
+
+
+class _Call(NamedTuple):
+    """One request: its API, its coordinator, and the last version of Kafka's protocol that it may have."""
+
+    api: Api
+    link: CoordinatorLink
+    last_version: int | None = None
+
+
+_SEVERITY: Final = {
+    kind: place
+    for place, kind in enumerate((Kind.FENCED, Kind.FATAL, Kind.ABORTABLE, Kind.REFRESH, Kind.RETRIABLE))
+}
+
+
+async def _ask(
+    call: _Call,
+    message: RequestOf[R],
+    codes: Callable[[R], Iterable[int]],
+    retries: Retries,
+    at_most_ms: int,
+    *,
+    unanswered: Callable[[], None] = lambda: None,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> R:
+    """Repeat a request until its answer has no error, or one that no retry helps against, which is raised.
+
+    After the deadline, or when the answer is not wanted any more, the last error is raised. ``unanswered`` is
+    called if the request may have been carried out without an answer.
+    """
+    api, link = call.api, call.link
+    while True:
+        try:
+            answer = await link.ask(
+                message, timeout_ms=retries.left_ms(at_most_ms), last_version=call.last_version
+            )
+            errors = [
+                api_error(code, f"{api.value} of {_subject(message)}")
+                for code in codes(answer)
+                if code != ErrorCode.NONE
+            ]
+            if not errors:
+                return answer
+            error: BarnabasError = min(errors, key=lambda error: _SEVERITY[kind_of(api, error)])
+        except ApiError as refused:
+            error = refused
+        except LocalError as lost:
+            error = lost
+            if not isinstance(lost, ConnectionRefused):
+                unanswered()
+        kind = kind_of(api, error)
+        if kind is Kind.REFRESH:
+            link.forget()
+        if kind not in (Kind.REFRESH, Kind.RETRIABLE) or not is_wanted():
+            raise error
+        log.debug("%s will be repeated: %s", api.value, error)
+        await retries.wait_after(error)
+
+
+def _subject(message: Any) -> str:
+    """The transactional id of a request, for errors."""
+    transactional_id = getattr(message, "transactional_id", "") or message.v3_and_below_transactional_id
+    return f"transactional id {transactional_id!r}"
+
+
+def _make_retries(config: ClientConfig, limit_ms: int) -> Retries:
+    return Retries(
+        Backoff(CONCURRENT_BACKOFF_MS, max(CONCURRENT_BACKOFF_MS, config.retry_backoff_ms)), limit_ms / 1000
+    )
+
+
+async def _end_txn(
+    call: _Call,
+    target: PreparedTransaction,
+    retries: Retries,
+    at_most_ms: int,
+    *,
+    committed: bool,
+    unanswered: Callable[[], None] = lambda: None,
+) -> EndTxnResponse:
+    """Raises as `_ask`, but TransactionOutcomeUnknown after the deadline."""
+    request = EndTxnRequest(
+        transactional_id=target.transactional_id,
+        producer_id=target.producer_id,
+        producer_epoch=target.epoch,
+        committed=committed,
+    )
+    try:
+        return await _ask(call, request, _code, retries, at_most_ms, unanswered=unanswered)
+    except BarnabasError as error:
+        raise _unless_unknown(call.api, error, target.transactional_id) from error
+
+
+def _unless_unknown(api: Api, error: BarnabasError, transactional_id: str) -> BarnabasError:
+    """The error of a call: a retriable one, after the deadline, leaves the outcome unknown."""
+    if kind_of(api, error) not in (Kind.RETRIABLE, Kind.REFRESH):
+        return error
+    return TransactionOutcomeUnknown(
+        f"the coordinator of transactional id {transactional_id!r} did not answer {api.value} in time; "
+        f"call again for the outcome: {error}"
+    )
+
+
+def _code(answer: Any) -> list[int]:
+    return [answer.error_code]
+
+
+async def complete_prepared(
+    cluster: Cluster, prepared: PreparedTransaction, *, commit: bool, timeout_ms: int
+) -> None:
+    """Commit or abort a prepared transaction, of any process; a repeated call has no further effect.
+
+    Raises TransactionOutcomeUnknown, PRODUCER_FENCED if another producer has ended it, INVALID_TXN_STATE if
+    it has the other outcome.
+    """
+    config = cluster.config
+    link = CoordinatorLink(cluster, CoordinatorType.TRANSACTION, prepared.transactional_id)
+    await _end_txn(
+        _Call(Api.END_TXN, link),
+        prepared,
+        _make_retries(config, timeout_ms),
+        config.request_timeout_ms,
+        committed=commit,
+    )
+
+
+class TransactionSession:
+    """The transactions of one producer."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ProducerConfig,
+        accumulator: Accumulator,
+        sender: Sender,
+        machine: TransactionMachine,
+    ) -> None:
+        self.machine = machine
+        self._cluster = cluster
+        self._config = config
+        self._accumulator = accumulator
+        self._sender = sender
+        self._link = CoordinatorLink(cluster, CoordinatorType.TRANSACTION, machine.transactional_id)
+        self._group_link: CoordinatorLink | None = None
+        """The coordinator of the group that offsets were sent to last."""
+        self._turn = asyncio.Lock()
+        """Held by the call that runs."""
+        self._ending: asyncio.Task[None] | None = None
+        """Ends the transaction, also after its caller was cancelled."""
+        self._adding: asyncio.Task[None] | None = None
+        sender.add_partitions = self._add_partitions
+        self._refuse_records()
+
+    async def start(self) -> None:
+        """Get a producer id, which fences earlier producers with this transactional id."""
+        async with self._turn:
+            await self._initialize(keep_prepared=self._config.keep_prepared)
+
+    async def begin(self) -> None:
+        async with self._turn:
+            machine = self.machine
+            machine.check(Step.BEGIN)
+            if machine.needs_new_epoch:
+                await self._initialize()
+            machine.step(Step.BEGIN)
+            machine.uses_new_protocol = self._has_new_protocol()
+            self._accept_records()
+
+    async def finish(self) -> None:
+        """The end of a block: commit, unless the block has ended or prepared its transaction itself."""
+        if self.machine.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            try:
+                await self.commit()
+            except BaseException as error:
+                await self.settle_after(error)
+                raise
+
+    async def settle_after(self, error: BaseException) -> None:
+        """After an error in a block, or at its end: abort, or wait for the commit that is under way.
+
+        A failure of that is only noted, because the error of the block is more important.
+        """
+        ending = self._ending
+        if self.machine.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            ending = asyncio.create_task(self.abort())
+        if ending is None:
+            return
+        try:
+            await asyncio.shield(ending)
+        except BarnabasError as failure:
+            log.warning("a transaction could not be ended: %s", failure)
+            error.add_note(f"The transaction could not be ended: {failure}")
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+    ) -> None:
+        async with self._turn:
+            machine = self.machine
+            machine.step(Step.SEND_OFFSETS)
+            if not offsets:
+                return
+            try:
+                if not machine.uses_new_protocol:
+                    await self._add_offsets(group.group_id)
+                await self._commit_offsets(offsets, group)
+            except BarnabasError as error:
+                raise self._failed(Api.COMMIT_OFFSETS, error) from error
+            except asyncio.CancelledError:
+                text = "sending offsets was cancelled, and some may be missing in the transaction"
+                self._failed(Api.COMMIT_OFFSETS, TransactionAborted(text))
+                raise
+
+    async def prepare(self) -> PreparedTransaction:
+        async with self._turn:
+            machine = self.machine
+            machine.check(Step.PREPARE)
+            if machine.state is State.IN_TRANSACTION:
+                await self._flush()
+                identity = self._identity()
+                if not machine.is_started:
+                    self._accept_records()
+                    text = f"{Step.PREPARE.value}: the transaction has neither records nor offsets"
+                    raise IllegalTransactionState(text)
+                machine.prepared = PreparedTransaction(
+                    machine.transactional_id, identity.producer_id, identity.epoch
+                )
+            machine.step(Step.PREPARE)
+            prepared = machine.prepared
+            invariant(prepared is not None, "PREPARED without a prepared transaction")
+            if prepared is None:
+                raise IllegalTransactionState(Step.PREPARE.value)
+            request = PrepareTxnRequest(
+                transactional_id=prepared.transactional_id,
+                producer_id=prepared.producer_id,
+                producer_epoch=prepared.epoch,
+            )
+            try:
+                await self._ask(_Call(Api.PREPARE_TXN, self._link), request, _code)
+            except BarnabasError as error:
+                unknown = _unless_unknown(Api.PREPARE_TXN, error, machine.transactional_id)
+                if unknown is not error:
+                    raise unknown from error
+                raise self._failed(Api.PREPARE_TXN, error) from error
+            return prepared
+
+    async def commit(self) -> None:
+        async with self._turn:
+            machine = self.machine
+            machine.check(Step.COMMIT)
+            if machine.state is State.IN_TRANSACTION:
+                await self._flush(Step.COMMIT)
+            else:
+                machine.step(Step.COMMIT)
+            await self._end(lambda: self._end_transaction(committed=True))
+
+    async def abort(self) -> None:
+        async with self._turn:
+            self.machine.step(Step.ABORT)
+            self._refuse_records()
+            self._sender.wake()
+            await self._end(self._drop_and_abort)
+
+    async def close(self) -> None:
+        """Abort what is open, unless it is prepared or its outcome was requested already."""
+        if self.machine.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            await self.abort()
+
+    def cancel(self) -> None:
+        for task in (self._ending, self._adding):
+            if task is not None:
+                task.cancel()
+
+    # Ending
+
+    async def _flush(self, step: Step | None = None) -> None:
+        """Deliver all records and take no more; undone if cancelled. Raises TransactionAbortable.
+
+        ``step`` is taken at the beginning.
+        """
+        machine = self.machine
+        if step is not None:
+            machine.step(step)
+        self._refuse_records()
+        try:
+            await self._sender.flush()
+        except BaseException:
+            if machine.state is State.COMMITTING:
+                machine.step(Step.UNDECIDED)
+            if machine.state is State.IN_TRANSACTION:
+                self._accept_records()
+            raise
+        if machine.error is not None:
+            raise machine.failure()
+
+    async def _end(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run an end of the transaction, or join the one that runs; it goes on if the caller is cancelled."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(end())
+            self._ending.add_done_callback(self._ended)
+        await asyncio.shield(self._ending)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._ending = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Its caller may have been cancelled.
+            log.debug("a transaction of %r did not end: %s", self.machine.transactional_id, error)
+
+    async def _drop_and_abort(self) -> None:
+        """Wait for the batches in flight, and abort."""
+        self.machine.wanted.clear()
+        try:
+            async with asyncio.timeout(self._config.max_block_ms / 1000):
+                await self._sender.flush()
+                if self._adding is not None:
+                    # Later than EndTxn, it would add partitions to the next transaction.
+                    await asyncio.wait((self._adding,))
+        except TimeoutError:
+            self._sender.fail_all(TransactionAborted("the transaction was aborted; the outcome is unknown"))
+        await self._end_transaction(committed=False)
+
+    async def _end_transaction(self, *, committed: bool) -> None:
+        machine = self.machine
+        following: ProducerIdentity | None = None
+        if machine.is_started and not machine.is_forgotten:
+            identity = self._identity()
+            target = machine.prepared or PreparedTransaction(
+                machine.transactional_id, identity.producer_id, identity.epoch
+            )
+            version = None if machine.uses_new_protocol else LAST_END_TXN_OF_OLD_PROTOCOL
+            try:
+                answer = await _end_txn(
+                    _Call(Api.END_TXN, self._link, version),
+                    target,
+                    self._make_retries(),
+                    self._config.request_timeout_ms,
+                    committed=committed,
+                    unanswered=machine.end_unanswered,
+                )
+            except TransactionOutcomeUnknown:
+                raise
+            except BarnabasError as error:
+                if committed or not machine.is_over_despite(error):
+                    raise self._failed(Api.END_TXN, error) from error
+            else:
+                if answer.producer_id >= 0:
+                    following = ProducerIdentity(answer.producer_id, answer.producer_epoch, True)
+        machine.ended(following)
+        self._refuse_records()
+
+    # Requests
+
+    async def _initialize(self, *, keep_prepared: bool = False) -> None:
+        machine, identity = self.machine, self.machine.identity
+        machine.step(Step.INITIALIZE)
+        request = InitProducerIdRequest(
+            transactional_id=machine.transactional_id,
+            transaction_timeout_ms=self._config.transaction_timeout_ms,
+            producer_id=-1 if identity is None else identity.producer_id,
+            producer_epoch=-1 if identity is None else identity.epoch,
+            keep_prepared_txn=keep_prepared,
+        )
+        try:
+            answer = await self._ask(_Call(Api.INIT_PRODUCER_ID, self._link), request, _code)
+        except BarnabasError as error:
+            if (kind := kind_of(Api.INIT_PRODUCER_ID, error)) in (Kind.FENCED, Kind.FATAL):
+                machine.failed(kind, error)
+                raise machine.failure() from error
+            machine.not_initialized()
+            raise
+        except BaseException:
+            machine.not_initialized()
+            raise
+        prepared = None
+        if answer.ongoing_txn_producer_id >= 0:
+            prepared = PreparedTransaction(
+                machine.transactional_id, answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch
+            )
+        machine.uses_new_protocol = self._has_new_protocol()
+        machine.initialized(ProducerIdentity(answer.producer_id, answer.producer_epoch, True), prepared)
+        self._refuse_records()
+
+    def _add_partitions(self) -> None:
+        if self._adding is None:
+            self._adding = asyncio.create_task(self._add_wanted())
+            self._adding.add_done_callback(self._partitions_added)
+
+    async def _add_wanted(self) -> None:
+        machine = self.machine
+        while machine.wanted:
+            identity = self._identity()
+            wanted = sorted(machine.wanted)
+            machine.is_started = True
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=machine.transactional_id,
+                v3_and_below_producer_id=identity.producer_id,
+                v3_and_below_producer_epoch=identity.epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                    for name, partitions in by_topic((tp, tp.partition) for tp in wanted).items()
+                ],
+            )
+            call = _Call(Api.ADD_PARTITIONS, self._link, LAST_ADD_PARTITIONS_OF_CLIENTS)
+            await self._ask(call, request, _codes_of_added, is_wanted=lambda: machine.is_sending)
+            machine.added(wanted)
+            self._sender.wake()
+
+    def _partitions_added(self, task: asyncio.Task[None]) -> None:
+        self._adding = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            if not isinstance(error, BarnabasError):
+                error = report_bug("adding partitions to a transaction failed", error)
+            self._failed(Api.ADD_PARTITIONS, error)
+            self._sender.wake()
+
+    async def _add_offsets(self, group_id: str) -> None:
+        machine, identity = self.machine, self._identity()
+        machine.is_started = True
+        request = AddOffsetsToTxnRequest(
+            transactional_id=machine.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            group_id=group_id,
+        )
+        await self._ask(_Call(Api.ADD_OFFSETS, self._link), request, _code)
+        machine.is_confirmed = True
+
+    async def _commit_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+    ) -> None:
+        machine, identity = self.machine, self._identity()
+        link = self._group_link
+        if link is None or link.key != group.group_id:
+            link = self._group_link = CoordinatorLink(self._cluster, CoordinatorType.GROUP, group.group_id)
+        entries = by_topic(
+            (
+                tp,
+                TxnOffsetCommitRequestPartition(
+                    partition_index=tp.partition,
+                    committed_offset=to_commit.offset,
+                    committed_leader_epoch=to_commit.leader_epoch,
+                    committed_metadata=to_commit.metadata,
+                ),
+            )
+            for tp, to_commit in offsets.items()
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=machine.transactional_id,
+            group_id=group.group_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=[
+                TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
+                for name, partitions in entries.items()
+            ],
+        )
+        machine.is_started = True
+        version = None if machine.uses_new_protocol else LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL
+        await self._ask(_Call(Api.COMMIT_OFFSETS, link, version), request, _codes_of_offsets)
+        machine.is_confirmed = True
+
+    async def _ask(
+        self,
+        call: _Call,
+        message: RequestOf[R],
+        codes: Callable[[R], Iterable[int]],
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> R:
+        at_most_ms = self._config.request_timeout_ms
+        return await _ask(call, message, codes, self._make_retries(), at_most_ms, is_wanted=is_wanted)
+
+    def _failed(self, api: Api, error: BarnabasError) -> BarnabasError:
+        """The transaction or the producer has failed; returns the error for the caller."""
+        kind = kind_of(api, error)
+        if kind in (Kind.RETRIABLE, Kind.REFRESH):
+            # All retries until the deadline failed.
+            kind = Kind.ABORTABLE
+        self.machine.failed(kind, error)
+        self._refuse_records()
+        self._sender.wake()
+        return self.machine.failure() if self.machine.error is not None else error
+
+    def _identity(self) -> ProducerIdentity:
+        identity = self.machine.identity
+        if identity is None:
+            raise IllegalTransactionState("the producer has no id")
+        return identity
+
+    def _has_new_protocol(self) -> bool:
+        if self._config.wire == Wire.NATIVE.value:
+            return True
+        return self._cluster.finalized_level(TRANSACTION_VERSION) >= _NEW_PROTOCOL_LEVEL
+
+    def _make_retries(self) -> Retries:
+        return _make_retries(self._config, self._config.max_block_ms)
+
+    def _refuse_records(self) -> None:
+        refusal = self.machine.refusal()
+        if refusal is None:
+            refusal = IllegalTransactionState("no record can be sent: the transaction is being prepared")
+        with self._accumulator.lock:
+            self._accumulator.refuse(refusal)
+
+    def _accept_records(self) -> None:
+        with self._accumulator.lock:
+            self._accumulator.accept()
+
+
+def _codes_of_added(answer: AddPartitionsToTxnResponse) -> list[int]:
+    return [
+        result.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for result in topic.results_by_partition
+    ]
+
+
+def _codes_of_offsets(answer: TxnOffsetCommitResponse) -> list[int]:
+    return [partition.error_code for topic in answer.topics for partition in topic.partitions]
