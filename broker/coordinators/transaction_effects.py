@@ -93,7 +93,10 @@ class ProducerGiven(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The id and the epoch of the producer's next transaction."""
+    """The id and the epoch of the producer's next transaction; without them it needs InitProducerId.
+
+    A process that ends a prepared transaction does not get those of a producer that came since.
+    """
 
     error: ErrorCode
     producer_id: ProducerId = NO_PRODUCER_ID

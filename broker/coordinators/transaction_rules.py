@@ -238,6 +238,7 @@ def _next_incarnation(
 ) -> tuple[Producer | None, ProducerId, ProducerEpoch]:
     """The producer to give, and the stored previous id and last epoch; None if a new id is needed."""
     present = present_producer(stored)
+    is_kept = stored.is_prepared and request.keep_prepared
     is_recovery = request.producer_id != NO_PRODUCER_ID and present.producer_id != NO_PRODUCER_ID
     if (
         is_recovery
@@ -247,14 +248,16 @@ def _next_incarnation(
         # The request was carried out before. No other producer has come since, so the epoch need not grow.
         return present, stored.previous_producer_id, stored.last_producer_epoch
     last_epoch = ProducerEpoch(request.producer_epoch) if is_recovery else NO_EPOCH
-    if present.producer_id != NO_PRODUCER_ID and present.epoch < LAST_EPOCH:
-        producer = Producer(present.producer_id, ProducerEpoch(present.epoch + 1))
+    # The producer after the first epoch is the preparing one's, if it ends the transaction: see `_follows`.
+    skipped = 1 if is_kept and stored.next_producer_id == NO_PRODUCER_ID else 0
+    if present.producer_id != NO_PRODUCER_ID and present.epoch + skipped < LAST_EPOCH:
+        producer = Producer(present.producer_id, ProducerEpoch(present.epoch + 1 + skipped))
     elif new_producer_id is None:
         return None, NO_PRODUCER_ID, NO_EPOCH
     else:
-        producer = Producer(new_producer_id, ProducerEpoch(0))
+        producer = Producer(new_producer_id, ProducerEpoch(skipped))
     # While a prepared transaction is ongoing, `_last_producer` compares with its id.
-    stored_id = stored.producer_id if stored.is_prepared and request.keep_prepared else producer.producer_id
+    stored_id = stored.producer_id if is_kept else producer.producer_id
     is_other = is_recovery and request.producer_id != stored_id
     return producer, ProducerId(request.producer_id) if is_other else NO_PRODUCER_ID, last_epoch
 
@@ -312,7 +315,8 @@ def _end(
     is_committed = stored.state in (_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT)
     if request.committed is not is_committed:
         return Reply(Ended(ErrorCode.INVALID_TXN_STATE))
-    return Reply(Ended(ErrorCode.NONE, *present_producer(stored)), is_promise=True)
+    by = _last_producer(stored) if is_repeated else None
+    return Reply(_ended(present_producer(stored), by), is_promise=True)
 
 
 def _end_unbegun(
@@ -344,7 +348,18 @@ def _decide_end(
         return WantProducerId()
     by = Producer(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
     target = _raised(stored, state, now, after, by)
-    return Move(target, Ended(ErrorCode.NONE, *after))
+    return Move(target, _ended(after, by))
+
+
+def _ended(after: Producer, by: Producer | None) -> Ended:
+    """Without a next id and epoch if a later producer, which kept the prepared transaction, has them."""
+    is_followed = by is None or _follows(after, by)
+    return Ended(ErrorCode.NONE, *after) if is_followed else Ended(ErrorCode.NONE)
+
+
+def _follows(after: Producer, by: Producer) -> bool:
+    """True if the end gave the next epoch to the producer that ended. Others' epochs leave out that one."""
+    return after == (by.producer_id, by.epoch + 1) or (after.epoch == 0 and by.epoch == LAST_EPOCH)
 
 
 def _producer_after(

@@ -1,0 +1,229 @@
+"""Bugs of a transaction coordinator, planted on purpose: the histories of one id must find each.
+
+See `mutations` for their form.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from barnabas.broker.coordinators import transaction, transaction_rules
+from barnabas.broker.coordinators.transaction import Transaction
+from barnabas.broker.coordinators.transaction_records import NO_EPOCH, TransactionMetadata
+from barnabas.broker.coordinators.transaction_state import DECIDED, TransactionState
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_PRODUCER_ID
+from tests.simulation import transaction_world
+from tests.simulation.mutations import Mutation, SetAttr
+
+
+def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> None:
+    append, request = Transaction._append, Transaction._request_markers
+
+    def hasty(self: Transaction, change: Any) -> None:
+        append(self, change)
+        if change.target is not None and change.target.state in DECIDED:
+            request(self, change.target)
+            self._markers = None
+
+    setattr_(Transaction, "_append", hasty)
+
+
+def an_append_that_timed_out_has_failed(setattr_: SetAttr) -> None:
+    """Kafka decides anew."""
+    setattr_(transaction, "_NOT_APPENDED", frozenset(ErrorCode))
+
+
+def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
+    """Kafka sends the markers at once."""
+    resume = Transaction.resume
+
+    def trusting(self: Transaction, now: Any) -> Any:
+        if self.state not in DECIDED:
+            return resume(self, now)
+        self._request_markers(self.stored)
+        self._complete_if_all_have_markers(now)
+        return self._take(now)
+
+    setattr_(Transaction, "resume", trusting)
+
+
+def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
+    resume = Transaction.resume
+
+    def trusting(self: Transaction, now: Any) -> Any:
+        self._is_confirmed = True
+        return resume(self, now)
+
+    setattr_(Transaction, "resume", trusting)
+
+
+def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
+    written = Transaction.markers_written
+
+    def hasty(self: Transaction, number: int, partitions: Any, now: Any) -> Any:
+        if self._markers is not None and self._markers.number == number:
+            partitions = self.stored.partitions
+        return written(self, number, partitions, now)
+
+    setattr_(Transaction, "markers_written", hasty)
+
+
+def late_reports_count_for_the_present_markers(setattr_: SetAttr) -> None:
+    written = Transaction.markers_written
+
+    def careless(self: Transaction, number: int, partitions: Any, now: Any) -> Any:
+        return written(self, self._markers_number, partitions, now)
+
+    setattr_(Transaction, "markers_written", careless)
+
+
+def epochs_are_not_checked(setattr_: SetAttr) -> None:
+    def trusting(stored: TransactionMetadata, request: Any) -> ErrorCode:
+        is_known = stored.producer_id not in (NO_PRODUCER_ID, request.producer_id)
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING if is_known else ErrorCode.NONE
+
+    setattr_(transaction_rules, "_identity_error", trusting)
+
+
+def a_new_producer_keeps_the_epoch(setattr_: SetAttr) -> None:
+    make = transaction_rules._next_incarnation
+
+    def same(stored: TransactionMetadata, request: Any, new_id: Any) -> Any:
+        if stored.producer_id == NO_PRODUCER_ID:
+            return make(stored, request, new_id)
+        return transaction_rules.present_producer(stored), NO_PRODUCER_ID, NO_EPOCH
+
+    setattr_(transaction_rules, "_next_incarnation", same)
+
+
+def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
+    append = Transaction._append
+
+    def hasty(self: Transaction, change: Any) -> None:
+        append(self, change)
+        if change.asker is not None and change.target.state is TransactionState.ONGOING:
+            self._outbox.answer(change.asker.token, change.asker.response)
+            change.asker = None
+
+    setattr_(Transaction, "_append", hasty)
+
+
+def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
+    append = Transaction._append
+
+    def hasty(self: Transaction, change: Any) -> None:
+        append(self, change)
+        if change.asker is not None and change.target.state in DECIDED:
+            self._outbox.answer(change.asker.token, change.asker.response)
+            change.asker = None
+
+    setattr_(Transaction, "_append", hasty)
+
+
+def an_end_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
+    """Version 1 of transactions: a delayed EndTxn ends the next one."""
+    end = transaction_rules._decide_end
+
+    def former(stored: Any, request: Any, now: Any, new_id: Any) -> Any:
+        return end(stored, request.__class__(*_fields(request)[:3], 0), now, new_id)
+
+    setattr_(transaction_rules, "_decide_end", former)
+
+
+def _fields(request: Any) -> list[Any]:
+    return [getattr(request, name) for name in request.__slots__]
+
+
+def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
+    def credulous(stored: TransactionMetadata, request: Any) -> bool:
+        return bool(request.producer_id == stored.producer_id)
+
+    setattr_(transaction_rules, "_is_end_of_prepared", credulous)
+
+
+def prepared_transactions_time_out(setattr_: SetAttr) -> None:
+    def impatient(stored: TransactionMetadata) -> int | None:
+        timeout_ms = stored.prepared_timeout_ms if stored.is_prepared else stored.timeout_ms
+        return stored.start_timestamp_ms + timeout_ms if stored.state is TransactionState.ONGOING else None
+
+    setattr_(transaction, "timeout_at_ms", impatient)
+
+
+def transactions_never_time_out(setattr_: SetAttr) -> None:
+    setattr_(transaction, "timeout_at_ms", lambda stored: None)
+
+
+def requests_wait_for_ever(setattr_: SetAttr) -> None:
+    wait = Transaction._wait
+
+    def patient(self: Transaction, waiting: Any) -> None:
+        wait(self, waiting._replace(deadline_ms=math.inf))
+
+    setattr_(Transaction, "_wait", patient)
+
+
+def unloaded_requests_are_forgotten(setattr_: SetAttr) -> None:
+    unload = Transaction.unload
+
+    def silent(self: Transaction, now: Any) -> Any:
+        self._waiting = None
+        return unload(self, now)
+
+    setattr_(Transaction, "unload", silent)
+
+
+def any_id_expires(setattr_: SetAttr) -> None:
+    setattr_(transaction, "has_expired", lambda stored, limits, now: True)
+
+
+def a_record_has_no_next_producer_id(setattr_: SetAttr) -> None:
+    """Kafka until KAFKA-20310: the next coordinator keeps the exhausted id."""
+    _forget_on_loading(setattr_, next_producer_id=NO_PRODUCER_ID, next_producer_epoch=NO_EPOCH)
+
+
+def a_record_does_not_tell_that_it_is_prepared(setattr_: SetAttr) -> None:
+    _forget_on_loading(setattr_, prepared_timeout_ms=-1)
+
+
+def _forget_on_loading(setattr_: SetAttr, **fields: Any) -> None:
+    read = transaction_world.read_value
+    setattr_(transaction_world, "read_value", lambda data: read(data)._replace(**fields))
+
+
+def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
+    """A new producer that keeps a prepared transaction gets that one's epoch."""
+    make = transaction_rules._next_incarnation
+
+    def same(stored: TransactionMetadata, request: Any, new_id: Any) -> Any:
+        if not stored.is_prepared:
+            return make(stored, request, new_id)
+        return transaction_rules.present_producer(stored), NO_PRODUCER_ID, NO_EPOCH
+
+    setattr_(transaction_rules, "_next_incarnation", same)
+
+
+MUTATIONS: dict[Mutation, int] = {
+    markers_are_sent_before_the_decision_is_replicated: 30,
+    an_append_that_timed_out_has_failed: 0,
+    a_loaded_decision_is_taken_for_replicated: 240,
+    a_loaded_state_is_taken_for_replicated: 0,
+    a_transaction_is_complete_with_the_first_marker: 0,
+    late_reports_count_for_the_present_markers: 960,
+    epochs_are_not_checked: 0,
+    a_new_producer_keeps_the_epoch: 0,
+    partitions_are_added_before_they_are_stored: 0,
+    ends_are_answered_before_they_are_stored: 0,
+    an_end_does_not_raise_the_epoch: 60,
+    a_repeated_end_ends_the_next_transaction: 0,
+    prepared_transactions_time_out: 0,
+    transactions_never_time_out: 0,
+    requests_wait_for_ever: 0,
+    unloaded_requests_are_forgotten: 0,
+    any_id_expires: 0,
+    a_record_has_no_next_producer_id: 45,
+    a_record_does_not_tell_that_it_is_prepared: 0,
+    a_kept_transaction_leaves_its_producer: 0,
+}
+"""The search starts at the given seed to save time."""
