@@ -23,6 +23,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.producer_state import AppendOrigin
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Buffer
@@ -368,7 +369,7 @@ class CoordinatorLog(Generic[R]):
                 [(self._partition, parse_produced(batch.build()))],
                 answer,
                 since=self._since,
-                own_records=True,
+                origin=AppendOrigin.COORDINATOR,
                 below_min_isr=batch.kind.is_removal,
             )
         except InvariantViolation:

@@ -67,6 +67,7 @@ def _describe(partition: Partition, failure: str) -> ReplicaDescription:
         is_offline=view.role is Role.NONE,
         failure=failure,
         cleaning_problem=partition.log.cleaning_problem or "",
+        last_stable_offset=view.last_stable_offset,
     )
 
 

@@ -27,6 +27,7 @@ from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, To
 from barnabas.protocol.messages.fetch import (
     INITIAL_EPOCH,
     NO_SESSION,
+    AbortedTransaction,
     EpochEndOffset,
     FetchPartitionResponse,
     FetchRequest,
@@ -81,7 +82,7 @@ def handle(services: Services, request: ApiRequest) -> None:
     except ApiError as error:
         _refuse(request, error.code)
         return
-    answer = _Answer(services, request, params.isolation, sessions, in_session, session)
+    answer = _Answer(services, request, sessions, in_session, session)
     source = FixedItems(in_session.items) if session is None else session
     replicas.fetch(params, source, request.answering(answer.send))
 
@@ -130,14 +131,12 @@ class _Answer:
         self,
         services: Services,
         request: ApiRequest,
-        isolation: Isolation,
         sessions: FetchSessions,
         in_session: SessionRequest,
         session: FetchSession | None,
     ) -> None:
         self._services = services
         self._request = request
-        self._is_read_committed = isolation is Isolation.READ_COMMITTED
         self._sessions = sessions
         self._in_session = in_session
         self._session = session
@@ -186,10 +185,7 @@ class _Answer:
                 topic = topics[key] = FetchTopicResponse(
                     topic=item.partition.topic, topic_id=item.topic_id or NO_TOPIC_ID, partitions=[]
                 )
-            answer = _partition(outcome)
-            if self._is_read_committed and outcome.read is not None:
-                answer.aborted_transactions = []
-            topic.partitions.append(answer)
+            topic.partitions.append(_partition(outcome))
         self._request.respond(FetchResponse(session_id=session_id, responses=list(topics.values())))
 
 
@@ -211,6 +207,11 @@ def _partition(outcome: FetchOutcome) -> FetchPartitionResponse:
         log_start_offset=read.log_start_offset,
         records=read.records,
     )
+    if read.aborted_transactions is not None:
+        answer.aborted_transactions = [
+            AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+            for aborted in read.aborted_transactions
+        ]
     if read.diverging is not None:
         answer.diverging_epoch = EpochEndOffset(
             epoch=read.diverging.epoch, end_offset=read.diverging.end_offset

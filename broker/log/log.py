@@ -331,7 +331,8 @@ class Log:
 
     def first_unstable_offset(self, high_watermark: int) -> Offset | None:
         """As `LogTransactions.first_unstable_offset`, but never below the log start."""
-        if self.producers.transactions.is_all_stable:
+        transactions = self.producers.transactions
+        if transactions.is_all_stable and high_watermark >= transactions.markers_known_from:
             return None
         with self.lock:
             first = self.producers.transactions.first_unstable_offset(high_watermark)

@@ -88,8 +88,11 @@ class LogTransactions:
         """The first offset of the oldest transaction that no marker below the high watermark has ended.
 
         Transactions that have ended below it are forgotten: they stay ended, also if a later leader has a
-        lower high watermark for a moment.
+        lower high watermark for a moment. After a restart the high watermark may be older than the snapshot:
+        until it has reached that, any record may be in a transaction with an unknown marker above it.
         """
+        if high_watermark < self.markers_known_from:
+            return 0
         ended = self._ended
         while ended and ended[0][0] < high_watermark:
             ended.popleft()

@@ -367,7 +367,8 @@ class DelayedFetch(DelayedOperation):
     """A fetch that waits for ``fetch.min.bytes`` or its deadline.
 
     A consumer's is woken when a high watermark moves, a follower's by every append. A change of leadership
-    wakes both; the answer is then the error.
+    wakes both; the answer is then the error. Records are read only if a partition's end has moved for this
+    reader: with read_committed a high watermark often moves without the last stable offset.
     """
 
     def __init__(
@@ -386,12 +387,11 @@ class DelayedFetch(DelayedOperation):
         self._reader = reader
         self._answer = answer
         self._was_just_read = True
-        self._empty_ends: dict[TopicPartition, Offset] = {}
-        """The end of each partition that has no record from the fetch offset to there."""
-        if result.empty_bytes:
-            for item, _, read, _ in result.outcomes:
-                if read is not None and read.is_without_records:
-                    self._empty_ends[item.partition] = read.end_offset
+        self._ends: dict[TopicPartition, Offset] = {}
+        """Where each partition ended for this reader at the last read, which found too little up to there;
+        without an entry, at the fetch offset."""
+        if result.bytes_read:
+            self._note_ends(result)
 
     def try_complete(self) -> bool:
         """Compares only log ends, which is cheap, if one byte is enough, as for followers."""
@@ -415,13 +415,20 @@ class DelayedFetch(DelayedOperation):
             ):
                 # The follower has to truncate, or to drop deleted records: answer at once.
                 return True
-            if end > self._empty_ends.get(item.partition, item.fetch_offset):
+            if end > self._ends.get(item.partition, item.fetch_offset):
                 if params.min_bytes <= 1:
                     return True
                 has_more = True
         if not has_more:
             return False
-        return self._reader.read_all(params, items).is_enough(params)
+        result = self._reader.read_all(params, items)
+        self._note_ends(result)
+        return result.is_enough(params)
+
+    def _note_ends(self, result: FetchResult) -> None:
+        for item, _, read, _ in result.outcomes:
+            if read is not None:
+                self._ends[item.partition] = read.end_offset
 
     def on_complete(self) -> None:
         params = self._params

@@ -21,7 +21,7 @@ from typing import Final
 
 from barnabas.broker.log.appending import AppendResult, ProducedBatches, first_base_offset
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.open_files import NotCached
+from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.record_checks import doubts_timestamps, prepare_records
 from barnabas.broker.replication import rules
 from barnabas.broker.replication.isr import (
@@ -30,6 +30,7 @@ from barnabas.broker.replication.isr import (
     IsrState,
     PendingIsr,
 )
+from barnabas.broker.replication.reading import ReadLimits, read_records
 from barnabas.broker.replication.replica_views import (
     EVER,
     FollowerPosition,
@@ -60,6 +61,7 @@ from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 _EMPTY: Final = memoryview(b"")
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
 _LEADER: Final = Role.LEADER
+_CLIENT: Final = AppendOrigin.CLIENT
 _FOLLOWER: Final = Isolation.FOLLOWER
 _READ_COMMITTED: Final = Isolation.READ_COMMITTED
 
@@ -89,7 +91,8 @@ class Partition:
         self.controller_epoch = NO_CONTROLLER_EPOCH
         self.leading_since = NO_LEADER_EPOCH
         """The epoch in which this replica last became leader; its log is not truncated while it leads on."""
-        self.high_watermark = Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset))
+        self.high_watermark = self.last_stable_offset = log.log_start_offset
+        self._set_high_watermark(Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset)))
         self._broker_id = broker_id
         self._lock = threading.Lock()
         self._refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -100,11 +103,6 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         return self.role is _LEADER
-
-    @property
-    def last_stable_offset(self) -> Offset:
-        """Without transactions everything committed is stable."""
-        return self.high_watermark
 
     @property
     def log_end_offset(self) -> Offset:
@@ -124,6 +122,7 @@ class Partition:
                 self._followers.isr,
                 self._replicas,
                 self.log.log_start_offset,
+                self.last_stable_offset,
                 self.high_watermark,
                 self.log.log_end_offset,
                 self.log.size_bytes,
@@ -193,6 +192,7 @@ class Partition:
         self.leader_epoch = LeaderEpoch(state.leader_epoch)
         self.controller_epoch = ControllerEpoch(state.controller_epoch)
         self._replicas = tuple(BrokerId(replica) for replica in state.replicas)
+        self._set_high_watermark(self.high_watermark)
 
     # Appends of a leader
 
@@ -204,18 +204,19 @@ class Partition:
         now_ms: float,
         wall_clock_ms: int,
         since: LeaderEpoch = EVER,
-        own_records: bool = False,
+        origin: AppendOrigin = _CLIENT,
+        guards: VerificationGuards | None = None,
     ) -> AppendResult:
         """Check produced batches as the topic's settings demand, and append them.
 
         With ``require_all`` the ISR must be large enough. With ``since`` this replica must have led since
-        that epoch. ``own_records`` are this broker's and are not checked. No lock is held while records are
-        checked, or flushed for `flush.messages`.
+        that epoch. Only the records of clients are checked. ``guards``: see `Log.begin_verification`. No lock
+        is held while records are checked, or flushed for `flush.messages`.
 
         Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, the errors of `prepare_records` and of the log.
         """
         log = self.log
-        if not own_records:
+        if origin is _CLIENT:
             produced = self._prepared(produced, wall_clock_ms)
         with self._lock:
             self.check_leading(since=since)
@@ -225,7 +226,9 @@ class Partition:
                     f"{self.partition} has {len(self._followers.isr.in_sync_replicas)} in-sync replicas, "
                     f"min.insync.replicas is {self.min_insync_replicas}",
                 )
-            appended = log.append_as_leader(produced, self.leader_epoch, wall_clock_ms)
+            appended = log.append_as_leader(
+                produced, self.leader_epoch, wall_clock_ms, origin=origin, guards=guards
+            )
             self._advance_high_watermark(now_ms)
         if log.must_flush:
             log.flush(wall_clock_ms)
@@ -306,26 +309,9 @@ class Partition:
                     )
         if not start <= fetch_offset <= end:
             raise self._out_of_range(fetch_offset, start, end)
-        records = _EMPTY
-        is_cold = is_without_records = False
-        has_more = fetch_offset < bound
-        if has_more and (max_bytes > 0 or min_one_batch):
-            try:
-                result = self.log.read(
-                    fetch_offset,
-                    max_bytes,
-                    upper_bound_offset=bound,
-                    min_one_batch=min_one_batch,
-                    may_wait=may_wait,
-                    for_consumer=isolation is not _FOLLOWER,
-                )
-                records = result.records
-                is_without_records = result.is_without_records
-                has_more = result.next_offset < bound and not is_without_records
-            except NotCached:
-                is_cold = True
+        limits = ReadLimits(max_bytes, bound, min_one_batch, may_wait)
         offsets = (high_watermark, last_stable_offset, start, end, bound)
-        return PartitionRead(records, *offsets, None, is_cold, has_more, is_without_records)
+        return read_records(self.log, fetch_offset, offsets, isolation, limits)
 
     def _end_for(self, isolation: Isolation, log_end_offset: Offset) -> Offset:
         if isolation is _FOLLOWER:
@@ -403,8 +389,20 @@ class Partition:
             start = self.high_watermark if offset == -1 else Offset(offset)
             if not 0 <= start <= self.high_watermark:
                 raise self._out_of_range(start, Offset(0), self.high_watermark)
-            self.log.increment_log_start_offset(start)
+            self._increment_log_start(start)
             return start
+
+    def log_start_moved(self) -> None:
+        """Retention has moved the log's start, perhaps beyond the first record of an ongoing transaction."""
+        with self._lock:
+            self._set_high_watermark(self.high_watermark)
+
+    def _increment_log_start(self, offset: Offset) -> None:
+        try:
+            self.log.increment_log_start_offset(offset)
+        finally:
+            # Also if a later step failed.
+            self._set_high_watermark(self.high_watermark)
 
     def low_watermark(self, alive: Container[BrokerId]) -> Offset:
         """The least log start of this leader and its living followers; -1 while one is unknown."""
@@ -495,9 +493,15 @@ class Partition:
         return True
 
     def _set_high_watermark(self, offset: Offset) -> None:
-        # Without transactions it is the last stable offset too.
-        check_offset_order(self.log.log_start_offset, offset, offset, self.log.log_end_offset)
-        self.high_watermark = offset
+        """Set both watermarks: the last stable offset follows from the records below the high watermark.
+
+        So it moves only with the high watermark, and with a log start that passes it.
+        """
+        log = self.log
+        start, unstable = log.log_start_offset, log.first_unstable_offset(offset)
+        stable = offset if unstable is None else max(start, min(unstable, offset))
+        check_offset_order(start, stable, offset, log.log_end_offset)
+        self.high_watermark, self.last_stable_offset = offset, stable
 
     # Following
 
@@ -530,7 +534,7 @@ class Partition:
             # Not beyond the high watermark: uncommitted records may not be dropped.
             log_start_offset = Offset(min(leader_log_start_offset, self.high_watermark))
             if log_start_offset > self.log.log_start_offset:
-                self.log.increment_log_start_offset(log_start_offset)
+                self._increment_log_start(log_start_offset)
             return self.log.log_end_offset > before
 
     def truncate_for(self, leader_epoch: LeaderEpoch, leader_answer: EpochEnd) -> rules.Truncation:
@@ -549,7 +553,7 @@ class Partition:
 
     def _restart_at(self, offset: Offset) -> None:
         self.log.truncate_fully_and_start_at(offset)
-        self.high_watermark = offset
+        self._set_high_watermark(offset)
 
     def follower_position(self, leader_epoch: LeaderEpoch) -> FollowerPosition:
         """The fields of this follower's next fetch."""
@@ -584,5 +588,5 @@ class Partition:
         finally:
             # The high watermark is lowered with the log, also if a later step failed. Records above it were
             # never committed by a leader whose history this replica shares.
-            self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+            self._set_high_watermark(min(self.high_watermark, self.log.log_end_offset))
         invariant(self.log.log_end_offset <= max(offset, self.log.log_start_offset), "truncation went astray")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.record_checks import RecordsRefused, is_quickly_prepared
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 ACKS_ALL: Final = -1
 _MAX_TO_WAKE: Final = 8
+
+_UNGUARDED: Final[Mapping[TopicPartition, VerificationGuards]] = {}
 
 AppendAnswer = Callable[[list[PartitionProduceResponse]], None]
 """Takes the answer for each batch, in the order of the batches."""
@@ -243,13 +246,14 @@ class ReplicaManager:
         answer: AppendAnswer,
         *,
         since: LeaderEpoch = EVER,
-        own_records: bool = False,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guards: Mapping[TopicPartition, VerificationGuards] = _UNGUARDED,
         below_min_isr: bool = False,
     ) -> None:
         """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
 
-        The record bytes are not used after this returns. ``since`` and ``own_records``: see
-        `Partition.append_as_leader`; a coordinator writes so. With ``below_min_isr`` records are written even
+        The record bytes are not used after this returns. ``since``, ``origin`` and ``guards``: see
+        `Partition.append_as_leader`. With ``below_min_isr`` records are written even
         to too few replicas, and the answer of acks=all then has the error.
         """
         now_ms, wall_ms = self._now_ms(), wall_clock_ms()
@@ -270,7 +274,8 @@ class ReplicaManager:
                     now_ms=now_ms,
                     wall_clock_ms=wall_ms,
                     since=since,
-                    own_records=own_records,
+                    origin=origin,
+                    guards=guards.get(name),
                 )
             except (ApiError, RecordsRefused) as error:
                 self._refuse(response, partition, error)
@@ -498,4 +503,5 @@ class ReplicaManager:
             logger.info("retention deleted %d segments", deleted)
         for partition, log_start_offset in before:
             if partition.log.log_start_offset != log_start_offset:
+                partition.log_start_moved()
                 self._log_start_moved(partition.partition)

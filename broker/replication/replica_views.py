@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.broker.replication.isr import IsrState, PendingIsr
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
@@ -52,6 +53,7 @@ class PartitionRead(NamedTuple):
     ``end_offset`` is where the reader's isolation ends. ``has_more``: not all records below it were read.
     ``is_cold``: there are records that could not be read without waiting for the disk.
     ``is_without_records``: a consumer has read all records, and the batches here hold none for it.
+    ``aborted_transactions``: those among the records; None unless the reader's isolation is read_committed.
     """
 
     records: memoryview
@@ -64,6 +66,7 @@ class PartitionRead(NamedTuple):
     is_cold: bool = False
     has_more: bool = False
     is_without_records: bool = False
+    aborted_transactions: list[AbortedTransaction] | None = None
 
 
 class FollowerProgress(NamedTuple):
@@ -94,6 +97,7 @@ class ReplicaView:
     isr: IsrState
     replicas: tuple[BrokerId, ...]
     log_start_offset: Offset
+    last_stable_offset: Offset
     high_watermark: Offset
     log_end_offset: Offset
     size_bytes: int

@@ -105,7 +105,7 @@ class ReplicaDescription:
     """One replica on the answering broker; only leaders have ``isr``, elsewhere it is empty.
 
     ``failure`` describes an unforeseen error that stopped the replica, or the groups that it stores;
-    ``cleaning_problem`` why its log cannot be compacted.
+    ``cleaning_problem`` why its log cannot be compacted. ``last_stable_offset`` is -1 from an older broker.
     """
 
     partition_index: int = s.int32()
@@ -122,6 +122,7 @@ class ReplicaDescription:
     is_offline: bool = s.boolean(default=False)
     failure: str = s.string(default="")
     cleaning_problem: str = s.string(default="")
+    last_stable_offset: int = s.int64(default=-1)
 
 
 @s.message

@@ -33,6 +33,7 @@ from typing import Any
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import lane_of
 from barnabas.broker.log.appending import ProducedBatches
+from barnabas.broker.log.producer_state import AppendOrigin
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol import codec_kafka, codec_msgpack
@@ -126,7 +127,7 @@ class FakePartition:
             require_all=False,
             now_ms=0,
             wall_clock_ms=0,
-            own_records=True,
+            origin=AppendOrigin.COORDINATOR,
         )
         self.wake_consumers()
         return appended.base_offset

@@ -18,6 +18,7 @@ from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.epoch_cache import EpochCache, EpochEntry
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
@@ -51,6 +52,7 @@ def idempotent(producer_id: int, sequence: int) -> int:
 
 class MemoryRead(NamedTuple):
     records: memoryview
+    start_offset: int
     next_offset: int
     is_without_records: bool = False
 
@@ -98,6 +100,7 @@ class MemoryLog:
         self._entries: list[Entry] = []
         self.producers = ProducerStates()
         self.must_flush = False
+        self.segments = ()
 
     def reopened(self, keep_until: int | None = None) -> MemoryLog:
         """The log that the next process opens."""
@@ -131,7 +134,16 @@ class MemoryLog:
     def assign_topic_id(self, topic_id: TopicId) -> None:
         self.topic_id = topic_id
 
-    def append_as_leader(self, produced: ProducedBatches, leader_epoch: int, now_ms: int) -> AppendResult:
+    def first_unstable_offset(self, high_watermark: int) -> None:
+        """No record here is in a transaction."""
+        return
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        return []
+
+    def append_as_leader(
+        self, produced: ProducedBatches, leader_epoch: int, now_ms: int, **options: object
+    ) -> AppendResult:
         if not len(produced.view):
             raise api_error(ErrorCode.INVALID_RECORD, "there is no batch in the request")
         entries = [Entry(leader_epoch, entry.value) for _, entry in decode(produced.view)]
@@ -200,7 +212,7 @@ class MemoryLog:
         end = min(upper_bound_offset, start_offset + count)
         entries = self.between(start_offset, end)
         packed = [RECORD.pack(offset, *entry) for offset, entry in enumerate(entries, start_offset)]
-        return MemoryRead(memoryview(b"".join(packed)), start_offset + len(entries))
+        return MemoryRead(memoryview(b"".join(packed)), start_offset, start_offset + len(entries))
 
     def truncate_to(self, offset: int) -> bool:
         if offset >= self.log_end_offset:

@@ -24,6 +24,7 @@ from barnabas.broker.coordinators.group_records import (
     to_bytes,
 )
 from barnabas.broker.log.appending import ProducedBatches
+from barnabas.broker.log.producer_state import AppendOrigin
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
@@ -62,7 +63,7 @@ class FakeReplicas:
         answer: Callable[[list[PartitionProduceResponse]], None],
         *,
         since: LeaderEpoch,
-        own_records: bool,
+        origin: AppendOrigin,
         below_min_isr: bool = False,
     ) -> None:
         ((name, produced),) = batches
