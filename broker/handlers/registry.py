@@ -10,6 +10,7 @@ from barnabas.broker.handlers import (
     configs,
     delete_records,
     describe_cluster,
+    describe_producers,
     describe_replicas,
     features,
     fetch,
@@ -25,6 +26,7 @@ from barnabas.broker.handlers import (
     produce,
     reassignments,
     topics,
+    write_txn_markers,
 )
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
@@ -65,6 +67,7 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.DELETE_RECORDS: Handler(delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: Handler(init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(leader_epoch.handle),
+    ApiKey.WRITE_TXN_MARKERS: Handler(write_txn_markers.handle),
     ApiKey.DESCRIBE_CONFIGS: Handler(configs.handle_describe),
     ApiKey.ALTER_CONFIGS: Handler(configs.handle_alter),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Handler(log_dirs.handle_alter),
@@ -77,6 +80,7 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.OFFSET_DELETE: Handler(offsets.handle_delete),
     ApiKey.UPDATE_FEATURES: Handler(features.handle),
     ApiKey.DESCRIBE_CLUSTER: Handler(describe_cluster.handle),
+    ApiKey.DESCRIBE_PRODUCERS: Handler(describe_producers.handle),
     ApiKey.DESCRIBE_REPLICAS: Handler(describe_replicas.handle),
     ApiKey.LEADER_AND_ISR: Handler(inter_broker.handle_leader_and_isr, Lane.CONTROL, inter_broker_only=True),
     ApiKey.STOP_REPLICA: Handler(inter_broker.handle_stop_replica, Lane.CONTROL, inter_broker_only=True),

@@ -32,6 +32,7 @@ from barnabas.broker.replication.fetch_wait import (
 )
 from barnabas.broker.replication.fetcher import FetcherManager
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
+from barnabas.broker.replication.markers import TransactionMarkers
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.record_deletion import RecordDeletions
 from barnabas.broker.replication.replica_views import EVER
@@ -142,6 +143,7 @@ class ReplicaManager:
             log_start_moved=self._log_start_moved,
             now_ms=now_ms,
         )
+        self.markers = TransactionMarkers(self)
         self._reader = FetchReader(self.partition, self.disk_failures.note, on_fatal=on_fatal)
         self._fetchers = make_fetchers(self)
         self.roles = RoleChanges(
