@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, new_offsets_topic
+from barnabas.broker.coordinators.internal_topic import NEW_TOPICS
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, is_retriable
@@ -139,8 +139,7 @@ def make_creator(
 
     def create(names: Sequence[str]) -> Mapping[str, ErrorCode]:
         topics = [
-            new_offsets_topic(config) if name == OFFSETS_TOPIC else CreatableTopic(name=name)
-            for name in names
+            NEW_TOPICS[name](config) if name in NEW_TOPICS else CreatableTopic(name=name) for name in names
         ]
         if is_controller():
             results = create_here(topics)

@@ -42,8 +42,10 @@ _HOST: Final = "127.0.0.1"
 _PACKAGES: Final = ("kazoo", "psutil", "uvloop")
 """Packages of the extra ``local``, which a client alone does not need."""
 
-_OFFSETS_REPLICAS: Final = 3
-"""The default of ``offsets.topic.replication.factor``."""
+_INTERNAL_REPLICAS: Final = 3
+"""The default of ``offsets.topic.replication.factor`` and ``transaction.state.log.replication.factor``."""
+_MIN_ISR: Final = 2
+"""The default of ``transaction.state.log.min.isr``."""
 
 
 class LocalCluster(RunningCluster):
@@ -176,8 +178,14 @@ class LocalCluster(RunningCluster):
     def _settings_of(self, broker_id: int) -> dict[str, str]:
         own = self._broker_settings.get(broker_id, {})
         count = len(self.broker_ids)
-        # Otherwise the first consumer would wait for brokers that do not exist.
-        few = {"offsets.topic.replication.factor": str(count)} if count < _OFFSETS_REPLICAS else {}
+        # Otherwise the first consumer or transaction would wait for brokers that do not exist.
+        few: dict[str, str] = {}
+        if count < _INTERNAL_REPLICAS:
+            few = {
+                "offsets.topic.replication.factor": str(count),
+                "transaction.state.log.replication.factor": str(count),
+                "transaction.state.log.min.isr": str(min(count, _MIN_ISR)),
+            }
         return {**few, **self.settings, **own, "zookeeper.connect": self.zookeeper_connect}
 
     def _launch_all(self, deadline: float) -> None:

@@ -477,6 +477,40 @@ class BrokerConfig:
     )
     group_max_size: int = setting(_positive, INT_MAX, "The most members of one group.")
 
+    # Transactions
+    transaction_state_log_num_partitions: int = setting(
+        _positive, 50, "Partitions of the topic that keeps the state of transactions."
+    )
+    transaction_state_log_replication_factor: int = setting(
+        Integer(1, 32_767), 3, "Replicas of that topic; it is not created while fewer brokers are alive."
+    )
+    transaction_state_log_min_isr: int = setting(
+        _positive, 2, "Replicas of that topic that must be in sync, or no transaction begins or ends."
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        _positive, 104_857_600, "Size of that topic's segments."
+    )
+    transaction_max_timeout_ms: int = setting(
+        _positive, 900_000, "The longest time-out of transactions that a producer may request."
+    )
+    transactional_id_expiration_ms: int = setting(
+        _positive, _WEEK_MS, "The idle time after which a transactional id is forgotten."
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        _positive, _HOUR_MS, "How often that is checked."
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        _positive, 10_000, "Without effect: a transaction is aborted as soon as its time-out has passed."
+    )
+    transaction_partition_verification_enable: bool = setting(
+        Boolean(),
+        True,
+        "Whether a leader asks the coordinator before it appends to a transaction that is new in its log.",
+    )
+    transaction_two_phase_commit_enable: bool = setting(
+        Boolean(), True, "Whether producers may prepare a transaction, which then never times out."
+    )
+
     # Metrics
     metrics_port: int = setting(
         Integer(-1, 65_535),

@@ -1,7 +1,7 @@
 """The topics in which coordinators keep their records, and which broker coordinates a key.
 
-The key (a group id) determines a partition; the partition's leader is the coordinator. The hash is Kafka's,
-so that tools and migrated data agree.
+The key (a group id or a transactional id) determines a partition; the partition's leader is the coordinator.
+The hash is Kafka's, so that tools and migrated data agree.
 
 The number of partitions determines the coordinator, so a broker uses it only when it is certain: when it
 knows as many partitions as the settings require, or when ZooKeeper confirms another number.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from barnabas.broker.config.settings import BrokerConfig
@@ -25,6 +25,7 @@ from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicConf
 logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
 TOO_FEW_EVERY_MS: Final = 30_000
 """The shortest interval between warnings that a topic waits for brokers."""
 _MASK: Final = 0xFFFF_FFFF
@@ -58,6 +59,32 @@ def new_offsets_topic(config: BrokerConfig) -> CreatableTopic:
             CreatableTopicConfig(name="segment.bytes", value=str(config.offsets_topic_segment_bytes)),
         ],
     )
+
+
+def new_transactions_topic(config: BrokerConfig) -> CreatableTopic:
+    """The topic of transactions, as the settings require it.
+
+    No decision about a transaction may be lost, so always ``transaction.state.log.min.isr`` replicas have it.
+    """
+    return CreatableTopic(
+        name=TRANSACTIONS_TOPIC,
+        num_partitions=config.transaction_state_log_num_partitions,
+        replication_factor=config.transaction_state_log_replication_factor,
+        configs=[
+            CreatableTopicConfig(name="cleanup.policy", value="compact"),
+            CreatableTopicConfig(name="compression.type", value="uncompressed"),
+            CreatableTopicConfig(name="min.insync.replicas", value=str(config.transaction_state_log_min_isr)),
+            CreatableTopicConfig(name="segment.bytes", value=str(config.transaction_state_log_segment_bytes)),
+            CreatableTopicConfig(name="unclean.leader.election.enable", value="false"),
+        ],
+    )
+
+
+NEW_TOPICS: Final[Mapping[str, Callable[[BrokerConfig], CreatableTopic]]] = {
+    OFFSETS_TOPIC: new_offsets_topic,
+    TRANSACTIONS_TOPIC: new_transactions_topic,
+}
+"""The requests that create these topics."""
 
 
 class CoordinatorAddress(NamedTuple):

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.coordinators.internal_topic import java_hash, new_offsets_topic, partition_of
+from barnabas.broker.coordinators.internal_topic import (
+    java_hash,
+    new_offsets_topic,
+    new_transactions_topic,
+    partition_of,
+)
 from tests.support.defaults import make_config
 
 
@@ -40,4 +45,17 @@ def test_the_topic_never_has_fewer_replicas_than_configured() -> None:
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "segment.bytes": "12345",
+    }
+
+
+def test_the_topic_of_transactions_needs_its_replicas_in_sync_and_elects_only_these() -> None:
+    config = make_config(transaction_state_log_num_partitions=7, transaction_state_log_segment_bytes=12345)
+    topic = new_transactions_topic(config)
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("__transaction_state", 7, 3)
+    assert {one.name: one.value for one in topic.configs} == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "2",
+        "segment.bytes": "12345",
+        "unclean.leader.election.enable": "false",
     }
