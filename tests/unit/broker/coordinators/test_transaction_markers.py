@@ -1,0 +1,398 @@
+"""Markers reach the leader of each partition, whatever happens to leaders, answers and topics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from barnabas.broker.coordinators import transaction_markers
+from barnabas.broker.coordinators.transaction_effects import MarkersToWrite
+from barnabas.broker.coordinators.transaction_markers import (
+    FENCED_PAUSE_MS,
+    FIRST_PAUSE_MS,
+    LONGEST_PAUSE_MS,
+    MAX_IN_FLIGHT,
+    MarkerQueue,
+)
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.purgatory import Reaper
+from barnabas.broker.replication.markers import MarkersAnswer, TransactionMarker
+from barnabas.protocol.errors import ConnectionClosed, ErrorCode, LocalError
+from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
+from barnabas.protocol.messages.inter_broker import (
+    LEADER_DURING_DELETE,
+    UpdateMetadataBroker,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from barnabas.protocol.messages.transactions import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tests.support.building import ME, THREE, TOPIC_ID, TWO, Clock, fatal
+
+NONE = ErrorCode.NONE
+T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
+
+
+class Sent:
+    """A request to another broker that is not answered yet."""
+
+    def __init__(self, broker: int, request: WriteTxnMarkersRequest, answer: Callable[[Any], None]) -> None:
+        self.broker = broker
+        self.markers = request.markers
+        self._answer = answer
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic.name, index)
+            for marker in self.markers
+            for topic in marker.topics
+            for index in topic.partition_indexes
+        ]
+
+    def fail(self, error: LocalError | None = None) -> None:
+        self._answer(error or ConnectionClosed("gone"))
+
+    def answer(self, *errors: ErrorCode) -> None:
+        """The errors of its partitions, in order; NONE for the rest."""
+        codes = iter(errors)
+        self._answer(
+            WriteTxnMarkersResponse(
+                markers=[
+                    WritableTxnMarkerResult(
+                        producer_id=marker.producer_id,
+                        topics=[
+                            WritableTxnMarkerTopicResult(
+                                name=topic.name,
+                                partitions=[
+                                    WritableTxnMarkerPartitionResult(
+                                        partition_index=index, error_code=next(codes, NONE)
+                                    )
+                                    for index in topic.partition_indexes
+                                ],
+                            )
+                            for topic in marker.topics
+                        ],
+                    )
+                    for marker in self.markers
+                ]
+            )
+        )
+
+
+class Rig:
+    """The queue of broker 1, with manual time, links and leaders."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.metadata = MetadataCache()
+        self.reaper = Reaper(on_fatal=fatal, clock_ms=self.clock)
+        self.sent: list[Sent] = []
+        self.local: list[tuple[TransactionMarker, MarkersAnswer]] = []
+        self.written: list[TopicPartition] = []
+        self.is_wanted = True
+        self.queue = MarkerQueue(
+            ME, self.metadata, self.reaper, links=self, writer=self._Writer(self), timeout_ms=1_000
+        )
+        self.queue.listen()
+
+    class _Writer:
+        def __init__(self, rig: Rig) -> None:
+            self._rig = rig
+
+        def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None:
+            (marker,) = markers
+            self._rig.local.append((marker, answer))
+
+    def send(self, broker_id: Any, request: Any, answer: Any) -> None:
+        self.sent.append(Sent(broker_id, request, answer))
+
+    def lead(self, leaders: dict[int, int], *, live: tuple[int, ...] = (1, 2, 3), epoch: int = 0) -> None:
+        """An UpdateMetadata with the leaders of partitions of t."""
+        self.metadata.update(
+            UpdateMetadataRequest(
+                controller_id=1,
+                controller_epoch=1,
+                broker_epoch=1,
+                is_full=False,
+                topic_states=[
+                    UpdateMetadataTopic(
+                        topic_name="t",
+                        topic_id=TOPIC_ID,
+                        partition_states=[
+                            UpdateMetadataPartition(
+                                partition_index=index,
+                                controller_epoch=1,
+                                leader=leader,
+                                leader_epoch=epoch,
+                                isr=[1, 2, 3],
+                                partition_epoch=0,
+                                replicas=[1, 2, 3],
+                                offline_replicas=[],
+                            )
+                            for index, leader in leaders.items()
+                        ],
+                    )
+                ]
+                if leaders
+                else [],
+                live_brokers=[
+                    UpdateMetadataBroker(broker_id=number, broker_epoch=0, endpoints=[]) for number in live
+                ],
+            )
+        )
+
+    def end(self, *partitions: TopicPartition, producer: int = 1, opened_at: int = 0) -> None:
+        """A transaction is committed."""
+        markers = MarkersToWrite(
+            1,
+            ProducerId(producer),
+            ProducerEpoch(5),
+            True,
+            frozenset(partitions),
+            LeaderEpoch(3),
+            2,
+        )
+        self.queue.send(
+            markers, opened_at=opened_at, is_wanted=lambda: self.is_wanted, written=self.written.extend
+        )
+
+    def pass_time(self, ms: float) -> None:
+        self.clock.now_ms += ms
+        self.reaper.expire_due(self.clock.now_ms)
+
+    def take(self) -> Sent:
+        """The only request that was sent since."""
+        (sent,) = self.sent
+        self.sent.clear()
+        return sent
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.lead({0: 1, 1: 2, 2: 3})
+    return rig
+
+
+def test_each_leader_gets_the_markers_of_its_partitions(rig: Rig) -> None:
+    rig.end(T0, T1, T2)
+    assert {(sent.broker, *sent.partitions) for sent in rig.sent} == {(TWO, T1), (THREE, T2)}
+    ((here, answer),) = rig.local
+    assert here == TransactionMarker(1, 5, True, 3, (T0,), 2)
+    marker = rig.sent[0].markers[0]
+    sent = marker.producer_id, marker.producer_epoch, marker.transaction_result
+    assert (*sent, marker.coordinator_epoch, marker.transaction_version) == (1, 5, True, 3, 2)
+    for one in rig.sent:
+        one.answer()
+    assert rig.written == [one.partitions[0] for one in rig.sent]
+    answer([{T0: NONE}])
+    assert set(rig.written) == {T0, T1, T2}
+
+
+def test_what_waits_for_a_broker_goes_with_its_next_request(rig: Rig) -> None:
+    for producer in range(MAX_IN_FLIGHT + 3):
+        rig.end(T1, producer=producer)
+    assert len(rig.sent) == MAX_IN_FLIGHT
+    first, rig.sent = rig.sent[0], []
+    first.answer()
+    assert [marker.producer_id for marker in rig.take().markers] == [
+        MAX_IN_FLIGHT,
+        MAX_IN_FLIGHT + 1,
+        MAX_IN_FLIGHT + 2,
+    ]
+
+
+def test_a_request_has_a_bounded_number_of_markers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_markers, "MAX_IN_FLIGHT", 1)
+    monkeypatch.setattr(transaction_markers, "MAX_MARKERS", 2)
+    for producer in range(4):
+        rig.end(T1, producer=producer)
+    rig.take().answer()
+    second = rig.take()
+    assert len(second.markers) == 2
+    second.answer()
+    assert len(rig.take().markers) == 1
+
+
+RETRIED = [
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.MESSAGE_TOO_LARGE,
+]
+
+
+@pytest.mark.parametrize("error", RETRIED, ids=lambda error: error.name)
+def test_a_refused_marker_is_sent_again_after_a_growing_pause(rig: Rig, error: ErrorCode) -> None:
+    rig.lead({1: 2, 2: 2})
+    rig.end(T1, T2)
+    sent = rig.take()
+    sent.answer(error)
+    refused, accepted = sent.partitions
+    assert rig.written == [accepted]
+    pauses = 0.0
+    for failures in range(8):
+        pause_ms = min(FIRST_PAUSE_MS * 2**failures, LONGEST_PAUSE_MS)
+        rig.pass_time(pause_ms - 0.5)
+        assert not rig.sent
+        rig.pass_time(0.5)
+        again = rig.take()
+        assert again.partitions == [refused]
+        again.answer(error)
+        pauses += pause_ms
+    rig.pass_time(LONGEST_PAUSE_MS)
+    rig.take().answer()
+    assert rig.written == [accepted, refused]
+
+
+def test_a_marker_follows_its_partition_at_once(rig: Rig) -> None:
+    rig.end(T1)
+    refused = rig.take()
+    refused.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    rig.lead({2: 3}, epoch=1)
+    assert not rig.sent
+    rig.lead({1: 3}, epoch=1)
+    moved = rig.take()
+    assert (moved.broker, moved.partitions) == (THREE, [T1])
+    rig.pass_time(LONGEST_PAUSE_MS)
+    assert not rig.sent
+
+
+def test_a_marker_is_sent_at_once_if_its_leader_moved_meanwhile(rig: Rig) -> None:
+    rig.end(T1)
+    sent = rig.take()
+    rig.lead({1: 3}, epoch=1)
+    sent.fail()
+    assert rig.take().broker == THREE
+
+
+def test_a_marker_that_waits_behind_a_slow_broker_follows_its_partition(rig: Rig) -> None:
+    for producer in range(MAX_IN_FLIGHT):
+        rig.end(T1, producer=producer)
+    rig.end(T1, producer=77)
+    rig.sent.clear()
+    rig.lead({1: 3}, epoch=1)
+    moved = rig.take()
+    assert (moved.broker, moved.markers[0].producer_id) == (THREE, 77)
+
+
+def test_a_lost_connection_sends_the_markers_again(rig: Rig) -> None:
+    rig.end(T1)
+    rig.take().fail()
+    rig.pass_time(FIRST_PAUSE_MS)
+    assert rig.take().partitions == [T1]
+
+
+@pytest.mark.parametrize("leader", [-1, 4], ids=["no leader", "a dead leader"])
+def test_a_partition_without_a_live_leader_waits_for_one(rig: Rig, leader: int) -> None:
+    rig.lead({1: leader}, epoch=1)
+    rig.end(T1)
+    rig.pass_time(60_000)
+    assert not rig.sent
+    assert not rig.written
+    rig.lead({1: 2}, epoch=2)
+    assert rig.take().partitions == [T1]
+
+
+def test_a_deleted_partition_needs_no_marker(rig: Rig) -> None:
+    rig.lead({1: LEADER_DURING_DELETE})
+    rig.end(T1, T2)
+    assert rig.written == [T1]
+    rig.take().answer()
+    assert rig.written == [T1, T2]
+
+
+def test_the_deletion_of_a_topic_ends_the_wait_for_its_markers(rig: Rig) -> None:
+    rig.end(T1)
+    rig.take().answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    rig.lead({1: LEADER_DURING_DELETE})
+    assert rig.written == [T1]
+
+
+def test_a_partition_may_be_unknown_only_because_the_metadata_is_old(rig: Rig) -> None:
+    unknown = TopicPartition("t", 9)
+    rig.end(unknown, opened_at=rig.metadata.updates)
+    rig.pass_time(10_000)
+    assert not rig.written
+    assert not rig.sent
+    rig.lead({9: 2})
+    assert rig.take().partitions == [unknown]
+
+
+def test_a_partition_that_stays_unknown_after_an_update_is_deleted(rig: Rig) -> None:
+    unknown = TopicPartition("gone", 0)
+    rig.end(unknown, opened_at=rig.metadata.updates)
+    rig.lead({})
+    rig.pass_time(LONGEST_PAUSE_MS)
+    assert rig.written == [unknown]
+
+
+def test_a_log_with_a_later_epoch_of_the_producer_needs_no_marker(rig: Rig) -> None:
+    rig.end(T1)
+    rig.take().answer(ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert rig.written == [T1]
+
+
+def test_a_fenced_coordinator_tries_again_rarely(rig: Rig) -> None:
+    rig.end(T1)
+    rig.take().answer(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+    rig.pass_time(FENCED_PAUSE_MS - 1)
+    assert not rig.sent
+    rig.pass_time(1)
+    assert rig.take().partitions == [T1]
+
+
+def test_a_closed_shard_sends_and_learns_nothing(rig: Rig) -> None:
+    for producer in range(MAX_IN_FLIGHT + 1):
+        rig.end(T1, producer=producer)
+    first, second, *_ = rig.sent
+    rig.sent.clear()
+    rig.is_wanted = False
+    first.answer()
+    second.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    rig.pass_time(math.inf)
+    assert not rig.sent
+    assert not rig.written
+
+
+def test_a_stopped_queue_drops_what_waits(rig: Rig) -> None:
+    rig.lead({1: -1}, epoch=1)
+    rig.end(T1)
+    rig.queue.stop()
+    rig.end(T1)
+    rig.lead({1: 2}, epoch=2)
+    assert not rig.sent
+
+
+def test_a_partition_that_the_answer_omits_is_sent_again(rig: Rig) -> None:
+    rig.end(T1)
+    rig.take()._answer(WriteTxnMarkersResponse(markers=[]))
+    rig.pass_time(LONGEST_PAUSE_MS)
+    assert rig.take().partitions == [T1]
+
+
+def test_markers_that_fail_here_by_an_unforeseen_error_are_written_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Rig._Writer, "write", fail)
+        rig.end(T0)
+    rig.pass_time(FIRST_PAUSE_MS)
+    assert len(rig.local) == 1
