@@ -27,7 +27,7 @@ from barnabas.broker.log.producer_state import AppendOrigin
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Buffer
-from barnabas.protocol.errors import ErrorCode, Unencodable, api_error
+from barnabas.protocol.errors import ErrorCode, MalformedFrame, Unencodable, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.produce import PartitionProduceResponse
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 MAX_WAITING: Final = 10_000
 """The maximum number of appends that may wait; more are refused."""
 MAX_BATCHES_IN_FLIGHT: Final = 100
+MAX_REPORTED: Final = 10
+"""Unreadable records of one partition that are reported individually; the rest are counted."""
 READ_BYTES: Final = 1 << 20
 """The size of one read of the log."""
 _ACKS_ALL: Final = -1
@@ -168,6 +170,23 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> LastRecords | None:
 
 def _report_without_key(log: Log, offset: int) -> None:
     logger.warning("%s: the record at %d has no key and is ignored", log, offset)
+
+
+class UnreadableRecords:
+    """Reports the unreadable records of one partition."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self._partition = partition
+        self._count = 0
+
+    def report(self, offset: int, error: MalformedFrame) -> None:
+        self._count += 1
+        if self._count <= MAX_REPORTED:
+            logger.warning("%s: the record at %d is ignored: %s", self._partition, offset, error)
+
+    def report_count(self) -> None:
+        if self._count > MAX_REPORTED:
+            logger.warning("%s: %d records are ignored in all", self._partition, self._count)
 
 
 class _Kind(NamedTuple):

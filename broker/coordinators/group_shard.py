@@ -7,10 +7,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
 
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecords
+from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecords, UnreadableRecords
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Effects, TransactionEnd
@@ -33,9 +32,6 @@ from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-MAX_REPORTED: Final = 10
-"""Unreadable records of one partition that are reported individually; the rest are counted."""
-
 
 @dataclass(slots=True)
 class LoadedGroup:
@@ -57,7 +53,7 @@ def groups_of(
     An unreadable record is logged and ignored: it has a later version, or belongs to another kind of group.
     """
     groups: dict[str, LoadedGroup] = {}
-    unreadable = _Unreadable(partition)
+    unreadable = UnreadableRecords(partition)
     for key, (offset, value) in records.by_key.items():
         try:
             if is_offset_key(key):
@@ -88,23 +84,6 @@ def groups_of(
                 group.pending.setdefault(producer_id, {})[name] = committed
     unreadable.report_count()
     return groups
-
-
-class _Unreadable:
-    """Reports the unreadable records of one partition."""
-
-    def __init__(self, partition: TopicPartition) -> None:
-        self._partition = partition
-        self._count = 0
-
-    def report(self, offset: int, error: MalformedFrame) -> None:
-        self._count += 1
-        if self._count <= MAX_REPORTED:
-            logger.warning("%s: the record at %d is ignored: %s", self._partition, offset, error)
-
-    def report_count(self) -> None:
-        if self._count > MAX_REPORTED:
-            logger.warning("%s: %d records are ignored in all", self._partition, self._count)
 
 
 class GroupShard(MachineShard[Group]):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.coordinators.coordinator_log import last_records, without_collection
+from barnabas.broker.coordinators.coordinator_log import MAX_REPORTED, last_records, without_collection
 from barnabas.broker.coordinators.group_records import (
     GroupMetadataValue,
     GroupRecord,
@@ -20,7 +20,7 @@ from barnabas.broker.coordinators.group_records import (
     Record,
     to_bytes,
 )
-from barnabas.broker.coordinators.group_shard import MAX_REPORTED, LoadedGroup, groups_of
+from barnabas.broker.coordinators.group_shard import LoadedGroup, groups_of
 from barnabas.broker.coordinators.offsets import CommittedOffset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
