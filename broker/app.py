@@ -24,9 +24,8 @@ from barnabas.broker.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
-from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordination import Coordination
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.features import NEW_CLUSTER, SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.services import Services
@@ -146,22 +145,22 @@ class Broker:
         self._start_part("slow work", self._slow_work.start, self._slow_work.stop)
         self._closers.append(("topic requests", self._topic_purgatory.shut_down))
         self._start_part("topic creation", self._topic_creation.start, self._topic_creation.stop)
-        services = self._make_services(cluster_id, replicas, moves)
-        groups = services.groups
-        self._listen(groups)
-        self._start_part("groups", groups.start, groups.shards.stop)
+        services, coordination = self._make_services(cluster_id, replicas, moves)
+        self._listen(coordination)
+        self._start_part("coordinators", coordination.start, coordination.stop)
         self._start_part("features", self._features.start, self._features.stop)
         self._start_part("changed settings", config_changes.start, config_changes.stop)
         background = BackgroundWork(
             config,
             logs,
             replicas,
-            expire_offsets=groups.expire_offsets,
+            expire_offsets=coordination.groups.expire_offsets,
+            expire_transactional_ids=coordination.transactions.expire_ids,
             producer_id_expiration_ms=lambda: self._producer_id_expiration_ms,
             on_fatal=self._on_fatal,
         )
         self._start_part("background work", background.start, background.stop)
-        self._start_metrics(replicas, groups)
+        self._start_metrics(replicas, coordination.groups)
         # Refuse, from the first request on, peers that still use the earlier registration.
         earlier = self._store.brokers().get(config.broker_id)
         if earlier is not None:
@@ -297,7 +296,9 @@ class Broker:
             on_fatal=self._on_fatal,
         )
 
-    def _make_services(self, cluster_id: str, replicas: ReplicaManager, moves: LogDirMoves) -> Services:
+    def _make_services(
+        self, cluster_id: str, replicas: ReplicaManager, moves: LogDirMoves
+    ) -> tuple[Services, Coordination]:
         config, controller = self._config, self._controller
         topics = TopicAdmin(
             self._store,
@@ -317,17 +318,19 @@ class Broker:
             now_ms=monotonic_ms,
             is_enabled=config.auto_create_topics_enable,
         )
-        groups = GroupCoordinator(
+        producer_ids = ProducerIds(lambda: self._store.claim_producer_ids(config.broker_id), self._slow_work)
+        coordination = Coordination(
             config,
             replicas,
             self.metadata,
             self._reaper,
-            create_topic=lambda: auto_topics.ask_internal(OFFSETS_TOPIC),
-            count_partitions=lambda: topics.count_partitions(OFFSETS_TOPIC),
-            now=lambda: Moment(monotonic_ms(), wall_clock_ms()),
+            auto_topics=auto_topics,
+            producer_ids=producer_ids,
+            count_partitions=topics.count_partitions,
+            transaction_version=lambda: 0,
             on_fatal=self._on_fatal,
         )
-        return Services(
+        services = Services(
             config=config,
             cluster_id=cluster_id,
             replicas=replicas,
@@ -339,15 +342,15 @@ class Broker:
             features=self._features,
             controller=controller,
             slow_work=self._slow_work,
-            producer_ids=ProducerIds(
-                lambda: self._store.claim_producer_ids(config.broker_id), self._slow_work
-            ),
-            groups=groups,
+            producer_ids=producer_ids,
+            groups=coordination.groups,
+            transactions=coordination.transactions,
             log_dir_moves=moves,
             cleaner=self._cleaner,
         )
+        return services, coordination
 
-    def _listen(self, groups: GroupCoordinator) -> None:
+    def _listen(self, coordination: Coordination) -> None:
         """Pass changes of topics on to the requests and settings that depend on them."""
 
         def topics_changed(names: Iterable[str]) -> None:
@@ -361,7 +364,7 @@ class Broker:
 
         self.metadata.on_update(topics_changed)
         self.metadata.on_deletion(topics_deleted)
-        groups.shards.loaded_listeners.append(lambda: topics_changed([OFFSETS_TOPIC]))
+        coordination.call_when_loaded(self._topic_purgatory.check_and_complete)
 
     def _start_metrics(self, replicas: ReplicaManager, groups: GroupCoordinator) -> None:
         config = self._config

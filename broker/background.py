@@ -122,6 +122,7 @@ class BackgroundWork:
         replicas: ReplicaManager,
         *,
         expire_offsets: Callable[[], object],
+        expire_transactional_ids: Callable[[], object],
         producer_id_expiration_ms: Callable[[], int],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
@@ -153,6 +154,11 @@ class BackgroundWork:
                 lambda: logs.expire_producers_pass(wall_clock_ms(), producer_id_expiration_ms()),
             ),
             (config.offsets_retention_check_interval_ms, "expiration of committed offsets", expire_offsets),
+            (
+                config.transaction_remove_expired_transaction_cleanup_interval_ms,
+                "expiration of transactional ids",
+                expire_transactional_ids,
+            ),
             (
                 _REMOVE_DELETED_INTERVAL_MS,
                 "removal of deleted logs",

@@ -28,7 +28,7 @@ from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId
+from barnabas.protocol.ids import LeaderEpoch, TopicId
 from barnabas.protocol.messages.describe_transactions import DescribedTransaction
 
 APPEND_TIMEOUT_MS: Final = 5_000
@@ -45,7 +45,6 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        broker_id: BrokerId,
         config: BrokerConfig,
         replicas: ReplicaManager,
         metadata: MetadataCache,
@@ -70,7 +69,12 @@ class TransactionCoordinator:
             config.transaction_max_timeout_ms, config.transactional_id_expiration_ms
         )
         self.markers = MarkerQueue(
-            broker_id, metadata, reaper, links=links, writer=marker_writer, timeout_ms=MARKER_TIMEOUT_MS
+            config.broker_id,
+            metadata,
+            reaper,
+            links=links,
+            writer=marker_writer,
+            timeout_ms=MARKER_TIMEOUT_MS,
         )
         transactions_topic = new_transactions_topic(config)
         self.shards = LedShards[TransactionShard](
@@ -126,12 +130,6 @@ class TransactionCoordinator:
         transactions = [transaction for shard in shards for transaction in shard.machines()]
         is_partial = len(shards) < len(self.shards)
         return transactions, is_partial or any(shard.state is ShardState.LOADING for shard in shards)
-
-    def are_loading(self, transactional_id: str) -> bool:
-        try:
-            return self.shards.is_loading(self.topic.partition_of(transactional_id))
-        except ApiError:
-            return False
 
     def expire_ids(self) -> None:
         """Forget the ids that were not used for too long; called by the scheduler."""

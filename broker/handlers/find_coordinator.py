@@ -1,12 +1,11 @@
-"""FindCoordinator: which broker coordinates a group (several at once from version 4 on).
+"""FindCoordinator: which broker coordinates a group or a transactional id (from version 4 on, several).
 
-The first request creates the offsets topic, which takes a while. librdkafka's admin client asks three times
+The first request creates the internal topic, which takes a while. librdkafka's admin client asks three times
 within 300 ms, and then its caller waits for the full time-out. It also returns the error of a coordinator
 that does not know the topic yet. So answers wait until this broker knows the topic, and descriptions of
 groups wait until the groups are loaded. After `_WAIT_MS` the answer is a retriable error.
 
-There is no transaction coordinator; requests for one get COORDINATOR_NOT_AVAILABLE. The answers are sent on
-the workers or on the purgatory's reaper.
+The answers are sent on the workers or on the purgatory's reaper.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
+from barnabas.broker.coordinators.internal_topic import InternalTopic
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -31,7 +31,7 @@ _WAIT_MS: Final = 3_000
 
 def when_topic_known(services: Services, request: ApiRequest, answer: Callable[[], None]) -> None:
     """Answer when this broker knows the offsets topic, or after the longest wait."""
-    _when(services, request, lambda: services.groups.topic.is_known, answer)
+    _when(services, request, services.groups.topic, lambda: services.groups.topic.is_known, answer)
 
 
 def when_loaded(
@@ -39,24 +39,43 @@ def when_loaded(
 ) -> None:
     """Answer when, in addition, no group of the request is being loaded here."""
     groups = services.groups
-    _when(services, request, lambda: groups.topic.is_known and not groups.are_loading(group_ids), answer)
+    _when(
+        services,
+        request,
+        groups.topic,
+        lambda: groups.topic.is_known and not groups.are_loading(group_ids),
+        answer,
+    )
 
 
 def _when(
-    services: Services, request: ApiRequest, is_due: Callable[[], bool], answer: Callable[[], None]
+    services: Services,
+    request: ApiRequest,
+    topic: InternalTopic,
+    is_due: Callable[[], bool],
+    answer: Callable[[], None],
 ) -> None:
-    keys = [services.groups.topic.name]
-    request.answer_when(is_due, answer, purgatory=services.topic_purgatory, keys=keys, wait_ms=_WAIT_MS)
+    request.answer_when(
+        is_due, answer, purgatory=services.topic_purgatory, keys=[topic.name], wait_ms=_WAIT_MS
+    )
 
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: FindCoordinatorRequest = request.body
-    if body.key_type != CoordinatorType.GROUP:
+    topic = _topic_of(services, body.key_type)
+    if topic is None:
         _answer(services, request)
         return
-    if not services.groups.topic.is_known:
-        services.groups.topic.create()
-    when_topic_known(services, request, lambda: _answer(services, request))
+    if not topic.is_known:
+        topic.create()
+    _when(services, request, topic, lambda: topic.is_known, lambda: _answer(services, request))
+
+
+def _topic_of(services: Services, key_type: int) -> InternalTopic | None:
+    """The topic of the coordinators of a type; None for an unknown type."""
+    if key_type == CoordinatorType.GROUP:
+        return services.groups.topic
+    return services.transactions.topic if key_type == CoordinatorType.TRANSACTION else None
 
 
 def _answer(services: Services, request: ApiRequest) -> None:
@@ -78,13 +97,12 @@ def _answer(services: Services, request: ApiRequest) -> None:
 
 
 def _find(services: Services, request: ApiRequest, key_type: int, key: str) -> Coordinator:
-    if key_type == CoordinatorType.TRANSACTION:
-        return _not_found(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no transaction coordinator")
-    if key_type != CoordinatorType.GROUP:
+    topic = _topic_of(services, key_type)
+    if topic is None:
         message = f"coordinators of type {key_type} are unknown; expected 0 (group) or 1 (transaction)"
         return _not_found(key, ErrorCode.INVALID_REQUEST, message)
     try:
-        broker_id, endpoint = services.groups.topic.coordinator_of(key, request.peer.listener_name)
+        broker_id, endpoint = topic.coordinator_of(key, request.peer.listener_name)
     except ApiError as error:
         return _not_found(key, error.code, error.text)
     return Coordinator(key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port)

@@ -12,6 +12,7 @@ from barnabas.broker.handlers import (
     describe_cluster,
     describe_producers,
     describe_replicas,
+    describe_transactions,
     features,
     fetch,
     find_coordinator,
@@ -26,6 +27,7 @@ from barnabas.broker.handlers import (
     produce,
     reassignments,
     topics,
+    transactions,
     write_txn_markers,
 )
 from barnabas.broker.handlers.api_request import ApiRequest
@@ -66,6 +68,12 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.DELETE_TOPICS: Handler(topics.handle_delete),
     ApiKey.DELETE_RECORDS: Handler(delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: Handler(init_producer_id.handle),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Handler(transactions.handle_add_partitions),
+    ApiKey.ADD_OFFSETS_TO_TXN: Handler(transactions.handle_add_offsets),
+    ApiKey.END_TXN: Handler(transactions.handle_end),
+    ApiKey.PREPARE_TXN: Handler(transactions.handle_prepare),
+    ApiKey.DESCRIBE_TRANSACTIONS: Handler(describe_transactions.handle_describe),
+    ApiKey.LIST_TRANSACTIONS: Handler(describe_transactions.handle_list),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(leader_epoch.handle),
     ApiKey.WRITE_TXN_MARKERS: Handler(write_txn_markers.handle),
     ApiKey.DESCRIBE_CONFIGS: Handler(configs.handle_describe),

@@ -14,6 +14,7 @@ from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
@@ -114,6 +115,7 @@ class Services:
     slow_work: SlowWork
     producer_ids: ProducerIds
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     log_dir_moves: LogDirMoves
     cleaner: LogCleaner | None = None
     """None if ``log.cleaner.enable`` is false."""

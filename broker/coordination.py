@@ -1,0 +1,85 @@
+"""The coordinators that run in this broker, groups and transactions, and their links to other brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from barnabas.broker.auto_topics import AutoTopicCreation
+from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.coordinators.broker_links import BrokerLinks
+from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.producer_ids import ProducerIds
+from barnabas.broker.purgatory import Reaper
+from barnabas.broker.replication.replica_manager import ReplicaManager
+
+
+class Coordination:
+    """``count_partitions`` is described at `InternalTopic`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        reaper: Reaper,
+        *,
+        auto_topics: AutoTopicCreation,
+        producer_ids: ProducerIds,
+        count_partitions: Callable[[str], int | None],
+        transaction_version: Callable[[], int],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        def now() -> Moment:
+            return Moment(monotonic_ms(), wall_clock_ms())
+
+        self.links = BrokerLinks(
+            config.broker_id,
+            metadata,
+            listener=config.inter_broker_listener_name,
+            request_timeout_ms=config.replica_socket_timeout_ms,
+            on_fatal=on_fatal,
+        )
+        self.groups = GroupCoordinator(
+            config,
+            replicas,
+            metadata,
+            reaper,
+            create_topic=lambda: auto_topics.ask_internal(OFFSETS_TOPIC),
+            count_partitions=lambda: count_partitions(OFFSETS_TOPIC),
+            now=now,
+            on_fatal=on_fatal,
+        )
+        self.transactions = TransactionCoordinator(
+            config,
+            replicas,
+            metadata,
+            reaper,
+            producer_ids=producer_ids,
+            links=self.links,
+            marker_writer=replicas.markers,
+            create_topic=lambda: auto_topics.ask_internal(TRANSACTIONS_TOPIC),
+            count_partitions=lambda: count_partitions(TRANSACTIONS_TOPIC),
+            transaction_version=transaction_version,
+            now=now,
+            on_fatal=on_fatal,
+        )
+
+    def call_when_loaded(self, listener: Callable[[str], object]) -> None:
+        """Call the listener with the topic's name whenever one of its partitions has been loaded."""
+        self.groups.shards.loaded_listeners.append(lambda: listener(OFFSETS_TOPIC))
+        self.transactions.shards.loaded_listeners.append(lambda: listener(TRANSACTIONS_TOPIC))
+
+    def start(self) -> None:
+        self.links.start()
+        self.groups.start()
+        self.transactions.start()
+
+    def stop(self) -> None:
+        self.transactions.stop()
+        self.groups.shards.stop()
+        self.links.stop()

@@ -1,0 +1,70 @@
+"""DescribeTransactions and ListTransactions: the transactional ids of this broker, as operators see them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.coordinators.transaction import Transaction
+from barnabas.broker.coordinators.transaction_state import IDLE, TransactionState
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.services import Services
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.messages.describe_transactions import (
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+_STATES: Final = {state.value: state for state in TransactionState}
+
+
+def handle_describe(services: Services, request: ApiRequest) -> None:
+    body: DescribeTransactionsRequest = request.body
+    described = [_describe(services, transactional_id) for transactional_id in body.transactional_ids]
+    request.respond(DescribeTransactionsResponse(transaction_states=described))
+
+
+def _describe(services: Services, transactional_id: str) -> DescribedTransaction:
+    code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    try:
+        described = services.transactions.describe(transactional_id)
+    except ApiError as error:
+        described, code = None, error.code
+    return described or DescribedTransaction(error_code=code, transactional_id=transactional_id)
+
+
+def handle_list(services: Services, request: ApiRequest) -> None:
+    """Fails while ids are missing: a partial list would pass for a complete one."""
+    body: ListTransactionsRequest = request.body
+    transactions, is_partial = services.transactions.all_transactions()
+    if is_partial:
+        request.respond(ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        return
+    states = {_STATES[name] for name in body.state_filters if name in _STATES}
+    unknown = [name for name in body.state_filters if name not in _STATES]
+    producer_ids = frozenset(body.producer_id_filters)
+    now_ms = wall_clock_ms()
+
+    def is_listed(transaction: Transaction) -> bool:
+        stored = transaction.stored
+        if body.duration_filter >= 0:
+            is_running = stored.state not in IDLE
+            if not is_running or now_ms - stored.start_timestamp_ms <= body.duration_filter:
+                return False
+        return (
+            stored.state is not TransactionState.DEAD
+            and (not body.state_filters or stored.state in states)
+            and (not producer_ids or stored.producer_id in producer_ids)
+        )
+
+    request.respond(
+        ListTransactionsResponse(
+            unknown_state_filters=unknown,
+            transaction_states=[
+                transaction.listed() for transaction in transactions if is_listed(transaction)
+            ],
+        )
+    )
