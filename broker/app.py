@@ -46,6 +46,7 @@ from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.controller.topic_admin import TopicSettings as TopicAdminSettings
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, Endpoint
+from barnabas.protocol.messages.features import TRANSACTION_VERSION
 from barnabas.zookeeper.configs import ConfigChanges
 from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.session import SessionEvent
@@ -327,7 +328,7 @@ class Broker:
             auto_topics=auto_topics,
             producer_ids=producer_ids,
             count_partitions=topics.count_partitions,
-            transaction_version=lambda: 0,
+            transaction_version=lambda: self._features.current.levels.get(TRANSACTION_VERSION, 0),
             on_fatal=self._on_fatal,
         )
         services = Services(

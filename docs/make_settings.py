@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES
-from barnabas.broker.config.settings import SETTINGS, STORED_TOPIC_SETTINGS
+from barnabas.broker.config.settings import SETTINGS
+from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from barnabas.protocol.settings import INT_MAX, LONG_MAX, NoDefault, Setting, setting_text, settings_of
 from barnabas.spark_connector.options import SourceOptions

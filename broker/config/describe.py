@@ -15,10 +15,10 @@ from barnabas.broker.config.settings import (
     KNOWN_NAMES,
     SETTINGS,
     TOPIC_SETTINGS,
-    ReplicaList,
     topic_setting,
     topic_setting_names,
 )
+from barnabas.broker.config.stored_settings import ReplicaList
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.messages.configs import (
     ConfigOperation,

@@ -8,7 +8,6 @@ config is frozen; `barnabas.broker.config.load` makes it. Pure, for any thread.
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 from collections.abc import Mapping
@@ -16,18 +15,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.broker.config.listeners import PLAINTEXT, Listener, ListenerList, ProtocolMap
+from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS
 from barnabas.protocol.ids import BrokerId, Endpoint
 from barnabas.protocol.settings import (
     DERIVED,
     INT_MAX,
     LONG_MAX,
     REQUIRED,
-    AlwaysFalse,
     Boolean,
     Choice,
     Double,
     Integer,
-    Kind,
     Setting,
     Text,
     TextList,
@@ -502,11 +500,6 @@ class BrokerConfig:
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
         _positive, 10_000, "Without effect: a transaction is aborted as soon as its time-out has passed."
     )
-    transaction_partition_verification_enable: bool = setting(
-        Boolean(),
-        True,
-        "Whether a leader asks the coordinator before it appends to a transaction that is new in its log.",
-    )
     transaction_two_phase_commit_enable: bool = setting(
         Boolean(), True, "Whether producers may prepare a transaction, which then never times out."
     )
@@ -564,52 +557,6 @@ TOPIC_SETTINGS: Final[dict[str, tuple[str, Setting]]] = {
 COARSER: Final = {name for _, declared in SETTINGS.values() for name, _ in declared.coarser}
 ALIASES: Final = {"log.dir": "log.dirs"}
 KNOWN_NAMES: Final = frozenset(SETTINGS) | COARSER | frozenset(ALIASES)
-
-
-# Topic settings of Kafka that have no effect here: accepted, checked, stored and shown. Tools set them by
-# themselves (MirrorMaker, Connect, Terraform, kafka-reassign-partitions) and fail if brokers refuse them.
-# Values that enable a missing feature, such as tiered storage, are refused. A setting that gets an effect
-# moves into `BrokerConfig`. Source: org.apache.kafka.common.config.TopicConfig of Apache Kafka 3.9.
-
-
-class ReplicaList(TextList):
-    """Replicas of a topic: nothing, all of them (``*``), or a list of ``partition:broker``."""
-
-    def __init__(self) -> None:
-        super().__init__("nothing, * or a comma separated list of partition:broker")
-
-    def parse(self, text: str) -> tuple[str, ...]:
-        words = tuple(word.strip() for word in text.split(",")) if text.strip() else ()
-        if words != ("*",) and not all(re.fullmatch("[0-9]+:[0-9]+", word) for word in words):
-            raise ValueError(text)
-        return words
-
-
-_never = AlwaysFalse("there is no tiered storage")
-
-
-def _stored(name: str, kind: Kind, default: SettingValue, documentation: str) -> Setting:
-    return Setting(kind, default, f"{documentation} Without effect so far.", name)
-
-
-STORED_TOPIC_SETTINGS: Final[dict[str, Setting]] = {
-    declared.name: declared
-    for declared in (
-        _stored(
-            "leader.replication.throttled.replicas", ReplicaList(), (), "Leaders whose replication is slowed."
-        ),
-        _stored(
-            "follower.replication.throttled.replicas",
-            ReplicaList(),
-            (),
-            "Followers whose replication is slowed.",
-        ),
-        _stored("remote.storage.enable", _never, False, "Tiered storage, which does not exist here."),
-        _stored("remote.log.copy.disable", _never, False, "Whether no more segments go to tiered storage."),
-        _stored("remote.log.delete.on.disable", _never, False, "Whether disabling it deletes its data."),
-    )
-}
-"""Topic-level name → declaration."""
 
 
 def topic_setting(name: str) -> Setting | None:

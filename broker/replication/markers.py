@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -37,8 +37,8 @@ _EPOCH_PER_TRANSACTION: Final = 2
 MarkerOutcome = dict[TopicPartition, ErrorCode]
 MarkersAnswer = Callable[[list[MarkerOutcome]], None]
 """Takes one outcome for each marker, in the order of the markers."""
-OffsetsEnded = Callable[[Collection[int], int, bool], None]
-"""Takes partitions of ``__consumer_offsets``, the producer id, and whether its transaction was committed."""
+OffsetsEnded = Callable[[Mapping[int, int], int, bool], None]
+"""Takes the markers' offsets in partitions of ``__consumer_offsets``, the producer id, True for a commit."""
 
 
 class TransactionMarker(NamedTuple):
@@ -120,37 +120,37 @@ class _Writing:
         self._listeners = listeners
         self._answer = answer
         self._outcomes: list[MarkerOutcome] = [{} for _ in markers]
+        # Where the markers are, in partitions of the offsets topic.
+        self._offsets: list[dict[TopicPartition, int]] = [{} for _ in markers]
         self._lock = threading.Lock()
 
     def answered(self, written: Sequence[_Written], responses: Sequence[PartitionProduceResponse]) -> None:
         for (number, partition), response in zip(written, responses, strict=True):
             self._outcomes[number][partition] = ErrorCode(response.error_code)
+            if partition.topic == _OFFSETS_TOPIC and response.error_code == ErrorCode.NONE:
+                self._offsets[number][partition] = response.base_offset
         with self._lock:
             self.unanswered -= 1
             is_last = not self.unanswered
         if is_last:
-            for marker, outcome in zip(self._markers, self._outcomes, strict=True):
-                self._tell(marker, outcome)
+            for marker, outcome, offsets in zip(self._markers, self._outcomes, self._offsets, strict=True):
+                if offsets:
+                    self._tell(marker, outcome, offsets)
             self._answer(self._outcomes)
 
-    def _tell(self, marker: TransactionMarker, outcome: MarkerOutcome) -> None:
+    def _tell(
+        self, marker: TransactionMarker, outcome: MarkerOutcome, offsets: Mapping[TopicPartition, int]
+    ) -> None:
         """Tell the listeners which transactions with offsets have ended."""
-        ended = [
-            partition
-            for partition, error in outcome.items()
-            if partition.topic == _OFFSETS_TOPIC and error == ErrorCode.NONE
-        ]
-        if not ended:
-            return
-        numbers = [partition.partition for partition in ended]
+        ended = {partition.partition: offset for partition, offset in offsets.items()}
         try:
             for listener in self._listeners:
-                listener(numbers, marker.producer_id, marker.committed)
+                listener(ended, marker.producer_id, marker.committed)
         except InvariantViolation:
             raise
         except Exception:
             logger.critical("the offsets of producer %d did not end", marker.producer_id, exc_info=True)
-            outcome.update(dict.fromkeys(ended, ErrorCode.UNKNOWN_SERVER_ERROR))
+            outcome.update(dict.fromkeys(offsets, ErrorCode.UNKNOWN_SERVER_ERROR))
 
 
 def _origin(marker: TransactionMarker) -> AppendOrigin:

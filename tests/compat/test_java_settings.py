@@ -16,7 +16,8 @@ import pytest
 
 from barnabas.broker.config.describe import describe_broker, describe_topic
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
-from barnabas.broker.config.settings import SETTINGS, ReplicaList, topic_setting
+from barnabas.broker.config.settings import SETTINGS, topic_setting
+from barnabas.broker.config.stored_settings import ReplicaList
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.messages.configs import ConfigSource, DescribeConfigsResourceResult
 from barnabas.protocol.settings import (

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import lane_of
@@ -456,7 +456,7 @@ class FakeBroker:
             logs=cluster.logs,
             topics=_FakeTopicAdmin(cluster),
             auto_create=self._auto_create,
-            **_SETTINGS,
+            **cast(dict[str, Any], _SETTINGS),
         )
         self.serving.auto_topics.is_enabled = False
         self.serving.configs.stored = cluster.configs

@@ -14,7 +14,6 @@ from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Append, Client, Commit, Effects, JoinOptions
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetAndMetadata
-from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.coordinators.led_shards import LedShards
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.consumer_protocol import Subscription, encode_subscription
@@ -41,7 +40,7 @@ def subscription(*topics: str) -> bytes:
     return encode_subscription(Subscription(topics))
 
 
-def run_once(shards: LedShards[GroupShard]) -> bool:
+def run_once(shards: LedShards[Any]) -> bool:
     """Do one piece of work of the coordinator's thread, which does not run; False without any work."""
     with shards._condition:
         work = shards._ready()

@@ -20,14 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from barnabas.broker.auto_topics import AutoTopicCreation, Create
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
+from barnabas.broker.coordinators.transaction_markers import Links
 from barnabas.broker.features import SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.services import Services
@@ -244,6 +246,22 @@ class FakeController:
         answer(self.code, self.remaining)
 
 
+class SentRequest(NamedTuple):
+    broker_id: BrokerId
+    request: Any
+    answer: Callable[[Any], None]
+
+
+class RecordedLinks:
+    """Links to other brokers; the test answers the requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[SentRequest] = []
+
+    def send(self, broker_id: BrokerId, request: Any, answer: Any, *, timeout_ms: int | None = None) -> None:
+        self.requests.append(SentRequest(broker_id, request, answer))
+
+
 def config_of(folder: Path, broker_id: BrokerId, settings: Mapping[str, object]) -> BrokerConfig:
     """A listener for brokers and one for clients, and answers of at most 2 KB."""
     return make_config(
@@ -281,6 +299,7 @@ class Serving:
         logs: LogManager | None = None,
         topics: Any = None,
         auto_create: Create | None = None,
+        links: Links | None = None,
         **settings: object,
     ) -> None:
         self.logs = open_logs(folder) if logs is None else logs
@@ -299,10 +318,11 @@ class Serving:
             now_ms=lambda: 0,
             is_enabled=True,
         )
-        config = config_of(folder, broker_id, settings)
+        config = self.config = config_of(folder, broker_id, settings)
         manager = self.managed.manager
         self.wall_ms = 1_700_000_000_000
         self.partitions_in_zookeeper: int | None = None
+        self.transaction_version = 0
         self.groups = GroupCoordinator(
             config,
             manager,
@@ -314,6 +334,24 @@ class Serving:
             on_fatal=fatal,
         )
         self.groups.listen()
+        manager.markers.listeners.append(self.groups.transaction_ended)
+        self.sent = RecordedLinks()
+        producer_ids = ProducerIds(self.blocks.claim, cast(Any, self.slow))
+        self.transactions = TransactionCoordinator(
+            config,
+            manager,
+            self.managed.metadata,
+            self.managed.reaper,
+            producer_ids=producer_ids,
+            links=links or self.sent,
+            marker_writer=manager.markers,
+            create_topic=lambda: self.auto_topics.ask_internal(TRANSACTIONS_TOPIC),
+            count_partitions=lambda: self.partitions_in_zookeeper,
+            transaction_version=lambda: self.transaction_version,
+            now=lambda: Moment(self.managed.now_ms(), self.wall_ms),
+            on_fatal=fatal,
+        )
+        self.transactions.listen()
         self.log_dir_moves = LogDirMoves(
             self.logs,
             threads=1,
@@ -325,6 +363,9 @@ class Serving:
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
         self.groups.shards.loaded_listeners.append(
             lambda: self.topic_purgatory.check_and_complete(OFFSETS_TOPIC)
+        )
+        self.transactions.shards.loaded_listeners.append(
+            lambda: self.topic_purgatory.check_and_complete(TRANSACTIONS_TOPIC)
         )
         metadata = self.managed.metadata
         metadata.on_update(self._wake)
@@ -341,8 +382,9 @@ class Serving:
                 features=self.features,
                 controller=self.controller,
                 slow_work=cast(Any, self.slow),
-                producer_ids=ProducerIds(self.blocks.claim, cast(Any, self.slow)),
+                producer_ids=producer_ids,
                 groups=self.groups,
+                transactions=self.transactions,
                 log_dir_moves=self.log_dir_moves,
             )
         )

@@ -252,6 +252,7 @@ def make_background(
         logs,
         cast(ReplicaManager, replicas or Replicas()),
         expire_offsets=lambda: None,
+        expire_transactional_ids=lambda: None,
         producer_id_expiration_ms=lambda: 1 << 40,
         on_fatal=(faults if faults is not None else []).append,
     )

@@ -20,12 +20,11 @@ from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
 from barnabas.broker.config.load import validate_topic_config
 from barnabas.broker.config.settings import (
     SETTINGS,
-    STORED_TOPIC_SETTINGS,
     TOPIC_SETTINGS,
-    ReplicaList,
     topic_setting,
     topic_setting_names,
 )
+from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS, ReplicaList
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.configs import (
     ConfigOperation,

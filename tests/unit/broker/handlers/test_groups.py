@@ -15,7 +15,7 @@ from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.find_coordinator import CoordinatorType, FindCoordinatorRequest
+from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -71,12 +71,9 @@ def test_the_coordinator_is_the_leader_of_the_groups_partition(hosting: Serving,
     assert [coordinator.key for coordinator in response.coordinators] == (["g", ""] if several else [])
 
 
-@pytest.mark.parametrize(
-    ("key_type", "code"),
-    [(CoordinatorType.TRANSACTION, ErrorCode.COORDINATOR_NOT_AVAILABLE), (7, ErrorCode.INVALID_REQUEST)],
-)
-def test_only_groups_have_coordinators(hosting: Serving, key_type: int, code: ErrorCode) -> None:
-    (coordinator,) = hosting.call(find("t", key_type=key_type)).coordinators
+def test_only_groups_and_transactions_have_coordinators(hosting: Serving) -> None:
+    (coordinator,) = hosting.call(find("t", key_type=7)).coordinators
+    code = ErrorCode.INVALID_REQUEST
     assert (coordinator.error_code, coordinator.node_id, coordinator.port) == (code, -1, -1)
     assert coordinator.error_message
 

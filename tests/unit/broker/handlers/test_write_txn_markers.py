@@ -5,7 +5,7 @@ Broker 1 leads "topic" with 2 and 3 in sync.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -160,12 +160,12 @@ class Offsets:
     """Hears of the transactions that ended in partitions of committed offsets."""
 
     def __init__(self, managed: Managed) -> None:
-        self.ended: list[tuple[list[int], int, bool]] = []
+        self.ended: list[tuple[dict[int, int], int, bool]] = []
         self.trouble: Exception | None = None
         managed.manager.markers.listeners.append(self.transaction_ended)
 
-    def transaction_ended(self, partitions: Collection[int], producer_id: int, committed: bool) -> None:
-        self.ended.append((list(partitions), producer_id, committed))
+    def transaction_ended(self, marker_offsets: Mapping[int, int], producer_id: int, committed: bool) -> None:
+        self.ended.append((dict(marker_offsets), producer_id, committed))
         if self.trouble is not None:
             raise self.trouble
 
@@ -177,7 +177,7 @@ def test_offsets_of_a_transaction_count_from_its_replicated_marker_on(serving: S
     offsets = Offsets(serving.managed)
     name = TopicPartition(OFFSETS_TOPIC, 0)
     answer = send(serving, marker(5, (OFFSETS_TOPIC, [0, 9]), committed=False), marker(6, ("topic", [0])))
-    assert offsets.ended == [([0], 5, False)]
+    assert offsets.ended == [({0: 0}, 5, False)]
     assert outcomes(answer)[0][1][name] == ErrorCode.NONE
     assert outcomes(answer)[0][1][OFFSETS_TOPIC, 9] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

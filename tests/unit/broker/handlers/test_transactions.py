@@ -1,0 +1,458 @@
+"""The requests of transactional producers through the handlers: versions, errors, answers that wait.
+
+The rules of transactional ids are tested in `tests/unit/broker/coordinators`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from barnabas.protocol.messages.find_coordinator import CoordinatorType, FindCoordinatorRequest
+from barnabas.protocol.messages.produce import InitProducerIdResponse
+from barnabas.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    PrepareTxnRequest,
+)
+from tests.support.building import led_by, metadata
+from tests.support.group_requests import OFFSETS_ID, find
+from tests.support.grouping import run_once
+from tests.support.serving import INTERNAL, Serving
+from tests.support.transaction_requests import (
+    HERE,
+    LIVE,
+    NONE,
+    THERE,
+    TRANSACTIONS_ID,
+    add,
+    added,
+    answer_markers,
+    begin,
+    coordinate,
+    end,
+    errors,
+    init,
+    lead_transactions,
+    stored,
+    topics,
+    work,
+)
+
+S = TransactionState
+
+
+@pytest.fixture
+def coordinating(serving: Serving) -> Serving:
+    coordinate(serving)
+    return serving
+
+
+# Finding the coordinator
+
+
+@pytest.mark.parametrize("version", [None, 1, 3, 4])
+def test_the_coordinator_is_the_leader_of_the_ids_partition(
+    coordinating: Serving, version: int | None
+) -> None:
+    several = version is None or version >= 4
+    kind = CoordinatorType.TRANSACTION
+    request = find("id", key_type=kind) if several else FindCoordinatorRequest(key="id", key_type=kind)
+    response = coordinating.call(request, INTERNAL, version=version)
+    (found,) = response.coordinators if several else [response]
+    assert (found.error_code, found.node_id, found.host, found.port) == (NONE, 1, "host", 9001)
+
+
+def test_the_first_request_for_a_coordinator_creates_the_topic_of_transactions(serving: Serving) -> None:
+    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
+    connection = serving.send(find("id", key_type=CoordinatorType.TRANSACTION), INTERNAL)
+    assert serving.auto_created == [[TRANSACTIONS_TOPIC]]
+    assert not connection.is_answered
+    all_led = [led_by(2, index=index) for index in range(50)]
+    serving.managed.metadata.update(
+        metadata(LIVE, *all_led, topic=TRANSACTIONS_TOPIC, topic_id=TRANSACTIONS_ID)
+    )
+    (found,) = connection.response.coordinators
+    assert (found.error_code, found.node_id) == (NONE, 2)
+
+
+def test_another_broker_is_no_coordinator(coordinating: Serving) -> None:
+    producer = begin(coordinating)
+    lead_transactions(coordinating, epoch=1, leader=2)
+    work(coordinating)
+    code = ErrorCode.NOT_COORDINATOR
+    assert coordinating.call(init()).error_code == code
+    assert errors(coordinating.call(add(producer, HERE))) == {HERE: code}
+    assert coordinating.call(end(producer)).error_code == code
+    (described,) = coordinating.call(DescribeTransactionsRequest(transactional_ids=["id"])).transaction_states
+    assert described.error_code == code
+    assert coordinating.call(ListTransactionsRequest()) == ListTransactionsResponse()
+
+
+# InitProducerId
+
+
+def test_a_producer_gets_the_next_epoch_each_time(coordinating: Serving) -> None:
+    first, second = coordinating.call(init()), coordinating.call(init())
+    assert first.error_code == second.error_code == NONE
+    assert (second.producer_id, second.producer_epoch) == (first.producer_id, first.producer_epoch + 1)
+    other = coordinating.call(init("other"))
+    assert other.producer_epoch == 0
+    assert other.producer_id != first.producer_id
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"transactional_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"producer_id": 5}, ErrorCode.INVALID_REQUEST),
+        ({"transaction_timeout_ms": 900_001}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        ({"transaction_timeout_ms": 0}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+    ],
+)
+def test_an_invalid_request_for_a_producer_is_refused(
+    coordinating: Serving, fields: dict[str, object], code: ErrorCode
+) -> None:
+    answer = coordinating.call(init(**fields))
+    assert (answer.error_code, answer.producer_id) == (code, -1)
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        (3, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (4, ErrorCode.PRODUCER_FENCED),
+        (None, ErrorCode.PRODUCER_FENCED),
+    ],
+)
+def test_a_fenced_producer_learns_it_in_the_words_of_its_version(
+    coordinating: Serving, version: int | None, code: ErrorCode
+) -> None:
+    old = coordinating.call(init())
+    coordinating.call(init())
+    coordinating.call(init())
+    request = init(producer_id=old.producer_id, producer_epoch=old.producer_epoch)
+    assert coordinating.call(request, version=version).error_code == code
+
+
+def test_a_producer_waits_for_its_id_while_none_is_left(coordinating: Serving) -> None:
+    coordinating.blocks.trouble = None
+    coordinating.slow.is_full = True
+    while (answer := coordinating.call(init(f"id-{coordinating.blocks.claimed}"))).error_code == NONE:
+        coordinating.blocks.claimed += 1
+    assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    coordinating.slow.is_full = False
+    assert coordinating.call(init("late")).error_code == NONE
+
+
+# AddPartitionsToTxn
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 4, 5, None])
+def test_partitions_are_added_in_all_versions(coordinating: Serving, version: int | None) -> None:
+    producer = coordinating.call(init())
+    request = add(producer, HERE, THERE)
+    if version is not None and version < 4:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="id",
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.producer_epoch,
+            v3_and_below_topics=topics(HERE, THERE),
+        )
+    assert errors(coordinating.call(request, version=version)) == {HERE: NONE, THERE: NONE}
+    assert stored(coordinating).partitions == {HERE, THERE}
+
+
+def test_no_partition_is_added_if_one_does_not_exist(coordinating: Serving) -> None:
+    producer = coordinating.call(init())
+    unknown = TopicPartition("nowhere", 0)
+    beyond = TopicPartition(HERE.topic, 9)
+    assert errors(coordinating.call(add(producer, HERE, unknown, beyond))) == {
+        HERE: ErrorCode.OPERATION_NOT_ATTEMPTED,
+        unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        beyond: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert stored(coordinating).state is S.EMPTY
+
+
+def test_brokers_verify_and_add_for_several_transactions_at_once(coordinating: Serving) -> None:
+    producer = begin(coordinating, HERE)
+    other = coordinating.call(init("other"))
+    request = AddPartitionsToTxnRequest(
+        transactions=[
+            added(producer, HERE, THERE, verify_only=True),
+            added(other, THERE, transactional_id="other"),
+            added(other, THERE, transactional_id="unknown"),
+            added(other, THERE, transactional_id=""),
+        ]
+    )
+    answer = coordinating.call(request, version=4)
+    found = {
+        (result.transactional_id, partition.partition_index): ErrorCode(partition.partition_error_code)
+        for result in answer.results_by_transaction
+        for topic in result.topic_results
+        for partition in topic.results_by_partition
+    }
+    assert found == {
+        ("id", 0): NONE,
+        ("id", 1): ErrorCode.TRANSACTION_ABORTABLE,
+        ("other", 1): NONE,
+        ("unknown", 1): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ("", 1): ErrorCode.INVALID_REQUEST,
+    }
+    assert stored(coordinating).partitions == {HERE}
+    assert coordinating.call(AddPartitionsToTxnRequest()).results_by_transaction == []
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(1, ErrorCode.INVALID_PRODUCER_EPOCH), (2, ErrorCode.PRODUCER_FENCED)]
+)
+def test_a_fenced_producer_adds_and_ends_nothing(
+    coordinating: Serving, version: int, code: ErrorCode
+) -> None:
+    old = coordinating.call(init())
+    coordinating.call(init())
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="id",
+        v3_and_below_producer_id=old.producer_id,
+        v3_and_below_producer_epoch=old.producer_epoch,
+        v3_and_below_topics=topics(HERE),
+    )
+    assert errors(coordinating.call(request, version=version)) == {HERE: code}
+    assert coordinating.call(end(old), version=version).error_code == code
+    know_offsets(coordinating)
+    assert coordinating.call(offsets(old), version=version).error_code == code
+
+
+# AddOffsetsToTxn
+
+
+def offsets(
+    producer: InitProducerIdResponse, group: str = "g", transactional_id: str = "id"
+) -> AddOffsetsToTxnRequest:
+    return AddOffsetsToTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        group_id=group,
+    )
+
+
+def know_offsets(serving: Serving) -> None:
+    serving.managed.metadata.update(metadata(LIVE, led_by(2), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
+    # The first request has the partitions counted.
+    serving.call(find("g"))
+    while run_once(serving.groups.shards):
+        pass
+
+
+def test_offsets_add_the_partition_of_their_group(coordinating: Serving) -> None:
+    know_offsets(coordinating)
+    producer = coordinating.call(init())
+    assert coordinating.call(offsets(producer)).error_code == NONE
+    assert stored(coordinating).partitions == {TopicPartition(OFFSETS_TOPIC, 0)}
+    assert coordinating.call(offsets(producer, group="")).error_code == ErrorCode.INVALID_GROUP_ID
+    assert coordinating.call(offsets(producer, transactional_id="")).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_offsets_wait_for_the_offsets_topic(coordinating: Serving) -> None:
+    producer = coordinating.call(init())
+    waiting = coordinating.send(offsets(producer))
+    assert coordinating.auto_created == [[OFFSETS_TOPIC]]
+    assert not waiting.is_answered
+    all_led = [led_by(2, index=index) for index in range(50)]
+    coordinating.managed.metadata.update(metadata(LIVE, *all_led, topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
+    assert waiting.response.error_code == NONE
+
+
+# The end
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_is_answered_when_the_decision_is_stored_and_completes_after_all_markers(
+    coordinating: Serving, committed: bool
+) -> None:
+    producer = begin(coordinating)
+    assert coordinating.call(end(producer, committed), version=4).error_code == NONE
+    assert stored(coordinating).state is (S.PREPARE_COMMIT if committed else S.PREPARE_ABORT)
+    ((marker,),) = [request.markers for request in answer_markers(coordinating)]
+    assert (marker.producer_id, marker.producer_epoch) == (producer.producer_id, producer.producer_epoch)
+    assert (marker.transaction_result, marker.coordinator_epoch) == (committed, 0)
+    assert stored(coordinating).state is (S.COMPLETE_COMMIT if committed else S.COMPLETE_ABORT)
+
+
+@pytest.mark.parametrize(("version", "is_raised"), [(4, False), (5, True), (None, True)])
+def test_new_clients_get_an_epoch_for_each_transaction(
+    coordinating: Serving, version: int | None, is_raised: bool
+) -> None:
+    producer = begin(coordinating)
+    answer = coordinating.call(end(producer), version=version)
+    assert answer.error_code == NONE
+    ((marker,),) = [request.markers for request in answer_markers(coordinating)]
+    assert marker.producer_epoch == producer.producer_epoch + is_raised
+    assert marker.transaction_version == 2 * is_raised
+    if is_raised:
+        assert (answer.producer_id, answer.producer_epoch) == (
+            producer.producer_id,
+            producer.producer_epoch + 1,
+        )
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_last(coordinating: Serving) -> None:
+    producer = begin(coordinating)
+    ended = coordinating.call(end(producer))
+    adding = coordinating.send(add(ended, HERE))
+    assert not adding.is_answered
+    answer_markers(coordinating)
+    assert errors(adding.response) == {HERE: NONE}
+    assert stored(coordinating).state is S.ONGOING
+
+
+def test_a_wait_for_markers_is_bounded(coordinating: Serving) -> None:
+    ended = coordinating.call(end(begin(coordinating)))
+    adding = coordinating.send(add(ended, HERE))
+    coordinating.managed.pass_time(5_000)
+    assert errors(adding.response) == {HERE: ErrorCode.CONCURRENT_TRANSACTIONS}
+
+
+def test_waiting_requests_are_answered_when_the_coordinator_moves(coordinating: Serving) -> None:
+    ended = coordinating.call(end(begin(coordinating)))
+    adding = coordinating.send(add(ended, HERE))
+    lead_transactions(coordinating, epoch=1, leader=2)
+    work(coordinating)
+    assert errors(adding.response) == {HERE: ErrorCode.NOT_COORDINATOR}
+
+
+def test_the_next_coordinator_sends_the_markers_with_its_own_epoch(coordinating: Serving) -> None:
+    coordinating.call(end(begin(coordinating)))
+    coordinating.sent.requests.clear()
+    lead_transactions(coordinating, epoch=1, leader=2)
+    work(coordinating)
+    lead_transactions(coordinating, epoch=2)
+    work(coordinating)
+    ((marker,),) = [request.markers for request in answer_markers(coordinating)]
+    assert marker.coordinator_epoch == 2
+    assert stored(coordinating).state is S.COMPLETE_COMMIT
+
+
+def test_a_transaction_is_aborted_at_its_time_out(coordinating: Serving) -> None:
+    producer = coordinating.call(init(transaction_timeout_ms=1_000))
+    coordinating.call(add(producer, THERE))
+    coordinating.managed.pass_time(999)
+    assert stored(coordinating).state is S.ONGOING
+    coordinating.managed.pass_time(1)
+    ((marker,),) = [request.markers for request in answer_markers(coordinating)]
+    assert marker.transaction_result is False
+    assert marker.producer_epoch == producer.producer_epoch + 1
+    assert coordinating.call(end(producer), version=4).error_code == ErrorCode.PRODUCER_FENCED
+
+
+def test_no_transaction_times_out_while_the_broker_is_fenced(coordinating: Serving) -> None:
+    producer = coordinating.call(init(transaction_timeout_ms=1_000))
+    coordinating.call(add(producer, THERE))
+    fence = coordinating.managed.manager.fence
+    fence.silent("no ZooKeeper")
+    coordinating.managed.pass_time(60_000)
+    assert stored(coordinating).state is S.ONGOING
+    fence.heard()
+    coordinating.managed.pass_time(501)
+    assert stored(coordinating).state is S.PREPARE_ABORT
+
+
+def prepare(producer: InitProducerIdResponse, **fields: object) -> PrepareTxnRequest:
+    return PrepareTxnRequest(
+        **{
+            "transactional_id": "id",
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            **fields,
+        }
+    )
+
+
+def test_a_prepared_transaction_has_no_time_out(coordinating: Serving) -> None:
+    producer = begin(coordinating)
+    assert coordinating.call(prepare(producer)).error_code == NONE
+    coordinating.managed.pass_time(10**9)
+    (described,) = coordinating.call(DescribeTransactionsRequest(transactional_ids=["id"])).transaction_states
+    assert (described.transaction_state, described.is_prepared) == ("Ongoing", True)
+    assert coordinating.call(prepare(producer, transactional_id="")).error_code == ErrorCode.INVALID_REQUEST
+    assert coordinating.call(end(producer)).error_code == NONE
+
+
+def test_nothing_is_prepared_where_that_is_disabled(coordinating: Serving) -> None:
+    producer = begin(coordinating)
+    object.__setattr__(coordinating.config, "transaction_two_phase_commit_enable", False)
+    answer = coordinating.call(prepare(producer))
+    assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("version", [0, 4, None])
+def test_an_end_without_an_id_is_refused(coordinating: Serving, version: int | None) -> None:
+    producer = coordinating.call(init())
+    answer = coordinating.call(end(producer, transactional_id=""), version=version)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    unknown = coordinating.call(end(producer, transactional_id="unknown"), version=version)
+    assert unknown.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+# Operators
+
+
+def test_ids_are_described(coordinating: Serving) -> None:
+    producer = begin(coordinating)
+    described, unknown = coordinating.call(
+        DescribeTransactionsRequest(transactional_ids=["id", "unknown"]), version=0
+    ).transaction_states
+    assert described.transaction_state == "Ongoing"
+    assert (described.producer_id, described.producer_epoch) == (
+        producer.producer_id,
+        producer.producer_epoch,
+    )
+    assert [(topic.topic, topic.partitions) for topic in described.topics] == [("topic", [0, 1])]
+    assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+def listed(serving: Serving, **filters: object) -> set[str]:
+    answer = serving.call(ListTransactionsRequest(**filters), version=1)
+    assert answer.error_code == NONE
+    return {transaction.transactional_id for transaction in answer.transaction_states}
+
+
+def test_ids_are_listed_by_state_producer_and_duration(
+    coordinating: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(coordinating)
+    idle = coordinating.call(init("idle"))
+    assert listed(coordinating) == {"id", "idle"}
+    assert listed(coordinating, state_filters=["Ongoing"]) == {"id"}
+    assert listed(coordinating, state_filters=["Ongoing", "Empty"]) == {"id", "idle"}
+    assert listed(coordinating, producer_id_filters=[idle.producer_id]) == {"idle"}
+    now_ms = coordinating.wall_ms
+    monkeypatch.setattr("barnabas.broker.handlers.describe_transactions.wall_clock_ms", lambda: now_ms + 500)
+    assert listed(coordinating, duration_filter=499) == {"id"}
+    assert listed(coordinating, duration_filter=500) == set()
+
+
+def test_unknown_states_are_named(coordinating: Serving) -> None:
+    begin(coordinating)
+    answer = coordinating.call(ListTransactionsRequest(state_filters=["Ongoign"]), version=0)
+    assert (answer.unknown_state_filters, answer.transaction_states) == (["Ongoign"], [])
+
+
+def test_a_list_fails_while_ids_are_loaded(coordinating: Serving) -> None:
+    lead_transactions(coordinating, epoch=1, leader=2)
+    lead_transactions(coordinating, epoch=2)
+    answer = coordinating.call(ListTransactionsRequest())
+    assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert coordinating.call(init()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    work(coordinating)
+    assert coordinating.call(init()).error_code == NONE
