@@ -10,7 +10,7 @@ An admin client belongs to the event loop that it was started on.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from barnabas.client.admin.configs import (
     Append,
@@ -59,7 +59,6 @@ from barnabas.client.admin.transactions import (
     DEFAULT_MAX_TRANSACTION_TIMEOUT_MS,
     NO_DURATION,
     HangingTransaction,
-    PreparedTransaction,
     ProducerIdAndEpoch,
     ProducerState,
     TransactionDescription,
@@ -96,6 +95,9 @@ from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
 )
 from barnabas.protocol.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from barnabas.client.producer.transactions import PreparedTransaction
 
 __all__ = [
     "Admin",

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from barnabas.client.admin.groups import ask_broker, for_each
 from barnabas.client.cluster import Cluster
+from barnabas.client.coordinators import find_coordinator
 from barnabas.protocol.backoff import Retries
 from barnabas.protocol.errors import (
     ApiError,
@@ -37,15 +38,17 @@ from barnabas.protocol.messages.describe_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from barnabas.protocol.messages.find_coordinator import CoordinatorType, FindCoordinatorRequest
+from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.produce import InitProducerIdRequest
 from barnabas.protocol.messages.transactions import (
-    EndTxnRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 from barnabas.protocol.schema import RequestOf
+
+if TYPE_CHECKING:
+    from barnabas.client.producer.transactions import PreparedTransaction
 
 R = TypeVar("R")
 
@@ -118,12 +121,6 @@ class HangingTransaction(NamedTuple):
     partition: TopicPartition
     producer: ProducerState
     transactional_id: str | None
-
-
-class PreparedTransaction(NamedTuple):
-    transactional_id: str
-    producer_id: int
-    epoch: int
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -207,35 +204,17 @@ async def fence_producer(cluster: Cluster, transactional_id: str, timeout_ms: in
 async def complete_transaction(
     cluster: Cluster, transaction: PreparedTransaction | str, *, commit: bool, timeout_ms: int
 ) -> None:
+    # Imported here: no other work of the admin needs the producer.
+    from barnabas.client.producer.transaction_session import complete_prepared
+    from barnabas.client.producer.transactions import PreparedTransaction
+
     if isinstance(transaction, str):
         described = await describe_transaction(cluster, transaction, timeout_ms)
         if not described.is_prepared:
             text = f"the transaction of {transaction!r} is not prepared, its state is {described.state}"
             raise api_error(ErrorCode.INVALID_TXN_STATE, text)
         transaction = PreparedTransaction(transaction, described.producer_id, described.producer_epoch)
-    request = EndTxnRequest(
-        transactional_id=transaction.transactional_id,
-        producer_id=transaction.producer_id,
-        producer_epoch=transaction.epoch,
-        committed=commit,
-    )
-    await _ask_coordinator(
-        cluster, transaction.transactional_id, request, lambda answer: answer.error_code, timeout_ms
-    )
-
-
-async def _find_coordinator(cluster: Cluster, transactional_id: str) -> BrokerId:
-    request = FindCoordinatorRequest(
-        key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=[transactional_id]
-    )
-    _, answer = await cluster.ask_any_node(request)
-    if not answer.coordinators:
-        raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    coordinator = answer.coordinators[0]
-    raise_for(coordinator.error_code, f"the coordinator of transactional id {transactional_id!r}")
-    if coordinator.node_id not in cluster.nodes:
-        await cluster.refresh()
-    return BrokerId(coordinator.node_id)
+    await complete_prepared(cluster, transaction, commit=commit, timeout_ms=timeout_ms)
 
 
 async def _ask_coordinator(
@@ -251,7 +230,7 @@ async def _ask_coordinator(
     while True:
         try:
             if coordinator is None:
-                coordinator = await _find_coordinator(cluster, transactional_id)
+                coordinator = await find_coordinator(cluster, CoordinatorType.TRANSACTION, transactional_id)
             limit_ms = retries.left_ms(cluster.config.request_timeout_ms)
             answer = await cluster.request(coordinator, request, timeout_ms=limit_ms)
             raise_for(code(answer), f"transactional id {transactional_id!r}")

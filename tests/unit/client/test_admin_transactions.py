@@ -10,7 +10,6 @@ import pytest
 from barnabas.client.admin.admin import Admin
 from barnabas.client.admin.transactions import (
     HangingTransaction,
-    PreparedTransaction,
     ProducerState,
     TransactionDescription,
     TransactionListing,
@@ -18,6 +17,7 @@ from barnabas.client.admin.transactions import (
     silent_transactions,
 )
 from barnabas.client.errors import ApiError, ErrorCode, InvalidConfiguration
+from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
     DescribedTransaction,
