@@ -309,6 +309,7 @@ class BrokerConfig:
         True,
         "Whether the leader of a partition has the transaction coordinator confirm a transaction before the "
         "transaction's first batch is written.",
+        is_dynamic=True,
     )
     producer_id_expiration_check_interval_ms: int = setting(Integer(1), 600_000, "How often that is checked.")
     log_message_timestamp_type: str = setting(
