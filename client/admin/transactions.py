@@ -205,7 +205,7 @@ async def complete_transaction(
     cluster: Cluster, transaction: PreparedTransaction | str, *, commit: bool, timeout_ms: int
 ) -> None:
     # Imported here: no other work of the admin needs the producer.
-    from barnabas.client.producer.transaction_session import complete_prepared
+    from barnabas.client.producer.transaction_requests import complete_prepared
     from barnabas.client.producer.transactions import PreparedTransaction
 
     if isinstance(transaction, str):

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from barnabas.client.cluster import Cluster
-from barnabas.client.config import ClientConfig, ProducerConfig
+from barnabas.client.config import ProducerConfig
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import (
     IllegalTransactionState,
@@ -27,8 +27,19 @@ from barnabas.client.offsets import GroupMetadata, OffsetAndMetadata
 from barnabas.client.producer.accumulator import Accumulator
 from barnabas.client.producer.sender import Sender
 from barnabas.client.producer.sequences import ProducerIdentity
+from barnabas.client.producer.transaction_requests import (
+    Call,
+    add_partitions,
+    ask,
+    code_of,
+    codes_of_added,
+    codes_of_offsets,
+    commit_offsets,
+    end_txn,
+    make_retries,
+    unless_unknown,
+)
 from barnabas.client.producer.transactions import (
-    CONCURRENT_BACKOFF_MS,
     LAST_ADD_PARTITIONS_OF_CLIENTS,
     LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL,
     LAST_END_TXN_OF_OLD_PROTOCOL,
@@ -40,33 +51,19 @@ from barnabas.client.producer.transactions import (
     TransactionMachine,
     kind_of,
 )
-from barnabas.protocol.backoff import Backoff, Retries
+from barnabas.protocol.backoff import Retries
 from barnabas.protocol.dialects import Wire
 from barnabas.protocol.errors import (
-    ApiError,
     BarnabasError,
-    ConnectionRefused,
-    ErrorCode,
-    LocalError,
-    api_error,
 )
-from barnabas.protocol.ids import TopicPartition, by_topic
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.features import TRANSACTION_VERSION
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.produce import InitProducerIdRequest
 from barnabas.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    EndTxnRequest,
-    EndTxnResponse,
     PrepareTxnRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
 )
 from barnabas.protocol.schema import RequestOf
 
@@ -74,131 +71,6 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 _NEW_PROTOCOL_LEVEL: Final = 2
-
-
-class _Call(NamedTuple):
-    """One request: its API, its coordinator, and the last version of Kafka's protocol that it may have."""
-
-    api: Api
-    link: CoordinatorLink
-    last_version: int | None = None
-
-
-_SEVERITY: Final = {
-    kind: place
-    for place, kind in enumerate((Kind.FENCED, Kind.FATAL, Kind.ABORTABLE, Kind.REFRESH, Kind.RETRIABLE))
-}
-
-
-async def _ask(
-    call: _Call,
-    message: RequestOf[R],
-    codes: Callable[[R], Iterable[int]],
-    retries: Retries,
-    at_most_ms: int,
-    *,
-    unanswered: Callable[[], None] = lambda: None,
-    is_wanted: Callable[[], bool] = lambda: True,
-) -> R:
-    """Repeat a request until its answer has no error, or one that no retry helps against, which is raised.
-
-    After the deadline, or when the answer is not wanted any more, the last error is raised. ``unanswered`` is
-    called if the request may have been carried out without an answer.
-    """
-    api, link = call.api, call.link
-    while True:
-        try:
-            answer = await link.ask(
-                message, timeout_ms=retries.left_ms(at_most_ms), last_version=call.last_version
-            )
-            errors = [
-                api_error(code, f"{api.value} of {_subject(message)}")
-                for code in codes(answer)
-                if code != ErrorCode.NONE
-            ]
-            if not errors:
-                return answer
-            error: BarnabasError = min(errors, key=lambda error: _SEVERITY[kind_of(api, error)])
-        except ApiError as refused:
-            error = refused
-        except LocalError as lost:
-            error = lost
-            if not isinstance(lost, ConnectionRefused):
-                unanswered()
-        kind = kind_of(api, error)
-        if kind is Kind.REFRESH:
-            link.forget()
-        if kind not in (Kind.REFRESH, Kind.RETRIABLE) or not is_wanted():
-            raise error
-        log.debug("%s will be repeated: %s", api.value, error)
-        await retries.wait_after(error)
-
-
-def _subject(message: Any) -> str:
-    """The transactional id of a request, for errors."""
-    transactional_id = getattr(message, "transactional_id", "") or message.v3_and_below_transactional_id
-    return f"transactional id {transactional_id!r}"
-
-
-def _make_retries(config: ClientConfig, limit_ms: int) -> Retries:
-    return Retries(
-        Backoff(CONCURRENT_BACKOFF_MS, max(CONCURRENT_BACKOFF_MS, config.retry_backoff_ms)), limit_ms / 1000
-    )
-
-
-async def _end_txn(
-    call: _Call,
-    target: PreparedTransaction,
-    retries: Retries,
-    at_most_ms: int,
-    *,
-    committed: bool,
-    unanswered: Callable[[], None] = lambda: None,
-) -> EndTxnResponse:
-    """Raises as `_ask`, but TransactionOutcomeUnknown after the deadline."""
-    request = EndTxnRequest(
-        transactional_id=target.transactional_id,
-        producer_id=target.producer_id,
-        producer_epoch=target.epoch,
-        committed=committed,
-    )
-    try:
-        return await _ask(call, request, _code, retries, at_most_ms, unanswered=unanswered)
-    except BarnabasError as error:
-        raise _unless_unknown(call.api, error, target.transactional_id) from error
-
-
-def _unless_unknown(api: Api, error: BarnabasError, transactional_id: str) -> BarnabasError:
-    """The error of a call: a retriable one, after the deadline, leaves the outcome unknown."""
-    if kind_of(api, error) not in (Kind.RETRIABLE, Kind.REFRESH):
-        return error
-    return TransactionOutcomeUnknown(
-        f"the coordinator of transactional id {transactional_id!r} did not answer {api.value} in time; "
-        f"call again for the outcome: {error}"
-    )
-
-
-def _code(answer: Any) -> list[int]:
-    return [answer.error_code]
-
-
-async def complete_prepared(
-    cluster: Cluster, prepared: PreparedTransaction, *, commit: bool, timeout_ms: int
-) -> None:
-    """Commit or abort a prepared transaction, of any process; a repeated call has no further effect.
-
-    Raises TransactionOutcomeUnknown, PRODUCER_FENCED if another producer has ended it, INVALID_TXN_STATE if
-    it has the other outcome.
-    """
-    config = cluster.config
-    link = CoordinatorLink(cluster, CoordinatorType.TRANSACTION, prepared.transactional_id)
-    await _end_txn(
-        _Call(Api.END_TXN, link),
-        prepared,
-        _make_retries(config, timeout_ms),
-        config.request_timeout_ms,
-        committed=commit,
-    )
 
 
 class TransactionSession:
@@ -312,9 +184,9 @@ class TransactionSession:
                 producer_epoch=prepared.epoch,
             )
             try:
-                await self._ask(_Call(Api.PREPARE_TXN, self._link), request, _code)
+                await self._ask(Call(Api.PREPARE_TXN, self._link), request, code_of)
             except BarnabasError as error:
-                unknown = _unless_unknown(Api.PREPARE_TXN, error, machine.transactional_id)
+                unknown = unless_unknown(Api.PREPARE_TXN, error, machine.transactional_id)
                 if unknown is not error:
                     raise unknown from error
                 raise self._failed(Api.PREPARE_TXN, error) from error
@@ -405,8 +277,8 @@ class TransactionSession:
             )
             version = None if machine.uses_new_protocol else LAST_END_TXN_OF_OLD_PROTOCOL
             try:
-                answer = await _end_txn(
-                    _Call(Api.END_TXN, self._link, version),
+                answer = await end_txn(
+                    Call(Api.END_TXN, self._link, version),
                     target,
                     self._make_retries(),
                     self._config.request_timeout_ms,
@@ -437,7 +309,7 @@ class TransactionSession:
             keep_prepared_txn=keep_prepared,
         )
         try:
-            answer = await self._ask(_Call(Api.INIT_PRODUCER_ID, self._link), request, _code)
+            answer = await self._ask(Call(Api.INIT_PRODUCER_ID, self._link), request, code_of)
         except BarnabasError as error:
             if (kind := kind_of(Api.INIT_PRODUCER_ID, error)) in (Kind.FENCED, Kind.FATAL):
                 machine.failed(kind, error)
@@ -467,17 +339,9 @@ class TransactionSession:
             identity = self._identity()
             wanted = sorted(machine.wanted)
             machine.is_started = True
-            request = AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=machine.transactional_id,
-                v3_and_below_producer_id=identity.producer_id,
-                v3_and_below_producer_epoch=identity.epoch,
-                v3_and_below_topics=[
-                    AddPartitionsToTxnTopic(name=name, partitions=partitions)
-                    for name, partitions in by_topic((tp, tp.partition) for tp in wanted).items()
-                ],
-            )
-            call = _Call(Api.ADD_PARTITIONS, self._link, LAST_ADD_PARTITIONS_OF_CLIENTS)
-            await self._ask(call, request, _codes_of_added, is_wanted=lambda: machine.is_sending)
+            request = add_partitions(machine.transactional_id, identity, wanted)
+            call = Call(Api.ADD_PARTITIONS, self._link, LAST_ADD_PARTITIONS_OF_CLIENTS)
+            await self._ask(call, request, codes_of_added, is_wanted=lambda: machine.is_sending)
             machine.added(wanted)
             self._sender.wake()
 
@@ -499,7 +363,7 @@ class TransactionSession:
             producer_epoch=identity.epoch,
             group_id=group_id,
         )
-        await self._ask(_Call(Api.ADD_OFFSETS, self._link), request, _code)
+        await self._ask(Call(Api.ADD_OFFSETS, self._link), request, code_of)
         machine.is_confirmed = True
 
     async def _commit_offsets(
@@ -509,45 +373,21 @@ class TransactionSession:
         link = self._group_link
         if link is None or link.key != group.group_id:
             link = self._group_link = CoordinatorLink(self._cluster, CoordinatorType.GROUP, group.group_id)
-        entries = by_topic(
-            (
-                tp,
-                TxnOffsetCommitRequestPartition(
-                    partition_index=tp.partition,
-                    committed_offset=to_commit.offset,
-                    committed_leader_epoch=to_commit.leader_epoch,
-                    committed_metadata=to_commit.metadata,
-                ),
-            )
-            for tp, to_commit in offsets.items()
-        )
-        request = TxnOffsetCommitRequest(
-            transactional_id=machine.transactional_id,
-            group_id=group.group_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            generation_id=group.generation_id,
-            member_id=group.member_id,
-            group_instance_id=group.group_instance_id,
-            topics=[
-                TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
-                for name, partitions in entries.items()
-            ],
-        )
+        request = commit_offsets(machine.transactional_id, identity, offsets, group)
         machine.is_started = True
         version = None if machine.uses_new_protocol else LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL
-        await self._ask(_Call(Api.COMMIT_OFFSETS, link, version), request, _codes_of_offsets)
+        await self._ask(Call(Api.COMMIT_OFFSETS, link, version), request, codes_of_offsets)
         machine.is_confirmed = True
 
     async def _ask(
         self,
-        call: _Call,
+        call: Call,
         message: RequestOf[R],
         codes: Callable[[R], Iterable[int]],
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> R:
         at_most_ms = self._config.request_timeout_ms
-        return await _ask(call, message, codes, self._make_retries(), at_most_ms, is_wanted=is_wanted)
+        return await ask(call, message, codes, self._make_retries(), at_most_ms, is_wanted=is_wanted)
 
     def _failed(self, api: Api, error: BarnabasError) -> BarnabasError:
         """The transaction or the producer has failed; returns the error for the caller."""
@@ -572,7 +412,7 @@ class TransactionSession:
         return self._cluster.finalized_level(TRANSACTION_VERSION) >= _NEW_PROTOCOL_LEVEL
 
     def _make_retries(self) -> Retries:
-        return _make_retries(self._config, self._config.max_block_ms)
+        return make_retries(self._config, self._config.max_block_ms)
 
     def _refuse_records(self) -> None:
         refusal = self.machine.refusal()
@@ -584,15 +424,3 @@ class TransactionSession:
     def _accept_records(self) -> None:
         with self._accumulator.lock:
             self._accumulator.accept()
-
-
-def _codes_of_added(answer: AddPartitionsToTxnResponse) -> list[int]:
-    return [
-        result.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
-        for result in topic.results_by_partition
-    ]
-
-
-def _codes_of_offsets(answer: TxnOffsetCommitResponse) -> list[int]:
-    return [partition.error_code for topic in answer.topics for partition in topic.partitions]
