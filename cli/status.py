@@ -1,7 +1,8 @@
-"""`barnabas status`: brokers, controller, and every partition with leader, ISR and each replica's LEO and HW.
+"""`barnabas status`: brokers, controller, and every partition with leader, ISR and each replica's offsets.
 
-Exit code 0 without problems, 1 if a broker does not answer, a partition lacks its leader or a replica in the
-ISR, or a log cannot be compacted, 3 if no broker can be reached. Each broker has two seconds to answer.
+Those are LEO and HW, and the LSO where open transactions keep it below the HW. Exit code 0 without problems,
+1 if a broker does not answer, a partition lacks its leader or a replica in the ISR, or a log cannot be
+compacted, 3 if no broker can be reached. Each broker has two seconds to answer.
 """
 
 from __future__ import annotations
@@ -154,6 +155,9 @@ def _partition_json(view: PartitionView) -> dict[str, Any]:
         for name in ("log_start_offset", "high_watermark", "log_end_offset"):
             shown[name] = None if replica is None else getattr(replica, name)
         if replica is not None:
+            shown["last_stable_offset"] = (
+                replica.last_stable_offset if replica.last_stable_offset >= 0 else None
+            )
             shown["size_bytes"] = replica.size_bytes
             shown["is_offline"] = replica.is_offline
             shown["failure"] = replica.failure or None
@@ -304,6 +308,11 @@ def render(view: ClusterView) -> RenderableType:
     return Group(*parts)
 
 
+def _is_held_back(replica: ReplicaDescription) -> bool:
+    """Whether an open transaction keeps read_committed readers below the high watermark."""
+    return 0 <= replica.last_stable_offset < replica.high_watermark
+
+
 def _process_state(process: LocalBroker) -> str:
     return "down" if process.state == "gone" else process.state
 
@@ -333,6 +342,8 @@ def _partition_row(view: PartitionView) -> tuple[object, ...]:
             shown = "failed" if replica.failure else "offline"
         else:
             shown = f"{replica.log_end_offset} / {replica.high_watermark}"
+            if _is_held_back(replica):
+                shown += f" (LSO {replica.last_stable_offset})"
         replicas.append(f"{broker_id}: {shown}")
     leader = str(view.info.leader) if view.info.leader >= 0 else "none"
     isr = ",".join(map(str, view.info.isr))

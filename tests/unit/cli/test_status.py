@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from rich.console import Console
 
-from barnabas.cli.status import BrokerView, ClusterView, PartitionView
+from barnabas.cli.status import BrokerView, ClusterView, PartitionView, render
 from barnabas.client.metadata import PartitionInfo
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch
 from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
@@ -87,3 +88,19 @@ def test_the_json_form_has_leo_and_hw_per_replica() -> None:
     answered, silent = partition["replicas"]
     assert (answered["broker"], answered["high_watermark"], answered["log_end_offset"]) == (1, 9, 10)
     assert (silent["broker"], silent["high_watermark"]) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("last_stable_offset", "shown", "in_json"),
+    [(9, "10 / 9", 9), (7, "10 / 9 (LSO 7)", 7), (-1, "10 / 9", None)],
+)
+def test_the_last_stable_offset_is_shown_where_open_transactions_hold_it_back(
+    last_stable_offset: int, shown: str, in_json: int | None
+) -> None:
+    view = _view()
+    view.partitions[0].replicas[1].last_stable_offset = last_stable_offset
+    console = Console(width=200)
+    with console.capture() as output:
+        console.print(render(view))
+    assert f"1: {shown}   2: ? / ?" in output.get()
+    assert view.as_json()["partitions"][0]["replicas"][0]["last_stable_offset"] == in_json

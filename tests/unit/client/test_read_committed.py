@@ -16,11 +16,10 @@ from barnabas.client.errors import ApiError, InvalidConfiguration
 from barnabas.client.isolation import AbortedBatches, IsolationLevel
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.messages.fetch import AbortedTransaction, FetchPartitionResponse
-from barnabas.protocol.messages.list_offsets import ListOffsetsRequest
 from barnabas.protocol.record_batch import iter_batches, parse_header
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey
-from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.fake_broker import FakeCluster
 from tests.support.transaction_log import TransactionLog
 from tests.support.waiting import until
 
@@ -139,31 +138,8 @@ def log() -> TransactionLog:
 
 
 def serve(cluster: FakeCluster, log: TransactionLog) -> None:
-    """Have the brokers answer fetches and questions for offsets from this log."""
-    served = cluster.partition("t")
-    served.append_compacted(log.batches)
-
-    async def fetch(broker: FakeBroker, body: Any) -> Any:
-        partition = body.topics[0].partitions[0]
-        is_read_committed = body.isolation_level == 1
-        end = log.last_stable_offset if is_read_committed else log.end_offset
-        if partition.fetch_offset >= end:
-            await asyncio.sleep(body.max_wait_ms / 1000)
-        body.max_wait_ms = 0
-        real = broker.call(body)
-        answer = log.fetch(partition.fetch_offset, is_read_committed=is_read_committed)
-        real.responses[0].partitions[0] = answer
-        return real
-
-    def list_offsets(broker: FakeBroker, body: ListOffsetsRequest) -> Any:
-        answer = broker.call(body)
-        for listed in answer.topics[0].partitions:
-            if body.isolation_level == 1:
-                listed.offset = min(listed.offset, log.last_stable_offset)
-        return answer
-
-    cluster.intercept[ApiKey.FETCH] = fetch
-    cluster.intercept[ApiKey.LIST_OFFSETS] = list_offsets
+    """Have the broker's log hold these batches."""
+    cluster.partition("t").append_compacted(log.batches)
 
 
 async def test_a_committed_reader_gets_the_committed_records_up_to_the_last_stable_offset(
