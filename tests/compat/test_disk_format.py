@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.coordinators.transaction_records import TransactionMetadata, TransactionRecord, to_bytes
+from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import ScannedLog
 from barnabas.broker.log.segment_check import check_segment
@@ -21,7 +23,8 @@ from barnabas.broker.log.verification import segment_tasks, verify_log
 from barnabas.cli.log_entries import Damage, DumpedBatch, base_offset_of, read_batches, read_entries
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import find_java
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.ids import ProducerEpoch, ProducerId, TopicPartition
 from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, TimestampType
 from barnabas.protocol.records import decode_marker, decode_records
 from benchmarks.peers.apache_kafka import archives
@@ -196,3 +199,43 @@ def test_kafka_decodes_the_offsets_topic(dump: Tool, files: list[Path]) -> None:
     (group,) = (line for line in records if line.startswith('{"type":"2","data":{"group":"g3"}} payload: {'))
     assert '"subscription":{"topics":["t"]' in group
     assert '"assignedPartitions":[{"topic":"t","partitions":[3]}]' in group
+
+
+@pytest.mark.timeout(300)
+def test_kafka_decodes_the_transaction_topic(dump: Tool, tmp_path: Path) -> None:
+    """Both versions, with the tagged fields that this release of Kafka knows and those that it does not."""
+    plain = TransactionMetadata(
+        TransactionState.ONGOING,
+        ProducerId(7),
+        ProducerEpoch(3),
+        60_000,
+        1_700_000_000_123,
+        frozenset({TopicPartition("t", 1)}),
+        1_700_000_000_000,
+    )
+    tagged = plain._replace(
+        state=TransactionState.PREPARE_COMMIT,
+        previous_producer_id=ProducerId(5),
+        next_producer_id=ProducerId(8),
+        next_producer_epoch=ProducerEpoch(1),
+        last_producer_epoch=ProducerEpoch(2),
+        client_transaction_version=2,
+        prepared_timeout_ms=30_000,
+    )
+    empty = plain._replace(state=TransactionState.EMPTY, partitions=frozenset())
+    values = [plain, tagged, empty, None]
+    records = [to_bytes(TransactionRecord("id", value), level) for level in (0, 2) for value in values]
+    log = tmp_path / f"{0:020d}.log"
+    log.write_bytes(build_batch(records, timestamp_ms=1_700_000_000_000))
+    (lines,) = dump("--transaction-log-decoder", [log]).values()
+    found = [line.partition(" key: ")[2] for line in lines if line.startswith("| ")]
+    head, tail = (
+        "transaction_metadata::transactionalId=id payload: ",
+        "txnLastUpdateTimestamp=1700000000123,txnTimeoutMs=60000",
+    )
+    assert found == 2 * [
+        f"{head}producerId:7,producerEpoch:3,state=Ongoing,partitions=[t-1],{tail}",
+        f"{head}producerId:7,producerEpoch:3,state=PrepareCommit,partitions=[t-1],{tail}",
+        f"{head}producerId:7,producerEpoch:3,state=Empty,partitions=[],{tail}",
+        f"{head}<DELETE>",
+    ]

@@ -1,12 +1,39 @@
-"""One transactional id: producers that come, go and are fenced; transactions that begin and end."""
+"""One transactional id: producers that come, go and are fenced; transactions that begin, end and hang."""
 
 from __future__ import annotations
 
-from barnabas.broker.coordinators.transaction_effects import Ended, MarkersToWrite, ProducerGiven
-from barnabas.broker.coordinators.transaction_state import TransactionState
+import math
+
+import pytest
+
+from barnabas.broker.coordinators.transaction import APPEND_RETRY_MS
+from barnabas.broker.coordinators.transaction_effects import (
+    MAX_WAITING,
+    WAIT_MS,
+    Ended,
+    MarkersToWrite,
+    ProducerGiven,
+)
+from barnabas.broker.coordinators.transaction_records import TransactionMetadata
+from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH, NO_TIMEOUT_MS
+from barnabas.broker.coordinators.transaction_state import IllegalTransition, TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId
-from tests.support.transacting import FIRST_ID, P0, P1, TransactionRig, add, commit, init
+from tests.support.transacting import (
+    FIRST_ID,
+    P0,
+    P1,
+    P2,
+    TIMEOUT_MS,
+    TransactionRig,
+    abort,
+    add,
+    commit,
+    init,
+    keep,
+    prepare,
+    verify,
+)
 
 S = TransactionState
 OK = ErrorCode.NONE
@@ -50,3 +77,497 @@ def test_a_transaction_is_committed() -> None:
     rig.write_markers([P1])
     rig.settle()
     assert rig.state is S.COMPLETE_COMMIT
+    assert not rig.machine.is_droppable
+
+
+def ongoing(epoch: int = 0, *, version: int = 2) -> TransactionRig:
+    """The first producer, in a transaction over P0 and P1."""
+    rig = TransactionRig()
+    rig.do_all(init())
+    for _ in range(epoch):
+        rig.do_all(add(rig.stored.producer_epoch))
+        rig.do_all(commit(rig.stored.producer_epoch, version))
+    assert rig.do_all(add(epoch, P0, P1)) is OK
+    return rig
+
+
+# ---- the epoch of each transaction
+
+
+def test_torn_transaction_of_version_1() -> None:
+    """A delayed EndTxn of transaction 1 ends transaction 2, in Kafka too: nothing tells the two apart.
+
+    The producer gets no answer, asks again, and goes on. Then the first request arrives after all.
+    """
+    rig = ongoing()
+    delayed = commit(0)
+    assert rig.do_all(commit(0)) == ended(0)
+
+    rig.do_all(add(0, P0))
+    assert rig.send(delayed, "delayed") is None
+    rig.settle()
+    (first_half,) = rig.markers
+    rig.finish()
+    # The producer does not notice. It adds the rest of transaction 2, then aborts it.
+    assert rig.do_all(add(0, P1)) is OK
+    rig.send(abort(0))
+    rig.settle()
+    assert rig.answer() == ended(0)
+    (second_half,) = rig.markers
+    assert (first_half.partitions, first_half.committed) == ({P0}, True)
+    assert (second_half.partitions, second_half.committed) == ({P1}, False)
+
+
+def test_a_delayed_end_cannot_tear_a_transaction_with_its_own_epoch() -> None:
+    rig = ongoing()
+    delayed = commit(0, 2)
+    assert rig.do_all(commit(0, 2)) == ended(1)
+
+    rig.do_all(add(1, P0))
+    assert rig.send(delayed) == Ended(ErrorCode.PRODUCER_FENCED)
+    assert rig.state is S.ONGOING
+    assert not rig.appends
+
+
+def test_a_repeated_end_gets_the_same_answer_until_another_transaction_begins() -> None:
+    rig = ongoing()
+    rig.send(commit(0, 2))
+    rig.settle()
+    assert rig.answer() == ended(1)
+    assert rig.send(commit(0, 2)) == ended(1)
+    rig.finish()
+    assert rig.send(commit(0, 2)) == ended(1)
+    assert rig.send(abort(0, 2)) == Ended(ErrorCode.INVALID_TXN_STATE)
+
+
+def test_the_markers_have_the_raised_epoch() -> None:
+    rig = ongoing()
+    rig.send(abort(0, 2))
+    rig.settle()
+    (markers,) = rig.markers
+    assert (markers.producer_epoch, markers.committed, markers.transaction_version) == (1, False, 2)
+
+
+def test_an_abort_without_a_beginning_raises_the_epoch() -> None:
+    rig = TransactionRig()
+    rig.do_all(init())
+    assert rig.do_all(abort(0, 2)) == ended(1)
+    assert rig.state is S.COMPLETE_ABORT
+    assert not rig.markers
+
+
+def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
+    last = TransactionMetadata(
+        S.ONGOING, ProducerId(7), LAST_EPOCH, TIMEOUT_MS, 0, frozenset({P0}), rig_wall()
+    )
+    rig = TransactionRig(last, gives_ids=False)
+    assert rig.send(commit(LAST_EPOCH, 2, producer_id=7)) is None
+    assert rig.ids_wanted == 1
+    rig.give_id()
+    rig.settle()
+    assert rig.answer() == ended(0)
+    assert rig.markers[0].producer_id == 7
+    assert rig.markers[0].producer_epoch == LAST_EPOCH + 1
+
+    # The next transaction waits for the markers although the stored id is the former one.
+    assert rig.send(add(0, P1)) is None
+    rig.load(rig.stored)
+    rig.finish()
+    assert rig.stored.producer_id == FIRST_ID
+    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == ended(0)
+    assert rig.do_all(add(0, P1)) is OK
+
+
+def rig_wall() -> int:
+    return TransactionRig().now.wall_ms
+
+
+# ---- InitProducerId
+
+
+def test_a_new_producer_fences_the_former_one_and_aborts_its_transaction() -> None:
+    rig = ongoing()
+    assert rig.send(init(), "init") is None
+    rig.settle()
+    assert rig.markers[0].producer_epoch == 1
+    assert not rig.markers[0].committed
+    assert rig.send(commit(0)) == Ended(ErrorCode.PRODUCER_FENCED)
+
+    rig.finish()
+    assert rig.answer("init") == given(2)
+    assert rig.send(add(0)) is ErrorCode.PRODUCER_FENCED
+    assert rig.send(verify(0, P0)) == {P0: ErrorCode.PRODUCER_FENCED}
+    assert rig.send(add(2, producer_id=9)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_producer_raises_its_own_epoch_and_may_ask_again() -> None:
+    rig = TransactionRig()
+    rig.do_all(init())
+    assert rig.do_all(init(FIRST_ID, 0)) == given(1)
+    assert rig.do_all(init(FIRST_ID, 0)) == given(1)
+    rig.load(rig.stored)
+    assert rig.do_all(init(FIRST_ID, 0)) == given(1)
+    assert rig.do_all(init()) == given(2)
+    assert rig.do_all(init(FIRST_ID, 1)) == ProducerGiven(ErrorCode.PRODUCER_FENCED)
+
+
+def test_a_producer_that_recovers_has_its_own_transaction_aborted() -> None:
+    rig = ongoing()
+    assert rig.do_all(init(FIRST_ID, 0)) == given(1)
+    assert rig.do_all(add(1)) is OK
+
+
+def test_a_zombie_that_recovers_does_not_end_the_transaction_of_the_present_producer() -> None:
+    rig = ongoing(epoch=1)
+    assert rig.send(init(FIRST_ID, 0)) == ProducerGiven(ErrorCode.PRODUCER_FENCED)
+    assert rig.state is S.ONGOING
+
+
+@pytest.mark.parametrize("expected", [(-1, -1), (7, LAST_EPOCH)])
+def test_an_exhausted_epoch_gets_a_new_producer_id(expected: tuple[int, int]) -> None:
+    rig = TransactionRig(TransactionMetadata(S.EMPTY, ProducerId(7), LAST_EPOCH, TIMEOUT_MS, 0))
+    assert rig.do_all(init(*expected)) == given(0)
+    repeated = rig.do_all(init(7, LAST_EPOCH))
+    assert repeated == (given(0) if expected[0] == 7 else ProducerGiven(ErrorCode.PRODUCER_FENCED))
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_timeout_out_of_range_is_refused(timeout_ms: int) -> None:
+    rig = TransactionRig()
+    assert rig.send(init(timeout_ms=timeout_ms)) == ProducerGiven(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+    assert rig.machine.is_droppable
+
+
+@pytest.mark.parametrize("half", [(7, -1), (-1, 7)])
+def test_half_a_producer_is_an_invalid_request(half: tuple[int, int]) -> None:
+    assert TransactionRig().send(init(*half)) == ProducerGiven(ErrorCode.INVALID_REQUEST)
+
+
+def test_without_a_producer_id_the_request_gets_the_error() -> None:
+    rig = TransactionRig(gives_ids=False)
+    assert rig.send(init()) is None
+    rig.give_id(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert rig.answer() == ProducerGiven(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert rig.machine.is_droppable
+
+
+# ---- waiting
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_former() -> None:
+    rig = ongoing()
+    rig.send(commit(0))
+    rig.settle()
+    assert rig.answer() == ended(0)
+    assert rig.send(add(0, P2), "add") is None
+    rig.write_markers()
+    rig.settle()
+    rig.settle()
+    assert rig.answer("add") is OK
+    assert rig.stored.partitions == {P2}
+
+
+def test_a_request_waits_until_its_deadline() -> None:
+    rig = ongoing()
+    rig.send(commit(0))
+    rig.settle()
+    rig.answer()
+    assert rig.send(add(0)) is None
+    rig.pass_time(WAIT_MS - 1)
+    assert rig.answer() is None
+    rig.pass_time(1)
+    assert rig.answer() is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_too_many_requests_do_not_wait() -> None:
+    rig = ongoing()
+    rig.send(commit(0), "end")
+    for number in range(MAX_WAITING):
+        assert rig.send(commit(0), str(number)) is None
+    assert rig.send(commit(0), "more") == Ended(ErrorCode.CONCURRENT_TRANSACTIONS)
+    rig.finish()
+    assert len(rig.answers) == MAX_WAITING + 1
+
+
+def test_a_zombie_does_not_wait() -> None:
+    rig = ongoing(epoch=1)
+    rig.send(commit(1), "end")
+    assert rig.send(commit(0)) == Ended(ErrorCode.PRODUCER_FENCED)
+
+
+# ---- appends that fail
+
+UNCERTAIN = [
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+]
+
+
+def test_a_decision_that_was_not_appended_leaves_the_transaction_as_it_was() -> None:
+    rig = ongoing()
+    rig.send(commit(0))
+    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert rig.answer() == Ended(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert rig.state is S.ONGOING
+    assert rig.do_all(abort(0)) == ended(0)
+
+
+@pytest.mark.parametrize("error", UNCERTAIN)
+def test_a_decision_that_may_be_in_the_log_is_not_reversed(error: ErrorCode) -> None:
+    rig = ongoing()
+    rig.send(commit(0))
+    decision = rig.appends[0].records
+    rig.settle(error)
+    assert rig.answer().error is not OK
+    # Neither a contrary end nor the time-out nor a new producer decides otherwise.
+    assert rig.send(abort(0), "abort") is None
+    assert rig.send(init(), "init") is None
+    assert not rig.appends
+    rig.pass_time(APPEND_RETRY_MS)
+    assert [append.records for append in rig.appends] == [decision]
+    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    rig.pass_time(TIMEOUT_MS)
+    assert [append.records for append in rig.appends] == [decision]
+    rig.settle()
+    assert rig.markers[0].committed
+    assert rig.answer("abort") == Ended(ErrorCode.CONCURRENT_TRANSACTIONS)
+
+
+def test_a_fence_is_appended_until_the_log_has_it() -> None:
+    rig = ongoing()
+    rig.send(init())
+    assert rig.state is S.PREPARE_EPOCH_FENCE
+    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert rig.send(commit(0), "end") is None
+    rig.pass_time(APPEND_RETRY_MS)
+    rig.finish()
+    assert rig.answer() == given(2)
+    assert rig.answer("end") == Ended(ErrorCode.PRODUCER_FENCED)
+
+
+def test_a_completion_is_appended_until_the_log_has_it() -> None:
+    rig = ongoing()
+    rig.send(commit(0))
+    rig.settle()
+    rig.write_markers()
+    rig.settle(ErrorCode.REQUEST_TIMED_OUT)
+    rig.pass_time(APPEND_RETRY_MS)
+    rig.settle()
+    assert rig.state is S.COMPLETE_COMMIT
+
+
+def test_a_record_that_is_too_large_is_an_error_of_the_request() -> None:
+    rig = ongoing()
+    rig.send(add(0, P2))
+    rig.settle(ErrorCode.MESSAGE_TOO_LARGE)
+    assert rig.answer() is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert rig.stored.partitions == {P0, P1}
+
+
+# ---- time
+
+
+def test_a_transaction_times_out() -> None:
+    rig = ongoing()
+    rig.pass_time(TIMEOUT_MS - 1)
+    assert rig.state is S.ONGOING
+    rig.pass_time(1)
+    rig.finish()
+    assert rig.state is S.COMPLETE_ABORT
+    assert rig.stored.producer_epoch == 1
+    assert rig.send(commit(0)) == Ended(ErrorCode.PRODUCER_FENCED)
+    assert rig.send(add(0)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_producer_whose_transaction_timed_out_aborts_and_goes_on() -> None:
+    rig = ongoing()
+    rig.pass_time(TIMEOUT_MS)
+    rig.finish()
+    assert rig.send(commit(0, 2)) == Ended(ErrorCode.INVALID_TXN_STATE)
+    assert rig.send(abort(0, 2)) == ended(1)
+    assert rig.do_all(add(1)) is OK
+
+
+def test_a_loaded_transaction_times_out_at_the_same_time() -> None:
+    rig = ongoing()
+    rig.pass_time(TIMEOUT_MS / 2)
+    rig.load(rig.stored)
+    rig.pass_time(TIMEOUT_MS / 2 - 1)
+    assert rig.state is S.ONGOING
+    rig.pass_time(1)
+    assert rig.state is S.PREPARE_EPOCH_FENCE
+
+
+def test_a_start_in_the_future_does_not_lengthen_the_timeout() -> None:
+    rig = ongoing()
+    rig.load(rig.stored._replace(start_timestamp_ms=rig.now.wall_ms + 10 * TIMEOUT_MS))
+    assert rig.machine.next_deadline_ms == rig.now_ms + TIMEOUT_MS
+
+
+def test_an_unused_id_expires() -> None:
+    rig = TransactionRig()
+    rig.do_all(init())
+    rig.now_ms += rig.limits.expiration_ms - 1
+    rig.do(rig.machine.expire(rig.now))
+    assert not rig.appends
+    rig.now_ms += 1
+    rig.do(rig.machine.expire(rig.now))
+    assert rig.appends[0].records[0].value is None
+    assert rig.send(init()) is None
+    rig.settle()
+    assert rig.answer() == ProducerGiven(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert rig.machine.is_droppable
+
+
+def test_an_ongoing_transaction_does_not_expire() -> None:
+    rig = ongoing()
+    rig.now_ms += 2 * rig.limits.expiration_ms
+    rig.do(rig.machine.expire(rig.now))
+    assert not rig.appends
+
+
+# ---- moves
+
+
+def test_a_loaded_decision_is_replicated_before_its_markers_are_sent() -> None:
+    rig = ongoing()
+    rig.send(commit(0, 2))
+    rig.settle()
+    stored = rig.stored
+    rig = TransactionRig(stored)
+    assert not rig.markers
+    assert rig.appends[0].records[0].value == stored
+    rig.settle()
+    assert rig.markers[0].committed
+    assert rig.markers[0].transaction_version == 2
+    rig.finish()
+    assert rig.state is S.COMPLETE_COMMIT
+
+
+def test_a_loaded_state_is_replicated_before_an_answer_rests_on_it() -> None:
+    rig = TransactionRig(ongoing().stored)
+    assert rig.send(verify(0, P0, P2)) is None
+    rig.settle()
+    assert rig.answer() == {P0: OK, P2: ErrorCode.TRANSACTION_ABORTABLE}
+    assert rig.send(add(0, P0)) is OK
+
+
+def test_a_confirmation_that_fails_is_the_answer() -> None:
+    rig = TransactionRig(ongoing().stored)
+    rig.send(add(0, P0))
+    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert rig.answer() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_unloading_answers_all_that_wait() -> None:
+    rig = ongoing()
+    rig.send(commit(0), "end")
+    rig.send(init(), "init")
+    rig.do(rig.machine.unload(rig.now))
+    assert rig.answer("end") == Ended(ErrorCode.NOT_COORDINATOR)
+    assert rig.answer("init") == ProducerGiven(ErrorCode.NOT_COORDINATOR)
+    assert rig.machine.next_deadline_ms == math.inf
+    assert rig.send(add(0)) is ErrorCode.NOT_COORDINATOR
+    rig.settle()
+    assert not rig.markers
+
+
+def test_reports_of_former_markers_do_not_count() -> None:
+    rig = ongoing()
+    rig.do_all(commit(0))
+    rig.do_all(add(0, P0))
+    rig.send(commit(0))
+    rig.settle()
+    rig.do(rig.machine.markers_written(rig.markers[0].number - 1, [P0], rig.now))
+    assert not rig.appends
+
+
+# ---- preparation
+
+
+def test_a_prepared_transaction_has_no_timeout_and_takes_no_more_partitions() -> None:
+    rig = ongoing()
+    assert rig.do_all(prepare(0)) is OK
+    assert rig.stored.timeout_ms == NO_TIMEOUT_MS
+    assert rig.machine.describe().is_prepared
+    assert rig.machine.next_deadline_ms == math.inf
+    assert rig.send(add(0, P2)) is ErrorCode.INVALID_TXN_STATE
+    assert rig.send(verify(0, P0)) == {P0: ErrorCode.INVALID_TXN_STATE}
+    assert rig.do_all(commit(0, 2)) == ended(1)
+    assert rig.stored.timeout_ms == TIMEOUT_MS
+
+
+def test_a_new_producer_keeps_a_prepared_transaction() -> None:
+    rig = ongoing()
+    rig.do_all(prepare(0))
+    kept = rig.do_all(keep())
+    assert kept == ProducerGiven(
+        OK, ProducerId(FIRST_ID), ProducerEpoch(2), ProducerId(FIRST_ID), ProducerEpoch(0)
+    )
+    rig.load(rig.stored)
+    # A process outside ends it. It gets no epoch: that would be the new producer's.
+    assert rig.do_all(commit(0, 2)) == Ended(OK)
+    assert rig.do_all(commit(0, 2)) == Ended(OK)
+    assert rig.do_all(add(0)) is ErrorCode.PRODUCER_FENCED
+    assert rig.do_all(add(2)) is OK
+
+
+def test_the_new_producer_ends_a_kept_transaction() -> None:
+    rig = ongoing()
+    rig.do_all(prepare(0))
+    rig.do_all(keep())
+    assert rig.do_all(abort(2, 2)) == ended(3)
+    assert rig.do_all(abort(2, 2)) == ended(3)
+    assert rig.send(commit(0, 2)) == Ended(ErrorCode.PRODUCER_FENCED)
+
+
+def test_a_new_producer_that_does_not_keep_it_aborts_a_prepared_transaction() -> None:
+    rig = ongoing()
+    rig.do_all(prepare(0))
+    rig.do_all(keep())
+    assert rig.do_all(init()) == given(4)
+    assert rig.do_all(add(2)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_kept_transaction_at_the_last_epoch_leads_to_a_new_producer_id() -> None:
+    last = TransactionMetadata(
+        S.ONGOING, ProducerId(7), LAST_EPOCH, NO_TIMEOUT_MS, 0, frozenset({P0}), 0, prepared_timeout_ms=9
+    )
+    rig = TransactionRig(last)
+    assert rig.do_all(keep())[1:] == (FIRST_ID, 1, 7, LAST_EPOCH)
+    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == Ended(OK)
+    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == Ended(OK)
+    assert rig.do_all(add(1)) is OK
+
+
+# ---- views
+
+
+def test_an_unknown_id_is_not_found_and_can_be_dropped() -> None:
+    rig = TransactionRig()
+    assert rig.machine.describe().error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert rig.send(add(0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert rig.send(add(-1, producer_id=-1)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert rig.machine.is_droppable
+
+
+def test_an_ongoing_transaction_is_described_and_listed() -> None:
+    rig = ongoing()
+    described = rig.machine.describe()
+    assert described.transaction_state == "Ongoing"
+    assert [(topic.topic, topic.partitions) for topic in described.topics] == [("t", [0, 1])]
+    assert described.transaction_start_time_ms == rig.now.wall_ms
+    assert rig.machine.listed().transaction_state == "Ongoing"
+
+
+def test_an_illegal_move_changes_nothing() -> None:
+    rig = TransactionRig()
+    rig.do_all(init())
+    before = rig.stored
+    with pytest.raises(IllegalTransition):
+        rig.machine._fence(before)
+    assert rig.stored is before
+    assert rig.do_all(add(0)) is OK
