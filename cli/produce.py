@@ -1,7 +1,9 @@
 """`barnabas produce TOPIC`: each line of stdin or of a file becomes a record.
 
 Exit code 0 means that every line was acknowledged as ``--acks`` demands. The first failed record ends the
-command, which then prints the number of acknowledged lines.
+command, which then prints the number of acknowledged lines. With ``--transactional-id`` all lines are one
+transaction, committed at the end of the input and aborted if anything fails: readers of committed records see
+all of them or none.
 """
 
 from __future__ import annotations
@@ -47,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--partition", type=int, metavar="P", help="write to this partition alone")
     parser.add_argument("--acks", choices=("0", "1", "all"), default="all")
     parser.add_argument(
+        "--transactional-id",
+        metavar="ID",
+        help="write all lines in one transaction, which is committed at the end of the input",
+    )
+    parser.add_argument(
         "--compression", default="none", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd"
     )
     add_settings_argument(parser, "producer")
@@ -88,6 +95,8 @@ async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO
         "linger_ms": 0 if source.isatty() else 5,
         **client_settings(options.overrides, ProducerConfig),
     }
+    if options.transactional_id is not None:
+        settings["transactional_id"] = options.transactional_id
     # A misspelt topic must not be created; this raises an error with similar names.
     topic = await describe_topic(bootstrap, options.topic, settings)
     if options.partition is not None and options.partition >= len(topic.partitions):
@@ -98,9 +107,26 @@ async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO
     tally = _Tally()
     started = time.monotonic()
     async with Producer(bootstrap_servers=bootstrap, **settings) as producer:
-        await _send_lines(options, source, producer, tally)
-        await producer.flush()
+        if options.transactional_id is None:
+            await _send_lines(options, source, producer, tally)
+            await producer.flush()
+        else:
+            await _send_in_transaction(options, source, producer, tally)
     return _report(options, tally, time.monotonic() - started)
+
+
+async def _send_in_transaction(
+    options: argparse.Namespace, source: BinaryIO, producer: Producer, tally: _Tally
+) -> None:
+    """Raises CommandError for an invalid line, after the abort."""
+    try:
+        async with producer.transaction():
+            await _send_lines(options, source, producer, tally)
+    except CommandError:
+        raise
+    except BarnabasError as error:
+        # Brokers may have acknowledged records, but they count only with the commit.
+        tally.acknowledged, tally.first_error = 0, error
 
 
 async def _send_lines(

@@ -7,8 +7,13 @@ import os
 
 import pytest
 
-from barnabas.cli.exit_codes import CommandError
-from barnabas.cli.produce import MAX_LINE_BYTES, read_lines
+from barnabas.cli.exit_codes import FAILED, OK, CommandError
+from barnabas.cli.main import build_parser
+from barnabas.cli.produce import MAX_LINE_BYTES, _produce, read_lines
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.schema import ApiKey
+from tests.support.fake_broker import FakeCluster
+from tests.support.producer_transactions import FakeTransactions
 
 
 class _Dribble(io.RawIOBase):
@@ -72,3 +77,32 @@ async def test_lines_come_before_the_source_ends() -> None:
         sink.close()
         with pytest.raises(StopAsyncIteration):
             await anext(lines)
+
+
+async def _write_in_transaction(cluster: FakeCluster, data: bytes, *words: str) -> int:
+    options = build_parser("produce").parse_args(["produce", "t", "--transactional-id", "x", *words])
+    return await _produce(options, cluster.bootstrap, io.BytesIO(data))
+
+
+async def test_the_lines_of_a_transaction_are_committed_together() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        transactions = FakeTransactions(cluster)
+        assert await _write_in_transaction(cluster, b"one\ntwo\n") == OK
+        assert transactions.of("x").committed == [{b"one", b"two"}]
+        assert transactions.wrong == []
+
+
+async def test_a_failed_record_and_an_invalid_line_abort_the_transaction(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        transactions = FakeTransactions(cluster)
+        transactions.fail(ApiKey.PRODUCE, ErrorCode.MESSAGE_TOO_LARGE)
+        assert await _write_in_transaction(cluster, b"one\n", "--set", "retries=1") == FAILED
+        assert "0 of 1 records acknowledged, then: the transaction" in capsys.readouterr().err
+        with pytest.raises(CommandError, match="line 2 has no key separator"):
+            await _write_in_transaction(cluster, b"k:one\ntwo\n", "--key-separator", ":")
+        assert transactions.of("x").committed == []
+        assert transactions.wrong == []
