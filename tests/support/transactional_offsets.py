@@ -5,40 +5,33 @@ The model answers each question by going through all of the log.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from barnabas.broker.log.log import Log
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import stamp
 from barnabas.protocol.records import MarkerType
+from tests.support.logs import marker
 
 KeyValue = tuple[bytes, bytes | None]
 
 
 def write_pending(log: Log, producer_id: int, *records: KeyValue) -> None:
     """As Kafka's coordinator writes commits in a transaction: without a sequence."""
-    _write(log, producer_id, records, is_control=False)
-
-
-def write_marker(log: Log, producer_id: int, marker: MarkerType) -> None:
-    record = struct.pack(">hh", 0, marker), struct.pack(">hi", 0, 1)
-    _write(log, producer_id, [record], is_control=True)
-
-
-def _write(log: Log, producer_id: int, records: Sequence[KeyValue], *, is_control: bool) -> None:
     builder = RecordBatchBuilder()
     for key, value in records:
         builder.append(key, value, None, 0)
-    batch = builder.build(
-        base_offset=log.log_end_offset,
-        partition_leader_epoch=0,
-        producer_id=producer_id,
-        producer_epoch=0,
-        is_transactional=True,
-        is_control=is_control,
-    )
+    _append(log, builder.build(producer_id=producer_id, producer_epoch=0, is_transactional=True))
+
+
+def write_marker(log: Log, producer_id: int, marker_type: MarkerType) -> None:
+    _append(log, marker(marker_type, producer_id=producer_id))
+
+
+def _append(log: Log, batch: bytearray) -> None:
+    stamp(batch, 0, log.log_end_offset, 0)
     log.append_as_follower(batch, 0)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.compaction.cleaning import clean
+from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.coordinators.coordinator_log import MAX_REPORTED, last_records, without_collection
 from barnabas.broker.coordinators.group_records import (
     GroupMetadataValue,
@@ -204,38 +206,73 @@ def test_an_unreadable_pending_record_is_ignored(log: Log, caplog: pytest.LogCap
     assert caplog.text.count("is ignored") == 3
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_any_history_of_transactions_is_loaded_as_a_replay_says(seed: int, log: Log) -> None:
-    draw = random.Random(seed)
-    names = [TopicPartition("topic", index) for index in range(3)]
-    history: list[Entry] = []
-    for value in range(60):
-        name, producer_id = draw.choice(names), draw.choice((5, 6, 7))
-        kind = draw.random()
-        at = len(history)
+class History:
+    """Random commits, transactions, tombstones and markers in a log and in a model of it."""
+
+    def __init__(self, seed: int, log: Log) -> None:
+        self.draw = random.Random(seed)
+        self.log = log
+        self.names = [TopicPartition("topic", index) for index in range(3)]
+        self.entries: list[Entry] = []
+
+    def step(self, value: int) -> None:
+        name, producer_id = self.draw.choice(self.names), self.draw.choice((5, 6, 7))
+        kind, at = self.draw.random(), len(self.entries)
+        assert at == self.log.log_end_offset
         if kind < 0.3:
-            history.append(Entry(at, name, value))
-            write(log, offset("a", value, name))
+            self.entries.append(Entry(at, name, value))
+            write(self.log, offset("a", value, name))
         elif kind < 0.65:
-            history.append(Entry(at, name, value, producer_id))
-            write_pending(log, producer_id, *encoded(offset("a", value, name)))
+            self.entries.append(Entry(at, name, value, producer_id))
+            write_pending(self.log, producer_id, *encoded(offset("a", value, name)))
         elif kind < 0.75:
-            history.append(Entry(at, name, None))
-            write(log, offset("a", None, name))
+            self.entries.append(Entry(at, name, None))
+            write(self.log, offset("a", None, name))
         else:
-            marker = draw.choice((MarkerType.COMMIT, MarkerType.ABORT))
-            history.append(Entry(at, None, None, producer_id, marker is MarkerType.COMMIT))
-            write_marker(log, producer_id, marker)
-        expected = replay(history)
-        group = load(log).get("a", LoadedGroup()) if value % 10 == 9 else None
-        if group is None:
-            continue
+            marker_type = self.draw.choice((MarkerType.COMMIT, MarkerType.ABORT))
+            self.entries.append(Entry(at, None, None, producer_id, marker_type is MarkerType.COMMIT))
+            write_marker(self.log, producer_id, marker_type)
+
+    def check(self) -> None:
+        group = load(self.log).get("a", LoadedGroup())
         offsets = {name: each.value.committed_offset for name, each in group.offsets.items()}
         pending: dict[TopicPartition, dict[int, int]] = {}
-        for of, each in group.pending.items():
-            for name, committed_offset in each.items():
-                pending.setdefault(name, {})[of] = committed_offset.value.committed_offset
-        assert (offsets, pending) == expected
+        for producer_id, of_producer in group.pending.items():
+            for name, each in of_producer.items():
+                pending.setdefault(name, {})[producer_id] = each.value.committed_offset
+        assert (offsets, pending) == replay(self.entries)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_history_of_transactions_is_loaded_as_a_replay_says(seed: int, log: Log) -> None:
+    history = History(seed, log)
+    for value in range(60):
+        history.step(value)
+        if value % 10 == 9:
+            history.check()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_compaction_changes_no_offset_of_a_transaction(seed: int, log: Log) -> None:
+    """The last committed value survives, and no aborted one hides it; what is pending stays so."""
+    history = History(seed, log)
+    for value in range(60):
+        history.step(value)
+        if history.draw.random() < 0.15:
+            log.roll(0)
+            # At times late enough that tombstones and markers may go.
+            now_ms = history.draw.choice((0, value * 1_000_000_000))
+            end = int(log.log_end_offset)
+            clean(
+                log,
+                end,
+                offset_map=OffsetMap(1 << 20),
+                now_ms=now_ms,
+                pause=lambda _: None,
+                high_watermark=end,
+            )
+            history.check()
+    history.check()
 
 
 def test_a_limited_number_of_unreadable_records_is_reported(
