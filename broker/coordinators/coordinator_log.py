@@ -16,14 +16,14 @@ import gc
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.producer_state import AppendOrigin
+from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Buffer
@@ -389,6 +389,7 @@ class CoordinatorLog(Generic[R]):
                 answer,
                 since=self._since,
                 origin=AppendOrigin.COORDINATOR,
+                guards=self._guards_of(batch.kind.producer),
                 below_min_isr=batch.kind.is_removal,
             )
         except InvariantViolation:
@@ -400,6 +401,13 @@ class CoordinatorLog(Generic[R]):
                 index=self._partition.partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
             )
             answer([failed])
+
+    def _guards_of(
+        self, producer: TransactionalProducer | None
+    ) -> Mapping[TopicPartition, VerificationGuards]:
+        if producer is None or producer.guard is None:
+            return {}
+        return {self._partition: {producer.producer_id: producer.guard}}
 
     def _encoded(self, records: Sequence[R]) -> list[KeyValue] | None:
         """None if a record cannot be written."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import invariant
 
@@ -51,7 +52,7 @@ class TransactionalProducer(NamedTuple):
 
     producer_id: int
     epoch: int
-    guard: Any = None
+    guard: VerificationGuard | None = None
 
 
 class Append(NamedTuple, Generic[R]):

@@ -87,6 +87,7 @@ class GroupCoordinator:
         # Before the first shard, so that it misses no topic.
         self._metadata.on_deletion(self._topics_deleted)
         self._metadata.on_update(self.topics_changed)
+        self._replicas.markers.listeners.append(self.transaction_ended)
         self.shards.listen()
 
     def start(self) -> None:

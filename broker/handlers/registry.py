@@ -27,6 +27,7 @@ from barnabas.broker.handlers import (
     produce,
     reassignments,
     topics,
+    transaction_offsets,
     transactions,
     write_txn_markers,
 )
@@ -74,6 +75,7 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.PREPARE_TXN: Handler(transactions.handle_prepare),
     ApiKey.DESCRIBE_TRANSACTIONS: Handler(describe_transactions.handle_describe),
     ApiKey.LIST_TRANSACTIONS: Handler(describe_transactions.handle_list),
+    ApiKey.TXN_OFFSET_COMMIT: Handler(transaction_offsets.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(leader_epoch.handle),
     ApiKey.WRITE_TXN_MARKERS: Handler(write_txn_markers.handle),
     ApiKey.DESCRIBE_CONFIGS: Handler(configs.handle_describe),

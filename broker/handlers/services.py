@@ -13,6 +13,7 @@ from typing import Protocol
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.metadata_cache import MetadataCache
@@ -42,6 +43,11 @@ from barnabas.zookeeper.configs import ConfigStore
 from barnabas.zookeeper.features import FeatureChanges
 
 ShutdownAnswer = Callable[[ErrorCode, Sequence[TopicPartition]], None]
+OffsetsConfirmed = Callable[[ErrorCode, TransactionalProducer], None]
+ConfirmOffsets = Callable[[TopicPartition, str, TransactionalProducer, bool, OffsetsConfirmed], None]
+"""Has the coordinator of a transactional id confirm that the producer's transaction has a partition of the
+offsets topic. With True, the partition is added to the transaction. Answers once, with the producer and the
+guard for the append, on a thread that may append; raises ApiError if the partition is not led here."""
 
 
 class TopicWork(Protocol):
@@ -117,6 +123,8 @@ class Services:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     log_dir_moves: LogDirMoves
+    confirm_offsets: ConfirmOffsets | None = None
+    """None if this broker cannot ask coordinators of transactions."""
     cleaner: LogCleaner | None = None
     """None if ``log.cleaner.enable`` is false."""
     request_order: RequestOrder = field(default_factory=RequestOrder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -24,7 +24,8 @@ from barnabas.broker.coordinators.group_records import (
     to_bytes,
 )
 from barnabas.broker.log.appending import ProducedBatches
-from barnabas.broker.log.producer_state import AppendOrigin
+from barnabas.broker.log.log_transactions import VerificationGuard
+from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
@@ -52,6 +53,7 @@ class FakeReplicas:
         self.error = ErrorCode.NONE
         self.arguments: list[tuple[int, int, LeaderEpoch | None]] = []
         self.below_min_isr: list[bool] = []
+        self.guards: list[Mapping[TopicPartition, VerificationGuards]] = []
         self.woken = 0
         self.end = 100
 
@@ -64,11 +66,13 @@ class FakeReplicas:
         *,
         since: LeaderEpoch,
         origin: AppendOrigin,
+        guards: Mapping[TopicPartition, VerificationGuards],
         below_min_isr: bool = False,
     ) -> None:
         ((name, produced),) = batches
         assert name == PARTITION
         self.below_min_isr.append(below_min_isr)
+        self.guards.append(guards)
         self.arguments.append((acks, timeout_ms, since))
         records = decode_records(produced.view)
         self.batches.append([from_bytes(record.key or b"", record.value) for record in records])
@@ -256,6 +260,14 @@ def test_records_in_transactions_are_written_in_batches_of_their_producer(rig: L
     assert len(rig.replicas.batches) == 5
     expected = {"e": 104, "b": 101, "c": 102, "d": 103, "a": 100}
     assert [(name, offset) for name, _, offset in rig.outcomes] == list(expected.items())
+
+
+def test_the_guard_of_a_transaction_reaches_the_log(rig: LogRig) -> None:
+    guard = VerificationGuard(5, 2, -1)
+    rig.enqueue("a", producer=TransactionalProducer(5, 2, guard))
+    rig.enqueue("b", producer=TransactionalProducer(5, 2))
+    rig.write("c")
+    assert rig.replicas.guards == [{PARTITION: {5: guard}}, {}, {}]
 
 
 def test_the_batches_in_flight_are_within_the_limits() -> None:

@@ -8,6 +8,7 @@ import random
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -204,6 +205,36 @@ def test_an_unreadable_pending_record_is_ignored(log: Log, caplog: pytest.LogCap
     write_pending(log, 5, *strange)
     assert load(log) == {}
     assert caplog.text.count("is ignored") == 3
+
+
+_KAFKAS_BATCHES: Final = [
+    # A commit outside of transactions; two records of producer 5; one of producer 6; a commit marker of 5.
+    "00000000000000000000006000000000026da75fc600000000000000000000000003e800000000000003e8ffffffffffffffffffffff"
+    "ffffff000000015c0000001800010001670001740000000038000300000000000000010000000400046e6f746500000000000003e800",
+    "00000000000000010000008f0000000002491285c000100000000100000000000003e800000000000003e80000000000000005000000"
+    "000000000000025c0000001800010001670001740000000038000300000000000000020000000400046e6f746500000000000003e800"
+    "5c0000021800010001670001740000000138000300000000000000030000000400046e6f746500000000000003e800",
+    "0000000000000003000000600000000002ff63a3ce00100000000000000000000003e800000000000003e80000000000000006000700"
+    "000000000000015c0000001800010001680001740000000038000300000000000000090000000400046e6f746500000000000003e800",
+    "00000000000000040000004200000000028ad0583e00300000000000000000000003e800000000000003e800000000000000050000ff"
+    "ffffff000000012000000008000000010c00000000000300",
+]
+"""By Kafka 3.9.1's MemoryRecords and GroupMetadataManager; its coordinator numbers every batch 0."""
+
+
+def test_batches_of_kafkas_coordinator_are_loaded(log: Log) -> None:
+    for batch in _KAFKAS_BATCHES:
+        log.append_as_follower(bytearray.fromhex(batch), 0)
+
+    def by_kafka(value: int, record_offset: int) -> CommittedOffset:
+        metadata = OffsetAndMetadata(value, 1_000, leader_epoch=4, metadata="note")
+        return CommittedOffset(metadata, record_offset)
+
+    first, second = TopicPartition("t", 0), TopicPartition("t", 1)
+    assert load(log) == {
+        "g": LoadedGroup(None, {first: by_kafka(2, 1), second: by_kafka(3, 2)}),
+        "h": LoadedGroup(None, {}, {6: {first: by_kafka(9, 3)}}),
+    }
 
 
 class History:

@@ -1,0 +1,122 @@
+"""TxnOffsetCommit: offsets that become valid when the producer's transaction is committed.
+
+The transaction must be ongoing in the group's partition of the offsets topic, or confirmed by its
+coordinator before the records are appended (KIP-890). For producers of Kafka's version 5 and of the native
+protocol, the coordinator adds the partition to the transaction. A commit is answered when its record is
+replicated. Unknown partitions are refused one by one; the others are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from barnabas.broker.coordinators.effects import Moment, TransactionalProducer
+from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.group_effects import Commit, CommitResponse, Effects, commit_error
+from barnabas.broker.coordinators.group_shard import GroupShard
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.offsets import is_known, offsets_to_commit
+from barnabas.broker.handlers.services import Services
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+_KNOWS_LOADING_SINCE: Final = 2
+"""Older producers fail at COORDINATOR_LOAD_IN_PROGRESS."""
+_KNOWS_ABORTABLE_SINCE: Final = 4
+_ADDS_PARTITION_SINCE: Final = 5
+
+
+def handle(services: Services, request: ApiRequest) -> None:
+    body: TxnOffsetCommitRequest = request.body
+    names = [
+        TopicPartition(topic.name, partition.partition_index)
+        for topic in body.topics
+        for partition in topic.partitions
+    ]
+    unknown = {name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in names if not is_known(services, name)}
+
+    @request.answering
+    def answer(outcome: CommitResponse) -> None:
+        request.respond(_response(request, {**outcome, **unknown}))
+
+    def refuse(error: ErrorCode) -> None:
+        answer(dict.fromkeys(names, error))
+
+    def commit(producer: TransactionalProducer, shard: GroupShard) -> None:
+        def event(group: Group, now: Moment) -> Effects:
+            offsets = offsets_to_commit(services, body.topics, unknown, now.wall_ms)
+            member = body.member_id, body.group_instance_id, body.generation_id
+            return group.commit(Commit(offsets, *member, producer), answer, now)
+
+        # A member of a generation is unknown where there is no group.
+        if not shard.apply(body.group_id, event, create=body.generation_id < 0):
+            refuse(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def confirmed(error: ErrorCode, producer: TransactionalProducer) -> None:
+        if error != ErrorCode.NONE:
+            refuse(_refusal(request, error))
+            return
+        try:
+            # The coordinator may have moved meanwhile.
+            commit(producer, services.groups.shard_of(body.group_id))
+        except ApiError as moved:
+            refuse(moved.code)
+
+    try:
+        shard = services.groups.shard_of(body.group_id)
+        if len(unknown) == len(names):
+            answer({})
+            return
+        if services.confirm_offsets is None:
+            refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        services.confirm_offsets(
+            shard.partition,
+            body.transactional_id,
+            TransactionalProducer(body.producer_id, body.producer_epoch),
+            request.is_since(_ADDS_PARTITION_SINCE),
+            confirmed,
+        )
+    except ApiError as error:
+        refuse(error.code)
+
+
+def _refusal(request: ApiRequest, error: ErrorCode) -> ErrorCode:
+    """The answer to a commit whose transaction was not confirmed."""
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.TRANSACTION_ABORTABLE and not request.is_since(_KNOWS_ABORTABLE_SINCE):
+        return ErrorCode.INVALID_TXN_STATE
+    return commit_error(error)
+
+
+def _response(request: ApiRequest, outcome: Mapping[TopicPartition, ErrorCode]) -> TxnOffsetCommitResponse:
+    def code(name: TopicPartition) -> int:
+        error = outcome[name]
+        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and not request.is_since(_KNOWS_LOADING_SINCE):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return error
+
+    body: TxnOffsetCommitRequest = request.body
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=code(TopicPartition(topic.name, partition.partition_index)),
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in body.topics
+        ]
+    )

@@ -1,0 +1,174 @@
+"""TxnOffsetCommit: the confirmation of the transaction, the append, and the answers to old producers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord
+from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.groups import ListGroupsRequest
+from barnabas.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from barnabas.protocol.record_batch import BatchHeader
+from tests.support.group_requests import (
+    NONE,
+    PARTITION,
+    become_member,
+    fetch,
+    fetched,
+    lead,
+    records,
+    work,
+)
+from tests.support.logs import headers_of
+from tests.support.serving import Serving
+
+
+def commit(
+    offset: int = 5, *, group: str = "g", topic: str = "topic", **values: Any
+) -> TxnOffsetCommitRequest:
+    partition = TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=2, committed_metadata="m"
+    )
+    topics = [TxnOffsetCommitRequestTopic(name=topic, partitions=[partition])]
+    fields = {"transactional_id": "copier", "producer_id": 70, "producer_epoch": 3, "topics": topics}
+    return TxnOffsetCommitRequest(group_id=group, **{**fields, **values})
+
+
+def code_of(response: Any) -> int:
+    code: int = response.topics[0].partitions[0].error_code
+    return code
+
+
+def headers(serving: Serving) -> list[BatchHeader]:
+    return headers_of(serving.managed.manager.partition(PARTITION).log)
+
+
+def is_unstable(serving: Serving) -> bool:
+    (topic,) = serving.call(fetch("g", 0, require_stable=True)).groups[0].topics
+    return bool(topic.partitions[0].error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT)
+
+
+def end(serving: Serving, *, committed: bool) -> None:
+    """Write the marker of the transaction."""
+    outcomes: list[MarkerOutcome] = []
+    marker = TransactionMarker(70, 3, committed, 0, [PARTITION])
+    serving.managed.manager.markers.write([marker], 1_000, outcomes.extend)
+    assert outcomes == [{PARTITION: NONE}]
+
+
+def test_an_offset_is_committed_in_the_transaction_of_its_producer(hosting: Serving) -> None:
+    assert code_of(hosting.call(commit(5))) == NONE
+    header = headers(hosting)[-1]
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (70, 3, -1)
+    assert header.is_transactional
+    value = OffsetAndMetadata(5, hosting.wall_ms, leader_epoch=2, metadata="m")
+    assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("topic", 0), value)
+    assert is_unstable(hosting)
+    end(hosting, committed=True)
+    assert fetched(hosting) == {("topic", 0): 5}
+
+
+@pytest.mark.parametrize(("version", "adds"), [(0, False), (4, False), (5, True), (None, True)])
+def test_the_coordinator_adds_the_partition_for_new_producers(
+    version: int | None, adds: bool, hosting: Serving
+) -> None:
+    assert code_of(hosting.call(commit(), version=version)) == NONE
+    assert hosting.confirmations == [("copier", adds)]
+
+
+def test_a_commit_waits_for_the_confirmation_of_its_transaction(hosting: Serving) -> None:
+    hosting.confirms_at_once = False
+    waiting = hosting.send(commit())
+    assert len(headers(hosting)) == 0
+    assert hosting.call(ListGroupsRequest()).groups == []
+    hosting.unconfirmed.pop()()
+    assert code_of(waiting.response) == NONE
+    assert is_unstable(hosting)
+
+
+@pytest.mark.parametrize(
+    ("error", "version", "expected"),
+    [
+        (ErrorCode.INVALID_TXN_STATE, 4, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 4, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (ErrorCode.PRODUCER_FENCED, 4, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.TRANSACTION_ABORTABLE, 4, ErrorCode.TRANSACTION_ABORTABLE),
+        (ErrorCode.TRANSACTION_ABORTABLE, 3, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, 4, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (ErrorCode.NETWORK_EXCEPTION, 4, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.NETWORK_EXCEPTION, 1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+def test_an_unconfirmed_transaction_commits_nothing(
+    error: ErrorCode, version: int, expected: ErrorCode, hosting: Serving
+) -> None:
+    hosting.confirmation = error
+    assert code_of(hosting.call(commit(), version=version)) == expected
+    assert headers(hosting) == []
+    assert hosting.call(ListGroupsRequest()).groups == []
+
+
+def test_the_coordinator_of_the_group_may_move_while_the_transaction_is_confirmed(hosting: Serving) -> None:
+    hosting.confirms_at_once = False
+    waiting = hosting.send(commit())
+    lead(hosting, epoch=1, leader=2)
+    work(hosting)
+    hosting.unconfirmed.pop()()
+    assert code_of(waiting.response) == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_marker_during_the_confirmation_refuses_the_commit(hosting: Serving) -> None:
+
+    hosting.confirms_at_once = False
+    waiting = hosting.send(commit())
+    end(hosting, committed=False)
+    hosting.unconfirmed.pop()()
+    assert code_of(waiting.response) == ErrorCode.INVALID_TXN_STATE
+    assert hosting.call(ListGroupsRequest()).groups == []
+
+
+def test_unknown_partitions_are_refused_one_by_one(hosting: Serving) -> None:
+    request = commit(5)
+    request.topics += commit(6, topic="unknown").topics
+    response = hosting.call(request)
+    assert [topic.partitions[0].error_code for topic in response.topics] == [
+        NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert code_of(hosting.call(commit(topic="unknown"))) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert len(hosting.confirmations) == 1
+
+
+def test_members_are_fenced(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    member = {"member_id": joined.member_id, "generation_id": joined.generation_id}
+    assert code_of(hosting.call(commit(**member))) == NONE
+    assert code_of(hosting.call(commit(**{**member, "generation_id": 0}))) == ErrorCode.ILLEGAL_GENERATION
+    assert code_of(hosting.call(commit(**{**member, "member_id": "x"}))) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert code_of(hosting.call(commit(group="new", **member))) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert [group.group_id for group in hosting.call(ListGroupsRequest()).groups] == ["g"]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (0, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (2, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    ],
+)
+def test_old_producers_do_not_learn_that_groups_are_loaded(
+    version: int | None, expected: ErrorCode, hosting: Serving
+) -> None:
+    lead(hosting, epoch=1, leader=2)
+    lead(hosting, epoch=2)
+    assert code_of(hosting.call(commit(), version=version)) == expected
