@@ -54,7 +54,6 @@ class Coordination:
             now=now,
             on_fatal=on_fatal,
         )
-        replicas.markers.listeners.append(self.groups.transaction_ended)
         self.transactions = TransactionCoordinator(
             config,
             replicas,

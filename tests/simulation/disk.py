@@ -33,7 +33,7 @@ from barnabas.broker.log.storage_errors import CleanedFilesFailed, LogDirFailure
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches
-from barnabas.protocol.records import decode_fields
+from barnabas.protocol.records import MarkerType, decode_fields, decode_marker
 from tests.support.logs import crash
 from tests.support.memory_log import SEQUENCE_BITS
 
@@ -57,6 +57,10 @@ class Entry(NamedTuple):
     epoch: int
     key: bytes | None
     value: int | bytes | None
+    writer: int | None = None
+    """The producer id of a record in a transaction, or of a marker."""
+    commits: bool | None = None
+    """Whether a marker commits its transaction; None for all other records."""
 
     @property
     def producer(self) -> tuple[int, int] | None:
@@ -110,10 +114,14 @@ def decode(records: memoryview) -> list[tuple[int, Entry]]:
 
 def _entries_of(records: memoryview, at: int, header: BatchHeader) -> list[tuple[int, Entry]]:
     epoch = header.partition_leader_epoch
-    return [
-        (offset, Entry(epoch, key, int.from_bytes(value) if value is not None and _is_number(key) else value))
-        for offset, _, key, value, _ in decode_fields(records[at : at + header.size_bytes])
-    ]
+    writer = header.producer_id if header.is_transactional else None
+    entries = []
+    for offset, _, key, value, _ in decode_fields(records[at : at + header.size_bytes]):
+        number = int.from_bytes(value) if value is not None and _is_number(key) else value
+        marker = decode_marker(key, value) if header.is_control else None
+        commits = None if marker is None else marker.type is MarkerType.COMMIT
+        entries.append((offset, Entry(epoch, key, number, writer, commits)))
+    return entries
 
 
 def _is_number(key: bytes | None) -> bool:

@@ -31,10 +31,18 @@ from barnabas.protocol.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
 )
+from barnabas.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tests.simulation.broker import SimBroker
+from tests.simulation.group_transactions import Commit, Copier, effective
 from tests.simulation.group_world import GROUP_ID, TOPICS, GroupWorld, Token
 
+STABLE_OFFSETS = OffsetFetchRequest(
+    groups=[OffsetFetchRequestGroup(group_id=GROUP_ID, topics=None)], require_stable=True
+)
 FAULTS_END_MS = 40_000
 CALM_MS = 150_000
 TURN_MS = 2_000
@@ -70,6 +78,8 @@ class Consumer:
         self.generation_id = -1
         self.state = "out"
         self.owned: set[TopicPartition] = set()
+        # It copies in transactions, and commits its offsets with them.
+        self.copier = world.start_copier() if draw.random() < 0.5 else None
         self.is_gone = False
         self.paused_until_ms = 0.0
         self._round = 0
@@ -105,8 +115,12 @@ class Consumer:
                 ),
                 self.heartbeat_answered,
             )
-            for _ in range(self.world.random.choice([0, 1, 2, 3])):
+            if self.copier is not None:
+                self.commit_in_transaction(self.copier)
+            for _ in range(self.world.random.choice([0, 1, 2, 3]) if self.copier is None else 0):
                 self.commit()
+            if self.world.random.random() < 0.3:
+                self._send(STABLE_OFFSETS, lambda response: None)
 
     def _send(self, request: Any, answered: Any, api_version: int | None = None) -> None:
         sent_in = self._round
@@ -199,13 +213,27 @@ class Consumer:
         if response.error_code != ErrorCode.NONE:
             self._refused(ErrorCode(response.error_code))
 
+    def commit_in_transaction(self, copier: Copier) -> None:
+        self._commits += 1
+        offsets = [(name, self._commits, self._metadata) for name in sorted(self.owned)]
+        if offsets:
+            member = {
+                "generation_id": self.generation_id,
+                "member_id": self.member_id,
+                "group_instance_id": self.instance_id,
+            }
+            copier.commit(offsets, member)
+
+    @property
+    def _metadata(self) -> str:
+        return f"{self.instance_id or self.member_id} {self.generation_id} {self.name}"
+
     def commit(self) -> None:
         """Commit an offset for each partition that the member owns by its last answer."""
         if not self.owned:
             return
         self._commits += 1
-        owner = self.instance_id or self.member_id
-        metadata = f"{owner} {self.generation_id} {self.name}"
+        metadata = self._metadata
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for name in sorted(self.owned):
             topics.setdefault(name.topic, []).append(
@@ -247,13 +275,15 @@ class Judge:
 
     def __init__(self, world: GroupWorld) -> None:
         self.world = world
-        self.shares: dict[int, dict[str, bytes]] = {}
-        """Generation → instance id or member id → assignment."""
+        self.shares: dict[tuple[int, int], dict[str, bytes]] = {}
+        """How often the group has died before, and generation → instance id or member id → assignment."""
         self.acknowledged: dict[TopicPartition, int] = {}
         """The offset of the last record whose commit of the partition was acknowledged."""
         self._join_answers: dict[tuple[int, int], tuple[str, set[str]]] = {}
         """Coordinator's epoch and generation → the leader, and the members with an answer to their join."""
         self.refusals: set[ErrorCode] = set()
+        self.read: set[Commit] = set()
+        """The offsets that were answered as stable."""
         self.moved_in: set[GroupState] = set()
         """The states of the group when its coordinator moved."""
 
@@ -281,8 +311,11 @@ class Judge:
 
     def check_answer(self, token: Token, response: Any) -> None:
         """Check an answer before it is sent."""
-        if isinstance(response, OffsetCommitResponse):
+        if isinstance(response, (OffsetCommitResponse, TxnOffsetCommitResponse)):
             self._check_acknowledged(token.request, response)
+            return
+        if isinstance(response, OffsetFetchResponse):
+            self._note_read(response)
             return
         self.refusals.add(ErrorCode(response.error_code))
         if isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.NONE:
@@ -300,15 +333,15 @@ class Judge:
         request: SyncGroupRequest = token.request
         generation_id = request.generation_id
         inherited = self.world.inherited_records(token.broker, token.since)
-        stored = next(
-            (
-                record.value
-                for record in reversed(self.world.committed_records() + inherited)
-                if isinstance(record, GroupRecord) and record.value is not None
-                if record.value.generation == generation_id
-            ),
-            None,
-        )
+        deaths, life, stored = 0, 0, None
+        for record in self.world.committed_records() + inherited:
+            if not isinstance(record, GroupRecord):
+                continue
+            if record.value is None:
+                # The next group of this name begins with generation 1.
+                deaths += 1
+            elif record.value.generation == generation_id:
+                life, stored = deaths, record.value
         assert stored is not None, f"generation {generation_id} was handed out but is not in the log"
         subscribed: set[TopicPartition] = set()
         given: list[TopicPartition] = []
@@ -318,14 +351,28 @@ class Judge:
             given += partitions_of(member.assignment)
         assert sorted(given) == sorted(subscribed), f"generation {generation_id} misses or repeats partitions"
         owner = request.group_instance_id or request.member_id
-        shares = self.shares.setdefault(generation_id, {})
+        shares = self.shares.setdefault((life, generation_id), {})
         assert shares.setdefault(owner, response.assignment) == response.assignment, (
             f"{owner} has two assignments in generation {generation_id}"
         )
         owned = [partition for share in shares.values() for partition in partitions_of(share)]
         assert len(owned) == len(set(owned)), f"generation {generation_id} repeats a partition: {shares}"
 
-    def _check_acknowledged(self, request: OffsetCommitRequest, response: OffsetCommitResponse) -> None:
+    def _note_read(self, response: OffsetFetchResponse) -> None:
+        (group,) = response.groups
+        self.refusals.add(ErrorCode(group.error_code))
+        for topic in group.topics:
+            for partition in topic.partitions:
+                self.refusals.add(ErrorCode(partition.error_code))
+                if partition.error_code == ErrorCode.NONE and partition.committed_offset >= 0:
+                    name = TopicPartition(topic.name, partition.partition_index)
+                    self.read.add((name, partition.committed_offset, partition.metadata or ""))
+
+    def _check_acknowledged(
+        self,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        response: OffsetCommitResponse | TxnOffsetCommitResponse,
+    ) -> None:
         errors = {
             TopicPartition(topic.name, partition.partition_index): ErrorCode(partition.error_code)
             for topic in response.topics
@@ -339,7 +386,27 @@ class Judge:
                     commit = partition.committed_offset, partition.committed_metadata
                     place = self._place_of(name, commit)
                     assert place is not None, "a commit was acknowledged but is not in the log"
-                    self.acknowledged[name] = max(place, self.acknowledged.get(name, -1))
+                    # In a transaction it counts only if the transaction is committed, see `add_committed`.
+                    if isinstance(request, OffsetCommitRequest):
+                        self.acknowledged[name] = max(place, self.acknowledged.get(name, -1))
+
+    def add_committed(self) -> None:
+        """Add the commits of transactions whose commit was acknowledged."""
+        for copier in self.world.copiers.values():
+            for name, offset, metadata in copier.committed:
+                place = self._place_of(name, (offset, metadata))
+                assert place is not None, f"{offset} of {name} was committed and is not in the log"
+                self.acknowledged[name] = max(place, self.acknowledged.get(name, -1))
+
+    def check_transactions(self) -> None:
+        """Every record in a transaction was decided, as its coordinator did; nothing aborted was read."""
+        records = self.world.committed_records()
+        outcomes = effective(records, self.world.truth.committed)
+        for record, outcome in zip(records, outcomes, strict=True):
+            if isinstance(record, OffsetRecord) and record.value is not None:
+                assert outcome is not None, f"{record} is in a transaction without an end"
+                commit = record.partition, record.value.committed_offset, record.value.metadata
+                assert outcome or commit not in self.read, f"{commit} was read as stable, and is aborted"
 
     def _place_of(self, name: TopicPartition, commit: tuple[int, str | None]) -> int | None:
         """The offset of the last record of a commit."""
@@ -361,7 +428,11 @@ class Judge:
                 if record.value is not None:
                     self._check_commit(record.partition, record.value.metadata, current)
                 continue
+            if record is None:
+                continue
             current = record.value
+            if current is None:
+                shares.clear()
             for member in () if current is None else current.members:
                 assert current is not None
                 owner = member.group_instance_id or member.member_id
@@ -477,6 +548,8 @@ class Chaos:
         world = self.world
         if world.now_ms < FAULTS_END_MS + 45_000 or not world.is_whole:
             return False
+        if any(copier.state != "idle" for copier in world.copiers.values()):
+            return False
         world.forget_lost_requests()
         group, live = world.leading_group, self.live
         if group is None:
@@ -498,6 +571,8 @@ class Chaos:
             consumer.paused_until_ms = 0
         world.run_until(FAULTS_END_MS + CALM_MS, self.is_at_rest)
         self.judge.check_log()
+        self.judge.add_committed()
+        self.judge.check_transactions()
         group = world.leading_group
         assert self.is_at_rest(), (
             f"the group is not at rest: {group.state.value if group else None}, {len(self.live)} consumers: "
@@ -517,13 +592,15 @@ class Chaos:
             for partition in range(TOPICS[topic])
         }
         assert sorted(owned) == sorted(subscribed)
+        assert not group.offsets._open, "transactions that have ended have pending offsets"
         records = world.committed_records()
+        outcomes = effective(records, world.truth.committed)
         for name, place in self.judge.acknowledged.items():
             # A commit that timed out but is in the log counts from the next load on, not before.
             later = [
                 record.value
-                for record in records[place:]
-                if isinstance(record, OffsetRecord) and record.partition == name
+                for record, outcome in zip(records[place:], outcomes[place:], strict=True)
+                if isinstance(record, OffsetRecord) and record.partition == name and outcome
             ]
             committed = group.offsets.get(name)
             assert committed in later, f"{name}: {committed}"

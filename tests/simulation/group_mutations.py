@@ -10,10 +10,11 @@ from typing import Any
 from barnabas.broker.coordinators import led_shards
 from barnabas.broker.coordinators.coordinator_log import last_records
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import Effects
+from barnabas.broker.coordinators.group_effects import Effects, TransactionEnd
 from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.coordinators.led_shards import LedShards, ShardState
 from barnabas.broker.coordinators.members import Member, Members
+from barnabas.broker.coordinators.offsets import GroupOffsets
 from barnabas.broker.coordinators.rebalance import Rebalance
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import iter_batches
@@ -147,19 +148,56 @@ def timers_expire_once(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "_timer_expired", silent)
 
 
+def offsets_of_transactions_are_valid_at_once(setattr_: SetAttr) -> None:
+    def hasty(self: GroupOffsets, producer_id: int, partition: Any, committed: Any) -> None:
+        self.load(partition, committed)
+
+    setattr_(GroupOffsets, "load_pending", hasty)
+
+
+def loading_forgets_pending_offsets(setattr_: SetAttr) -> None:
+    def forgetful(log: Any, is_wanted: Any) -> Any:
+        found = last_records(log, is_wanted)
+        return None if found is None else found._replace(pending={})
+
+    setattr_(led_shards, "last_records", forgetful)
+
+
+def members_are_not_fenced_in_transactions(setattr_: SetAttr) -> None:
+    commit_error = Group._commit_error
+
+    def credulous(self: Group, commit: Any) -> ErrorCode:
+        return commit_error(self, commit) if commit.producer is None else ErrorCode.NONE
+
+    setattr_(Group, "_commit_error", credulous)
+
+
+def aborted_offsets_become_valid(setattr_: SetAttr) -> None:
+    ended = GroupOffsets.transaction_ended
+
+    def careless(self: GroupOffsets, end: TransactionEnd) -> None:
+        ended(self, end._replace(is_commit=True))
+
+    setattr_(GroupOffsets, "transaction_ended", careless)
+
+
 MUTATIONS: dict[Mutation, int] = {
     assignments_are_handed_out_before_they_are_stored: 0,
-    a_leader_that_asks_again_may_assign_again: 100,
+    a_leader_that_asks_again_may_assign_again: 180,
     commits_of_any_generation_are_taken: 30,
     instances_are_not_fenced: 0,
     a_request_given_up_is_forgotten: 0,
     sessions_never_end: 15,
     the_leader_need_not_have_joined: 0,
     a_shard_outlives_its_leadership: 0,
-    loading_ends_at_the_high_watermark: 5,
+    loading_ends_at_the_high_watermark: 50,
     requests_are_served_while_groups_are_loaded: 15,
     loading_keeps_the_first_record_of_a_key: 5,
     appends_that_fail_are_settled_as_done: 0,
     timers_expire_once: 0,
+    offsets_of_transactions_are_valid_at_once: 13,
+    loading_forgets_pending_offsets: 234,
+    members_are_not_fenced_in_transactions: 31,
+    aborted_offsets_become_valid: 13,
 }
 """The search starts at the given seed to save time."""

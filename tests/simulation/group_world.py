@@ -28,6 +28,7 @@ from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.handlers import groups as group_handlers
 from barnabas.broker.handlers import offsets as offset_handlers
+from barnabas.broker.handlers import transaction_offsets
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.groups import (
@@ -36,9 +37,11 @@ from barnabas.protocol.messages.groups import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from barnabas.protocol.messages.offsets import OffsetCommitRequest
+from barnabas.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from barnabas.protocol.messages.transactions import TxnOffsetCommitRequest
 from tests.simulation.broker import SimBroker
 from tests.simulation.disk import Entry
+from tests.simulation.group_transactions import Copier, confirm
 from tests.simulation.requests import LISTENER, SimRequest
 from tests.simulation.world import Message, World
 from tests.support.defaults import make_config
@@ -61,6 +64,8 @@ _HANDLERS: Final[dict[type, Any]] = {
     HeartbeatRequest: group_handlers.handle_heartbeat,
     LeaveGroupRequest: group_handlers.handle_leave,
     OffsetCommitRequest: offset_handlers.handle_commit,
+    OffsetFetchRequest: offset_handlers._answer_fetch,
+    TxnOffsetCommitRequest: transaction_offsets.handle,
 }
 
 
@@ -100,6 +105,10 @@ class GroupWorld(World):
         self.judge: Any = None
         self.trace: list[str] = []
         self.waiting: set[Token] = set()
+        self._broken: AssertionError | None = None
+        """A broken promise that was seen in an answer."""
+        self.copiers: dict[str, Copier] = {}
+        """By transactional id."""
         self.coordinators: dict[BrokerId, GroupCoordinator] = {}
         self.deaf_until_ms: dict[BrokerId, float] = {}
         """The brokers that the controller cannot reach, and until when."""
@@ -110,7 +119,7 @@ class GroupWorld(World):
         self._order = itertools.count()
         self._ticks = 0
         self._turns: set[tuple[BrokerId, int]] = set()
-        self._records: list[Record] = []
+        self._records: list[Record | None] = []
         # Member ids must be the same in every run of a seed.
         ids: Any = SimpleNamespace(uuid4=lambda: f"{self.random.getrandbits(32):08x}")
         group_module.uuid = ids
@@ -145,6 +154,8 @@ class GroupWorld(World):
         while self._queue and self._queue[0][0] <= end_ms and not is_done():
             self.now_ms, _, action = heapq.heappop(self._queue)
             action()
+            if self._broken is not None:
+                raise self._broken
         if not is_done():
             self.now_ms = end_ms
 
@@ -178,7 +189,7 @@ class GroupWorld(World):
             self.check()
         self.at(_TICK_MS, self._tick)
 
-    def _turn_soon(self, broker: SimBroker) -> None:
+    def turn_soon(self, broker: SimBroker) -> None:
         key = broker.id, broker.life
         if key not in self._turns:
             self._turns.add(key)
@@ -222,7 +233,7 @@ class GroupWorld(World):
             return
         self.deliver(self.messages.index(message))
         if target.id in self.brokers:
-            self._turn_soon(target)
+            self.turn_soon(target)
 
     # Clients
 
@@ -264,22 +275,32 @@ class GroupWorld(World):
             self.waiting.discard(token)
             if broker.life != token.life or not broker.is_up:
                 return
-            self.judge.check_answer(token, response)
+            try:
+                self.judge.check_answer(token, response)
+            except AssertionError as error:
+                # A coordinator contains the errors of one answer, to give the others theirs.
+                self._broken = error
             if not self.chance(0.03):
                 self.at(self.delay(), lambda: answered(response))
 
         request: Any = SimRequest(body, respond, api_version)
         _HANDLERS[type(body)](self._services(broker), request)
         self.judge.check(broker)
-        self._turn_soon(broker)
+        self.turn_soon(broker)
 
     def _services(self, broker: SimBroker) -> Any:
         known = SimpleNamespace(partitions_of=lambda topic: range(TOPICS[topic]), topics=_KNOWN)
         return SimpleNamespace(
             groups=self.coordinators[broker.id],
+            confirm_offsets=confirm(self, broker),
             replicas=broker.replicas,
             metadata=SimpleNamespace(current=known),
         )
+
+    def start_copier(self) -> Copier:
+        copier = Copier(self, len(self.copiers) + 1)
+        self.copiers[copier.transactional_id] = copier
+        return copier
 
     # State
 
@@ -305,14 +326,14 @@ class GroupWorld(World):
             token for token in self.waiting if token.broker.is_up and token.life == token.broker.life
         }
 
-    def committed_records(self) -> list[Record]:
-        """The committed records of the log; the index of a record is its offset."""
+    def committed_records(self) -> list[Record | None]:
+        """The committed records of the log, None for markers; the index of a record is its offset."""
         self.check()
         for entry in self.truth.committed[len(self._records) :]:
             self._records.append(_record_of(entry))
         return self._records
 
-    def inherited_records(self, broker: SimBroker, leader_epoch: int) -> list[Record]:
+    def inherited_records(self, broker: SimBroker, leader_epoch: int) -> list[Record | None]:
         """The records of earlier leader epochs in a coordinator's log that may be uncommitted."""
         view = broker.view
         if view is None:
@@ -321,7 +342,9 @@ class GroupWorld(World):
         return [_record_of(entry) for entry in tail if entry.epoch < leader_epoch]
 
 
-def _record_of(entry: Entry) -> Record:
+def _record_of(entry: Entry) -> Record | None:
+    if entry.commits is not None:
+        return None
     assert entry.key is not None
     assert not isinstance(entry.value, int)
     return from_bytes(entry.key, entry.value)
