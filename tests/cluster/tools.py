@@ -151,11 +151,17 @@ class ClusterView:
             for future in [producer.send(topic, value) for value in values]:
                 future.result(60)
 
-    def read(self, topic: str, partitions: int) -> list[bytes | None]:
+    def read(
+        self, topic: str, partitions: int, isolation_level: str = "read_uncommitted"
+    ) -> list[bytes | None]:
         """All values up to the present ends."""
         names = [TopicPartition(topic, number) for number in range(partitions)]
         values: list[bytes | None] = []
-        with Consumer(bootstrap_servers=self.cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        with Consumer(
+            bootstrap_servers=self.cluster.bootstrap,
+            auto_offset_reset="earliest",
+            isolation_level=isolation_level,
+        ) as consumer:
             ends = consumer.end_offsets(names)
             consumer.assign(names)
             while any(consumer.position(name) < ends[name] for name in names):

@@ -1,0 +1,159 @@
+"""Transactions over real brokers: their whole life, and the death of the brokers that take part."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.coordinators.internal_topic import TRANSACTIONS_TOPIC, partition_of
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.errors import ErrorCode
+from tests.support.waiting import wait_for
+
+from .tools import ClusterView, StartCluster
+from .transactional_id import TOPIC, TransactionalId
+
+PARTITIONS = 6
+SETTINGS = {
+    "transaction.state.log.num.partitions": str(PARTITIONS),
+    "transaction.state.log.replication.factor": "2",
+    "transaction.state.log.min.isr": "1",
+    "zookeeper.session.timeout.ms": "6000",
+    "transaction.partition.verification.enable": "false",
+}
+NONE = ErrorCode.NONE
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> LocalCluster:
+    cluster = start_cluster(settings=SETTINGS)
+    ClusterView(cluster).create_topic(TOPIC, PARTITIONS, 2)
+    return cluster
+
+
+def committed(cluster: LocalCluster, topic: str = TOPIC, partitions: int = PARTITIONS) -> list[bytes | None]:
+    return sorted(ClusterView(cluster).read(topic, partitions, "read_committed"), key=str)
+
+
+def test_transactions_over_six_partitions_are_committed_and_aborted_as_a_whole(cluster: LocalCluster) -> None:
+    everywhere = range(PARTITIONS)
+    with TransactionalId(cluster, "id") as producer:
+        producer.init()
+        for value, is_committed in ((b"first", True), (b"second", False), (b"third", True)):
+            assert producer.add(*everywhere) is NONE
+            producer.write(value, *everywhere)
+            assert producer.end(committed=is_committed) is NONE
+        producer.wait_state("CompleteCommit")
+        assert committed(cluster) == [b"first"] * PARTITIONS + [b"third"] * PARTITIONS
+
+        # A second producer of the id fences the first and aborts its transaction.
+        assert producer.add(*everywhere) is NONE
+        producer.write(b"of a zombie", *everywhere)
+        with TransactionalId(cluster, "id") as successor:
+            successor.init(timeout_ms=1_000)
+            assert producer.add(0) is ErrorCode.PRODUCER_FENCED
+            assert producer.end() is ErrorCode.PRODUCER_FENCED
+
+            # Nobody ends this one.
+            assert successor.add(0, 5) is NONE
+            successor.write(b"late", 0, 5)
+            successor.wait_state("CompleteAbort")
+            assert successor.end() is not NONE
+    assert committed(cluster) == [b"first"] * PARTITIONS + [b"third"] * PARTITIONS
+
+
+class Roles:
+    """A transactional id, its coordinator, and a broker that keeps no record of it and is no controller."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        view = ClusterView(cluster)
+        with TransactionalId(cluster, "first") as producer:
+            producer.init()
+        view.wait_isr(TRANSACTIONS_TOPIC, 2)
+        controller = view.controller()
+        for info in view.partitions(TRANSACTIONS_TOPIC):
+            (outside,) = {1, 2, 3} - set(info.replicas)
+            if outside != controller:
+                break
+        else:
+            raise AssertionError("every partition of the transaction topic has the controller outside")
+        self.coordinator, self.outside = info.leader, outside
+        numbers = (f"id-{number}" for number in range(1_000))
+        self.transactional_id = next(
+            name for name in numbers if partition_of(name, PARTITIONS) == info.partition
+        )
+
+    def partition_outside(self, cluster: LocalCluster, topic: str) -> int:
+        """A partition that the outside broker leads."""
+        return next(
+            info.partition for info in ClusterView(cluster).partitions(topic) if info.leader == self.outside
+        )
+
+
+def test_a_decision_is_completed_after_the_deaths_of_the_coordinator_and_of_a_leader(
+    cluster: LocalCluster,
+) -> None:
+    view = ClusterView(cluster)
+    view.create_topic("single", 3, 1)
+    roles = Roles(cluster)
+    single = roles.partition_outside(cluster, "single")
+    led = roles.partition_outside(cluster, TOPIC)
+    with TransactionalId(cluster, roles.transactional_id) as producer:
+        producer.init()
+        assert producer.add(single, topic="single") is NONE
+        producer.write(b"decided", single, topic="single")
+        # The markers cannot be written while this broker is stopped.
+        cluster.pause(roles.outside)
+        assert producer.end() is NONE
+        assert producer.describe().transaction_state == "PrepareCommit"
+        cluster.kill(roles.coordinator)
+        assert producer.describe().transaction_state == "PrepareCommit"
+        assert producer.coordinator != roles.coordinator
+        cluster.resume(roles.outside)
+        producer.wait_state("CompleteCommit")
+        cluster.start_broker(roles.coordinator)
+        assert committed(cluster, "single", 3) == [b"decided"]
+
+        # The markers follow a partition whose leader is killed.
+        view.wait_isr(TOPIC, 2)
+        assert producer.add(led) is NONE
+        producer.write(b"moved", led)
+        cluster.pause(roles.outside)
+        assert producer.end() is NONE
+        cluster.kill(roles.outside)
+        producer.wait_state("CompleteCommit")
+    assert committed(cluster) == [b"moved"]
+
+
+def test_ongoing_and_prepared_transactions_survive_a_restart_of_all_brokers(cluster: LocalCluster) -> None:
+    producers = [TransactionalId(cluster, name) for name in ("ongoing", "prepared")]
+    for producer in producers:
+        producer.init()
+        assert producer.add(*range(PARTITIONS)) is NONE
+        producer.write(producer.transactional_id.encode(), *range(PARTITIONS))
+    ongoing, prepared = producers
+    assert prepared.prepare() is NONE
+    for broker in (1, 2, 3):
+        cluster.kill(broker)
+    for broker in (1, 2, 3):
+        cluster.start_broker(broker)
+    wait_for(lambda: ClusterView(cluster).live_brokers() == {1, 2, 3})
+    assert [producer.describe().transaction_state for producer in producers] == ["Ongoing", "Ongoing"]
+    assert [producer.describe().is_prepared for producer in producers] == [False, True]
+
+    # Another process with the prepared state ends it, after a new producer of the id has begun.
+    with TransactionalId(cluster, "prepared") as successor:
+        given = successor.init(keep_prepared=True)
+        assert (given.ongoing_txn_producer_id, given.ongoing_txn_producer_epoch) == (
+            prepared.producer_id,
+            prepared.epoch,
+        )
+        assert committed(cluster) == []
+        assert ongoing.end() is NONE
+        assert prepared.end() is NONE
+        ongoing.wait_state("CompleteCommit")
+        prepared.wait_state("CompleteCommit")
+        assert committed(cluster) == [b"ongoing"] * PARTITIONS + [b"prepared"] * PARTITIONS
+        assert successor.add(0) is NONE
+        assert successor.end(committed=False) is NONE
+    for producer in producers:
+        producer.__exit__()
