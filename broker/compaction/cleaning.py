@@ -35,7 +35,7 @@ from barnabas.broker.compaction.batch_filter import (
 from barnabas.broker.compaction.group_output import GroupOutput
 from barnabas.broker.compaction.offset_map import MapKey, OffsetMap
 from barnabas.broker.compaction.record_keys import read_keys, records_of
-from barnabas.broker.compaction.transactions import MarkerNeeds, Transactions, read_transactions
+from barnabas.broker.compaction.transactions import AbortedTransactions, MarkerNeeds
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
@@ -46,6 +46,7 @@ from barnabas.protocol.compression import Buffer, Compression, compress
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import NO_LEADER_EPOCH
 from barnabas.protocol.record_batch import CONTROL_MASK, DELETE_HORIZON_MASK, HEADER_BYTES, BatchHeader
+from barnabas.protocol.records import marker_of
 
 logger = logging.getLogger(__name__)
 
@@ -96,8 +97,8 @@ def clean(
 ) -> CleaningStats:
     """Clean the sealed segments that end at `dirty_end` at the latest.
 
-    `high_watermark` bounds the markers that decide transactions; by default no marker after the dirty end
-    counts. A transaction that is not decided ends the range before its segment. Raises what `pause` raises;
+    `high_watermark` bounds the markers that count; by default no marker after the dirty end does. The first
+    unstable offset ends the range before its segment. Raises what `pause` raises;
     CORRUPT_MESSAGE and INVALID_RECORD for damaged batches; the errors of reading a segment; and
     CleanedFilesFailed and LogDirFailure as `replace_segments`. The map is empty at the end.
     """
@@ -184,14 +185,15 @@ class _Cleaning:
         return all(segment in present for segment in segments)
 
     def run(self, high_watermark: int) -> None:
-        transactions = read_transactions(self._all, self._dirty_end, high_watermark, self._pause)
-        open_from = transactions.first_open_offset
-        if open_from is not None and open_from < self._dirty_end:
-            self._limit_to(open_from)
+        unstable_from = self._log.first_unstable_offset(high_watermark)
+        if unstable_from is not None and unstable_from < self._dirty_end:
+            self._limit_to(unstable_from)
+        start = self._all[0].base_offset
+        aborted = AbortedTransactions(self._log.aborted_transactions(start, self._dirty_end))
         while True:
-            self._fill_map(transactions)
+            self._fill_map(aborted)
             self._map_used_bytes = max(self._map_used_bytes, self._map.used_bytes)
-            self._filter(transactions)
+            self._filter(aborted)
             self._passes += 1
             end = self._map.end_offset
             with self._log.lock:
@@ -204,7 +206,7 @@ class _Cleaning:
 
     # The map
 
-    def _fill_map(self, transactions: Transactions) -> None:
+    def _fill_map(self, aborted: AbortedTransactions) -> None:
         """Take the newest offsets of the dirty records, from the first dirty offset on, until it is full."""
         start = self._first_dirty
         self._map.begin(start)
@@ -214,14 +216,14 @@ class _Cleaning:
             position = segment.position_before(start) if segment.base_offset < start else 0
             for chunk in read_chunks(segment, position, segment.size, self._read_bytes, self._pause):
                 self._map_bytes_read += len(chunk.data)
-                if not self._add_keys(chunk, transactions):
+                if not self._add_keys(chunk, aborted):
                     self._map.finish()
                     return
             # Another broker may have left a gap at the end.
             self._map.add((), (), segment.next_offset)
         self._map.finish()
 
-    def _add_keys(self, chunk: Chunk, transactions: Transactions) -> bool:
+    def _add_keys(self, chunk: Chunk, aborted: AbortedTransactions) -> bool:
         """Add the records of a chunk to the map; False if it is full."""
         keys: list[MapKey] = []
         offsets: list[int] = []
@@ -233,7 +235,7 @@ class _Cleaning:
                 continue
             next_offset = header.next_offset
             is_control = header.attributes & CONTROL_MASK
-            if is_control or not header.record_count or transactions.is_aborted(header):
+            if is_control or not header.record_count or aborted.has(header):
                 continue
             read = read_keys(*records_of(chunk.data, position, header), header, self._pause)
             if read.keyless:
@@ -253,25 +255,25 @@ class _Cleaning:
 
     # The segments
 
-    def _filter(self, transactions: Transactions) -> None:
+    def _filter(self, aborted: AbortedTransactions) -> None:
         """Filter all segments that the map covers, and swap each group of them."""
-        needs = MarkerNeeds(transactions)
+        needs = MarkerNeeds()
         self._bytes_kept = 0
         self._delete_horizon_ms = None
         first = 0
         while first < len(self._segments) and self._segments[first].base_offset < self._map.end_offset:
-            self._filter_group(first, transactions, needs)
+            self._filter_group(first, aborted, needs)
             first += 1
 
-    def _filter_group(self, first: int, transactions: Transactions, needs: MarkerNeeds) -> None:
+    def _filter_group(self, first: int, aborted: AbortedTransactions, needs: MarkerNeeds) -> None:
         """Filter a segment, and those after it as long as they fit, into one that takes their place."""
         segments = self._segments
         with GroupOutput(self._log, segments[first], self._now_ms, self._read_bytes, self._pause) as output:
             end = first + 1
-            epoch = self._filter_segment(first, output, transactions, needs)
+            epoch = self._filter_segment(first, output, aborted, needs)
             while self._can_join(output, end):
                 output.join()
-                epoch = self._filter_segment(end, output, transactions, needs)
+                epoch = self._filter_segment(end, output, aborted, needs)
                 end += 1
             last = segments[end - 1]
             if output.next_offset < last.next_offset:
@@ -280,7 +282,7 @@ class _Cleaning:
             self._bytes_kept += output.size
             if output.cleaned is None:
                 return
-            output.cleaned.finish()
+            output.finish()
             if not replace_segments(self._log, segments[first:end], output.cleaned, self._cuts):
                 raise _LogChanged
             segments[first:end] = [output.cleaned.segment]
@@ -301,7 +303,7 @@ class _Cleaning:
         )
 
     def _filter_segment(
-        self, index: int, output: GroupOutput, transactions: Transactions, needs: MarkerNeeds
+        self, index: int, output: GroupOutput, aborted: AbortedTransactions, needs: MarkerNeeds
     ) -> int:
         """Filter a segment into the output; its last batch stays if it ends the output.
 
@@ -314,7 +316,7 @@ class _Cleaning:
             output.begin_chunk(chunk)
             for position, header in chunk.batches:
                 self._pause(0)
-                outcome = self._filter_batch(chunk.data, position, header, transactions, needs)
+                outcome = self._filter_batch(chunk.data, position, header, output, aborted, needs)
                 is_last = chunk.position + position + header.size_bytes == segment.size
                 if outcome.header is None and is_last and not self._can_join(output, index + 1):
                     outcome = emptied(header)
@@ -329,14 +331,20 @@ class _Cleaning:
         data: bytes,
         position: int,
         header: BatchHeader,
-        transactions: Transactions,
+        output: GroupOutput,
+        aborted: AbortedTransactions,
         needs: MarkerNeeds,
     ) -> Filtered:
         if header.attributes & CONTROL_MASK:
-            return filter_marker(data, position, header, self._rules, is_unneeded=needs.is_unneeded(header))
+            marker = marker_of(memoryview(data)[position : position + header.size_bytes])
+            is_unneeded = needs.is_unneeded(header, marker)
+            transaction = aborted.ended_by(header)
+            if transaction is not None and not is_unneeded:
+                output.aborted.append(transaction)
+            return filter_marker(data, position, header, self._rules, is_unneeded=is_unneeded)
         needs.note_records(header)
         return filter_data_batch(
-            data, position, header, self._map, self._rules, is_aborted=transactions.is_aborted(header)
+            data, position, header, self._map, self._rules, is_aborted=aborted.has(header)
         )
 
     def _note_outcome(self, header: BatchHeader, outcome: Filtered) -> None:

@@ -14,6 +14,7 @@ from barnabas.broker.compaction.batch_filter import Filtered
 from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.record_batch import BatchHeader
 
@@ -29,6 +30,8 @@ class GroupOutput:
         self._pause = pause
         self.cleaned: CleanedSegment | None = None
         """None while everything is as it was."""
+        self.aborted: list[AbortedTransaction] = []
+        """The transactions whose abort markers stay, for the index of the cleaned segment."""
         self.bytes_written = 0
         self.next_offset = first.base_offset
         """The end of the last batch."""
@@ -104,6 +107,13 @@ class GroupOutput:
         """Write one more batch, which is in no chunk."""
         self._write(self._ensure_started(), data, [(0, header)])
         self.next_offset = header.next_offset
+
+    def finish(self) -> None:
+        """Finish the cleaned segment; nothing may be added after this."""
+        cleaned = self._ensure_started()
+        for transaction in self.aborted:
+            cleaned.segment.add_aborted(transaction)
+        cleaned.finish()
 
     def _end_run(self, position: int) -> None:
         if self._kept_from >= 0:

@@ -39,7 +39,6 @@ from barnabas.broker.log.storage_errors import (
     Verdict,
     verdict,
 )
-from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.record_batch import BatchHeader
 
@@ -84,10 +83,6 @@ class CleanedSegment:
         """Write batches with one call; each is (position in the data, header). Their offsets rise."""
         with _cleaned_files(self.segment.file.path):
             self.segment.append(memoryview(data), batches, self._config.segment_bytes)
-
-    def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """Add a transaction to the index of aborted ones; they come in the order of their markers."""
-        self.segment.add_aborted(aborted)
 
     def finish(self) -> None:
         """Write the indexes and force all files to disk; nothing may be appended after this."""

@@ -303,6 +303,32 @@ def test_the_marker_of_an_aborted_transaction_goes_after_its_records_and_its_ret
     assert markers() == 0
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_index_of_a_cleaned_segment_keeps_the_transactions_with_batches(
+    open_log: OpenLog, is_restarted: bool
+) -> None:
+    log = open_log()
+    producers = [
+        keyed_batch([(b"a", b"1")], producer_id=at, producer_epoch=0, base_sequence=0, is_transactional=True)
+        for at in (7, 8)
+    ]
+    append_stamped(log, *producers, *(marker(MarkerType.ABORT, producer_id=at) for at in (7, 8)))
+    log.roll(0)
+    append_stamped(log, producers[1], marker(MarkerType.COMMIT, producer_id=8))
+    log.roll(0)
+    assert log.aborted_transactions(0, 9) == [(7, 0, 2, 1), (8, 1, 3, 4)]
+    # The last batch of a producer stays without its records.
+    compact(log)
+    assert offsets(log) == [4]
+    if is_restarted:
+        log.abandon()
+        for index in log.folder.glob("*.*index"):
+            index.unlink()
+        log = open_log()
+    (aborted,) = log.aborted_transactions(0, 9)
+    assert aborted[:3] == (7, 0, 2)
+
+
 def test_an_open_transaction_ends_the_range_and_is_left_alone(open_log: OpenLog) -> None:
     log = write(open_log(), [(b"a", b"1")], [(b"a", b"2")])
     transaction = keyed_batch(

@@ -6,24 +6,21 @@ import struct
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.broker.compaction.transactions import MarkerNeeds, Transactions, read_transactions
+from barnabas.broker.compaction.transactions import AbortedTransactions, MarkerNeeds
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import BatchHeader
-from barnabas.protocol.records import MarkerType
+from barnabas.protocol.record_batch import BatchHeader, iter_batches
+from barnabas.protocol.records import MarkerType, marker_of
 from tests.support.compaction import append_stamped, keyed_batch
 from tests.support.defaults import log_config
-from tests.support.logs import OpenLog, flip_bits, headers_of, log_files, marker
+from tests.support.logs import OpenLog, headers_of, marker
 
 ABORT, COMMIT = MarkerType.ABORT, MarkerType.COMMIT
-NO_PAUSE = [].append
 ROLL = "roll"
 Step = tuple[int, MarkerType | None] | str | None
 """A producer's batch of records (no marker) or marker, a roll, or a batch outside of all transactions."""
@@ -47,51 +44,26 @@ def write(log: Log, steps: list[Step]) -> None:
             append_stamped(log, marker(step[1], producer_id=step[0]))
 
 
-def read(log: Log, end: int | None = None, high_watermark: int | None = None) -> Transactions:
-    log_end = int(log.log_end_offset)
-    if high_watermark is None:
-        high_watermark = log_end
-    return read_transactions(log.segments, high_watermark if end is None else end, high_watermark, NO_PAUSE)
+def transactions_of(log: Log) -> AbortedTransactions:
+    return AbortedTransactions(log.aborted_transactions(0, log.log_end_offset))
 
 
-def aborted(log: Log, transactions: Transactions) -> list[int]:
-    return [
-        header.base_offset
-        for header in headers_of(log)
-        if not header.is_control and transactions.is_aborted(header)
-    ]
+def aborted(log: Log) -> list[int]:
+    transactions = transactions_of(log)
+    data = [header for header in headers_of(log) if not header.is_control]
+    return [header.base_offset for header in data if transactions.has(header)]
 
 
 def test_the_next_marker_of_a_producer_decides_its_batches(open_log: OpenLog) -> None:
     log = open_log()
     write(log, [(1, None), (2, None), (1, None), (1, ABORT), (2, COMMIT), (1, None), (1, COMMIT)])
-    transactions = read(log)
-    assert aborted(log, transactions) == [0, 4]
-    assert transactions.first_open_offset is None
-
-
-def test_a_transaction_without_a_marker_below_the_high_watermark_is_open(open_log: OpenLog) -> None:
-    log = open_log()
-    write(log, [(1, None), (2, None), (1, ABORT), (2, COMMIT)])
-    assert read(log, high_watermark=4).first_open_offset == 0
-    assert read(log, high_watermark=5).first_open_offset == 2
-    assert read(log, high_watermark=6).first_open_offset is None
-
-
-def test_the_scan_reads_on_after_the_end_until_all_transactions_before_it_are_decided(
-    open_log: OpenLog,
-) -> None:
-    log = open_log()
-    write(log, [(1, None), ROLL, None, (2, None), ROLL, (1, ABORT), (3, None), (3, ABORT)])
-    transactions = read(log, end=2)
-    assert aborted(log, transactions)[:1] == [0]
-    assert transactions.first_open_offset is None
+    assert aborted(log) == [0, 4]
 
 
 def test_a_marker_of_a_transaction_without_records_decides_nothing_later(open_log: OpenLog) -> None:
     log = open_log()
     write(log, [(1, ABORT), (1, None), (1, COMMIT), (1, ABORT)])
-    assert aborted(log, read(log)) == []
+    assert aborted(log) == []
 
 
 def test_a_producer_without_a_transaction_is_not_aborted(open_log: OpenLog) -> None:
@@ -99,7 +71,7 @@ def test_a_producer_without_a_transaction_is_not_aborted(open_log: OpenLog) -> N
     write(log, [(1, None)])
     append_stamped(log, keyed_batch([(b"k", b"v")], producer_id=1, producer_epoch=0, base_sequence=2))
     write(log, [(1, ABORT)])
-    assert aborted(log, read(log)) == [0]
+    assert aborted(log) == [0]
 
 
 def test_a_control_record_of_another_type_decides_nothing_and_stays(open_log: OpenLog) -> None:
@@ -110,27 +82,17 @@ def test_a_control_record_of_another_type_decides_nothing_and_stays(open_log: Op
     write(log, [(1, None)])
     append_stamped(log, other)
     write(log, [(1, ABORT)])
-    transactions = read(log)
-    assert aborted(log, transactions) == [0]
-    assert unneeded(headers_of(log), transactions) == []
+    assert aborted(log) == [0]
+    assert unneeded(log) == []
 
 
-def test_a_damaged_marker_is_refused(open_log: OpenLog) -> None:
-    log = open_log()
-    write(log, [(1, None), (1, ABORT), ROLL])
-    (path, _) = log_files(log)
-    flip_bits(path, log.segments[0].size - 1)
-    with pytest.raises(ApiError, match="CRC"):
-        read(log)
-
-
-def unneeded(headers: list[BatchHeader], transactions: Transactions) -> list[int]:
-    needs = MarkerNeeds(transactions)
+def unneeded(log: Log) -> list[int]:
+    needs = MarkerNeeds()
     found = []
-    for header in headers:
+    for position, header in iter_batches(data := bytes(log.read(0, 1 << 20).records)):
         if not header.is_control:
             needs.note_records(header)
-        elif needs.is_unneeded(header):
+        elif needs.is_unneeded(header, marker_of(data[position : position + header.size_bytes])):
             found.append(header.base_offset)
     return found
 
@@ -138,15 +100,15 @@ def unneeded(headers: list[BatchHeader], transactions: Transactions) -> list[int
 def test_a_marker_is_needed_while_a_batch_of_its_transaction_is_there(open_log: OpenLog) -> None:
     log = open_log()
     write(log, [(1, None), (2, ABORT), (1, COMMIT), (1, ABORT), (2, None), (2, ABORT)])
-    assert unneeded(headers_of(log), read(log)) == [2, 4]
+    assert unneeded(log) == [2, 4]
 
 
 def test_an_emptied_marker_is_not_needed(open_log: OpenLog) -> None:
     log = open_log()
     write(log, [(1, None), (1, COMMIT)])
-    headers = headers_of(log)
-    headers[1] = headers[1]._replace(record_count=0)
-    assert unneeded(headers, Transactions()) == [2]
+    needs = MarkerNeeds()
+    needs.note_records(headers_of(log)[0])
+    assert needs.is_unneeded(headers_of(log)[1]._replace(record_count=0), None)
 
 
 STEPS = st.lists(
@@ -158,28 +120,24 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS, data=st.data())
-def test_decisions_are_those_of_a_plain_walk(steps: list[Step], data: st.DataObject) -> None:
+@given(steps=STEPS)
+def test_decisions_are_those_of_a_plain_walk(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Log.open(TopicPartition("t", 0), LogLoader(Path(folder) / "t-0", log_config(), now_ms=0))
         write(log, steps)
         headers = headers_of(log)
-        bases = [0, *(header.next_offset for header in headers)]
-        high_watermark = data.draw(st.sampled_from(bases))
-        end = data.draw(st.sampled_from([base for base in bases if base <= high_watermark]))
-        transactions = read(log, end, high_watermark)
+        transactions = transactions_of(log)
+        unstable = log.first_unstable_offset(log.log_end_offset)
         log.abandon()
-    decisions = walked(steps, headers, high_watermark)
-    below = [header for header in headers if header.base_offset < end and header.base_offset in decisions]
-    open_ones = [header.base_offset for header in below if decisions[header.base_offset] is None]
-    assert transactions.first_open_offset == min(open_ones, default=None)
-    for header in below:
-        assert transactions.is_aborted(header) == (decisions[header.base_offset] is ABORT)
+    decisions = walked(steps, headers)
+    open_ones = [base_offset for base_offset, decision in decisions.items() if decision is None]
+    assert unstable == min(open_ones, default=None)
+    for header in headers:
+        if header.base_offset in decisions:
+            assert transactions.has(header) == (decisions[header.base_offset] is ABORT)
 
 
-def walked(
-    steps: list[Step], headers: list[BatchHeader], high_watermark: int
-) -> dict[int, MarkerType | None]:
+def walked(steps: list[Step], headers: list[BatchHeader]) -> dict[int, MarkerType | None]:
     """Base offset of each transactional batch of records → its decision, or None."""
     decisions: dict[int, MarkerType | None] = {}
     undecided: dict[int, list[int]] = {}
@@ -188,7 +146,7 @@ def walked(
         if isinstance(step, str):
             continue
         header = next(written)
-        if step is None or header.base_offset >= high_watermark:
+        if step is None:
             continue
         producer_id, marker_type = step
         if marker_type is None:
