@@ -34,7 +34,7 @@ from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.producer_state import AppendOrigin, ProducerStates, VerificationGuards
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
-from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers
+from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers, read_transactions
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import (
@@ -330,11 +330,15 @@ class Log:
     # Transactions
 
     def first_unstable_offset(self, high_watermark: int) -> Offset | None:
-        """As `LogTransactions.first_unstable_offset`, but never below the log start."""
-        transactions = self.producers.transactions
-        if transactions.is_all_stable and high_watermark >= transactions.markers_known_from:
+        """As `LogTransactions.first_unstable_offset`, but never below the log start. Raises LogDirFailure."""
+        if self.producers.transactions.is_all_stable(high_watermark):
             return None
         with self.lock:
+            known = self.producers.transactions
+            if self.bounds.start < high_watermark < known.markers_known_from:
+                self.producers.transactions = read_transactions(
+                    self.snapshots, self.log_segments, known, high_watermark
+                )
             first = self.producers.transactions.first_unstable_offset(high_watermark)
             return None if first is None else Offset(max(first, self.bounds.start))
 

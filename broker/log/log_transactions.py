@@ -54,10 +54,9 @@ class LogTransactions:
         """The transactions with a marker below this offset are not known."""
         self._guards: dict[tuple[int, int], VerificationGuard] = {}
 
-    @property
-    def is_all_stable(self) -> bool:
-        """Whether no known transaction is ongoing or has ended lately. Any thread, no lock."""
-        return not (self._ongoing or self._ended)
+    def is_all_stable(self, high_watermark: int) -> bool:
+        """Whether no transaction ends at or above the high watermark. False if unknown. Without lock."""
+        return not (self._ongoing or self._ended or high_watermark < self.markers_known_from)
 
     def begin(self, producer_id: int, epoch: int, first_offset: int) -> None:
         self._ongoing[producer_id] = first_offset
@@ -88,8 +87,8 @@ class LogTransactions:
         """The first offset of the oldest transaction that no marker below the high watermark has ended.
 
         Transactions that have ended below it are forgotten: they stay ended, also if a later leader has a
-        lower high watermark for a moment. After a restart the high watermark may be older than the snapshot:
-        until it has reached that, any record may be in a transaction with an unknown marker above it.
+        lower high watermark for a moment. Below `markers_known_from` any record may be in a transaction with
+        an unknown marker.
         """
         if high_watermark < self.markers_known_from:
             return 0
@@ -100,6 +99,10 @@ class LogTransactions:
         if ended and (first is None or ended[0][1] < first):
             first = ended[0][1]
         return first
+
+    def take_guards(self, other: LogTransactions) -> None:
+        """Continue with the guards of the transactions that these replace."""
+        self._guards = other._guards
 
     # Truncation
 

@@ -37,6 +37,7 @@ from barnabas.broker.log.file_system import (
 from barnabas.broker.log.interrupted_swaps import finish_swaps, has_files_of_cleanings, interrupted_swaps
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
+from barnabas.broker.log.log_transactions import LogTransactions
 from barnabas.broker.log.producer_snapshots import ProducerSnapshots
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.segment import Segment
@@ -278,6 +279,23 @@ def load_producers(
                 if segment.base_offset in walked.with_markers:
                     segment.add_aborted(aborted)
     return producers
+
+
+def read_transactions(
+    snapshots: ProducerSnapshots, segments: LogSegments, known: LogTransactions, high_watermark: int
+) -> LogTransactions:
+    """The transactions of a log, with all that have ended at or above a high watermark.
+
+    A snapshot tells only which transactions are ongoing. If it is above the high watermark, the markers
+    between the two may still be truncated, so the batches from an older snapshot on are read. Raises
+    LogDirFailure.
+    """
+    offset, states = snapshots.load_newest(high_watermark) or (0, [])
+    producers = ProducerStates(states, offset)
+    for header, marker in segments.produced_from(offset):
+        producers.note(header, 0, marker)
+    producers.transactions.take_guards(known)
+    return producers.transactions
 
 
 def _recover_segments(

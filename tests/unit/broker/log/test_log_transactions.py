@@ -390,3 +390,19 @@ def test_many_aborted_transactions_of_one_segment_are_found_in_its_file(
                 assert result == expected
                 assert is_complete == (entries[-1].last_stable_offset >= start + length)
         index.seal()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_restart_knows_the_markers_that_are_not_replicated(open_log: OpenLog, is_clean: bool) -> None:
+    log = open_log()
+    with_aborted(log)
+    if is_clean:
+        log.close(0)
+    else:
+        log.abandon()
+    for high_watermark, unstable in ((4, 0), (5, 3), (6, 6), (7, 6), (8, None)):
+        log = open_log(is_clean=is_clean)
+        guard = log.begin_verification(PRODUCER_ID, 0)
+        assert log.first_unstable_offset(high_watermark) == unstable
+        assert log.begin_verification(PRODUCER_ID, 0) is guard
+        log.abandon()
