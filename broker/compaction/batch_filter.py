@@ -6,7 +6,8 @@ The rules are those of Kafka 3.9 (`Cleaner.cleanInto`, `MemoryRecords.filterTo`)
   topic becomes compacted. Records that the map does not cover stay.
 - A tombstone stays for ``delete.retention.ms`` after the cleaning that first finds it: that one sets the
   batch's delete horizon (KIP-534: bit 6 of the attributes, the horizon in place of the base timestamp).
-- Records of aborted transactions go. A marker whose transaction has no batch left gets a horizon too.
+- Records of aborted transactions go. A marker whose transaction has no batch left, not even an emptied one,
+  gets a horizon too. The other abort markers keep their entries in the index of aborted transactions.
 - A batch that holds a producer's last sequence number stays, without records if need be.
 
 A kept batch has its old base offset, last offset delta, leader epoch, producer fields and timestamp type, so
@@ -15,6 +16,7 @@ that no offset and no sequence number ever changes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress as select
@@ -22,6 +24,7 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.compaction.offset_map import NEWEST, NEWEST_TOMBSTONE, OffsetMap
 from barnabas.broker.compaction.record_keys import read_keys, record_ends, records_of, time_deltas
+from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.compression import Buffer, Compression
 from barnabas.protocol.record_batch import (
     COMPRESSION_MASK,
@@ -32,10 +35,12 @@ from barnabas.protocol.record_batch import (
     MAGIC,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
     BatchHeader,
     parse_header,
     write_crc,
 )
+from barnabas.protocol.records import Marker
 from barnabas.protocol.varint import decode_varint, encode_varint
 
 _LATEST_MS: Final = 1 << 62
@@ -73,6 +78,58 @@ class Filtered(NamedTuple):
     header: BatchHeader | None
     data: bytes | bytearray | None = None
     """The bytes of the new batch; None: the old bytes stay as they are."""
+
+
+class AbortedTransactions:
+    """The aborted transactions of a range of a log, given in the order of their markers."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
+        # Those of one producer do not overlap, so their first offsets rise too.
+        self._by_producer: dict[int, tuple[list[int], list[AbortedTransaction]]] = {}
+        self._by_marker: dict[int, AbortedTransaction] = {}
+        for aborted in transactions:
+            firsts, of_producer = self._by_producer.setdefault(aborted.producer_id, ([], []))
+            firsts.append(aborted.first_offset)
+            of_producer.append(aborted)
+            self._by_marker[aborted.last_offset] = aborted
+
+    def has(self, header: BatchHeader) -> bool:
+        """Whether a batch of records belongs to an aborted transaction."""
+        if not header.attributes & TRANSACTIONAL_MASK:
+            return False
+        of_producer = self._by_producer.get(header.producer_id)
+        if of_producer is None:
+            return False
+        firsts, transactions = of_producer
+        index = bisect_right(firsts, header.base_offset) - 1
+        return index >= 0 and header.base_offset < transactions[index].last_offset
+
+    def ended_by(self, header: BatchHeader) -> AbortedTransaction | None:
+        """The transaction that a control batch aborts."""
+        return self._by_marker.get(header.base_offset)
+
+
+class MarkerNeeds:
+    """Tells, on a walk over the whole log, which markers no batch needs any more."""
+
+    def __init__(self) -> None:
+        self._have_batches: set[int] = set()
+        """The producers of which the walk has met a transactional batch since their last marker."""
+
+    def note_records(self, header: BatchHeader) -> None:
+        if header.attributes & TRANSACTIONAL_MASK:
+            self._have_batches.add(header.producer_id)
+
+    def is_unneeded(self, header: BatchHeader, marker: Marker | None) -> bool:
+        """Whether no batch of a control batch's transaction is left. Controls of other types are needed."""
+        if not header.record_count:
+            return True
+        if marker is None:
+            return False
+        if header.producer_id in self._have_batches:
+            self._have_batches.remove(header.producer_id)
+            return False
+        return True
 
 
 GONE: Final = Filtered(None)

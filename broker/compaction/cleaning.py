@@ -24,8 +24,10 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.compaction.batch_chunks import Chunk, Pause, read_chunks
 from barnabas.broker.compaction.batch_filter import (
+    AbortedTransactions,
     Filtered,
     LastBatch,
+    MarkerNeeds,
     RetentionRules,
     emptied,
     filler,
@@ -35,7 +37,6 @@ from barnabas.broker.compaction.batch_filter import (
 from barnabas.broker.compaction.group_output import GroupOutput
 from barnabas.broker.compaction.offset_map import MapKey, OffsetMap
 from barnabas.broker.compaction.record_keys import read_keys, records_of
-from barnabas.broker.compaction.transactions import AbortedTransactions, MarkerNeeds
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.broker.compaction.transactions import AbortedTransactions, MarkerNeeds
+from barnabas.broker.compaction.batch_filter import AbortedTransactions, MarkerNeeds
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import RecordBatchBuilder
