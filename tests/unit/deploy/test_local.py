@@ -142,7 +142,7 @@ def test_kill_pause_resume_and_restart_reach_one_broker_alone(cluster: LocalClus
 @pytest.mark.parametrize(
     ("brokers", "given", "replicas"), [(1, None, 1), (2, None, 2), (4, None, 3), (2, "1", 1)]
 )
-def test_a_small_cluster_has_at_most_one_offsets_replica_per_broker(
+def test_a_small_cluster_has_at_most_one_replica_of_internal_topics_per_broker(
     make: Make, brokers: int, given: str | None, replicas: int
 ) -> None:
     settings = {} if given is None else {"offsets.topic.replication.factor": given}
@@ -150,6 +150,8 @@ def test_a_small_cluster_has_at_most_one_offsets_replica_per_broker(
     cluster.start()
     config = load_config(file=cluster.broker(1).settings_file)
     assert config.offsets_topic_replication_factor == replicas
+    assert config.transaction_state_log_replication_factor == min(brokers, 3)
+    assert config.transaction_state_log_min_isr == min(brokers, 2)
     assert config.group_initial_rebalance_delay_ms == 0
 
 
