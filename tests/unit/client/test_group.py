@@ -20,6 +20,7 @@ from barnabas.client.errors import (
     RequestTimedOutLocally,
     SubscriptionConflict,
 )
+from barnabas.client.offsets import GroupMetadata
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import OffsetCommitResponse
@@ -185,6 +186,39 @@ async def test_the_next_member_starts_at_the_committed_offsets(coordinator: Coor
         assert (await consumer.committed([("t", 9)])) == {("t", 9): None}
     async with subscriber_of(coordinator, enable_auto_commit=False) as consumer:
         assert await read(consumer, 20) == values(10, 30)
+
+
+async def test_the_group_metadata_is_that_of_the_present_generation(coordinator: Coordinator) -> None:
+    async with member_of(coordinator, group_instance_id="i") as consumer:
+        first = consumer.group_metadata()
+        assert first.group_id == "g"
+        assert first.group_instance_id == "i"
+        assert coordinator.group("g").members == [first.member_id]
+
+
+async def test_an_evicted_member_has_no_group_metadata(coordinator: Coordinator) -> None:
+    """Without a member id, the coordinator would accept its offsets in a transaction."""
+    async with member_of(coordinator) as consumer:
+        coordinator.kick("g", consumer.group_metadata().member_id)
+
+        def is_refused() -> bool:
+            try:
+                consumer.group_metadata()
+            except CommitFailed:
+                return True
+            return False
+
+        # A heartbeat finds it out.
+        await until(is_refused)
+
+
+async def test_without_a_subscription_the_group_metadata_has_no_member(coordinator: Coordinator) -> None:
+    async with consumer_of(coordinator) as consumer:
+        consumer.assign([P[0]])
+        assert consumer.group_metadata() == GroupMetadata("g")
+    async with consumer_of(coordinator, group_id=None) as consumer:
+        with pytest.raises(InvalidConfiguration, match="group_metadata"):
+            consumer.group_metadata()
 
 
 async def test_the_user_commits_offsets(coordinator: Coordinator) -> None:
