@@ -14,7 +14,7 @@ from tests.simulation.group_mutations import MUTATIONS
 from tests.simulation.mutations import Mutation
 from tests.simulation.seeds import assert_found, noting_the_seed, seeds_of, seeds_to_run
 
-SEEDS = seeds_to_run(2_000) // 16
+SEEDS = seeds_to_run(2_000) // 20
 CHUNKS = 8
 SEEDS_TO_FIND_A_MISTAKE = 300
 

@@ -30,7 +30,7 @@ UNSTABLE = (-1, E.UNSTABLE_OFFSET_COMMIT)
 NOTHING = (-1, E.NONE)
 
 
-class TransactionRig(GroupRig):
+class OffsetsRig(GroupRig):
     """A rig whose index of open transactions the test can look at."""
 
     def __init__(self, **settings: Any) -> None:
@@ -68,15 +68,15 @@ class TransactionRig(GroupRig):
 
 
 @pytest.fixture
-def rig() -> TransactionRig:
-    return TransactionRig()
+def rig() -> OffsetsRig:
+    return OffsetsRig()
 
 
 # ---- until the marker
 
 
 @pytest.mark.parametrize(("commit", "offset"), [(True, 7), (False, 3)])
-def test_an_offset_is_pending_until_the_marker(commit: bool, offset: int, rig: TransactionRig) -> None:
+def test_an_offset_is_pending_until_the_marker(commit: bool, offset: int, rig: OffsetsRig) -> None:
     rig.store()
     rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
     assert rig.appends[0].producer == PRODUCER
@@ -90,13 +90,13 @@ def test_an_offset_is_pending_until_the_marker(commit: bool, offset: int, rig: T
     assert len(rig.transactions) == 0
 
 
-def test_only_partitions_with_pending_offsets_are_unstable(rig: TransactionRig) -> None:
+def test_only_partitions_with_pending_offsets_are_unstable(rig: OffsetsRig) -> None:
     rig.store(T0)
     rig.pend(T1)
     assert (rig.read(T0), rig.read(T1), rig.read(U0)) == ((3, E.NONE), UNSTABLE, NOTHING)
 
 
-def test_a_marker_ends_the_transaction_of_its_producer_alone(rig: TransactionRig) -> None:
+def test_a_marker_ends_the_transaction_of_its_producer_alone(rig: OffsetsRig) -> None:
     rig.pend(T0, at=10)
     rig.pend(T0, T1, at=11, value=8, producer=OTHER)
     rig.end(20)
@@ -107,7 +107,7 @@ def test_a_marker_ends_the_transaction_of_its_producer_alone(rig: TransactionRig
 
 @pytest.mark.parametrize(("plain_at", "expected"), [(9, 7), (11, 3)])
 def test_of_plain_and_transactional_commits_the_later_record_wins(
-    plain_at: int, expected: int, rig: TransactionRig
+    plain_at: int, expected: int, rig: OffsetsRig
 ) -> None:
     rig.pend(at=10)
     rig.store(at=plain_at)
@@ -115,7 +115,7 @@ def test_of_plain_and_transactional_commits_the_later_record_wins(
     assert rig.read() == (expected, E.NONE)
 
 
-def test_the_later_record_wins_when_transactions_end_in_the_other_order(rig: TransactionRig) -> None:
+def test_the_later_record_wins_when_transactions_end_in_the_other_order(rig: OffsetsRig) -> None:
     rig.pend(at=10, value=1)
     rig.pend(at=11, value=2, producer=OTHER)
     rig.end(20, producer_id=6)
@@ -123,7 +123,7 @@ def test_the_later_record_wins_when_transactions_end_in_the_other_order(rig: Tra
     assert rig.read() == (2, E.NONE)
 
 
-def test_the_last_commit_of_a_transaction_counts(rig: TransactionRig) -> None:
+def test_the_last_commit_of_a_transaction_counts(rig: OffsetsRig) -> None:
     rig.pend(at=10, value=1)
     rig.pend(at=12, value=2)
     rig.end(20)
@@ -134,7 +134,7 @@ def test_the_last_commit_of_a_transaction_counts(rig: TransactionRig) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_before_the_outcome_of_its_records_decides_them(commit: bool, rig: TransactionRig) -> None:
+def test_a_marker_before_the_outcome_of_its_records_decides_them(commit: bool, rig: OffsetsRig) -> None:
     rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
     rig.end(20, commit=commit)
     assert rig.read() == UNSTABLE
@@ -143,7 +143,7 @@ def test_a_marker_before_the_outcome_of_its_records_decides_them(commit: bool, r
     assert len(rig.transactions) == 0
 
 
-def test_a_late_marker_does_not_end_the_next_transaction(rig: TransactionRig) -> None:
+def test_a_late_marker_does_not_end_the_next_transaction(rig: OffsetsRig) -> None:
     rig.pend(at=30)
     rig.end(20)
     assert rig.read() == UNSTABLE
@@ -151,7 +151,7 @@ def test_a_late_marker_does_not_end_the_next_transaction(rig: TransactionRig) ->
     assert rig.read() == NOTHING
 
 
-def test_a_marker_before_the_records_in_flight_does_not_end_them(rig: TransactionRig) -> None:
+def test_a_marker_before_the_records_in_flight_does_not_end_them(rig: OffsetsRig) -> None:
     rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
     rig.end(20)
     rig.settle(base_offset=30)
@@ -160,7 +160,7 @@ def test_a_marker_before_the_records_in_flight_does_not_end_them(rig: Transactio
     assert rig.read() == (7, E.NONE)
 
 
-def test_of_two_markers_during_the_append_the_first_after_the_records_counts(rig: TransactionRig) -> None:
+def test_of_two_markers_during_the_append_the_first_after_the_records_counts(rig: OffsetsRig) -> None:
     rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
     rig.end(40, commit=False)
     rig.end(20, commit=True)
@@ -169,7 +169,7 @@ def test_of_two_markers_during_the_append_the_first_after_the_records_counts(rig
     assert rig.read() == (7, E.NONE)
 
 
-def test_a_commit_that_is_not_appended_is_not_pending(rig: TransactionRig) -> None:
+def test_a_commit_that_is_not_appended_is_not_pending(rig: OffsetsRig) -> None:
     rig.store()
     rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
     rig.settle(E.NOT_ENOUGH_REPLICAS)
@@ -190,7 +190,7 @@ def test_a_commit_that_is_not_appended_is_not_pending(rig: TransactionRig) -> No
     ],
 )
 def test_the_errors_of_the_transaction_reach_the_producer(
-    error: ErrorCode, answer: ErrorCode, rig: TransactionRig
+    error: ErrorCode, answer: ErrorCode, rig: OffsetsRig
 ) -> None:
     rig.commit_from_outside(producer=PRODUCER)
     rig.settle(error)
@@ -198,7 +198,7 @@ def test_the_errors_of_the_transaction_reach_the_producer(
 
 
 def test_metadata_that_is_too_large_is_refused_in_a_transaction() -> None:
-    rig = TransactionRig(offset_metadata_max_bytes=4)
+    rig = OffsetsRig(offset_metadata_max_bytes=4)
     rig.commit_from_outside(offsets={T0: rig.offset(1, "large"), T1: rig.offset(2)}, producer=PRODUCER)
     rig.settle(base_offset=10)
     assert rig.answer("commit") == {T0: E.OFFSET_METADATA_TOO_LARGE, T1: E.NONE}
@@ -229,7 +229,7 @@ UNNAMED: Caller = {"member_id": "", "generation_id": -1}
 )
 @pytest.mark.parametrize("state", [GroupState.STABLE, GroupState.PREPARING_REBALANCE])
 def test_a_member_that_is_not_current_is_fenced(
-    state: GroupState, caller: Caller, error: ErrorCode, rig: TransactionRig
+    state: GroupState, caller: Caller, error: ErrorCode, rig: OffsetsRig
 ) -> None:
     rig.stable("m")
     if state is GroupState.PREPARING_REBALANCE:
@@ -241,7 +241,7 @@ def test_a_member_that_is_not_current_is_fenced(
     assert rig.committed_error() is error
 
 
-def test_a_replaced_instance_is_fenced(rig: TransactionRig) -> None:
+def test_a_replaced_instance_is_fenced(rig: OffsetsRig) -> None:
     rig.stable("m", m={"group_instance_id": "i"})
     former = rig.ids["m"]
     rig.ids["m"] = ""
@@ -250,12 +250,12 @@ def test_a_replaced_instance_is_fenced(rig: TransactionRig) -> None:
     assert rig.committed_error() is E.FENCED_INSTANCE_ID
 
 
-def test_a_generation_without_members_is_unknown(rig: TransactionRig) -> None:
+def test_a_generation_without_members_is_unknown(rig: OffsetsRig) -> None:
     rig.commit("m", producer=PRODUCER, generation_id=0)
     assert rig.committed_error() is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_transactional_commit_is_taken_before_the_assignment_is_known(rig: TransactionRig) -> None:
+def test_a_transactional_commit_is_taken_before_the_assignment_is_known(rig: OffsetsRig) -> None:
     """As in Kafka: the producer ends the transaction before its consumer joins the next rebalance."""
     rig.complete("m")
     rig.commit("m", producer=PRODUCER)
@@ -265,7 +265,7 @@ def test_a_transactional_commit_is_taken_before_the_assignment_is_known(rig: Tra
     assert rig.committed_error() is E.REBALANCE_IN_PROGRESS
 
 
-def test_a_transactional_commit_does_not_extend_the_session(rig: TransactionRig) -> None:
+def test_a_transactional_commit_does_not_extend_the_session(rig: OffsetsRig) -> None:
     rig.stable("m")
     rig.pass_time(9_000)
     rig.commit("m", producer=PRODUCER)
@@ -273,7 +273,7 @@ def test_a_transactional_commit_does_not_extend_the_session(rig: TransactionRig)
     assert rig.state is GroupState.EMPTY
 
 
-def test_a_dead_group_takes_no_transactional_commit(rig: TransactionRig) -> None:
+def test_a_dead_group_takes_no_transactional_commit(rig: OffsetsRig) -> None:
     rig.do(rig.group.delete(rig.moment())[1])
     rig.commit_from_outside(producer=PRODUCER)
     assert rig.committed_error() is E.COORDINATOR_NOT_AVAILABLE
@@ -282,7 +282,7 @@ def test_a_dead_group_takes_no_transactional_commit(rig: TransactionRig) -> None
 # ---- removal and expiry
 
 
-def test_pending_offsets_keep_a_group_and_its_offsets_from_expiring(rig: TransactionRig) -> None:
+def test_pending_offsets_keep_a_group_and_its_offsets_from_expiring(rig: OffsetsRig) -> None:
     rig.store(T0)
     rig.store(T1)
     rig.pend(T0, at=10)
@@ -295,7 +295,7 @@ def test_pending_offsets_keep_a_group_and_its_offsets_from_expiring(rig: Transac
     assert rig.group.is_dead
 
 
-def test_a_group_with_only_pending_offsets_is_not_empty(rig: TransactionRig) -> None:
+def test_a_group_with_only_pending_offsets_is_not_empty(rig: OffsetsRig) -> None:
     rig.pend()
     assert not rig.group.offsets.is_empty
     rig.do(rig.group.expire_offsets(rig.moment(), 0))
@@ -311,17 +311,17 @@ def tombstones(rig: GroupRig) -> set[TopicPartition]:
     return {record.partition for record in append.records if isinstance(record, OffsetRecord)}
 
 
-def delete_group(rig: TransactionRig) -> None:
+def delete_group(rig: OffsetsRig) -> None:
     error, effects = rig.group.delete(rig.moment())
     assert error is E.NONE
     rig.do(effects)
 
 
-def delete_offset(rig: TransactionRig) -> None:
+def delete_offset(rig: OffsetsRig) -> None:
     rig.do(rig.group.delete_offsets([T0], rig.moment()).effects)
 
 
-def delete_topic(rig: TransactionRig) -> None:
+def delete_topic(rig: OffsetsRig) -> None:
     gone = rig.group.offsets.of_deleted_topics({"t"}, {}, end=100)
     rig.do(rig.group.remove_offsets(gone, rig.moment()))
 
@@ -329,7 +329,7 @@ def delete_topic(rig: TransactionRig) -> None:
 @pytest.mark.parametrize("delete", [delete_group, delete_offset, delete_topic])
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_a_deleted_offset_stays_deleted_when_its_transaction_is_committed(
-    is_settled: bool, delete: Callable[[TransactionRig], None], rig: TransactionRig
+    is_settled: bool, delete: Callable[[OffsetsRig], None], rig: OffsetsRig
 ) -> None:
     rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
     if is_settled:
@@ -344,7 +344,7 @@ def test_a_deleted_offset_stays_deleted_when_its_transaction_is_committed(
     assert len(rig.transactions) == 0
 
 
-def test_pending_offsets_of_an_earlier_topic_are_found(rig: TransactionRig) -> None:
+def test_pending_offsets_of_an_earlier_topic_are_found(rig: OffsetsRig) -> None:
     old, new = TopicId(uuid.UUID(int=1)), TopicId(uuid.UUID(int=2))
 
     def value(topic_id: TopicId) -> Any:
@@ -361,7 +361,7 @@ def test_pending_offsets_of_an_earlier_topic_are_found(rig: TransactionRig) -> N
 
 
 def test_a_group_that_died_leaves_the_index_entry_of_its_successor() -> None:
-    rig = TransactionRig()
+    rig = OffsetsRig()
     rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
     (former, append), rig.appends = (rig.group, rig.appends[0]), []
     delete_group(rig)
@@ -400,7 +400,7 @@ class History:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.rig = TransactionRig()
+        self.rig = OffsetsRig()
         # The group never dies, because it keeps one offset.
         self.rig.store(TopicPartition("kept", 0), at=-1)
         self.log: list[Entry] = []
