@@ -66,7 +66,9 @@ from barnabas.protocol.messages.describe_transactions import (
 logger = logging.getLogger(__name__)
 
 APPEND_RETRY_MS: Final = 100
-"""The time between two appends of a record that has to be written."""
+"""The time before the second append of a record that has to be written; it doubles with each one."""
+MAX_APPEND_RETRY_MS: Final = 1_600
+"""Without enough replicas, all ids of a partition retry."""
 _NOT_APPENDED: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, *TOO_LARGE})
 """The errors that say for certain that the log does not have the records."""
 
@@ -88,7 +90,7 @@ class _Asker(NamedTuple):
 class _Change:
     """A record that is being appended; ``target`` None is a tombstone."""
 
-    __slots__ = ("asker", "is_in_doubt", "must_succeed", "retry_at_ms", "target")
+    __slots__ = ("asker", "is_in_doubt", "must_succeed", "retry_at_ms", "retry_ms", "target")
 
     def __init__(self, target: TransactionMetadata | None, asker: _Asker | None, must_succeed: bool) -> None:
         self.target = target
@@ -98,6 +100,7 @@ class _Change:
         """The log may have the record."""
         self.retry_at_ms = math.inf
         """Infinite while an append is in flight."""
+        self.retry_ms = APPEND_RETRY_MS
 
 
 class _Markers:
@@ -388,12 +391,14 @@ class Transaction:
         if asker is not None:
             self._outbox.answer(asker.token, refused(asker.request, append_error(error)))
         if change.is_in_doubt or change.must_succeed:
-            logger.info(
-                "transactional id %r: a record is not acknowledged (%s) and is appended again",
-                self.transactional_id,
-                error.name,
-            )
-            change.retry_at_ms = now.monotonic_ms + APPEND_RETRY_MS
+            if change.retry_ms == APPEND_RETRY_MS:
+                logger.info(
+                    "transactional id %r: a record is not acknowledged (%s) and will be appended again",
+                    self.transactional_id,
+                    error.name,
+                )
+            change.retry_at_ms = now.monotonic_ms + change.retry_ms
+            change.retry_ms = min(2 * change.retry_ms, MAX_APPEND_RETRY_MS)
             return
         self._change = None
         if change.target is self._stored:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from barnabas.broker.coordinators.transaction import APPEND_RETRY_MS
+from barnabas.broker.coordinators.transaction import APPEND_RETRY_MS, MAX_APPEND_RETRY_MS
 from barnabas.broker.coordinators.transaction_effects import (
     MAX_WAITING,
     WAIT_MS,
@@ -357,6 +357,17 @@ def test_a_completion_is_appended_until_the_log_has_it() -> None:
     rig.pass_time(APPEND_RETRY_MS)
     rig.settle()
     assert rig.state is S.COMPLETE_COMMIT
+
+
+def test_the_time_between_appends_grows() -> None:
+    rig = ongoing()
+    rig.send(commit(0))
+    waits = []
+    for _ in range(8):
+        rig.settle(ErrorCode.REQUEST_TIMED_OUT)
+        waits.append(rig.machine.next_deadline_ms - rig.now_ms)
+        rig.pass_time(waits[-1])
+    assert waits == [100, 200, 400, 800, *[MAX_APPEND_RETRY_MS] * 4]
 
 
 def test_a_record_that_is_too_large_is_an_error_of_the_request() -> None:
