@@ -47,7 +47,7 @@ OffsetsConfirmed = Callable[[ErrorCode, TransactionalProducer], None]
 ConfirmOffsets = Callable[[TopicPartition, str, TransactionalProducer, bool, OffsetsConfirmed], None]
 """Has the coordinator of a transactional id confirm that the producer's transaction has a partition of the
 offsets topic. With True, the partition is added to the transaction. Answers once, with the producer and the
-guard for the append, on a thread that may append; raises ApiError if the partition is not led here."""
+guard for the append, on any thread; raises ApiError if the partition is not led here."""
 
 
 class TopicWork(Protocol):

@@ -8,13 +8,12 @@ replicated. Unknown partitions are refused one by one; the others are committed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from barnabas.broker.coordinators.effects import Moment, TransactionalProducer
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Commit, CommitResponse, Effects, commit_error
-from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.offsets import is_known, offsets_to_commit
 from barnabas.broker.handlers.services import Services
@@ -49,43 +48,65 @@ def handle(services: Services, request: ApiRequest) -> None:
     def refuse(error: ErrorCode) -> None:
         answer(dict.fromkeys(names, error))
 
-    def commit(producer: TransactionalProducer, shard: GroupShard) -> None:
+    def commit(producer: TransactionalProducer) -> None:
         def event(group: Group, now: Moment) -> Effects:
             offsets = offsets_to_commit(services, body.topics, unknown, now.wall_ms)
             member = body.member_id, body.group_instance_id, body.generation_id
             return group.commit(Commit(offsets, *member, producer), answer, now)
 
-        # A member of a generation is unknown where there is no group.
-        if not shard.apply(body.group_id, event, create=body.generation_id < 0):
-            refuse(ErrorCode.UNKNOWN_MEMBER_ID)
-
-    def confirmed(error: ErrorCode, producer: TransactionalProducer) -> None:
-        if error != ErrorCode.NONE:
-            refuse(_refusal(request, error))
-            return
         try:
-            # The coordinator may have moved meanwhile.
-            commit(producer, services.groups.shard_of(body.group_id))
-        except ApiError as moved:
-            refuse(moved.code)
+            # The coordinator of the group may have moved meanwhile.
+            shard = services.groups.shard_of(body.group_id)
+            # A member of a generation is unknown where there is no group.
+            if not shard.apply(body.group_id, event, create=body.generation_id < 0):
+                refuse(ErrorCode.UNKNOWN_MEMBER_ID)
+        except ApiError as error:
+            refuse(error.code)
 
     try:
-        shard = services.groups.shard_of(body.group_id)
-        if len(unknown) == len(names):
-            answer({})
-            return
-        if services.confirm_offsets is None:
-            refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return
-        services.confirm_offsets(
-            shard.partition,
-            body.transactional_id,
-            TransactionalProducer(body.producer_id, body.producer_epoch),
-            request.is_since(_ADDS_PARTITION_SINCE),
-            confirmed,
-        )
+        partition = services.groups.shard_of(body.group_id).partition
     except ApiError as error:
         refuse(error.code)
+        return
+    if len(unknown) == len(names):
+        answer({})
+    else:
+        _when_confirmed(services, request, partition, commit, refuse)
+
+
+def _when_confirmed(
+    services: Services,
+    request: ApiRequest,
+    partition: TopicPartition,
+    commit: Callable[[TransactionalProducer], None],
+    refuse: Callable[[ErrorCode], None],
+) -> None:
+    """Commit on a worker when the transaction is confirmed; the answer may come on a thread of the links."""
+    body: TxnOffsetCommitRequest = request.body
+    confirm = services.confirm_offsets
+    if confirm is None:
+        refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return
+    outcome = ErrorCode.NONE, TransactionalProducer(body.producer_id, body.producer_epoch)
+
+    def confirmed(error: ErrorCode, producer: TransactionalProducer) -> None:
+        nonlocal outcome
+        outcome = error, producer
+        request.raw.resume()
+
+    def proceed() -> None:
+        error, producer = outcome
+        if error is ErrorCode.NONE:
+            commit(producer)
+        else:
+            refuse(_refusal(request, error))
+
+    request.raw.pause(proceed)
+    try:
+        adds = request.is_since(_ADDS_PARTITION_SINCE)
+        confirm(partition, body.transactional_id, outcome[1], adds, confirmed)
+    except ApiError as error:
+        confirmed(error.code, outcome[1])
 
 
 def _refusal(request: ApiRequest, error: ErrorCode) -> ErrorCode:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, ParamSpec
 
 from barnabas.broker.network.request import Peer
@@ -16,15 +15,31 @@ P = ParamSpec("P")
 LISTENER = "INTERNAL"
 
 
+class RawRequest:
+    """A simulated broker has no lanes: the rest of a paused request runs when it is resumed."""
+
+    def __init__(self) -> None:
+        self._rest: Callable[[], None] = lambda: None
+
+    def release_frame(self) -> None:
+        """There is none."""
+
+    def pause(self, rest: Callable[[], None]) -> None:
+        self._rest = rest
+
+    def resume(self) -> None:
+        self._rest()
+
+
 class SimRequest:
     client_id = "c"
     peer = Peer("1", "h", LISTENER, 0)
-    raw = SimpleNamespace(release_frame=lambda: None)
 
     def __init__(self, body: Any, respond: Callable[[Any], None], api_version: int | None = None) -> None:
         self.body = body
         self.api_version = api_version
         self._respond = respond
+        self.raw = RawRequest()
 
     def is_since(self, version: int) -> bool:
         return self.api_version is None or self.api_version >= version
