@@ -270,7 +270,7 @@ class TransactionSession:
     async def _end_transaction(self, *, committed: bool) -> None:
         machine = self.machine
         following: ProducerIdentity | None = None
-        if machine.is_started and not machine.is_forgotten:
+        if machine.is_started:
             identity = self._identity()
             target = machine.prepared or PreparedTransaction(
                 machine.transactional_id, identity.producer_id, identity.epoch

@@ -175,7 +175,7 @@ _COMMON: Final[dict[int, Kind]] = {
     _E.UNSUPPORTED_VERSION: _K.FATAL,
 }
 _FORGOTTEN: Final[dict[int, Kind]] = {
-    # The coordinator has forgotten the producer, so nothing of its transaction is left to end.
+    # The coordinator has forgotten the producer, which gets another id.
     _E.UNKNOWN_PRODUCER_ID: _K.ABORTABLE,
     _E.INVALID_PRODUCER_ID_MAPPING: _K.ABORTABLE,
 }
@@ -235,8 +235,6 @@ class TransactionMachine:
         """Whether a request was sent that may have begun the transaction; without one there is no EndTxn."""
         self.is_confirmed = False
         """Whether the coordinator has the transaction for certain."""
-        self.is_forgotten = False
-        """Whether the coordinator has forgotten the producer, so that there is nothing to end."""
         self.wanted: set[TopicPartition] = set()
         """Old protocol: partitions with records that must be added before their first batch."""
         self._added: set[TopicPartition] = set()
@@ -294,8 +292,6 @@ class TransactionMachine:
             return
         # The batches that were numbered under this epoch may leave gaps.
         self.needs_new_epoch = self.needs_new_epoch or self.is_started
-        if isinstance(error, ApiError) and error.code in _FORGOTTEN:
-            self.is_forgotten = True
         if Step.ABORTABLE in _NEXT[self.state]:
             self.step(Step.ABORTABLE)
             self.error = error
@@ -363,6 +359,6 @@ class TransactionMachine:
 
     def _forget_transaction(self) -> None:
         self.error = self.prepared = None
-        self.is_started = self.is_confirmed = self.is_forgotten = False
+        self.is_started = self.is_confirmed = False
         self.wanted.clear()
         self._added.clear()

@@ -400,6 +400,7 @@ async def test_after_an_abortable_error_the_producer_goes_on(
             await use_every_api(producer)
         assert isinstance(failure.value.__cause__, ApiError)
         assert failure.value.__cause__.code == code
+        assert not old.of("x").is_ongoing, "the next epoch is requested when the transaction has ended"
         await check_usable(producer, old)
     assert old.of("x").committed == [{b"again 1", b"again 2"}]
     assert old.of("x").committed_offsets == {}
