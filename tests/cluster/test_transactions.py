@@ -9,7 +9,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView, StartCluster
+from .tools import ClusterView, StartCluster, knows_topic
 from .transactional_id import TOPIC, TransactionalId
 
 PARTITIONS = 6
@@ -59,6 +59,23 @@ def test_transactions_over_six_partitions_are_committed_and_aborted_as_a_whole(c
             successor.wait_state("CompleteAbort")
             assert successor.end() is not NONE
     assert committed(cluster) == [b"first"] * PARTITIONS + [b"third"] * PARTITIONS
+
+
+def test_a_transaction_ends_although_one_of_its_topics_was_deleted(cluster: LocalCluster) -> None:
+    view = ClusterView(cluster)
+    view.create_topic("gone", 1, 2)
+    with TransactionalId(cluster, "id") as producer:
+        producer.init()
+        assert producer.add(0) is NONE
+        assert producer.add(0, topic="gone") is NONE
+        producer.write(b"kept", 0)
+        producer.write(b"lost", 0, topic="gone")
+        with view.admin() as admin:
+            admin.delete_topics("gone")
+        wait_for(lambda: not any(knows_topic(broker.endpoint, "gone") for broker in cluster.brokers))
+        assert producer.end() is NONE
+        producer.wait_state("CompleteCommit")
+    assert committed(cluster) == [b"kept"]
 
 
 class Roles:
