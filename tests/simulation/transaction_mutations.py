@@ -31,7 +31,7 @@ def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> Non
 
 
 def an_append_that_timed_out_has_failed(setattr_: SetAttr) -> None:
-    """Kafka decides anew."""
+    """Kafka decides again."""
     setattr_(transaction, "_NOT_APPENDED", frozenset(ErrorCode))
 
 
@@ -204,7 +204,44 @@ def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_next_incarnation", same)
 
 
+def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
+    fenced = transaction_rules.fenced
+
+    def same(stored: TransactionMetadata, now: Any, by_epoch: int = NO_EPOCH) -> TransactionMetadata:
+        raised = fenced(stored, now, by_epoch)
+        return raised._replace(
+            producer_epoch=stored.producer_epoch, last_producer_epoch=NO_EPOCH, client_transaction_version=0
+        )
+
+    setattr_(transaction_rules, "fenced", same)
+    setattr_(transaction, "fenced", same)
+
+
+def an_id_in_doubt_decides_again(setattr_: SetAttr) -> None:
+    handle = Transaction._handle
+
+    def hasty(self: Transaction, waiting: Any, now: Any) -> None:
+        if self._change is not None and self._change.retry_at_ms < math.inf:
+            self._change = None
+        handle(self, waiting, now)
+
+    setattr_(Transaction, "_handle", hasty)
+
+
+def producers_get_the_epoch_of_the_last_fence(setattr_: SetAttr) -> None:
+    setattr_(transaction_rules, "LAST_EPOCH", transaction_rules.LAST_EPOCH + 1)
+
+
+def any_end_of_a_prepared_transaction_gives_the_next_epoch(setattr_: SetAttr) -> None:
+    """The first version of the rules."""
+    setattr_(transaction_rules, "_follows", lambda after, by: True)
+
+
 MUTATIONS: dict[Mutation, int] = {
+    a_fence_does_not_raise_the_epoch: 9,
+    an_id_in_doubt_decides_again: 3,
+    producers_get_the_epoch_of_the_last_fence: 0,
+    any_end_of_a_prepared_transaction_gives_the_next_epoch: 580,
     markers_are_sent_before_the_decision_is_replicated: 30,
     an_append_that_timed_out_has_failed: 0,
     a_loaded_decision_is_taken_for_replicated: 240,
