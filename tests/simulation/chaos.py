@@ -14,6 +14,7 @@ from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
 from tests.simulation.broker import SimBroker
 from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
+from tests.simulation.log_transactions import TRANSACTION_WORK, TransactionChaos
 from tests.simulation.profiles import USUAL, Profile
 from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS, TOPIC_WORK, TopicChaos
 from tests.simulation.topics import Topics
@@ -66,7 +67,7 @@ LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
 """The errors of a fetch that gets no answer."""
 
 
-class Chaos(DiskChaos, TopicChaos):
+class Chaos(DiskChaos, TopicChaos, TransactionChaos):
     """One history; a profile says which weights differ from the usual ones.
 
     In half of the usual histories topics are created and deleted.
@@ -92,8 +93,13 @@ class Chaos(DiskChaos, TopicChaos):
             weights[fault] = weight * self.random.choice((0.0, 0.2, 0.5, 2.0))
         for cure, weight in (CURES | DISK_CURES).items():
             weights[cure] = weight * self.random.choice((0.5, 1.0, 2.0))
+        if profile.has_transactions:
+            weights |= TRANSACTION_WORK
         weights |= profile.weights
         self._steps = profile.steps
+        self._has_transactions = profile.has_transactions
+        if profile.has_transactions:
+            self.begin_transactions()
         # A separate generator, so that histories without topic changes do not depend on it.
         topics = random.Random(f"topics of {seed}")
         if profile is USUAL and topics.random() < 0.5:
@@ -115,6 +121,8 @@ class Chaos(DiskChaos, TopicChaos):
         self.trace.append("heal")
         self.world.heal()
         self.world.settle()
+        if self._has_transactions:
+            self.end_transactions()
 
     def _any(self) -> SimBroker:
         broker = self.world.brokers[self.random.choice(self.ids)]
@@ -297,6 +305,7 @@ class Chaos(DiskChaos, TopicChaos):
             start = self.random.randint(log.log_start_offset, partition.high_watermark)
             with broker.disk_errors():
                 log.increment_log_start_offset(Offset(start))
+            partition.log_start_moved()
 
     # Faults
 

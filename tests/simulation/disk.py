@@ -100,6 +100,14 @@ def encode(*values: int, has_keys: bool = False) -> ProducedBatches:
     return parse_produced(bytearray().join(_build_batch(value, has_keys=has_keys) for value in values))
 
 
+def encode_in_transaction(value: int, producer_id: int, producer_epoch: int) -> ProducedBatches:
+    """A batch of one record in a transaction; as in a coordinator's, it has no sequence number."""
+    builder = RecordBatchBuilder()
+    builder.append(None, value.to_bytes(8), None, 0)
+    batch = builder.build(producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True)
+    return parse_produced(batch)
+
+
 _KEY = b"key-"
 BATCH_BYTES = len(_build_batch(0))
 

@@ -34,12 +34,13 @@ _NO_FAULTS: Final = dict.fromkeys(
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The weights that differ from the usual ones, the length of a history, and whether logs are cleaned."""
+    """The weights that differ from the usual ones, the length of a history, and what the logs hold."""
 
     name: str
     steps: int = 200
     weights: Mapping[str, float] = field(default_factory=dict)
     is_compacted: bool = False
+    has_transactions: bool = False
 
 
 USUAL: Final = Profile(name="usual")
@@ -168,6 +169,22 @@ COMPACTION: Final = Profile(
 )
 """Each replica cleans its log at its own moments: followers fetch across gaps, and leaders' logs differ."""
 
+TRANSACTIONS: Final = Profile(
+    name="transactions",
+    has_transactions=True,
+    weights={
+        "fetch": 50.0,
+        "deliver": 60.0,
+        "produce": 6.0,
+        "retain": 1.0,
+        "advance": 3.0,
+        "crash": 1.0,
+        "power_loss": 0.5,
+    },
+)
+"""Transactions of several producers, under the usual faults."""
+
 PROFILES: Final = {
-    profile.name: profile for profile in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS, COMPACTION)
+    profile.name: profile
+    for profile in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS, COMPACTION, TRANSACTIONS)
 }

@@ -15,6 +15,7 @@ from tests.simulation.chaos import Chaos
 from tests.simulation.compaction_mutations import FOUND_IN_COMPACTION
 from tests.simulation.controller_mutations import FOUND_IN_CONTROLLERS
 from tests.simulation.follower_mutations import FOUND_IN_FOLLOWERS
+from tests.simulation.log_transaction_mutations import FOUND_IN_TRANSACTIONS
 from tests.simulation.mutations import FOUND_BY_CHANCE, Mutation
 from tests.simulation.profiles import (
     COMPACTION,
@@ -25,6 +26,7 @@ from tests.simulation.profiles import (
     RACES,
     RACKS,
     REBIRTHS,
+    TRANSACTIONS,
     USUAL,
     Profile,
 )
@@ -32,7 +34,7 @@ from tests.simulation.seeds import ONE_SEED, assert_found, noting_the_seed, seed
 from tests.simulation.topic_mutations import FOUND_IN_TOPICS
 
 SEEDS = seeds_to_run(2_000)
-SEEDS_OF_A_PROFILE = SEEDS // 40
+SEEDS_OF_A_PROFILE = 7 * SEEDS // 320
 CHUNKS = 16
 SEEDS_TO_FIND_A_MISTAKE = 1_500
 FOUND_IN_PROFILES: dict[Mutation, tuple[Profile, int]] = {
@@ -44,6 +46,7 @@ FOUND_IN_PROFILES: dict[Mutation, tuple[Profile, int]] = {
     controller_mutations.a_lost_answer_is_a_refusal: (LOST_ANSWERS, 60),
     controller_mutations.late_requests_are_carried_out: (OLD_WORDS, 20),
     **{mutation: (COMPACTION, first) for mutation, first in FOUND_IN_COMPACTION.items()},
+    **{mutation: (TRANSACTIONS, first) for mutation, first in FOUND_IN_TRANSACTIONS.items()},
 }
 """The usual histories find these rarely, the given profiles soon."""
 MISTAKES: dict[Mutation, tuple[Profile, int]] = {
@@ -83,13 +86,17 @@ def test_every_history_keeps_the_promises_and_comes_to_rest(chunk: int) -> None:
 @pytest.mark.timeout(max(180, SEEDS // 10))
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_every_history_of_a_profile_keeps_the_promises(profile: Profile) -> None:
-    missing = 0
+    missing = aborted = 0
     for seed in seeds_of(0, 1, SEEDS_OF_A_PROFILE):
-        views = [broker.view for broker in _run(seed, profile).world.brokers.values()]
+        world = _run(seed, profile).world
+        views = [broker.view for broker in world.brokers.values()]
         missing += sum(view.missing for view in views if view is not None)
+        aborted += sum(one.is_aborted for one in world.truth.transactions.all)
     if ONE_SEED is None:
         # Without cleanings, logs of compacted topics would keep every promise.
         assert (missing > SEEDS_OF_A_PROFILE) == profile.is_compacted
+        # Without transactions, everything committed would be stable.
+        assert (aborted > SEEDS_OF_A_PROFILE) == profile.has_transactions
 
 
 def test_a_seed_always_gives_the_same_history() -> None:

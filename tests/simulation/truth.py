@@ -5,6 +5,8 @@ and no replica may ever hold others at these offsets. All promises follow from t
 
 In a compacted topic a replica may lack a committed record if a later one with its key is committed, or if it
 is a tombstone. So the last value of each key is there, and nothing that was not written.
+
+For the promises about transactions see `log_transactions`.
 """
 
 from __future__ import annotations
@@ -16,12 +18,17 @@ from barnabas.broker.replication.replica_views import Isolation, Role
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from tests.simulation.disk import Entry, LogView
+from tests.simulation.log_transactions import TrueTransactions, seen_by_a_client
 
 if TYPE_CHECKING:
     from barnabas.broker.replication.partition import Partition
     from barnabas.zookeeper.znodes import LeadershipState
     from tests.simulation.broker import SimBroker
     from tests.simulation.world import World
+
+
+Records = list[tuple[int, Entry]]
+"""Each record with its offset."""
 
 
 class Violation(AssertionError):
@@ -53,6 +60,10 @@ class Truth:
         self._last_controller_epoch = 0
         self._new_acknowledged: list[tuple[int, list[int | None]]] = []
         self._new_consumed: list[tuple[int, int, list[tuple[int, Entry]]]] = []
+        self.transactions = TrueTransactions()
+        self._new_stable: list[tuple[int, Records, list[tuple[int, int]]]] = []
+        self._last_stable: dict[BrokerId, tuple[object, int]] = {}
+        """Broker → its process, its log and the truncations so far; and its last stable offset then."""
         self._last_offsets: dict[bytes | None, int] = {}
         """Key → the offset of its last committed record, in a compacted topic."""
         self.sequences: dict[int, int] = {}
@@ -133,6 +144,10 @@ class Truth:
         """A consumer has read from one offset to another, and got these records."""
         self._new_consumed.append((start, end, records))
 
+    def consumed_committed(self, end: int, records: Records, aborted: list[tuple[int, int]]) -> None:
+        """A consumer with read_committed got these records and aborted transactions, with this LSO."""
+        self._new_stable.append((end, records, aborted))
+
     @property
     def is_whole(self) -> bool:
         """Whether every replica has all records and is in sync, or the topic is hidden."""
@@ -160,7 +175,8 @@ class Truth:
         self._check_elections()
         self.lossy = {broker: zxid for broker, zxid in self.lossy.items() if self._is_unnoticed(broker, zxid)}
         marks = [self.state, *(self._marks_of(broker) for broker in world.brokers.values())]
-        if marks == self._last_marks and not self._new_acknowledged and not self._new_consumed:
+        is_news = self._new_acknowledged or self._new_consumed or self._new_stable
+        if marks == self._last_marks and not is_news:
             return
         self._last_marks = marks
         for broker in world.brokers.values():
@@ -199,9 +215,24 @@ class Truth:
             self._agrees(view, mark),
             f"broker {broker.id} has other records below its high watermark {mark} than were committed",
         )
+        if self._world.has_transactions:
+            self._check_stable(broker, partition)
         if partition.role is Role.LEADER:
             other = self._leaders.setdefault(partition.leader_epoch, broker.id)
             _require(other == broker.id, f"{other} and {broker.id} lead in epoch {partition.leader_epoch}")
+
+    def _check_stable(self, broker: SimBroker, partition: Partition) -> None:
+        """The last stable offset and the aborted transactions follow from the committed records."""
+        log, stable = partition.log, partition.last_stable_offset
+        for fault in self.transactions.faults_of(partition):
+            raise Violation(f"broker {broker.id}: {fault}")
+        place = (broker.life, id(partition), log.bounds.cuts)
+        before, least = self._last_stable.get(broker.id, (None, 0))
+        _require(
+            before != place or stable >= least,
+            f"broker {broker.id}: the last stable offset went back from {least} to {stable}",
+        )
+        self._last_stable[broker.id] = (place, stable)
 
     def _commit(self, entries: list[Entry | None]) -> None:
         """No record is missing where the high watermark is new, and none is of another topic or partition."""
@@ -213,6 +244,7 @@ class Truth:
                 place = self._world.origins.setdefault(entry.value, here)
                 _require(place == here, f"{entry} of {self.tp} {here} was committed in {place} before")
             self.committed.append(entry)
+            self.transactions.add(offset, entry)
             self._last_offsets[entry.key] = offset
 
     def _is_kept(self, entries: list[Entry | None], start: int, end: int) -> bool:
@@ -290,6 +322,13 @@ class Truth:
                 self._is_kept(read, start, end), f"a consumer read {start} to {end} and got only {records}"
             )
         self._new_consumed.clear()
+        for end, records, aborted in self._new_stable:
+            _require(all(at < end for at, _ in records), f"{records} were read up to the LSO {end}")
+            seen, visible = seen_by_a_client(records, aborted), self.transactions.visible(records)
+            _require(
+                seen == visible, f"a consumer sees {seen} with aborted {aborted}, decided were {visible}"
+            )
+        self._new_stable.clear()
 
     def _check_sequences(self) -> None:
         for offset, entry in enumerate(self.committed[self._sequenced :], self._sequenced):

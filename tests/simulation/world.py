@@ -97,6 +97,8 @@ class World:
             cleanup_policy=("compact",) if is_compacted else ("delete",),
             delete_retention_ms=_DELETE_RETENTION_MS,
         )
+        self.has_transactions = False
+        """Whether stable offsets are checked too."""
         self.now_ms = 0.0
         self.min_insync_replicas = min_insync_replicas
         self.zookeeper = SimZooKeeper(lambda: self.now_ms)
@@ -307,7 +309,14 @@ class World:
         target.replicas.append(acks, timeout_ms, [(tp, records)], answer)
         target.replicas.wake_followers()
 
-    def consume(self, broker: BrokerId, offset: int, tp: TopicPartition | None = None) -> None:
+    def consume(
+        self,
+        broker: BrokerId,
+        offset: int,
+        tp: TopicPartition | None = None,
+        *,
+        is_read_committed: bool = False,
+    ) -> None:
         """A consumer reads from a broker that may believe it leads."""
         target = self.brokers[broker]
         if not target.can_act:
@@ -318,7 +327,10 @@ class World:
         max_bytes = 1 if self.is_compacted else 1 << 20
         partition = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         body = FetchRequest(
-            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=tp.topic, partitions=[partition])]
+            max_wait_ms=0,
+            min_bytes=0,
+            isolation_level=int(is_read_committed),
+            topics=[FetchTopic(topic=tp.topic, partitions=[partition])],
         )
         answers: list[FetchResponse] = []
         fetch_handler.handle(target.services, SimRequest(body, answers.append))
@@ -330,8 +342,12 @@ class World:
             origin = self.origins.get(entry.value, place) if isinstance(entry.value, int) else place
             if origin != place:
                 raise Violation(f"a consumer of {tp} {place} saw {entry} of {origin} at {at}")
+        end = data.last_stable_offset if is_read_committed else data.high_watermark
         if truth is not None:
-            truth.consumed(offset, records[-1][0] + 1 if records else data.high_watermark, records)
+            truth.consumed(offset, records[-1][0] + 1 if records else end, records)
+        if truth is not None and is_read_committed:
+            aborted = [(each.producer_id, each.first_offset) for each in data.aborted_transactions]
+            truth.consumed_committed(end, records, aborted)
 
     def ask(self, host: SimBroker, ask: Callable[[TopicAdmin], Sequence[Any]]) -> list[ErrorCode]:
         """A client requests topic changes; returns the error of each topic."""

@@ -180,6 +180,8 @@ def test_a_restart_gives_the_same_offset(tmp_path: Path, is_clean: bool) -> None
     log = Log.open(TP, LogLoader(tmp_path / "log", log_config(), now_ms=0))
     restarted = partition_of(log, high_watermark=3)
     assert (restarted.last_stable_offset, restarted.high_watermark) == (2, 3)
+    restarted.make_leader(state(isr=(1,)), 0.0)
+    assert aborted(read_committed(restarted)) == [(OTHER_ID, 0)]
     log.abandon()
 
 
