@@ -19,6 +19,8 @@ from barnabas.protocol.record_batch import iter_batches
 from benchmarks.peers.apache_kafka import ApacheKafka, archives
 from benchmarks.peers.processes import PeerError
 
+from .isolation import Writers, read_decided_and_open_transactions
+
 Brokers = LocalCluster | ApacheKafka
 PARTITIONS = 3
 DEADLINE_S = 60.0
@@ -130,6 +132,11 @@ def test_through_the_death_of_a_leader_nothing_is_lost_doubled_or_reordered(clus
 
 # Its archives may have to be fetched first.
 @pytest.mark.timeout(1_200)
+async def read_transactions(kafka: ApacheKafka) -> None:
+    async with Writers(kafka.bootstrap, "kafka") as writers:
+        await read_decided_and_open_transactions(writers, "kafka")
+
+
 def test_the_same_with_apache_kafka(tmp_path: Path) -> None:
     try:
         archives()
@@ -139,4 +146,5 @@ def test_the_same_with_apache_kafka(tmp_path: Path) -> None:
     with ApacheKafka(directory=tmp_path, brokers=3) as kafka:
         asyncio.run(use_every_client(kafka))
         use_the_blocking_producer(kafka)
+        asyncio.run(read_transactions(kafka))
         asyncio.run(write_through_the_death_of_a_leader(kafka))

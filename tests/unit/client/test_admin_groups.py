@@ -135,3 +135,21 @@ async def test_many_groups_are_described_with_one_look_at_all_topics(
     described = json.loads(capsys.readouterr().out)
     assert [group["group"] for group in described] == names
     assert all(group["partitions"][0]["committed_offset"] == 3 for group in described)
+
+
+@pytest.mark.parametrize("require_stable", [False, True])
+async def test_an_admin_waits_for_open_transactions_only_if_it_is_told_to(require_stable: bool) -> None:
+    async with FakeCluster() as cluster:
+        with_groups(cluster)
+
+        def unstable(body: Any) -> Any:
+            answer = _committed(cluster.brokers[1], body)
+            if body.require_stable:
+                answer.groups[0].topics[0].partitions[0].error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+            return answer
+
+        cluster.brokers[1].script(ApiKey.OFFSET_FETCH, unstable, unstable)
+        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+            offsets = await admin.group_offsets("g", require_stable=require_stable)
+        assert [offset and offset.offset for offset in offsets.values()] == [3]
+        assert len(cluster.requests(ApiKey.OFFSET_FETCH)) == (3 if require_stable else 1)
