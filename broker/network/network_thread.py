@@ -278,10 +278,11 @@ class Connection(asyncio.BufferedProtocol):
         with self._lock:
             queue, pipeline = self._queue, self._pipeline
             counted = len(pipeline.pending)
+            # One that continues is pending again, and the queue must count it again.
             lane = pipeline.finish(request)
             if lane is None:
                 self._queue = None
-            elif self._queue_of_next(lane) is queue:
+            elif self._queue_of_next(lane) is queue and len(pipeline.pending) == counted:
                 return True
             else:
                 self._queue_up(lane)
