@@ -26,6 +26,7 @@ from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.coordination import Coordination
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.transaction_verification import VERIFICATION, TransactionVerification
 from barnabas.broker.features import NEW_CLUSTER, SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.services import Services
@@ -103,6 +104,7 @@ class Broker:
         self._cleaner: LogCleaner | None = None
         self._membership: Membership | None = None
         self._moves: LogDirMoves | None = None
+        self._verification: TransactionVerification | None = None
 
     @property
     def ports(self) -> dict[str, int]:
@@ -223,6 +225,8 @@ class Broker:
             self._controller.set_unclean_leader_election(layers.value("unclean.leader.election.enable"))
             if self._moves is not None:
                 self._moves.throttle.set_rate(layers.value("replica.alter.log.dirs.io.max.bytes.per.second"))
+            if self._verification is not None:
+                self._verification.is_enabled = layers.value(VERIFICATION)
             if self._cleaner is not None:
                 self._cleaner.reconfigure(CleanerSettings.of(layers.value))
 
@@ -331,6 +335,8 @@ class Broker:
             transaction_version=lambda: self._features.current.levels.get(TRANSACTION_VERSION, 0),
             on_fatal=self._on_fatal,
         )
+        self._verification = coordination.verification
+        self._verification.is_enabled = self._layers.value(VERIFICATION)
         services = Services(
             config=config,
             cluster_id=cluster_id,
@@ -346,6 +352,8 @@ class Broker:
             producer_ids=producer_ids,
             groups=coordination.groups,
             transactions=coordination.transactions,
+            verification=coordination.verification,
+            confirm_offsets=coordination.verification.confirm_append,
             log_dir_moves=moves,
             cleaner=self._cleaner,
         )

@@ -12,10 +12,12 @@ from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
+from barnabas.broker.coordinators.transaction_verification import TransactionVerification
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.protocol.ids import BrokerId
 
 
 class Coordination:
@@ -67,6 +69,22 @@ class Coordination:
             transaction_version=transaction_version,
             now=now,
             on_fatal=on_fatal,
+        )
+
+        self.verification = self._make_verification(config, replicas)
+
+    def _make_verification(self, config: BrokerConfig, replicas: ReplicaManager) -> TransactionVerification:
+        def coordinator_of(transactional_id: str) -> BrokerId:
+            listener = config.inter_broker_listener_name
+            return self.transactions.topic.coordinator_of(transactional_id, listener).broker_id
+
+        return TransactionVerification(
+            config.broker_id,
+            replicas,
+            coordinator_of=coordinator_of,
+            ask_own=self.transactions.apply,
+            links=self.links,
+            is_enabled=config.transaction_partition_verification_enable,
         )
 
     def call_when_loaded(self, listener: Callable[[str], object]) -> None:

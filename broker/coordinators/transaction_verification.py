@@ -44,6 +44,8 @@ from barnabas.protocol.messages.transactions import (
 
 logger = logging.getLogger(__name__)
 
+VERIFICATION: Final = "transaction.partition.verification.enable"
+"""The dynamic setting. Without it, partitions are added to transactions and not verified."""
 TIMEOUT_MS: Final = WAIT_MS + 1_000
 """How long another broker may take. Its coordinator may wait for the end of the transaction before."""
 MAX_IN_FLIGHT: Final = 16
@@ -98,8 +100,7 @@ class _Peer:
 class TransactionVerification:
     """``coordinator_of`` finds the coordinator of a transactional id; it raises COORDINATOR_NOT_AVAILABLE.
 
-    ``ask_own`` is `TransactionCoordinator.apply`. ``is_enabled`` is the dynamic setting
-    ``transaction.partition.verification.enable``: without it, partitions are added and not verified.
+    ``ask_own`` is `TransactionCoordinator.apply`; ``is_enabled`` is the value of `VERIFICATION`.
     """
 
     def __init__(

@@ -1,12 +1,19 @@
-"""Produce: append each partition's batches, and answer when the requested acks are complete."""
+"""Produce: append each partition's batches, and answer when the requested acks are complete.
+
+A transactional batch is appended only if its transaction is ongoing in the partition, or its coordinator has
+just confirmed it: see `transaction_verification`.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
+from barnabas.broker.coordinators.transaction_verification import Outcome, Question
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
+from barnabas.broker.log.producer_state import VerificationGuards
 from barnabas.broker.network.request import Lane
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -18,15 +25,39 @@ from barnabas.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from barnabas.protocol.record_batch import COMPRESSION_MASK
+from barnabas.protocol.record_batch import COMPRESSION_MASK, TRANSACTIONAL_MASK
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _ACKS: Final = (-1, 0, 1)
 _EMPTY: Final = memoryview(b"")
 _FIRST_SERVED: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
+_KNOWS_ABORTABLE_SINCE: Final = 11
+_ADDS_PARTITIONS_SINCE: Final = 12
+"""From this version on, the brokers add the partitions of a transaction, not the client (KIP-890)."""
 _MAX_ON_NETWORK_THREAD: Final = 500
 """Partitions."""
+_TRANSIENT: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+    }
+)
+"""The answers of a coordinator after which the same batch may be accepted later."""
+
+Named = tuple[TopicPartition, ProducedBatches]
+Refusals = Mapping[TopicPartition, PartitionProduceResponse]
+Guards = Mapping[TopicPartition, VerificationGuards]
+_NO_REFUSALS: Final[Refusals] = {}
+_NO_GUARDS: Final[Guards] = {}
+
+
+class _Producer(NamedTuple):
+    producer_id: int
+    epoch: int
 
 
 def handle(services: Services, request: ApiRequest) -> None:
@@ -40,20 +71,22 @@ def handle(services: Services, request: ApiRequest) -> None:
 def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> None:
     names: list[TopicPartition] = []
     refused: list[PartitionProduceResponse | None] = []
-    batches: list[tuple[TopicPartition, ProducedBatches]] = []
+    batches: list[Named] = []
+    is_transactional = False
     for topic in body.topic_data:
         for data in topic.partition_data:
             name = TopicPartition(topic.name, data.index)
             names.append(name)
             try:
-                batches.append((name, _checked(services, body.acks, request.api_version, name, data.records)))
-                refused.append(None)
+                produced = _checked(services, body.acks, request.api_version, name, data.records)
             except ApiError as error:
-                refused.append(
-                    PartitionProduceResponse(
-                        index=data.index, error_code=int(error.code), error_message=error.text
-                    )
-                )
+                refused.append(_refusal(name, error))
+                continue
+            batches.append((name, produced))
+            refused.append(None)
+            for _, header in produced.batches:
+                if header.attributes & TRANSACTIONAL_MASK:
+                    is_transactional = True
 
     @request.answering
     def answer(appended: list[PartitionProduceResponse]) -> None:
@@ -70,16 +103,139 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
                 return
         request.raw.respond_nothing()
 
-    def append() -> None:
-        services.replicas.append(body.acks, max(0, body.timeout_ms), batches, answer)
-        request.raw.release_frame()
+    def append(unconfirmed: Refusals, guards: Guards) -> None:
+        """Append the batches that are not refused, in the lane that they need."""
+        if unconfirmed:
+            for index, name in enumerate(names):
+                refused[index] = refused[index] or unconfirmed.get(name)
+        accepted = [named for named in batches if named[0] not in unconfirmed] if unconfirmed else batches
 
-    if services.replicas.looks_long_into(batches):
-        request.raw.continue_in(Lane.RECORDS, append)
-    elif request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(batches):
-        request.raw.continue_in(Lane.GENERAL, append)
+        def write() -> None:
+            services.replicas.append(body.acks, max(0, body.timeout_ms), accepted, answer, guards=guards)
+            request.raw.release_frame()
+
+        if services.replicas.looks_long_into(accepted):
+            request.raw.continue_in(Lane.RECORDS, write)
+        elif request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(accepted):
+            request.raw.continue_in(Lane.GENERAL, write)
+        else:
+            write()
+
+    if is_transactional:
+        _confirm(services, request, batches, append)
     else:
-        append()
+        append(_NO_REFUSALS, _NO_GUARDS)
+
+
+def _refusal(name: TopicPartition, error: ApiError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=name.partition, error_code=int(error.code), error_message=error.text
+    )
+
+
+# Transactions
+
+
+def _confirm(
+    services: Services,
+    request: ApiRequest,
+    batches: Sequence[Named],
+    append: Callable[[Refusals, Guards], None],
+) -> None:
+    """Append when the coordinator has confirmed the transaction in the partitions where it is not ongoing.
+
+    The connection's later requests wait, so that none overtakes this one.
+    """
+    try:
+        producer = _only_producer(request.body.transactional_id, batches)
+    except ApiError as error:
+        append({name: _refusal(name, error) for name, _ in batches}, _NO_GUARDS)
+        return
+    adds = request.is_since(_ADDS_PARTITIONS_SINCE)
+    guards = _guards(services, batches, producer)
+    if not guards or not services.verification.asks(adds):
+        append(_NO_REFUSALS, guards)
+        return
+    question = Question(
+        request.body.transactional_id, producer.producer_id, producer.epoch, frozenset(guards), adds
+    )
+    outcomes: list[Outcome] = []
+
+    def confirmed() -> None:
+        unconfirmed = {
+            name: _refusal(name, _unconfirmed(request, error))
+            for name, error in outcomes[0].items()
+            if error is not ErrorCode.NONE
+        }
+        append(unconfirmed, guards)
+
+    def answered(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        request.raw.resume()
+
+    def ask() -> None:
+        request.raw.pause(confirmed)
+        services.verification.confirm(question, answered)
+
+    # A coordinator in this process appends to its own log.
+    request.raw.continue_in(Lane.GENERAL, ask)
+
+
+def _only_producer(transactional_id: str | None, batches: Iterable[Named]) -> _Producer:
+    """The producer of all transactional batches. Raises Kafka's errors without an id, or with two."""
+    if transactional_id is None:
+        raise api_error(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "the batches are transactional, and the request names no transactional id",
+        )
+    producers = {
+        _Producer(header.producer_id, header.producer_epoch)
+        for _, produced in batches
+        for _, header in produced.batches
+        if header.is_transactional
+    }
+    if len(producers) > 1:
+        raise api_error(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            f"the transactional batches are of {len(producers)} producers; expected one",
+        )
+    return producers.pop()
+
+
+def _guards(services: Services, batches: Iterable[Named], producer: _Producer) -> Guards:
+    """Guards for the partitions where the producer's transaction is not ongoing."""
+    guards: dict[TopicPartition, VerificationGuards] = {}
+    for name, produced in batches:
+        first = next((header for _, header in produced.batches if header.is_transactional), None)
+        partition = services.replicas.roles.partitions.get(name)
+        if first is None or partition is None or not partition.is_leader:
+            # If the partition is not led here, the append says so.
+            continue
+        guard = partition.log.begin_verification(*producer, first.base_sequence)
+        if guard is not None:
+            guards[name] = {producer.producer_id: guard}
+    return guards
+
+
+def _unconfirmed(request: ApiRequest, error: ErrorCode) -> ApiError:
+    """The error for a producer whose transaction was not confirmed, as the versions of its protocol know it.
+
+    Producers before Kafka's version 12 retry NOT_ENOUGH_REPLICAS, but not the errors of coordinators.
+    """
+    if error is ErrorCode.PRODUCER_FENCED:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    elif error is ErrorCode.TRANSACTION_ABORTABLE and not request.is_since(_KNOWS_ABORTABLE_SINCE):
+        code = ErrorCode.INVALID_TXN_STATE
+    elif error in _TRANSIENT and not (
+        error is ErrorCode.CONCURRENT_TRANSACTIONS and request.is_since(_ADDS_PARTITIONS_SINCE)
+    ):
+        code = ErrorCode.NOT_ENOUGH_REPLICAS
+    else:
+        code = error
+    return api_error(code, f"the coordinator did not confirm the partition's transaction: {error.name}")
+
+
+# The request
 
 
 def _count(topic: TopicProduceData) -> int:

@@ -16,6 +16,7 @@ from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
+from barnabas.broker.coordinators.transaction_verification import TransactionVerification
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
@@ -122,9 +123,9 @@ class Services:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    verification: TransactionVerification
+    confirm_offsets: ConfirmOffsets
     log_dir_moves: LogDirMoves
-    confirm_offsets: ConfirmOffsets | None = None
-    """None if this broker cannot ask coordinators of transactions."""
     cleaner: LogCleaner | None = None
     """None if ``log.cleaner.enable`` is false."""
     request_order: RequestOrder = field(default_factory=RequestOrder)

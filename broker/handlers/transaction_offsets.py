@@ -83,10 +83,6 @@ def _when_confirmed(
 ) -> None:
     """Commit on a worker when the transaction is confirmed; the answer may come on a thread of the links."""
     body: TxnOffsetCommitRequest = request.body
-    confirm = services.confirm_offsets
-    if confirm is None:
-        refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return
     outcome = ErrorCode.NONE, TransactionalProducer(body.producer_id, body.producer_epoch)
 
     def confirmed(error: ErrorCode, producer: TransactionalProducer) -> None:
@@ -104,7 +100,7 @@ def _when_confirmed(
     request.raw.pause(proceed)
     try:
         adds = request.is_since(_ADDS_PARTITION_SINCE)
-        confirm(partition, body.transactional_id, outcome[1], adds, confirmed)
+        services.confirm_offsets(partition, body.transactional_id, outcome[1], adds, confirmed)
     except ApiError as error:
         confirmed(error.code, outcome[1])
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from barnabas.protocol import codec_msgpack
+from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.produce import (
@@ -26,9 +26,13 @@ def frame(payload: bytes) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
-def encoded(request: Any, correlation_id: int = 1) -> bytes:
-    """A whole request frame."""
-    return b"".join(bytes(part) for part in codec_msgpack.encode_request(correlation_id, "raw", request))
+def encoded(request: Any, correlation_id: int = 1, *, version: int | None = None) -> bytes:
+    """A whole request frame, in the native protocol or in a version of Kafka's."""
+    if version is None:
+        parts = codec_msgpack.encode_request(correlation_id, "raw", request)
+    else:
+        parts = codec_kafka.encode_request(version, correlation_id, "raw", request)
+    return b"".join(bytes(part) for part in parts)
 
 
 def batch_of(*values: bytes) -> bytearray:
@@ -58,10 +62,20 @@ class RawClient(RawSocket):
     def __init__(self, endpoint: Endpoint, *, receive_buffer_bytes: int | None = None) -> None:
         super().__init__(endpoint.host, endpoint.port, receive_buffer_bytes=receive_buffer_bytes)
 
-    def ask(self, request: Any) -> Any:
-        """Send a request and return its response; raises ConnectionError when the broker closes instead."""
-        self.send(encoded(request))
-        return codec_msgpack.open_response(memoryview(self.receive_frame())).body(request.response_type)
+    def ask(self, request: Any, version: int | None = None) -> Any:
+        """Send a request and return its response; raises ConnectionError when the broker closes instead.
+
+        In the native protocol, or in a version of Kafka's.
+        """
+        self.send(encoded(request, version=version))
+        return self.answer_to(request, version)
+
+    def answer_to(self, request: Any, version: int | None = None) -> Any:
+        """The response to the oldest request that has none yet."""
+        payload = memoryview(self.receive_frame())
+        if version is None:
+            return codec_msgpack.open_response(payload).body(request.response_type)
+        return codec_kafka.decode_response(type(request), version, payload)[1]
 
     def produce(self, partition: int, records: bytes | None, **arguments: Any) -> PartitionProduceResponse:
         """Produce to one partition; the answer for it."""

@@ -30,6 +30,7 @@ from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transaction_markers import Links
+from barnabas.broker.coordinators.transaction_verification import TransactionVerification
 from barnabas.broker.features import SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.services import OffsetsConfirmed, Services
@@ -57,6 +58,7 @@ from barnabas.zookeeper.features import FeatureChanges
 from tests.support.building import ME, Managed, fatal
 from tests.support.controller_fakes import Znodes
 from tests.support.defaults import log_config, make_config
+from tests.support.verification import Coordinators
 
 INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
 CORRELATION_ID = 77
@@ -364,6 +366,15 @@ class Serving:
             note_error=self.managed.manager.disk_failures.note,
             on_fatal=fatal,
         )
+        self.coordinators = Coordinators({})
+        self.verification = TransactionVerification(
+            broker_id,
+            manager,
+            coordinator_of=self.coordinators.coordinator_of,
+            ask_own=self.coordinators.apply,
+            links=self.coordinators,
+            is_enabled=True,
+        )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
         self.groups.shards.loaded_listeners.append(
             lambda: self.topic_purgatory.check_and_complete(OFFSETS_TOPIC)
@@ -390,6 +401,7 @@ class Serving:
                 groups=self.groups,
                 transactions=self.transactions,
                 confirm_offsets=self._confirm_offsets,
+                verification=self.verification,
                 log_dir_moves=self.log_dir_moves,
             )
         )

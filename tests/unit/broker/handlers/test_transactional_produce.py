@@ -1,0 +1,204 @@
+"""A transactional produce asks the coordinator before it begins a transaction in a log (KIP-890)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from barnabas.broker.coordinators.transaction_effects import AddPartitions, VerifyPartitions
+from barnabas.broker.log.appending import ProducedBatches
+from barnabas.broker.log.producer_state import AppendOrigin
+from barnabas.protocol.batch_builder import build_marker
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from barnabas.protocol.record_batch import parse_header
+from barnabas.protocol.records import MarkerType
+from tests.support import logs
+from tests.support.building import ME, TP
+from tests.support.record_requests import produce, produced
+from tests.support.serving import Connection, Serving
+
+ID = "payments"
+V1, V2 = 11, 12
+"""Versions of Produce: the client has added the partitions; the brokers add them."""
+
+
+@pytest.fixture
+def broker(leading: Serving) -> Serving:
+    """It leads "topic", and coordinates the transactional id."""
+    leading.coordinators.places[ID] = ME
+    return leading
+
+
+def records(sequence: int = 0, *, producer_id: int = 7, epoch: int = 0, transactional: bool = True) -> bytes:
+    return bytes(
+        logs.produced(sequence, producer_id=producer_id, epoch=epoch, is_transactional=transactional)
+    )
+
+
+def send(
+    broker: Serving,
+    *batches: bytes,
+    version: int | None = V2,
+    transactional_id: str | None = ID,
+    acks: int = 1,
+) -> Connection:
+    data = [PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches)]
+    body = ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=1_000,
+        topic_data=[TopicProduceData(name=TP.topic, partition_data=data)],
+    )
+    return broker.send(body, version=version)
+
+
+def end_offset(broker: Serving) -> int:
+    return broker.managed.manager.partition(TP).log_end_offset
+
+
+def code(connection: Connection) -> ErrorCode:
+    return ErrorCode(produced(connection).error_code)
+
+
+def abort(broker: Serving, epoch: int = 0) -> None:
+    """Append a marker, as a coordinator has it written."""
+    marker = memoryview(build_marker(7, epoch, MarkerType.ABORT, 0, 0))
+    answers: list[PartitionProduceResponse] = []
+    broker.managed.manager.append(
+        1,
+        0,
+        [(TP, ProducedBatches(marker, [(0, parse_header(marker, 0))]))],
+        answers.extend,
+        origin=AppendOrigin.MARKERS,
+    )
+    assert [answer.error_code for answer in answers] == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize(
+    ("version", "request_type"),
+    [(9, VerifyPartitions), (V1, VerifyPartitions), (V2, AddPartitions), (None, AddPartitions)],
+)
+def test_the_first_batch_waits_for_the_coordinator_and_the_next_does_not(
+    broker: Serving, version: int | None, request_type: type[Any]
+) -> None:
+    first = send(broker, records(0), version=version)
+    assert (first.is_answered, end_offset(broker)) == (False, 0)
+    (asked,) = broker.coordinators.here
+    assert asked.transactional_id == ID
+    assert asked.request == request_type(7, 0, frozenset([TP]))
+    asked.respond(ErrorCode.NONE)
+    assert (code(first), end_offset(broker)) == (ErrorCode.NONE, 1)
+    assert code(send(broker, records(1), version=version)) is ErrorCode.NONE
+    assert (len(broker.coordinators.here), end_offset(broker)) == (1, 2)
+
+
+def test_an_answer_that_comes_at_once_is_used(broker: Serving) -> None:
+    broker.coordinators.answer_at_once = ErrorCode.NONE
+    assert code(send(broker, records(0))) is ErrorCode.NONE
+
+
+REFUSALS = [
+    (ErrorCode.TRANSACTION_ABORTABLE, 10, ErrorCode.INVALID_TXN_STATE),
+    (ErrorCode.TRANSACTION_ABORTABLE, 11, ErrorCode.TRANSACTION_ABORTABLE),
+    (ErrorCode.TRANSACTION_ABORTABLE, None, ErrorCode.TRANSACTION_ABORTABLE),
+    (ErrorCode.INVALID_TXN_STATE, 12, ErrorCode.INVALID_TXN_STATE),
+    (ErrorCode.PRODUCER_FENCED, 12, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (ErrorCode.INVALID_PRODUCER_EPOCH, 12, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 9, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    (ErrorCode.CONCURRENT_TRANSACTIONS, 11, ErrorCode.NOT_ENOUGH_REPLICAS),
+    (ErrorCode.CONCURRENT_TRANSACTIONS, 12, ErrorCode.CONCURRENT_TRANSACTIONS),
+    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 12, ErrorCode.NOT_ENOUGH_REPLICAS),
+    (ErrorCode.COORDINATOR_NOT_AVAILABLE, None, ErrorCode.NOT_ENOUGH_REPLICAS),
+    (ErrorCode.NOT_COORDINATOR, 9, ErrorCode.NOT_ENOUGH_REPLICAS),
+]
+
+
+@pytest.mark.parametrize(("answer", "version", "expected"), REFUSALS)
+def test_a_batch_that_is_not_confirmed_is_refused_as_its_client_knows(
+    broker: Serving, answer: ErrorCode, version: int | None, expected: ErrorCode
+) -> None:
+    broker.coordinators.answer_at_once = answer
+    refused = send(broker, records(0), version=version)
+    assert (code(refused), end_offset(broker)) == (expected, 0)
+    assert answer.name in produced(refused).error_message
+    # The next attempt asks again.
+    broker.coordinators.answer_at_once = ErrorCode.NONE
+    assert code(send(broker, records(0), version=version)) is ErrorCode.NONE
+
+
+def test_without_a_coordinator_the_client_retries(leading: Serving) -> None:
+    assert code(send(leading, records(0))) is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_a_marker_between_the_answer_and_the_append_refuses_the_batch(broker: Serving) -> None:
+    """Else the late batch would begin a transaction that nobody ends."""
+    late = send(broker, records(0), version=V1)
+    abort(broker)
+    broker.coordinators.here[0].respond(ErrorCode.NONE)
+    assert (code(late), end_offset(broker)) == (ErrorCode.INVALID_TXN_STATE, 1)
+    assert not broker.managed.manager.partition(TP).log.has_ongoing_transaction(7, 0)
+
+
+def test_a_late_produce_after_an_abort_leaves_no_hanging_transaction(broker: Serving) -> None:
+    """KIP-890's history: the batch was delayed on its way until its transaction was aborted."""
+    broker.coordinators.answer_at_once = ErrorCode.NONE
+    send(broker, records(0), version=V1)
+    abort(broker)
+    broker.coordinators.answer_at_once = ErrorCode.TRANSACTION_ABORTABLE
+    assert code(send(broker, records(1), version=10)) is ErrorCode.INVALID_TXN_STATE
+    partition = broker.managed.manager.partition(TP)
+    assert not partition.log.has_ongoing_transaction(7, 0)
+    assert partition.log_end_offset == 2
+
+
+def test_an_answer_that_comes_too_late_for_its_connection_is_dropped(broker: Serving) -> None:
+    """The request was resumed, but its connection was lost: nothing fails."""
+    waiting = send(broker, records(0))
+    waiting.request.fail("the connection is lost")
+    broker.coordinators.here[0].respond(ErrorCode.NONE)
+    assert waiting.closed is not None
+
+
+def test_transactional_batches_need_a_transactional_id(broker: Serving) -> None:
+    for version in (9, None):
+        refused = send(broker, records(0), transactional_id=None, version=version)
+        assert code(refused) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    closed = send(broker, records(0), transactional_id=None, acks=0)
+    assert "names no transactional id" in (closed.closed or "")
+    assert (broker.coordinators.here, end_offset(broker)) == ([], 0)
+
+
+def test_batches_of_two_producers_are_refused(broker: Serving) -> None:
+    refused = send(broker, records(0), records(0, producer_id=8))
+    codes = [produced(refused, index).error_code for index in (0, 1)]
+    assert codes == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
+
+
+def test_batches_without_a_transaction_are_not_asked_about(broker: Serving) -> None:
+    assert code(send(broker, records(0, transactional=False))) is ErrorCode.NONE
+    assert code(produce(broker, records(1, transactional=False))) is ErrorCode.NONE
+    assert broker.coordinators.here == []
+
+
+def test_a_partition_that_is_not_led_here_is_not_asked_about(broker: Serving) -> None:
+    refused = send(broker, records(0), records(0))
+    (asked,) = broker.coordinators.here
+    asked.respond(ErrorCode.NONE)
+    assert asked.request.partitions == frozenset([TP])
+    assert code(refused) is ErrorCode.NONE
+    assert produced(refused, 1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_verification_can_be_switched_off_but_not_the_adding(broker: Serving) -> None:
+    broker.verification.is_enabled = False
+    assert code(send(broker, records(0), version=V1)) is ErrorCode.NONE
+    abort(broker)
+    assert not send(broker, records(1), version=V2).is_answered
+    assert [type(asked.request) for asked in broker.coordinators.here] == [AddPartitions]
