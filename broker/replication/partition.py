@@ -30,7 +30,7 @@ from barnabas.broker.replication.isr import (
     IsrState,
     PendingIsr,
 )
-from barnabas.broker.replication.reading import ReadLimits, read_records
+from barnabas.broker.replication.reading import read_records
 from barnabas.broker.replication.replica_views import (
     EVER,
     FollowerPosition,
@@ -309,9 +309,16 @@ class Partition:
                     )
         if not start <= fetch_offset <= end:
             raise self._out_of_range(fetch_offset, start, end)
-        limits = ReadLimits(max_bytes, bound, min_one_batch, may_wait)
         offsets = (high_watermark, last_stable_offset, start, end, bound)
-        return read_records(self.log, fetch_offset, offsets, isolation, limits)
+        return read_records(
+            self.log,
+            fetch_offset,
+            offsets,
+            isolation,
+            max_bytes,
+            min_one_batch=min_one_batch,
+            may_wait=may_wait,
+        )
 
     def _end_for(self, isolation: Isolation, log_end_offset: Offset) -> Offset:
         if isolation is _FOLLOWER:

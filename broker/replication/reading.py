@@ -8,7 +8,7 @@ does not get would hide the later records of that producer. Any thread.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.open_files import NotCached
@@ -27,17 +27,15 @@ _Offsets = tuple[Offset, Offset, Offset, Offset, Offset]
 """High watermark, last stable offset, log start, log end, and where the isolation ends."""
 
 
-class ReadLimits(NamedTuple):
-    """``upper_bound_offset`` is where the isolation ends; for the others see `Log.read`."""
-
-    max_bytes: int
-    upper_bound_offset: Offset
-    min_one_batch: bool
-    may_wait: bool
-
-
 def read_records(
-    log: Log, fetch_offset: Offset, offsets: _Offsets, isolation: Isolation, limits: ReadLimits
+    log: Log,
+    fetch_offset: Offset,
+    offsets: _Offsets,
+    isolation: Isolation,
+    max_bytes: int,
+    *,
+    min_one_batch: bool,
+    may_wait: bool,
 ) -> PartitionRead:
     """Read from an offset within the log; ``offsets`` are those of the result, in order.
 
@@ -45,13 +43,15 @@ def read_records(
     """
     records = _EMPTY
     is_cold = is_without_records = False
-    max_bytes, bound, min_one_batch, may_wait = limits
+    bound = offsets[-1]
     has_more = fetch_offset < bound
-    aborted: list[AbortedTransaction] | None = None
+    aborted: list[AbortedTransaction] | None = [] if isolation is _READ_COMMITTED else None
     if has_more and (max_bytes > 0 or min_one_batch):
         try:
-            if isolation is _READ_COMMITTED:
-                result, aborted = _read_committed(log, fetch_offset, limits)
+            if aborted is not None:
+                result, aborted = _read_committed(
+                    log, fetch_offset, bound, max_bytes, min_one_batch=min_one_batch, may_wait=may_wait
+                )
             else:
                 result = log.read(
                     fetch_offset,
@@ -66,40 +66,36 @@ def read_records(
             has_more = result.next_offset < bound and not is_without_records
         except NotCached:
             is_cold = True
-    if aborted is None and isolation is _READ_COMMITTED:
-        aborted = []
     return PartitionRead(records, *offsets, None, is_cold, has_more, is_without_records, aborted)
 
 
 def _read_committed(
-    log: Log, fetch_offset: Offset, limits: ReadLimits
+    log: Log, fetch_offset: Offset, bound: Offset, max_bytes: int, *, min_one_batch: bool, may_wait: bool
 ) -> tuple[ReadResult, list[AbortedTransaction]]:
     """The records, and the aborted transactions among them.
 
     A cleaning may replace a segment between the two look-ups, which then do not fit each other. The lock of
     the log keeps it out of the second attempt.
     """
+
+    def look_up() -> tuple[ReadResult, list[AbortedTransaction]]:
+        result = log.read(
+            fetch_offset,
+            max_bytes,
+            upper_bound_offset=bound,
+            min_one_batch=min_one_batch,
+            may_wait=may_wait,
+            for_consumer=True,
+        )
+        # Batches without records may have been passed over, and the markers among them too.
+        start = max(fetch_offset, result.start_offset)
+        return result, log.aborted_transactions(start, result.next_offset)
+
     segments = log.segments
-    found = _look_up(log, fetch_offset, limits)
+    found = look_up()
     if log.segments is segments:
         return found
-    if not limits.may_wait:
+    if not may_wait:
         raise NotCached
     with log.lock:
-        return _look_up(log, fetch_offset, limits)
-
-
-def _look_up(
-    log: Log, fetch_offset: Offset, limits: ReadLimits
-) -> tuple[ReadResult, list[AbortedTransaction]]:
-    result = log.read(
-        fetch_offset,
-        limits.max_bytes,
-        upper_bound_offset=limits.upper_bound_offset,
-        min_one_batch=limits.min_one_batch,
-        may_wait=limits.may_wait,
-        for_consumer=True,
-    )
-    # Batches without records may have been passed over, and the markers among them too.
-    start = max(fetch_offset, result.start_offset)
-    return result, log.aborted_transactions(start, result.next_offset)
+        return look_up()
