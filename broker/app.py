@@ -353,7 +353,6 @@ class Broker:
             groups=coordination.groups,
             transactions=coordination.transactions,
             verification=coordination.verification,
-            confirm_offsets=coordination.verification.confirm_append,
             log_dir_moves=moves,
             cleaner=self._cleaner,
         )

@@ -13,7 +13,6 @@ from typing import Protocol
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
@@ -44,11 +43,6 @@ from barnabas.zookeeper.configs import ConfigStore
 from barnabas.zookeeper.features import FeatureChanges
 
 ShutdownAnswer = Callable[[ErrorCode, Sequence[TopicPartition]], None]
-OffsetsConfirmed = Callable[[ErrorCode, TransactionalProducer], None]
-ConfirmOffsets = Callable[[TopicPartition, str, TransactionalProducer, bool, OffsetsConfirmed], None]
-"""Has the coordinator of a transactional id confirm that the producer's transaction has a partition of the
-offsets topic. With True, the partition is added to the transaction. Answers once, with the producer and the
-guard for the append, on any thread; raises ApiError if the partition is not led here."""
 
 
 class TopicWork(Protocol):
@@ -124,7 +118,6 @@ class Services:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     verification: TransactionVerification
-    confirm_offsets: ConfirmOffsets
     log_dir_moves: LogDirMoves
     cleaner: LogCleaner | None = None
     """None if ``log.cleaner.enable`` is false."""

@@ -100,7 +100,7 @@ def _when_confirmed(
     request.raw.pause(proceed)
     try:
         adds = request.is_since(_ADDS_PARTITION_SINCE)
-        services.confirm_offsets(partition, body.transactional_id, outcome[1], adds, confirmed)
+        services.verification.confirm_append(partition, body.transactional_id, outcome[1], adds, confirmed)
     except ApiError as error:
         confirmed(error.code, outcome[1])
 

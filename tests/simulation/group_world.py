@@ -292,7 +292,7 @@ class GroupWorld(World):
         known = SimpleNamespace(partitions_of=lambda topic: range(TOPICS[topic]), topics=_KNOWN)
         return SimpleNamespace(
             groups=self.coordinators[broker.id],
-            confirm_offsets=confirm(self, broker),
+            verification=SimpleNamespace(confirm_append=confirm(self, broker)),
             replicas=broker.replicas,
             metadata=SimpleNamespace(current=known),
         )

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 from barnabas.broker.auto_topics import AutoTopicCreation, Create
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.effects import Moment, TransactionalProducer
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
@@ -33,7 +33,7 @@ from barnabas.broker.coordinators.transaction_markers import Links
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
 from barnabas.broker.features import SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
-from barnabas.broker.handlers.services import OffsetsConfirmed, Services
+from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.producer_ids import ProducerIds
@@ -325,10 +325,6 @@ class Serving:
         self.wall_ms = 1_700_000_000_000
         self.partitions_in_zookeeper: int | None = None
         self.transaction_version = 0
-        self.confirmation = ErrorCode.NONE
-        self.confirms_at_once = True
-        self.confirmations: list[tuple[str, bool]] = []
-        self.unconfirmed: list[Callable[[], None]] = []
         self.groups = GroupCoordinator(
             config,
             manager,
@@ -400,27 +396,10 @@ class Serving:
                 producer_ids=producer_ids,
                 groups=self.groups,
                 transactions=self.transactions,
-                confirm_offsets=self._confirm_offsets,
                 verification=self.verification,
                 log_dir_moves=self.log_dir_moves,
             )
         )
-
-    def _confirm_offsets(
-        self,
-        partition: TopicPartition,
-        transactional_id: str,
-        producer: TransactionalProducer,
-        adds: bool,
-        answer: OffsetsConfirmed,
-    ) -> None:
-        """Confirm all transactions, or refuse them with the error of the test."""
-        log = self.managed.manager.partition(partition).log
-        guard = log.begin_verification(producer.producer_id, producer.epoch)
-        self.confirmations.append((transactional_id, adds))
-        self.unconfirmed.append(lambda: answer(self.confirmation, producer._replace(guard=guard)))
-        while self.confirms_at_once and self.unconfirmed:
-            self.unconfirmed.pop(0)()
 
     def _wake(self, topics: Iterable[str]) -> None:
         for topic in topics:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord
 from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ErrorCode
@@ -29,6 +31,39 @@ from tests.support.group_requests import (
 )
 from tests.support.logs import headers_of
 from tests.support.serving import Serving
+
+
+class Confirmations:
+    """Confirms or refuses transactions as the test says, at once or later."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self.error = ErrorCode.NONE
+        self.is_at_once = True
+        self.asked: list[tuple[str, bool]] = []
+        self.waiting: list[Callable[[], None]] = []
+
+    def confirm_append(
+        self,
+        partition: TopicPartition,
+        transactional_id: str,
+        producer: TransactionalProducer,
+        adds: bool,
+        answer: Callable[[ErrorCode, TransactionalProducer], None],
+    ) -> None:
+        log = self._serving.managed.manager.partition(partition).log
+        guard = log.begin_verification(producer.producer_id, producer.epoch)
+        self.asked.append((transactional_id, adds))
+        self.waiting.append(lambda: answer(self.error, producer._replace(guard=guard)))
+        if self.is_at_once:
+            self.waiting.pop()()
+
+
+@pytest.fixture
+def confirmations(hosting: Serving, monkeypatch: pytest.MonkeyPatch) -> Confirmations:
+    confirmations = Confirmations(hosting)
+    monkeypatch.setattr(hosting.verification, "confirm_append", confirmations.confirm_append)
+    return confirmations
 
 
 def commit(
@@ -64,7 +99,9 @@ def end(serving: Serving, *, committed: bool) -> None:
     assert outcomes == [{PARTITION: NONE}]
 
 
-def test_an_offset_is_committed_in_the_transaction_of_its_producer(hosting: Serving) -> None:
+def test_an_offset_is_committed_in_the_transaction_of_its_producer(
+    hosting: Serving, confirmations: Confirmations
+) -> None:
     assert code_of(hosting.call(commit(5))) == NONE
     header = headers(hosting)[-1]
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (70, 3, -1)
@@ -78,18 +115,20 @@ def test_an_offset_is_committed_in_the_transaction_of_its_producer(hosting: Serv
 
 @pytest.mark.parametrize(("version", "adds"), [(0, False), (4, False), (5, True), (None, True)])
 def test_the_coordinator_adds_the_partition_for_new_producers(
-    version: int | None, adds: bool, hosting: Serving
+    version: int | None, adds: bool, hosting: Serving, confirmations: Confirmations
 ) -> None:
     assert code_of(hosting.call(commit(), version=version)) == NONE
-    assert hosting.confirmations == [("copier", adds)]
+    assert confirmations.asked == [("copier", adds)]
 
 
-def test_a_commit_waits_for_the_confirmation_of_its_transaction(hosting: Serving) -> None:
-    hosting.confirms_at_once = False
+def test_a_commit_waits_for_the_confirmation_of_its_transaction(
+    hosting: Serving, confirmations: Confirmations
+) -> None:
+    confirmations.is_at_once = False
     waiting = hosting.send(commit())
     assert len(headers(hosting)) == 0
     assert hosting.call(ListGroupsRequest()).groups == []
-    hosting.unconfirmed.pop()()
+    confirmations.waiting.pop()()
     assert code_of(waiting.response) == NONE
     assert is_unstable(hosting)
 
@@ -108,34 +147,38 @@ def test_a_commit_waits_for_the_confirmation_of_its_transaction(hosting: Serving
     ],
 )
 def test_an_unconfirmed_transaction_commits_nothing(
-    error: ErrorCode, version: int, expected: ErrorCode, hosting: Serving
+    error: ErrorCode, version: int, expected: ErrorCode, hosting: Serving, confirmations: Confirmations
 ) -> None:
-    hosting.confirmation = error
+    confirmations.error = error
     assert code_of(hosting.call(commit(), version=version)) == expected
     assert headers(hosting) == []
     assert hosting.call(ListGroupsRequest()).groups == []
 
 
-def test_the_coordinator_of_the_group_may_move_while_the_transaction_is_confirmed(hosting: Serving) -> None:
-    hosting.confirms_at_once = False
+def test_the_coordinator_of_the_group_may_move_while_the_transaction_is_confirmed(
+    hosting: Serving, confirmations: Confirmations
+) -> None:
+    confirmations.is_at_once = False
     waiting = hosting.send(commit())
     lead(hosting, epoch=1, leader=2)
     work(hosting)
-    hosting.unconfirmed.pop()()
+    confirmations.waiting.pop()()
     assert code_of(waiting.response) == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_marker_during_the_confirmation_refuses_the_commit(hosting: Serving) -> None:
+def test_a_marker_during_the_confirmation_refuses_the_commit(
+    hosting: Serving, confirmations: Confirmations
+) -> None:
 
-    hosting.confirms_at_once = False
+    confirmations.is_at_once = False
     waiting = hosting.send(commit())
     end(hosting, committed=False)
-    hosting.unconfirmed.pop()()
+    confirmations.waiting.pop()()
     assert code_of(waiting.response) == ErrorCode.INVALID_TXN_STATE
     assert hosting.call(ListGroupsRequest()).groups == []
 
 
-def test_unknown_partitions_are_refused_one_by_one(hosting: Serving) -> None:
+def test_unknown_partitions_are_refused_one_by_one(hosting: Serving, confirmations: Confirmations) -> None:
     request = commit(5)
     request.topics += commit(6, topic="unknown").topics
     response = hosting.call(request)
@@ -144,10 +187,10 @@ def test_unknown_partitions_are_refused_one_by_one(hosting: Serving) -> None:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     assert code_of(hosting.call(commit(topic="unknown"))) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert len(hosting.confirmations) == 1
+    assert len(confirmations.asked) == 1
 
 
-def test_members_are_fenced(hosting: Serving) -> None:
+def test_members_are_fenced(hosting: Serving, confirmations: Confirmations) -> None:
     joined = become_member(hosting)
     member = {"member_id": joined.member_id, "generation_id": joined.generation_id}
     assert code_of(hosting.call(commit(**member))) == NONE
@@ -167,7 +210,7 @@ def test_members_are_fenced(hosting: Serving) -> None:
     ],
 )
 def test_old_producers_do_not_learn_that_groups_are_loaded(
-    version: int | None, expected: ErrorCode, hosting: Serving
+    version: int | None, expected: ErrorCode, hosting: Serving, confirmations: Confirmations
 ) -> None:
     lead(hosting, epoch=1, leader=2)
     lead(hosting, epoch=2)
