@@ -3,8 +3,6 @@
 Files are opened for reading only, and read by position: a broker may write to them meanwhile. A live segment
 or index is longer than its content: zeros after the last entry are no damage. Every batch is checked by its
 CRC; every other entry by the rules of its file. Reading ends at the first damaged entry.
-
-Kafka's `.txnindex` files are read too, although brokers of this version write none.
 """
 
 from __future__ import annotations

@@ -59,6 +59,11 @@ def kafka_lines(path: Path) -> Iterator[str]:
             yield f"offset: {entry['offset']} position: {entry['position']}"
         elif path.suffix == ".timeindex":
             yield f"timestamp: {entry['timestamp_ms']} offset: {entry['offset']}"
+        elif path.suffix == ".txnindex":
+            yield (
+                f"version: 0 producerId: {entry['producer_id']} firstOffset: {entry['first_offset']} "
+                f"lastOffset: {entry['last_offset']} lastStableOffset: {entry['last_stable_offset']}"
+            )
         else:
             yield from producer_lines(entry)
 
@@ -159,7 +164,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.timeout(300)
 def test_kafka_reads_the_same_from_every_file_as_we_do(dump: Tool, files: list[Path]) -> None:
-    assert {path.suffix for path in files} == {".log", ".index", ".timeindex", ".snapshot"}
+    assert {path.suffix for path in files} == {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
     found = dump("--deep-iteration", files)
     assert list(found) == files
     for path in files:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.producer_state import AppendOrigin
@@ -59,7 +59,7 @@ class TransactionsAgainstAList(LogMachine):
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[Row] = []
-        self.high_watermark = 0
+        self.high_watermark = self.cleaned_to = 0
 
     @initialize(segment_bytes=st.sampled_from([300, 700, 5000]))
     def open(self, segment_bytes: int) -> None:
@@ -153,19 +153,20 @@ class TransactionsAgainstAList(LogMachine):
     def set_high_watermark(self, offset: int) -> None:
         """It is always the end of a batch."""
         ends = [row.last + 1 for row in self.rows if row.last < offset]
-        self.high_watermark = max([self.log_start, *ends])
+        self.high_watermark = max([self.log_start, self.cleaned_to, *ends])
 
     @rule(step=st.integers(0, 12))
     def advance_the_high_watermark(self, step: int) -> None:
         self.set_high_watermark(self.high_watermark + step)
 
-    @rule(back=st.integers(0, 15))
+    @rule(back=st.integers(0, 8))
     def truncate(self, back: int) -> None:
         self.log.truncate_to(max(self.log_start, self.end - back))
         self.end = int(self.log.log_end_offset)
         self.log_start = int(self.log.log_start_offset)
         self.rows = [row for row in self.rows if row.first < self.end]
         self.high_watermark = min(self.high_watermark, self.end)
+        self.cleaned_to = min(self.cleaned_to, self.end)
 
     @rule(back=st.integers(0, 10))
     def restart_with_an_older_high_watermark(self, back: int) -> None:
@@ -187,10 +188,14 @@ class TransactionsAgainstAList(LogMachine):
         self.log.delete_old_segments(0, self.high_watermark)
         assert self.log.log_start_offset == self.log_start
 
-    @precondition(lambda self: self.high_watermark > self.log_start)
-    @rule()
-    def clean(self) -> None:
+    @rule(is_all_replicated=st.booleans())
+    def clean(self, is_all_replicated: bool) -> None:
+        self.log.roll(0)
+        if is_all_replicated:
+            self.set_high_watermark(self.end)
         compact(self.log, self.last_stable_offset(), high_watermark=self.high_watermark)
+        # Transactions that are gone whole cannot become unstable again.
+        self.cleaned_to = int(self.log.first_dirty_offset)
 
     # Checks
 
@@ -217,8 +222,8 @@ class TransactionsAgainstAList(LogMachine):
                 one = found.pop((transaction.producer_id, transaction.end.last), None)
                 left = [row.first for row in transaction.rows if row.last >= first_left]
                 if one is None:
-                    assert not left or transaction.end.last < self.log.first_dirty_offset
-                elif transaction.end.last >= self.log.first_dirty_offset:
+                    assert not left or transaction.end.last < self.cleaned_to
+                elif transaction.end.last >= self.cleaned_to:
                     assert transaction.first <= one.first_offset <= min(left, default=one.first_offset)
             assert not found
 
