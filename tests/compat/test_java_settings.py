@@ -89,7 +89,6 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("replica.alter.log.dirs.io.max.bytes.per.second", "name"): ONLY_DYNAMIC,
     ("leader.replication.throttled.rate", "name"): ONLY_DYNAMIC,
     ("follower.replication.throttled.rate", "name"): ONLY_DYNAMIC,
-    ("transaction.partition.verification.enable", "is dynamic"): RESTART,
     ("transaction.two.phase.commit.enable", "name"): "Kafka 3.9 cannot prepare transactions",
     ("metrics.port", "name"): "Kafka has JMX instead",
     ("metrics.host", "name"): "Kafka has JMX instead",
