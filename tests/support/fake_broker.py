@@ -163,6 +163,10 @@ class FakePartition:
     def truncate(self, end_offset: int) -> None:
         """Lose the records from an offset on, as an unclean election does; the leader must change next."""
         self.log.truncate_to(end_offset)
+        # Each broker truncates the log that they share.
+        for broker in self._cluster.brokers.values():
+            replica = broker.replicas.partition(self.tp)
+            replica._set_high_watermark(min(replica.high_watermark, Offset(self.log_end_offset)))
 
     def damage(self, batch: int) -> None:
         """Change the last byte of a batch on disk."""
