@@ -13,7 +13,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Endpoint
-from barnabas.protocol.messages.find_coordinator import CoordinatorType, FindCoordinatorRequest
+from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.groups import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -46,21 +46,10 @@ PASSING = {
 
 
 class GroupClient:
-    """Sends requests to the current coordinator of a group; a context manager, for one thread.
+    """Sends requests to the current coordinator of a group; a context manager, for one thread."""
 
-    With another ``key_type`` the group is another key, such as a transactional id.
-    """
-
-    def __init__(
-        self,
-        cluster: RunningCluster,
-        group: str,
-        patience_s: float = DEADLINE_S,
-        *,
-        key_type: CoordinatorType = CoordinatorType.GROUP,
-    ) -> None:
+    def __init__(self, cluster: RunningCluster, group: str, patience_s: float = DEADLINE_S) -> None:
         self._cluster = cluster
-        self._key_type = key_type
         self._patience_s = patience_s
         self.group = group
         self.coordinator = -1
@@ -102,7 +91,7 @@ class GroupClient:
                 continue
             try:
                 with RawClient(broker.endpoint) as client:
-                    request = FindCoordinatorRequest(coordinator_keys=[self.group], key_type=self._key_type)
+                    request = FindCoordinatorRequest(coordinator_keys=[self.group])
                     found = client.ask(request).coordinators[0]
             except OSError:
                 continue

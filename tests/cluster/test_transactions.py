@@ -7,10 +7,11 @@ import pytest
 from barnabas.broker.coordinators.internal_topic import TRANSACTIONS_TOPIC, partition_of
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import wait_for
 
 from .tools import ClusterView, StartCluster, knows_topic
-from .transactional_id import TOPIC, TransactionalId
+from .transaction_client import TransactionalClient
 
 PARTITIONS = 6
 SETTINGS = {
@@ -18,9 +19,9 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "2",
     "transaction.state.log.min.isr": "1",
     "zookeeper.session.timeout.ms": "6000",
-    "transaction.partition.verification.enable": "false",
 }
-NONE = ErrorCode.NONE
+TOPIC = "t"
+EVERYWHERE = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 
 
 @pytest.fixture
@@ -35,46 +36,40 @@ def committed(cluster: LocalCluster, topic: str = TOPIC, partitions: int = PARTI
 
 
 def test_transactions_over_six_partitions_are_committed_and_aborted_as_a_whole(cluster: LocalCluster) -> None:
-    everywhere = range(PARTITIONS)
-    with TransactionalId(cluster, "id") as producer:
-        producer.init()
-        for value, is_committed in ((b"first", True), (b"second", False), (b"third", True)):
-            assert producer.add(*everywhere) is NONE
-            producer.write(value, *everywhere)
-            assert producer.end(committed=is_committed) is NONE
-        producer.wait_state("CompleteCommit")
-        assert committed(cluster) == [b"first"] * PARTITIONS + [b"third"] * PARTITIONS
+    producer = TransactionalClient(cluster, "id")
+    producer.init()
+    for value, is_committed in ((b"first", True), (b"second", False), (b"third", True)):
+        producer.write(value, *EVERYWHERE)
+        producer.end(committed=is_committed)
+    producer.wait_state("CompleteCommit")
+    assert committed(cluster) == [b"first"] * PARTITIONS + [b"third"] * PARTITIONS
 
-        # A second producer of the id fences the first and aborts its transaction.
-        assert producer.add(*everywhere) is NONE
-        producer.write(b"of a zombie", *everywhere)
-        with TransactionalId(cluster, "id") as successor:
-            successor.init(timeout_ms=1_000)
-            assert producer.add(0) is ErrorCode.PRODUCER_FENCED
-            assert producer.end() is ErrorCode.PRODUCER_FENCED
+    # A second producer of the id fences the first and aborts its transaction.
+    producer.write(b"of a zombie", *EVERYWHERE)
+    successor = TransactionalClient(cluster, "id")
+    successor.init(timeout_ms=1_000)
+    assert producer.add_error(EVERYWHERE[0]) is ErrorCode.PRODUCER_FENCED
+    assert producer.end_error(committed=True) is ErrorCode.PRODUCER_FENCED
 
-            # Nobody ends this one.
-            assert successor.add(0, 5) is NONE
-            successor.write(b"late", 0, 5)
-            successor.wait_state("CompleteAbort")
-            assert successor.end() is not NONE
+    # Nobody ends this one.
+    successor.write(b"late", EVERYWHERE[0], EVERYWHERE[5])
+    successor.wait_state("CompleteAbort")
+    assert successor.end_error(committed=True) is not ErrorCode.NONE
     assert committed(cluster) == [b"first"] * PARTITIONS + [b"third"] * PARTITIONS
 
 
 def test_a_transaction_ends_although_one_of_its_topics_was_deleted(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     view.create_topic("gone", 1, 2)
-    with TransactionalId(cluster, "id") as producer:
-        producer.init()
-        assert producer.add(0) is NONE
-        assert producer.add(0, topic="gone") is NONE
-        producer.write(b"kept", 0)
-        producer.write(b"lost", 0, topic="gone")
-        with view.admin() as admin:
-            admin.delete_topics("gone")
-        wait_for(lambda: not any(knows_topic(broker.endpoint, "gone") for broker in cluster.brokers))
-        assert producer.end() is NONE
-        producer.wait_state("CompleteCommit")
+    producer = TransactionalClient(cluster, "id")
+    producer.init()
+    producer.write(b"kept", EVERYWHERE[0])
+    producer.write(b"lost", TopicPartition("gone", 0))
+    with view.admin() as admin:
+        admin.delete_topics("gone")
+    wait_for(lambda: not any(knows_topic(broker.endpoint, "gone") for broker in cluster.brokers))
+    producer.end(committed=True)
+    producer.wait_state("CompleteCommit")
     assert committed(cluster) == [b"kept"]
 
 
@@ -83,8 +78,7 @@ class Roles:
 
     def __init__(self, cluster: LocalCluster) -> None:
         view = ClusterView(cluster)
-        with TransactionalId(cluster, "first") as producer:
-            producer.init()
+        TransactionalClient(cluster, "first").init()
         view.wait_isr(TRANSACTIONS_TOPIC, 2)
         controller = view.controller()
         for info in view.partitions(TRANSACTIONS_TOPIC):
@@ -99,11 +93,10 @@ class Roles:
             name for name in numbers if partition_of(name, PARTITIONS) == info.partition
         )
 
-    def partition_outside(self, cluster: LocalCluster, topic: str) -> int:
+    def partition_outside(self, cluster: LocalCluster, topic: str) -> TopicPartition:
         """A partition that the outside broker leads."""
-        return next(
-            info.partition for info in ClusterView(cluster).partitions(topic) if info.leader == self.outside
-        )
+        infos = ClusterView(cluster).partitions(topic)
+        return next(TopicPartition(topic, info.partition) for info in infos if info.leader == self.outside)
 
 
 def test_a_decision_is_completed_after_the_deaths_of_the_coordinator_and_of_a_leader(
@@ -114,41 +107,36 @@ def test_a_decision_is_completed_after_the_deaths_of_the_coordinator_and_of_a_le
     roles = Roles(cluster)
     single = roles.partition_outside(cluster, "single")
     led = roles.partition_outside(cluster, TOPIC)
-    with TransactionalId(cluster, roles.transactional_id) as producer:
-        producer.init()
-        assert producer.add(single, topic="single") is NONE
-        producer.write(b"decided", single, topic="single")
-        # The markers cannot be written while this broker is stopped.
-        cluster.pause(roles.outside)
-        assert producer.end() is NONE
-        assert producer.describe().transaction_state == "PrepareCommit"
-        cluster.kill(roles.coordinator)
-        assert producer.describe().transaction_state == "PrepareCommit"
-        assert producer.coordinator != roles.coordinator
-        cluster.resume(roles.outside)
-        producer.wait_state("CompleteCommit")
-        cluster.start_broker(roles.coordinator)
-        assert committed(cluster, "single", 3) == [b"decided"]
+    producer = TransactionalClient(cluster, roles.transactional_id)
+    producer.init()
+    producer.write(b"decided", single)
+    # The markers cannot be written while this broker is stopped.
+    cluster.pause(roles.outside)
+    producer.end(committed=True)
+    assert producer.describe().transaction_state == "PrepareCommit"
+    cluster.kill(roles.coordinator)
+    assert producer.describe().transaction_state == "PrepareCommit"
+    cluster.resume(roles.outside)
+    producer.wait_state("CompleteCommit")
+    cluster.start_broker(roles.coordinator)
+    assert committed(cluster, "single", 3) == [b"decided"]
 
-        # The markers follow a partition whose leader is killed.
-        view.wait_isr(TOPIC, 2)
-        assert producer.add(led) is NONE
-        producer.write(b"moved", led)
-        cluster.pause(roles.outside)
-        assert producer.end() is NONE
-        cluster.kill(roles.outside)
-        producer.wait_state("CompleteCommit")
+    # The markers follow a partition whose leader is killed.
+    view.wait_isr(TOPIC, 2)
+    producer.write(b"moved", led)
+    cluster.pause(roles.outside)
+    producer.end(committed=True)
+    cluster.kill(roles.outside)
+    producer.wait_state("CompleteCommit")
     assert committed(cluster) == [b"moved"]
 
 
 def test_ongoing_and_prepared_transactions_survive_a_restart_of_all_brokers(cluster: LocalCluster) -> None:
-    producers = [TransactionalId(cluster, name) for name in ("ongoing", "prepared")]
+    ongoing, prepared = producers = [TransactionalClient(cluster, name) for name in ("ongoing", "prepared")]
     for producer in producers:
         producer.init()
-        assert producer.add(*range(PARTITIONS)) is NONE
-        producer.write(producer.transactional_id.encode(), *range(PARTITIONS))
-    ongoing, prepared = producers
-    assert prepared.prepare() is NONE
+        producer.write(producer.transactional_id.encode(), *EVERYWHERE)
+    prepared.prepare()
     for broker in (1, 2, 3):
         cluster.kill(broker)
     for broker in (1, 2, 3):
@@ -158,19 +146,15 @@ def test_ongoing_and_prepared_transactions_survive_a_restart_of_all_brokers(clus
     assert [producer.describe().is_prepared for producer in producers] == [False, True]
 
     # Another process with the prepared state ends it, after a new producer of the id has begun.
-    with TransactionalId(cluster, "prepared") as successor:
-        given = successor.init(keep_prepared=True)
-        assert (given.ongoing_txn_producer_id, given.ongoing_txn_producer_epoch) == (
-            prepared.producer_id,
-            prepared.epoch,
-        )
-        assert committed(cluster) == []
-        assert ongoing.end() is NONE
-        assert prepared.end() is NONE
-        ongoing.wait_state("CompleteCommit")
-        prepared.wait_state("CompleteCommit")
-        assert committed(cluster) == [b"ongoing"] * PARTITIONS + [b"prepared"] * PARTITIONS
-        assert successor.add(0) is NONE
-        assert successor.end(committed=False) is NONE
-    for producer in producers:
-        producer.__exit__()
+    successor = TransactionalClient(cluster, "prepared")
+    given = successor.init(keep_prepared=True)
+    kept = given.ongoing_txn_producer_id, given.ongoing_txn_producer_epoch
+    assert kept == (prepared.producer_id, prepared.epoch)
+    assert committed(cluster) == []
+    ongoing.end(committed=True)
+    prepared.end(committed=True)
+    ongoing.wait_state("CompleteCommit")
+    prepared.wait_state("CompleteCommit")
+    assert committed(cluster) == [b"ongoing"] * PARTITIONS + [b"prepared"] * PARTITIONS
+    successor.write(b"of the successor", EVERYWHERE[0])
+    successor.end(committed=False)

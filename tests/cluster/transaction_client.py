@@ -8,9 +8,14 @@ from typing import Any
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Endpoint, TopicPartition, by_topic
+from barnabas.protocol.messages.describe_transactions import (
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+)
 from barnabas.protocol.messages.find_coordinator import CoordinatorType, FindCoordinatorRequest
 from barnabas.protocol.messages.produce import (
     InitProducerIdRequest,
+    InitProducerIdResponse,
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
@@ -19,6 +24,7 @@ from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     EndTxnRequest,
+    PrepareTxnRequest,
 )
 from tests.support import logs
 from tests.support.waiting import wait_for
@@ -46,14 +52,24 @@ class TransactionalClient:
         """The broker that coordinates the transactional id."""
         return int(self._find().node_id)
 
-    def init(self) -> None:
+    def init(self, timeout_ms: int = 60_000, *, keep_prepared: bool = False) -> InitProducerIdResponse:
         """Get the producer's id and epoch."""
-        request = InitProducerIdRequest(transactional_id=self.transactional_id)
-        answer = self._ask_coordinator(request, None, lambda answer: answer.error_code)
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            keep_prepared_txn=keep_prepared,
+        )
+        answer: InitProducerIdResponse = self._ask_coordinator(
+            request, None, lambda answer: answer.error_code
+        )
         assert answer.error_code == ErrorCode.NONE, answer
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        return answer
 
     def add(self, *partitions: TopicPartition) -> None:
+        assert self.add_error(*partitions) is ErrorCode.NONE
+
+    def add_error(self, *partitions: TopicPartition) -> ErrorCode:
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
@@ -72,16 +88,22 @@ class TransactionalClient:
             }
             return int(max(codes))
 
-        answer = self._ask_coordinator(request, 3, code)
-        assert code(answer) == ErrorCode.NONE, answer
+        return ErrorCode(code(self._ask_coordinator(request, 3, code)))
 
-    def request(self, partition: TopicPartition, sequence: int, epoch: int | None = None) -> ProduceRequest:
+    def request(
+        self,
+        partition: TopicPartition,
+        sequence: int,
+        epoch: int | None = None,
+        value: bytes | None = None,
+    ) -> ProduceRequest:
         """One record; by default of the present epoch."""
         batch = logs.produced(
             sequence,
             producer_id=self.producer_id,
             epoch=self.epoch if epoch is None else epoch,
             is_transactional=True,
+            value=value,
         )
         data = [PartitionProduceData(index=partition.partition, records=bytes(batch))]
         return ProduceRequest(
@@ -96,6 +118,14 @@ class TransactionalClient:
         leader = ClusterView(self._cluster).leader(*partition)
         with RawClient(self._cluster.broker(leader).endpoint) as client:
             return self.result(client.ask(self.request(partition, sequence, epoch), self._version))
+
+    def write(self, value: bytes, *partitions: TopicPartition) -> None:
+        """Write the first record of the producer's epoch to these partitions."""
+        for partition in partitions:
+            leader = ClusterView(self._cluster).leader(*partition)
+            with RawClient(self._cluster.broker(leader).endpoint) as client:
+                answer = client.ask(self.request(partition, 0, value=value), self._version)
+            assert self.result(answer) is ErrorCode.NONE
 
     def produce_at_last(self, partition: TopicPartition, sequence: int) -> None:
         """Send a record until it is written, as producers do while a coordinator moves."""
@@ -114,6 +144,9 @@ class TransactionalClient:
         return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
     def end(self, *, committed: bool) -> None:
+        assert self.end_error(committed=committed) is ErrorCode.NONE
+
+    def end_error(self, *, committed: bool) -> ErrorCode:
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
@@ -122,9 +155,27 @@ class TransactionalClient:
         )
         version = None if self._version is None else 5 if self._is_v2 else 3
         answer = self._ask_coordinator(request, version, lambda answer: answer.error_code)
-        assert answer.error_code == ErrorCode.NONE, answer
-        if self._is_v2:
+        if self._is_v2 and answer.error_code == ErrorCode.NONE:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        return ErrorCode(answer.error_code)
+
+    def prepare(self) -> None:
+        request = PrepareTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+        )
+        answer = self._ask_coordinator(request, None, lambda answer: answer.error_code)
+        assert answer.error_code == ErrorCode.NONE, answer
+
+    def describe(self) -> DescribedTransaction:
+        request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+        answer = self._ask_coordinator(request, None, lambda answer: answer.transaction_states[0].error_code)
+        described: DescribedTransaction = answer.transaction_states[0]
+        return described
+
+    def wait_state(self, state: str) -> None:
+        wait_for(lambda: self.describe().transaction_state == state, lambda: self.describe())
 
     def _ask_coordinator(self, request: Any, version: int | None, code_of: Callable[[Any], int]) -> Any:
         """The first answer without a retriable error."""

@@ -38,11 +38,12 @@ def produced(
     timestamp_ms: int = 0,
     size: int = 20,
     is_transactional: bool = False,
+    value: bytes | None = None,
 ) -> bytearray:
     """One batch of an idempotent producer."""
     builder = RecordBatchBuilder()
     for _ in range(count):
-        builder.append(None, b"v" * size, None, timestamp_ms)
+        builder.append(None, b"v" * size if value is None else value, None, timestamp_ms)
     return builder.build(
         producer_id=producer_id,
         producer_epoch=epoch,
