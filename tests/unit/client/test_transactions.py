@@ -17,6 +17,7 @@ from barnabas.client import blocking
 from barnabas.client.errors import (
     ApiError,
     BarnabasError,
+    DeliveryTimedOut,
     ErrorCode,
     IllegalTransactionState,
     InvalidConfiguration,
@@ -530,7 +531,59 @@ async def test_batches_that_get_no_answer_do_not_keep_an_abort_for_ever(
         await check_usable(producer, transactions)
 
 
+async def test_a_send_that_waits_for_memory_is_refused_when_its_transaction_ends(
+    pair: FakeCluster, transactions: FakeTransactions
+) -> None:
+    small = {"buffer_memory": 1_000, "batch_size": 1_000, "max_block_ms": 60_000}
+    async with Producer(**settings(pair, **small)) as producer:
+        gate = pair.brokers[1].gate(ApiKey.PRODUCE)
+        await producer.begin_transaction()
+        await producer.send("t", bytes(800), partition=0)
+        waiting = asyncio.create_task(producer.send("t", bytes(800), partition=1))
+        await until(lambda: producer._accumulator and producer._accumulator.is_short_of_memory)
+        aborting = asyncio.create_task(producer.abort_transaction())
+        with pytest.raises(IllegalTransactionState, match="aborting"):
+            await waiting
+        gate.set()
+        await aborting
+        await check_usable(producer, transactions)
+
+
+async def test_a_record_that_times_out_fails_its_transaction(
+    pair: FakeCluster, transactions: FakeTransactions
+) -> None:
+    short = {"delivery_timeout_ms": 150, "request_timeout_ms": 100}
+    async with Producer(**settings(pair, **short)) as producer:
+        await producer.begin_transaction()
+        pair.move_leader("t", 1, -1)
+        await write(producer, b"1", b"2")
+        with pytest.raises(TransactionAbortable) as failure:
+            await producer.commit_transaction()
+        assert isinstance(failure.value.__cause__, DeliveryTimedOut)
+        await producer.abort_transaction()
+        pair.move_leader("t", 1, 2)
+        await check_usable(producer, transactions)
+    assert transactions.of("x").aborted == [{b"1"}]
+
+
 # The old protocol
+
+
+async def test_partitions_that_cannot_be_added_in_time_fail_the_transaction(
+    pair: FakeCluster, old: FakeTransactions
+) -> None:
+    async with Producer(**settings(pair, wire="kafka", max_block_ms=150)) as producer:
+        old.fail(ApiKey.ADD_PARTITIONS_TO_TXN, *[ErrorCode.COORDINATOR_NOT_AVAILABLE] * 100)
+        await producer.begin_transaction()
+        sent = await producer.send("t", b"1", partition=0)
+        with pytest.raises(TransactionAbortable, match="COORDINATOR_NOT_AVAILABLE"):
+            await producer.commit_transaction()
+        with pytest.raises(TransactionAbortable):
+            await sent
+        old.faults.clear()
+        # The coordinator never had this transaction, and refuses its end.
+        await producer.abort_transaction()
+        await check_usable(producer, old)
 
 
 async def test_with_the_old_protocol_partitions_and_offsets_are_added_first(
@@ -740,6 +793,34 @@ async def test_a_cancelled_commit_can_be_continued(
         await check_usable(producer, transactions)
     assert transactions.of("x").committed[0] == {b"1", b"2"}
     assert transactions.of("x").aborted == []
+
+
+async def test_a_second_cancellation_does_not_wait_for_the_abort(
+    pair: FakeCluster, transactions: FakeTransactions
+) -> None:
+    async with Producer(**settings(pair)) as producer:
+        gates = [broker.gate(ApiKey.END_TXN) for broker in pair.brokers.values()]
+
+        async def work() -> None:
+            async with producer.transaction():
+                await producer.send("t", b"1", partition=0)
+                await producer.flush()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await until(lambda: transactions.of("x").records)
+        await asyncio.sleep(0)
+        task.cancel()
+        await until(lambda: pair.requests(ApiKey.END_TXN))
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait((task,))
+        assert task.cancelled()
+        for gate in gates:
+            gate.set()
+        await until(lambda: producer._session and producer._session.machine.state is State.READY)
+        await check_usable(producer, transactions)
+    assert transactions.of("x").aborted == [{b"1"}]
 
 
 async def test_cancelled_offsets_make_the_transaction_abortable(
