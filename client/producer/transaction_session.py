@@ -153,10 +153,10 @@ class TransactionSession:
                     await self._add_offsets(group.group_id)
                 await self._commit_offsets(offsets, group)
             except BarnabasError as error:
-                raise self._failed(Api.COMMIT_OFFSETS, error) from error
+                raise self._failed(kind_of(Api.COMMIT_OFFSETS, error), error) from error
             except asyncio.CancelledError:
                 text = "sending offsets was cancelled, and some may be missing in the transaction"
-                self._failed(Api.COMMIT_OFFSETS, TransactionAborted(text))
+                self._failed(Kind.ABORTABLE, TransactionAborted(text))
                 raise
 
     async def prepare(self) -> PreparedTransaction:
@@ -189,7 +189,7 @@ class TransactionSession:
                 unknown = unless_unknown(Api.PREPARE_TXN, error, machine.transactional_id)
                 if unknown is not error:
                     raise unknown from error
-                raise self._failed(Api.PREPARE_TXN, error) from error
+                raise self._failed(kind_of(Api.PREPARE_TXN, error), error) from error
             return prepared
 
     async def commit(self) -> None:
@@ -288,8 +288,9 @@ class TransactionSession:
             except TransactionOutcomeUnknown:
                 raise
             except BarnabasError as error:
-                if committed or not machine.is_over_despite(error):
-                    raise self._failed(Api.END_TXN, error) from error
+                kind = machine.kind_of_refused_end(error, committed=committed)
+                if kind is not None:
+                    raise self._failed(kind, error) from error
             else:
                 if answer.producer_id >= 0:
                     following = ProducerIdentity(answer.producer_id, answer.producer_epoch, True)
@@ -351,7 +352,7 @@ class TransactionSession:
         if error is not None:
             if not isinstance(error, BarnabasError):
                 error = report_bug("adding partitions to a transaction failed", error)
-            self._failed(Api.ADD_PARTITIONS, error)
+            self._failed(kind_of(Api.ADD_PARTITIONS, error), error)
             self._sender.wake()
 
     async def _add_offsets(self, group_id: str) -> None:
@@ -389,9 +390,8 @@ class TransactionSession:
         at_most_ms = self._config.request_timeout_ms
         return await ask(call, message, codes, self._make_retries(), at_most_ms, is_wanted=is_wanted)
 
-    def _failed(self, api: Api, error: BarnabasError) -> BarnabasError:
+    def _failed(self, kind: Kind, error: BarnabasError) -> BarnabasError:
         """The transaction or the producer has failed; returns the error for the caller."""
-        kind = kind_of(api, error)
         if kind in (Kind.RETRIABLE, Kind.REFRESH):
             # All retries until the deadline failed.
             kind = Kind.ABORTABLE

@@ -300,15 +300,18 @@ class TransactionMachine:
         """An EndTxn was sent that may still be read after others; see the module."""
         self.needs_new_epoch = self.needs_new_epoch or not self.uses_new_protocol
 
-    def is_over_despite(self, error: BarnabasError) -> bool:
-        """Whether the coordinator refused an abort because there is nothing to abort.
-
-        The next epoch then fences what may still be on its way.
-        """
-        is_unknown = isinstance(error, ApiError) and error.code == ErrorCode.INVALID_TXN_STATE
-        is_over = kind_of(Api.END_TXN, error) is Kind.ABORTABLE or (is_unknown and not self.is_confirmed)
-        self.needs_new_epoch = self.needs_new_epoch or is_over
-        return is_over
+    def kind_of_refused_end(self, error: BarnabasError, *, committed: bool) -> Kind | None:
+        """The kind of an error of EndTxn; None if there is nothing left to abort."""
+        kind = kind_of(Api.END_TXN, error)
+        is_not_ongoing = isinstance(error, ApiError) and error.code == ErrorCode.INVALID_TXN_STATE
+        if committed:
+            # After its time-out the coordinator has aborted it; an abort gets the epoch that was raised.
+            return Kind.ABORTABLE if is_not_ongoing and self.uses_new_protocol else kind
+        if kind is Kind.ABORTABLE or (is_not_ongoing and not self.is_confirmed):
+            # The next epoch fences requests that are still on their way.
+            self.needs_new_epoch = True
+            return None
+        return kind
 
     # The sender's questions
 

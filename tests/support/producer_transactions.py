@@ -77,6 +77,12 @@ class FakeId:
         self.records, self.offsets = set(), {}
         self.added = set()
 
+    def time_out(self) -> None:
+        """The coordinator aborts the transaction; its producer may ask for that too, and no more."""
+        self.end(committed=False)
+        self.last_end = self.producer_id, self.epoch, False
+        self.epoch += 1
+
     def error_of(self, producer_id: int, epoch: int) -> int:
         if producer_id != self.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -271,6 +277,8 @@ class FakeTransactions:
         asker = (body.producer_id, body.producer_epoch)
         if self.is_new and state.last_end == (*asker, body.committed):
             return EndTxnResponse(producer_id=state.producer_id, producer_epoch=state.epoch)
+        if self.is_new and state.last_end == (*asker, not body.committed):
+            return EndTxnResponse(error_code=ErrorCode.INVALID_TXN_STATE)
         if asker != state.prepared and (error := state.error_of(*asker)):
             return EndTxnResponse(error_code=error)
         if not state.is_ongoing:

@@ -169,19 +169,29 @@ def test_with_the_old_protocol_a_partition_waits_until_it_is_added() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "is_confirmed", "is_over"),
+    ("code", "is_confirmed", "kind"),
     [
-        (ErrorCode.INVALID_TXN_STATE, False, True),
-        (ErrorCode.INVALID_TXN_STATE, True, False),
-        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, True, True),
-        (ErrorCode.PRODUCER_FENCED, False, False),
+        (ErrorCode.INVALID_TXN_STATE, False, None),
+        (ErrorCode.INVALID_TXN_STATE, True, Kind.FATAL),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, True, None),
+        (ErrorCode.PRODUCER_FENCED, False, Kind.FENCED),
     ],
 )
-def test_an_abort_of_what_never_began_is_over(code: ErrorCode, is_confirmed: bool, is_over: bool) -> None:
+def test_an_abort_of_what_never_began_is_over(code: ErrorCode, is_confirmed: bool, kind: Kind | None) -> None:
     machine = machine_in(S.ABORTING)
     machine.is_confirmed = is_confirmed
-    assert machine.is_over_despite(api_error(code)) is is_over
-    assert machine.needs_new_epoch is is_over
+    assert machine.kind_of_refused_end(api_error(code), committed=False) is kind
+    assert machine.needs_new_epoch is (kind is None)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_only_with_an_epoch_of_its_own_can_a_transaction_that_timed_out_be_told(is_new: bool) -> None:
+    machine = machine_in(S.COMMITTING, is_new=is_new)
+    not_ongoing = api_error(ErrorCode.INVALID_TXN_STATE)
+    expected = Kind.ABORTABLE if is_new else Kind.FATAL
+    assert machine.kind_of_refused_end(not_ongoing, committed=True) is expected
+    fenced = api_error(ErrorCode.PRODUCER_FENCED)
+    assert machine.kind_of_refused_end(fenced, committed=True) is Kind.FENCED
 
 
 @pytest.mark.parametrize("api", list(Api))

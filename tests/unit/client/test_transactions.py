@@ -447,6 +447,24 @@ async def test_a_producer_that_gets_no_id_does_not_start(
             pass
 
 
+@pytest.mark.parametrize("sends_more", [True, False])
+async def test_after_its_transaction_timed_out_a_producer_goes_on(
+    pair: FakeCluster, transactions: FakeTransactions, sends_more: bool
+) -> None:
+    async with Producer(**settings(pair)) as producer:
+        await producer.begin_transaction()
+        await write(producer, b"1")
+        await producer.flush()
+        transactions.of("x").time_out()
+        if sends_more:
+            await write(producer, b"2")
+        with pytest.raises(TransactionAbortable):
+            await producer.commit_transaction()
+        await producer.abort_transaction()
+        await check_usable(producer, transactions)
+    assert transactions.of("x").aborted == [{b"1"}]
+
+
 # The coordinator is lost or moves at every step
 
 
