@@ -20,6 +20,7 @@ from benchmarks.peers.apache_kafka import ApacheKafka, archives
 from benchmarks.peers.processes import PeerError
 
 from .isolation import Writers, read_decided_and_open_transactions
+from .test_producer_transactions import use_transactions
 
 Brokers = LocalCluster | ApacheKafka
 PARTITIONS = 3
@@ -147,4 +148,5 @@ def test_the_same_with_apache_kafka(tmp_path: Path) -> None:
         asyncio.run(use_every_client(kafka))
         use_the_blocking_producer(kafka)
         asyncio.run(read_transactions(kafka))
+        asyncio.run(use_transactions("transactions", **settings(kafka)))
         asyncio.run(write_through_the_death_of_a_leader(kafka))
