@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.coordinators.transaction_verification import VERIFICATION
+from barnabas.client import ConfigResource
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -148,3 +150,29 @@ def test_a_produce_that_waits_for_a_coordinator_that_dies_is_answered_and_retrie
     client.end(committed=True)
     wait_all_stable(killable, partition)
     assert end_offset(killable, partition) == 2
+
+
+def test_verification_is_switched_off_and_on_while_brokers_run(
+    shared_cluster: LocalCluster, topic: str
+) -> None:
+    client = TransactionalClient(shared_cluster, topic, 9)
+    client.init()
+    first, second, _ = partitions(topic)
+    assert client.produce(first, 0) is ErrorCode.INVALID_TXN_STATE
+
+    def set_enabled(value: str | None) -> None:
+        with ClusterView(shared_cluster).admin() as admin:
+            admin.alter_configs({ConfigResource.all_brokers(): {VERIFICATION: value}})
+
+    set_enabled("false")
+    try:
+        wait_for(lambda: client.produce(first, 0) is ErrorCode.NONE, "verification stays on")
+    finally:
+        set_enabled(None)
+
+    def is_refused() -> bool:
+        other = TransactionalClient(shared_cluster, uuid.uuid4().hex, 9)
+        other.init()
+        return other.produce(second, 0) is ErrorCode.INVALID_TXN_STATE
+
+    wait_for(is_refused, "verification stays off")
