@@ -148,5 +148,5 @@ def test_the_same_with_apache_kafka(tmp_path: Path) -> None:
         asyncio.run(use_every_client(kafka))
         use_the_blocking_producer(kafka)
         asyncio.run(read_transactions(kafka))
-        asyncio.run(use_transactions("transactions", **settings(kafka)))
+        asyncio.run(use_transactions("copies", **settings(kafka)))
         asyncio.run(write_through_the_death_of_a_leader(kafka))
