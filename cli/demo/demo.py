@@ -1,9 +1,10 @@
 """`barnabas demo`: the main job on real data, from an empty directory to a table in Spark.
 
 A cluster of three brokers takes a year of departures; half way the broker that leads most is killed, and
-later it returns. Then everything is read back and checked. A group of three consumers reads it too, of which
-one is killed half way; and Spark's result is compared with the source file's. Every step prints its verdicts;
-a failed one sets exit code 1 and keeps the directory with all logs.
+later it returns. Then everything is read back and checked, and copied to another topic in transactions, while
+a broker dies again. A group of three consumers reads it too, of which one is killed half way; and Spark's
+result is compared with the source file's. Every step prints its verdicts; a failed one sets exit code 1 and
+keeps the directory with all logs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.cli.demo import flights as demo_flights
+from barnabas.cli.demo.copying import Copy
 from barnabas.cli.demo.flights import FLIGHT_COUNT, CarrierDelay, SparkView, read_delays
 from barnabas.cli.demo.group import MEMBERS, GroupRun
 from barnabas.cli.demo.ledger import Audit, Finding, GroupAudit, Ledger
@@ -32,12 +34,14 @@ from barnabas.deploy.state import STATE_FILE
 from barnabas.protocol.errors import ApiError, ErrorCode
 
 TOPIC: Final = "flights"
+COPY_TOPIC: Final = "flights-copy"
+COPY_GROUP: Final = "copier"
 GROUP: Final = "departures"
 PARTITIONS: Final = 6
 BROKERS: Final = 3
 MIN_INSYNC_REPLICAS: Final = 2
 
-_STEPS: Final = 8
+_STEPS: Final = 9
 _SETTLE_S: Final = 10.0
 _REJOIN_S: Final = 30.0
 _ASK_EVERY_S: Final = 0.1
@@ -96,7 +100,7 @@ class Demo:
         self._ledger = Ledger()
 
     async def run(self) -> None:
-        """Run all eight steps. Raises errors after which the demo cannot continue."""
+        """Run all steps. Raises errors after which the demo cannot continue."""
         self.screen.title(
             "Barnabas: a cluster, a year of flights, a broker killed half way, nothing lost, nothing twice"
         )
@@ -105,7 +109,8 @@ class Demo:
             topic = await self._create_topic(admin)
             failover = await self._produce(cluster, admin, topic)
             await self._await_rejoin(admin, failover.victim)
-        await self._consume(cluster.bootstrap)
+            await self._consume(cluster.bootstrap)
+            await self._copy(cluster, admin)
         await self._consume_as_group(cluster.bootstrap)
         await self._read_into_spark(cluster.bootstrap)
         self._show_report(failover)
@@ -145,9 +150,7 @@ class Demo:
 
     async def _create_topic(self, admin: Admin) -> TopicInfo:
         self.screen.step(2, _STEPS, f"Create the topic {TOPIC}")
-        configs = {"min.insync.replicas": str(MIN_INSYNC_REPLICAS)}
-        await admin.create_topics(NewTopic(TOPIC, PARTITIONS, BROKERS, configs))
-        topic = await _await_full_isr(admin, _SETTLE_S)
+        topic = await _make_topic(admin, TOPIC)
         self.check(
             _in_sync(topic) == [BROKERS] * PARTITIONS,
             f"{PARTITIONS} partitions, each on {BROKERS} brokers and all in sync; "
@@ -159,7 +162,9 @@ class Demo:
         self.screen.step(
             3, _STEPS, f"Write {FLIGHT_COUNT:,} departures with acks=all, and kill a broker meanwhile"
         )
-        failover = Failover(cluster, topic, say=self.screen.note, look=lambda: _await_full_isr(admin, 0))
+        failover = Failover(
+            cluster, topic, say=self.screen.note, look=lambda: _await_full_isr(admin, TOPIC, 0)
+        )
         self.report["in_sync_replicas_before"] = _in_sync(topic)
         departures = demo_flights.read_departures(self.source)
         with self.screen.progress("written", FLIGHT_COUNT) as progress:
@@ -202,7 +207,7 @@ class Demo:
     async def _await_rejoin(self, admin: Admin, victim: int) -> None:
         self.screen.step(4, _STEPS, f"Wait until broker {victim} is in sync again")
         started = time.monotonic()
-        topic = await _await_full_isr(admin, _REJOIN_S)
+        topic = await _await_full_isr(admin, TOPIC, _REJOIN_S)
         self.report["in_sync_replicas_after"] = _in_sync(topic)
         self.check(
             _in_sync(topic) == [BROKERS] * PARTITIONS,
@@ -223,9 +228,48 @@ class Demo:
         self._check_none("records out of order within their key", audit.order_breaks)
         self._check_none("records that were never sent", audit.foreign)
 
+    async def _copy(self, cluster: LocalCluster, admin: Admin) -> None:
+        self.screen.step(
+            6, _STEPS, "Copy everything in transactions, exactly once, and kill a broker meanwhile"
+        )
+        topic = await _make_topic(admin, COPY_TOPIC)
+        failover = Failover(
+            cluster, topic, say=self.screen.note, look=lambda: _await_full_isr(admin, COPY_TOPIC, 0)
+        )
+        total = self._ledger.acknowledged
+        copy = Copy(cluster.bootstrap, TOPIC, COPY_TOPIC, COPY_GROUP, failover)
+        with self.screen.progress("copied", total) as progress:
+            copied = await copy.run(range(PARTITIONS), total, progress)
+        self.screen.note(
+            f"{copied.transactions:,} transactions committed, {copied.aborted:,} aborted and repeated, in "
+            f"{copied.seconds:.1f} s ({copied.records / copied.seconds:,.0f} records/s)"
+        )
+        self.report["copied_records"] = copied.records
+        self.report["copy_s"] = round(copied.seconds, 2)
+        self.report["transactions"] = copied.transactions
+        self.report["transactions_aborted"] = copied.aborted
+        audit = Audit(self._ledger)
+        with self.screen.progress("read", total) as progress:
+            await consume_all(cluster.bootstrap, COPY_TOPIC, range(PARTITIONS), audit, progress)
+        silences = failover.silences
+        if silences is None or silences.unheard():
+            self.check(
+                False, f"partitions {failover.partitions} of broker {failover.victim} were copied to again"
+            )
+        else:
+            worst = max(silences.by_partition_ms().values())
+            self.report["copy_failover_ms"] = round(worst)
+            self.check(True, f"longest time without a committed transaction: {silences.any_ms:.0f} ms")
+        self._check_none("records missing in the copy", audit.missing())
+        self._check_none("records twice in the copy", audit.duplicates)
+        self._check_none("records out of order within their key", audit.order_breaks)
+        self._check_none("records of aborted transactions, or never sent", audit.foreign)
+        rejoined = await _await_full_isr(admin, COPY_TOPIC, _REJOIN_S)
+        self.check(_in_sync(rejoined) == [BROKERS] * PARTITIONS, f"broker {failover.victim} is in sync again")
+
     async def _consume_as_group(self, bootstrap: str) -> None:
         self.screen.step(
-            6, _STEPS, f"Read everything with a group of {MEMBERS} consumers, and kill one of them meanwhile"
+            7, _STEPS, f"Read everything with a group of {MEMBERS} consumers, and kill one of them meanwhile"
         )
         audit = GroupAudit(self._ledger)
         group = GroupRun(bootstrap, TOPIC, GROUP, range(PARTITIONS), audit, self.screen.note)
@@ -252,7 +296,7 @@ class Demo:
         )
 
     async def _read_into_spark(self, bootstrap: str) -> None:
-        self.screen.step(7, _STEPS, "Mean departure delay by carrier, by Spark and from the file")
+        self.screen.step(8, _STEPS, "Mean departure delay by carrier, by Spark and from the file")
         started = time.monotonic()
         view = await asyncio.to_thread(read_delays, self.directory, bootstrap, TOPIC)
         self.report["spark_s"] = round(time.monotonic() - started, 2)
@@ -276,7 +320,7 @@ class Demo:
         self.report[f"{name}_s"] = round(traffic.seconds, 2)
 
     def _show_report(self, failover: Failover) -> None:
-        self.screen.step(8, _STEPS, "Report")
+        self.screen.step(9, _STEPS, "Report")
         report = self.report
         report["killed_broker"] = failover.victim
         report["seconds"] = round(time.monotonic() - self._started, 1)
@@ -291,6 +335,11 @@ class Demo:
                 ("", f"{produced_rate:,.0f} records/s, a broker killed meanwhile"),
                 ("read back", f"{report['consumed_records']:,} records, {report['duplicates']:,} duplicates"),
                 ("", f"{consumed_rate:,.0f} records/s with every check"),
+                (
+                    "copied",
+                    f"{report['copied_records']:,} records in {report['transactions']:,} transactions, "
+                    f"{report['transactions_aborted']:,} aborted",
+                ),
                 (
                     "group",
                     f"{MEMBERS} members, one killed: rebalanced in {report['group_rebalance_ms']:,} ms",
@@ -309,7 +358,13 @@ class Demo:
             self.screen.title("every check passed")
 
 
-async def _await_full_isr(admin: Admin, timeout_s: float) -> TopicInfo:
+async def _make_topic(admin: Admin, name: str) -> TopicInfo:
+    configs = {"min.insync.replicas": str(MIN_INSYNC_REPLICAS)}
+    await admin.create_topics(NewTopic(name, PARTITIONS, BROKERS, configs))
+    return await _await_full_isr(admin, name, _SETTLE_S)
+
+
+async def _await_full_isr(admin: Admin, name: str, timeout_s: float) -> TopicInfo:
     """The topic once all replicas are in sync, or after the time-out.
 
     Just after its creation, a broker's metadata may not have the topic yet.
@@ -317,7 +372,7 @@ async def _await_full_isr(admin: Admin, timeout_s: float) -> TopicInfo:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            topic = (await admin.describe_topics(TOPIC))[TOPIC]
+            topic = (await admin.describe_topics(name))[name]
             if _in_sync(topic) == [BROKERS] * PARTITIONS or time.monotonic() >= deadline:
                 return topic
         except ApiError as error:

@@ -99,15 +99,16 @@ class Failover:
         self._look = look
         self._is_watching = False
         self._moved = asyncio.Event()
-        self._work: list[asyncio.Task[None]] = []
+        self._killing: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     def kill(self) -> None:
-        """Send SIGKILL, from a thread of its own, while the records continue."""
-        self._work.append(asyncio.create_task(self._kill()))
+        """Send SIGKILL, from a thread of its own, while the records continue; once."""
+        self._killing = self._killing or asyncio.create_task(self._kill())
 
     def restart(self) -> None:
-        """Restart the broker, in the background, when all its partitions are written again."""
-        self._work.append(asyncio.create_task(self._restart()))
+        """Restart the broker, in the background, when all its partitions are written again; once."""
+        self._restarting = self._restarting or asyncio.create_task(self._restart())
 
     def note_acknowledged(self, partition: int) -> None:
         if self._is_watching and self.silences is not None:
@@ -121,8 +122,9 @@ class Failover:
         Raises DeployError if the broker did not come back.
         """
         self._is_watching = False
-        for task in self._work:
-            await task
+        for task in (self._killing, self._restarting):
+            if task is not None:
+                await task
 
     async def _kill(self) -> None:
         self.silences = Silences(time.monotonic(), self.partitions)
@@ -205,14 +207,16 @@ async def produce_all(
 async def consume_all(
     bootstrap: str, topic: str, partitions: Iterable[int], audit: Audit, show_progress: Update
 ) -> Traffic:
-    """Pass every record below the present high watermarks to the audit.
+    """Pass every committed record below the present ends to the audit.
 
     Raises CommandError if no more records arrive before the end.
     """
     assigned = [TopicPartition(topic, partition) for partition in partitions]
     size_bytes = 0
     started = time.monotonic()
-    async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none") as consumer:
+    async with Consumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="none", isolation_level="read_committed"
+    ) as consumer:
         consumer.assign(assigned)
         ends = {tp: int(offset) for tp, offset in (await consumer.end_offsets(assigned)).items() if offset}
         consumer.seek_to_beginning()
@@ -222,9 +226,8 @@ async def consume_all(
                 audit.take(record.partition, record.offset, record.key, record.value)
                 size_bytes += len(record.key or b"") + len(record.value or b"")
                 last_seen = time.monotonic()
-                tp = TopicPartition(topic, record.partition)
-                if record.offset + 1 >= ends.get(tp, 0):
-                    ends.pop(tp, None)
+            # The end may be that of a marker, which is no record.
+            ends = {tp: end for tp, end in ends.items() if await consumer.position(tp) < end}
             show_progress(audit.consumed)
             if time.monotonic() - last_seen > _STALL_S:
                 stalled = ", ".join(f"{tp} (up to {offset})" for tp, offset in ends.items())
