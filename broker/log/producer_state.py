@@ -368,8 +368,14 @@ class ProducerStates:
         """Check whether a marker may be appended; `is_raised`: see `AppendOrigin.RAISED_MARKERS`.
 
         A marker that is written a second time, after its transaction has ended, is harmless. Raises
-        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_RECORD.
         """
+        if header.producer_id < 0 or header.producer_epoch < 0:
+            raise api_error(
+                ErrorCode.INVALID_RECORD,
+                f"a marker has producer id {header.producer_id} and epoch {header.producer_epoch}; "
+                "expected at least 0",
+            )
         state = self._by_id.get(header.producer_id)
         if state is None:
             return

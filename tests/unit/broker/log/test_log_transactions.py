@@ -224,6 +224,14 @@ def test_markers_of_an_older_coordinator_are_refused(open_log: OpenLog) -> None:
     end(log, COMMIT, coordinator_epoch=7)
 
 
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (-5, 3), (5, -1), (5, -32_768)])
+def test_markers_without_a_producer_are_refused(open_log: OpenLog, producer_id: int, epoch: int) -> None:
+    log = open_log()
+    with refused(ErrorCode.INVALID_RECORD):
+        end(log, ABORT, producer_id=producer_id, epoch=epoch)
+    assert log.log_end_offset == 0
+
+
 def test_offsets_of_a_transaction_have_no_sequence_numbers(open_log: OpenLog) -> None:
     log = open_log()
     own = AppendOrigin.COORDINATOR
