@@ -2,15 +2,21 @@
 
 Coordinators send it, and operators: ``kafka-transactions.sh abort`` ends a hanging transaction by a marker
 with coordinator epoch -1. So it is served on every listener.
+
+A marker of a later coordinator epoch fences the earlier ones. One above all leader epochs of the transaction
+topic that this broker knows is refused, or any client could fence the coordinators for ever; a coordinator
+that has just moved sends it again.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from barnabas.broker.coordinators.internal_topic import TRANSACTIONS_TOPIC
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.transactions import (
     WritableTxnMarker,
@@ -23,18 +29,36 @@ from barnabas.protocol.messages.transactions import (
 
 TIMEOUT_MS: Final = 30_000
 """The default of Kafka's ``request.timeout.ms``; the request has no field for it."""
+_ANY_EPOCH: Final = 2**31 - 1
 
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: WriteTxnMarkersRequest = request.body
     markers = [_marker(marker) for marker in body.markers]
 
+    last_epoch = _last_coordinator_epoch(services)
+
     @request.answering
     def answer(outcomes: list[MarkerOutcome]) -> None:
-        results = map(_result, markers, outcomes)
-        request.respond(WriteTxnMarkersResponse(markers=list(results)))
+        rest = iter(outcomes)
+        results = [
+            _result(marker, next(rest) if marker.coordinator_epoch <= last_epoch else _of_the_future(marker))
+            for marker in markers
+        ]
+        request.respond(WriteTxnMarkersResponse(markers=results))
 
-    services.replicas.markers.write(markers, TIMEOUT_MS, answer)
+    possible = [marker for marker in markers if marker.coordinator_epoch <= last_epoch]
+    services.replicas.markers.write(possible, TIMEOUT_MS, answer)
+
+
+def _last_coordinator_epoch(services: Services) -> int:
+    """The highest epoch that a coordinator can have; without the topic there is nothing to fence."""
+    partitions = services.metadata.current.partitions_of(TRANSACTIONS_TOPIC)
+    return max((state.leader_epoch for state in partitions.values()), default=_ANY_EPOCH)
+
+
+def _of_the_future(marker: TransactionMarker) -> MarkerOutcome:
+    return dict.fromkeys(marker.partitions, ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 
 def _marker(marker: WritableTxnMarker) -> TransactionMarker:

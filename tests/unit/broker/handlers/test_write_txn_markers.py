@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.broker.handlers.write_txn_markers import TIMEOUT_MS
 from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ErrorCode
@@ -140,6 +140,27 @@ def test_a_request_without_markers_or_partitions_is_answered(leading: Serving, v
         producer_id=1, producer_epoch=0, transaction_result=True, topics=[], coordinator_epoch=0
     )
     assert outcomes(send(leading, nothing, version=version)) == [(1, {})]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_client_fences_the_coordinators_that_this_broker_knows(
+    leading: Serving, version: int | None
+) -> None:
+    leading.managed.tell(state(isr=(1,), epoch=1))
+    known = [led_by(2, 3), led_by(3, 7, index=1)]
+    leading.managed.metadata.update(metadata({1: 0, 2: 5, 3: 5}, *known, topic=TRANSACTIONS_TOPIC))
+    partition = leading.managed.manager.partition(TP)
+    write(partition)
+    codes = {
+        epoch: outcomes(send(leading, marker(coordinator_epoch=epoch), version=version))[0][1]["topic", 0]
+        for epoch in (2**31 - 1, 8, 7)
+    }
+    assert codes == {
+        2**31 - 1: ErrorCode.UNKNOWN_LEADER_EPOCH,
+        8: ErrorCode.UNKNOWN_LEADER_EPOCH,
+        7: ErrorCode.NONE,
+    }
+    assert partition.last_stable_offset == partition.log_end_offset == 2
 
 
 def test_a_marker_may_be_repeated(leading: Serving) -> None:
