@@ -22,17 +22,21 @@ from barnabas.broker.coordinators.transaction_effects import Request, Transactio
 from barnabas.broker.coordinators.transaction_markers import Links, MarkerQueue, MarkerWriter
 from barnabas.broker.coordinators.transaction_records import TransactionRecord, to_bytes
 from barnabas.broker.coordinators.transaction_shard import TransactionShard, transactions_of
+from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.protocol.errors import ApiError
+from barnabas.protocol.errors import ApiError, Unencodable
 from barnabas.protocol.ids import LeaderEpoch, TopicId
 from barnabas.protocol.messages.describe_transactions import DescribedTransaction
 
 APPEND_TIMEOUT_MS: Final = 5_000
 """How long a record of the transaction topic waits for the in-sync replicas before it is appended again."""
+RESERVED_BYTES: Final = 256
+"""The room in a batch beside an ongoing transaction's key and value: for the headers (under 100), and for
+what the decision stores in addition (under 100), which must fit or the transaction could never end."""
 MARKER_TIMEOUT_MS: Final = 5_000
 """How long a marker that is appended here waits for the in-sync replicas before it is written again."""
 
@@ -150,7 +154,17 @@ class TransactionCoordinator:
             return min(config.max_message_bytes, config.segment_bytes)
 
         def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
-            return to_bytes(record, self._transaction_version())
+            key, value = to_bytes(record, self._transaction_version())
+            size = len(key) + len(value or b"")
+            if record.value is not None and record.value.state is TransactionState.ONGOING:
+                most = max_batch_bytes() - RESERVED_BYTES
+                if size > most:
+                    raise Unencodable(
+                        f"transactional id {record.transactional_id[:100]!r} with "
+                        f"{len(record.value.partitions)} partitions takes {size} bytes; at most {most} are "
+                        "allowed, or the end of the transaction could not be written"
+                    )
+            return key, value
 
         log = CoordinatorLog[TransactionRecord](
             self._replicas,

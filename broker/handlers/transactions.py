@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from barnabas.broker.coordinators.internal_topic import TRANSACTIONS_TOPIC
 from barnabas.broker.coordinators.transaction_effects import (
     AddPartitions,
     Ended,
@@ -38,8 +39,10 @@ from barnabas.protocol.messages.transactions import (
     PrepareTxnRequest,
     PrepareTxnResponse,
 )
+from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _SEVERAL_SINCE: Final = 4
+_ONLY_COORDINATORS_WRITE: Final = frozenset({TRANSACTIONS_TOPIC})
 _FENCED_SINCE: Final = 2
 """Clients of earlier versions do not know PRODUCER_FENCED."""
 _EPOCH_PER_TRANSACTION_SINCE: Final = 5
@@ -92,11 +95,11 @@ class _Adding:
                 for topic in transaction.topics
                 for partition in topic.partitions
             ]
-            unknown = _unknown(services, names)
+            refused = _refused(services, self._request, names)
             if not transaction.transactional_id:
                 self._done(index, dict.fromkeys(names, ErrorCode.INVALID_REQUEST))
-            elif unknown:
-                self._done(index, unknown)
+            elif refused:
+                self._done(index, refused)
             elif transaction.verify_only:
                 verify = VerifyPartitions(
                     transaction.producer_id, transaction.producer_epoch, frozenset(names)
@@ -133,16 +136,24 @@ class _Adding:
             self._request.respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results_by_topic))
 
 
-def _unknown(services: Services, names: Sequence[TopicPartition]) -> Errors:
-    """The errors if one of these partitions does not exist; then none of them is added."""
+def _refused(services: Services, request: ApiRequest, names: Sequence[TopicPartition]) -> Errors:
+    """The errors if one of these partitions cannot be added; then none of them is.
+
+    As in Kafka no client names a topic of the brokers. Only a leader does, with version 4: the partition that
+    has the offsets of a group.
+    """
     current = services.metadata.current
-    unknown = {name for name in names if name.partition not in current.partitions_of(name.topic)}
-    if not unknown:
-        return {}
-    return {
-        name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
+    internal = _ONLY_COORDINATORS_WRITE if request.is_since(_SEVERAL_SINCE) else INTERNAL_TOPICS
+    refused = {
+        name: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if name.topic in internal
+        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for name in names
+        if name.topic in internal or name.partition not in current.partitions_of(name.topic)
     }
+    if not refused:
+        return {}
+    return {name: refused.get(name, ErrorCode.OPERATION_NOT_ATTEMPTED) for name in names}
 
 
 def _results(errors: Errors) -> list[AddPartitionsToTxnTopicResult]:

@@ -5,6 +5,8 @@ The rules of transactional ids are tested in `tests/unit/broker/coordinators`.
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -26,11 +28,13 @@ from barnabas.protocol.messages.transactions import (
 from tests.support.building import led_by, metadata
 from tests.support.group_requests import OFFSETS_ID, find
 from tests.support.grouping import run_once
+from tests.support.logs import headers_of
 from tests.support.serving import INTERNAL, Serving
 from tests.support.transaction_requests import (
     HERE,
     LIVE,
     NONE,
+    PARTITION,
     THERE,
     TRANSACTIONS_ID,
     add,
@@ -181,6 +185,42 @@ def test_no_partition_is_added_if_one_does_not_exist(coordinating: Serving) -> N
         beyond: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
     assert stored(coordinating).state is S.EMPTY
+
+
+@pytest.mark.parametrize("version", [3, 4, None])
+def test_no_client_adds_the_topics_of_the_brokers(coordinating: Serving, version: int | None) -> None:
+    know_offsets(coordinating)
+    producer = coordinating.call(init())
+    offsets_partition = TopicPartition(OFFSETS_TOPIC, 0)
+    is_old = version == 3
+    for name in (PARTITION, offsets_partition):
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="id",
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.producer_epoch,
+            v3_and_below_topics=topics(HERE, name),
+        )
+        answer = coordinating.call(request if is_old else add(producer, HERE, name), version=version)
+        # A leader adds the partition of a group with version 4.
+        is_refused = is_old or name == PARTITION
+        assert errors(answer) == {
+            HERE: ErrorCode.OPERATION_NOT_ATTEMPTED if is_refused else NONE,
+            name: ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_refused else NONE,
+        }
+
+
+def test_a_transaction_gets_no_partition_that_leaves_no_room_for_its_end(coordinating: Serving) -> None:
+    log = coordinating.managed.manager.partition(PARTITION).log
+    producer = begin(coordinating, HERE)
+    size = list(headers_of(log))[-1].size_bytes
+    coordinating.call(end(producer))
+    log.config = dataclasses.replace(log.config, max_message_bytes=size)
+    producer = coordinating.call(init("jd"))
+    request = added(producer, HERE, transactional_id="jd")
+    answer = coordinating.call(AddPartitionsToTxnRequest(transactions=[request]))
+    assert errors(answer) == {HERE: ErrorCode.UNKNOWN_SERVER_ERROR}
+    coordinating.managed.pass_time(60_000)
+    assert coordinating.call(init("jd")).error_code == NONE
 
 
 def test_brokers_verify_and_add_for_several_transactions_at_once(coordinating: Serving) -> None:
