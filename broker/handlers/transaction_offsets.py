@@ -63,6 +63,9 @@ def handle(services: Services, request: ApiRequest) -> None:
         except ApiError as error:
             refuse(error.code)
 
+    if not body.group_id:
+        refuse(ErrorCode.INVALID_GROUP_ID)
+        return
     try:
         partition = services.groups.shard_of(body.group_id).partition
     except ApiError as error:

@@ -113,6 +113,11 @@ def test_an_offset_is_committed_in_the_transaction_of_its_producer(
     assert fetched(hosting) == {("topic", 0): 5}
 
 
+def test_a_group_without_a_name_commits_nothing(hosting: Serving, confirmations: Confirmations) -> None:
+    assert code_of(hosting.call(commit(group=""))) == ErrorCode.INVALID_GROUP_ID
+    assert confirmations.asked == []
+
+
 @pytest.mark.parametrize(("version", "adds"), [(0, False), (4, False), (5, True), (None, True)])
 def test_the_coordinator_adds_the_partition_for_new_producers(
     version: int | None, adds: bool, hosting: Serving, confirmations: Confirmations
