@@ -89,7 +89,7 @@ def _read_committed(
         )
         # Batches without records may have been passed over, and the markers among them too.
         start = max(fetch_offset, result.start_offset)
-        return result, log.aborted_transactions(start, result.next_offset)
+        return result, log.aborted_transactions(start, result.next_offset, may_wait=may_wait)
 
     segments = log.segments
     found = look_up()

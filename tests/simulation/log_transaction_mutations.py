@@ -35,8 +35,9 @@ def only_transactions_that_begin_in_the_range_are_aborted(setattr_: SetAttr) -> 
     """A reader that begins within an aborted transaction sees the rest of its records."""
     aborted_transactions = Log.aborted_transactions
 
-    def narrow(self: Log, start: int, end: int) -> Any:
-        return [one for one in aborted_transactions(self, start, end) if one.first_offset >= start]
+    def narrow(self: Log, start: int, end: int, **named: bool) -> Any:
+        found = aborted_transactions(self, start, end, **named)
+        return [one for one in found if one.first_offset >= start]
 
     setattr_(Log, "aborted_transactions", narrow)
 

@@ -138,7 +138,9 @@ class MemoryLog:
         """No record here is in a transaction."""
         return
 
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted_transactions(
+        self, start_offset: int, end_offset: int, *, may_wait: bool = True
+    ) -> list[AbortedTransaction]:
         return []
 
     def append_as_leader(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.log import open_files
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
@@ -66,7 +67,9 @@ def copy(leader: Partition, follower: Partition, *, max_bytes: int = 1 << 20) ->
     )
 
 
-def read_committed(partition: Partition, offset: int = 0, max_bytes: int = 1 << 20) -> PartitionRead:
+def read_committed(
+    partition: Partition, offset: int = 0, max_bytes: int = 1 << 20, *, may_wait: bool = True
+) -> PartitionRead:
     return partition.read(
         current_leader_epoch=-1,
         fetch_offset=Offset(offset),
@@ -74,6 +77,7 @@ def read_committed(partition: Partition, offset: int = 0, max_bytes: int = 1 << 
         max_bytes=max_bytes,
         isolation=Isolation.READ_COMMITTED,
         min_one_batch=True,
+        may_wait=may_wait,
     )
 
 
@@ -239,6 +243,29 @@ def test_only_a_reader_with_read_committed_gets_aborted_transactions(leader: Par
         assert len(read.records) > 0
 
 
+def test_a_reader_that_may_not_wait_reads_no_cold_index(
+    leader: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records are hot; the index is a file since its segment was sealed."""
+    write(leader)
+    end(leader, committed=False)
+    leader.log.roll(0)
+    fetched(leader, TWO, 2)
+    preadv, flags = open_files.preadv, []
+
+    def cold(number: int, buffers: list[bytearray], position: int, flag: int = 0) -> int:
+        flags.append(flag)
+        if flag:
+            raise BlockingIOError
+        return preadv(number, buffers, position)
+
+    monkeypatch.setattr(open_files, "preadv", cold)
+    read = read_committed(leader, may_wait=False)
+    assert (read.is_cold, len(read.records), read.aborted_transactions) == (True, 0, [])
+    assert 0 not in flags
+    assert aborted(read_committed(leader)) == [(PRODUCER_ID, 0)]
+
+
 def test_a_segment_that_is_replaced_meanwhile_is_read_again(
     leader: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,13 +289,5 @@ def test_a_segment_that_is_replaced_meanwhile_is_read_again(
     reads.clear()
     write(leader, 1)
     fetched(leader, TWO, 3)
-    cold = leader.read(
-        current_leader_epoch=-1,
-        fetch_offset=Offset(0),
-        last_fetched_epoch=-1,
-        max_bytes=1 << 20,
-        isolation=Isolation.READ_COMMITTED,
-        min_one_batch=True,
-        may_wait=False,
-    )
+    cold = read_committed(leader, may_wait=False)
     assert (cold.is_cold, len(cold.records), reads) == (True, 0, [False])
