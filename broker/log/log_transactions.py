@@ -22,13 +22,13 @@ from barnabas.protocol.record_batch import BatchHeader
 from barnabas.protocol.records import MarkerType
 
 _MOST_GUARDS: Final = 10_000
-"""A guard that is never used stays; above this number the oldest goes, and its append is refused."""
+"""A guard that is never used stays. Above this number the one that was requested longest ago goes."""
 
 
 class VerificationGuard:
     """Lets a transaction of one producer epoch begin; two guards are equal only if they are the same."""
 
-    __slots__ = ("epoch", "lowest_sequence", "producer_id")
+    __slots__ = ("epoch", "is_spent", "lowest_sequence", "producer_id")
 
     def __init__(self, producer_id: int, epoch: int, lowest_sequence: int) -> None:
         self.producer_id = producer_id
@@ -36,6 +36,8 @@ class VerificationGuard:
         self.lowest_sequence = lowest_sequence
         """The lowest that waits for the coordinator, -1 if unknown: a batch with a higher one must not begin
         the transaction, or its predecessor would be refused for ever."""
+        self.is_spent = False
+        """Whether its transaction has begun, or has ended meanwhile."""
 
 
 class LogTransactions:
@@ -61,7 +63,7 @@ class LogTransactions:
     def begin(self, producer_id: int, epoch: int, first_offset: int) -> None:
         self._ongoing[producer_id] = first_offset
         if self._guards:
-            self._guards.pop((producer_id, epoch), None)
+            self._spend((producer_id, epoch))
 
     def end(
         self, header: BatchHeader, marker_type: MarkerType, *, is_raised: bool
@@ -124,17 +126,24 @@ class LogTransactions:
     def begin_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
         """The guard for a transaction that is not ongoing; the same one until it is used or invalidated."""
         guards, key = self._guards, (producer_id, epoch)
-        guard = guards.get(key)
+        guard = guards.pop(key, None)
         if guard is None:
             if len(guards) >= _MOST_GUARDS:
                 del guards[next(iter(guards))]
-            guard = guards[key] = VerificationGuard(producer_id, epoch, sequence)
+            guard = VerificationGuard(producer_id, epoch, sequence)
         elif 0 <= sequence < guard.lowest_sequence:
             guard.lowest_sequence = sequence
+        guards[key] = guard
         return guard
 
     def is_current(self, guard: VerificationGuard) -> bool:
+        """False for a spent guard, and for one that an eviction or a truncation has dropped."""
         return self._guards.get((guard.producer_id, guard.epoch)) is guard
+
+    def _spend(self, key: tuple[int, int]) -> None:
+        guard = self._guards.pop(key, None)
+        if guard is not None:
+            guard.is_spent = True
 
     def _invalidate_guards(self, producer_id: int, epoch: int, is_raised: bool) -> None:
         """Invalidate the guards that a marker of this epoch concerns.
@@ -144,4 +153,4 @@ class LogTransactions:
         limit = epoch if is_raised else epoch + 1
         stale = [key for key in self._guards if key[0] == producer_id and key[1] < limit]
         for key in stale:
-            del self._guards[key]
+            self._spend(key)

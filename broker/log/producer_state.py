@@ -285,8 +285,8 @@ class ProducerStates:
 
         `guards` are those of the request, by producer id; without `verifies` no transaction needs one.
         Returns the first appends of the leading batches that are duplicates, usually an empty list. Raises
-        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, or INVALID_RECORD for
-        contradictory fields.
+        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_RECORD for
+        contradictory fields, or NOT_ENOUGH_REPLICAS if the guard was dropped.
         """
         duplicates: list[RecentBatch] = []
         # (epoch, last sequence, whether in a transaction) of each producer after the earlier batches.
@@ -353,10 +353,16 @@ class ProducerStates:
 
     def _check_guard(self, header: BatchHeader, guards: VerificationGuards | None) -> None:
         guard = None if guards is None else guards.get(header.producer_id)
-        if guard is None or not self.transactions.is_current(guard) or guard.epoch != header.producer_epoch:
+        if guard is None or guard.is_spent or guard.epoch != header.producer_epoch:
             raise api_error(
                 ErrorCode.INVALID_TXN_STATE,
                 f"{_batch(header)} belongs to no ongoing transaction that its coordinator has confirmed",
+            )
+        if not self.transactions.is_current(guard):
+            # Nothing is wrong with the transaction. Every version of a producer retries this error, and the
+            # coordinator then confirms the transaction again.
+            raise api_error(
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"{_batch(header)}: its transaction must be confirmed again"
             )
         if header.base_sequence > guard.lowest_sequence >= 0:
             raise api_error(

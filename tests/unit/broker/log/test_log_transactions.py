@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from barnabas.broker.log import transaction_index
+from barnabas.broker.log import log_transactions, transaction_index
 from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_transactions import VerificationGuard
@@ -160,6 +161,25 @@ def test_a_batch_before_which_another_waits_for_the_coordinator_does_not_begin_t
     with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
         append(log, produced(5, is_transactional=True), guard=guard)
     append(log, produced(3, is_transactional=True), guard=guard)
+
+
+def test_a_guard_that_other_producers_drove_out_lets_its_producer_try_again(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards of producers that never append stay, and must not break a producer that does."""
+    monkeypatch.setattr(log_transactions, "_MOST_GUARDS", 3)
+    log = open_log()
+    guards = [log.begin_verification(producer_id, 0) for producer_id in range(3)]
+    assert log.begin_verification(0, 0) is guards[0], "now 1 was used longest ago"
+    log.begin_verification(3, 0)
+    append(log, produced(0, producer_id=0, is_transactional=True), guard=guards[0])
+    data = produced(0, producer_id=1, is_transactional=True)
+    with refused(ErrorCode.NOT_ENOUGH_REPLICAS):
+        append(log, data, guard=guards[1])
+    append(log, data, guard=log.begin_verification(1, 0))
+    end(log, COMMIT, producer_id=0)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, produced(1, producer_id=0, is_transactional=True), guard=guards[0])
 
 
 def test_a_producer_in_a_transaction_writes_nothing_else(open_log: OpenLog) -> None:
@@ -336,6 +356,34 @@ def test_damage_to_an_index_file_is_repaired_after_a_clean_stop_too(open_log: Op
     path = log.folder / "00000000000000000003.txnindex"
     path.write_bytes(path.read_bytes()[:-1])
     assert open_log(is_clean=True).aborted_transactions(0, 100) == entries
+
+
+def bits_flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 0x40]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        # The version, the first offset, the marker's offset, the last stable offset.
+        *(lambda data, at=at: bits_flipped(data, at) for at in (0, 10, 17, 18, 26, 33)),
+        lambda data: data + data,
+        lambda data: data + b"x",
+        lambda data: struct.pack(">hqqqq", 0, PRODUCER_ID, 6, 7, 8),
+        lambda data: bytes(34),
+    ],
+)
+def test_a_start_rebuilds_an_index_with_impossible_entries(
+    open_log: OpenLog, damage: Callable[[bytes], bytes]
+) -> None:
+    log = open_log()
+    entries = with_aborted(log)
+    log.close(0)
+    path = log.folder / "00000000000000000003.txnindex"
+    sound = path.read_bytes()
+    path.write_bytes(damage(sound))
+    assert open_log(is_clean=True).aborted_transactions(0, 100) == entries
+    assert path.read_bytes() == sound
 
 
 @pytest.mark.parametrize(
