@@ -37,12 +37,10 @@ from barnabas.broker.log.log_dir import (
 from barnabas.broker.log.producer_snapshots import decode_snapshot
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import CheckpointDamaged, StorageError
+from barnabas.broker.log.transaction_index import AbortedTransaction, TransactionIndex, entry_fault
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader
 
-_ABORTED: Final = struct.Struct(">hqqqq")
-"""Version, producer id, first offset, last offset, last stable offset. Source: `AbortedTxn` of Kafka 3.9."""
-_ABORTED_VERSION: Final = 0
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 0.02
 """Between the attempts to read a batch that a running broker may be writing."""
@@ -178,24 +176,19 @@ def _read_time_index(path: Path) -> Entries:
 
 def _read_txn_index(path: Path) -> Entries:
     """The aborted transactions that end in a segment."""
-    base = base_offset_of(path) or 0
-    for item in _index_entries(path, _ABORTED):
+    least = base_offset_of(path) or 0
+    for item in _index_entries(path, TransactionIndex.entry):
         if isinstance(item, Damage):
             yield item
             return
-        position, (version, producer_id, first, last, stable) = item
-        if version != _ABORTED_VERSION:
-            yield Damage(position, f"an entry of version {version}, expected {_ABORTED_VERSION}")
+        position, entry = item
+        fault = entry_fault(entry, least)
+        if fault is not None:
+            yield Damage(position, fault)
             return
-        if not (first <= last and base <= last):
-            yield Damage(position, f"a transaction from {first} to {last} in a segment from {base}")
-            return
-        yield {
-            "producer_id": producer_id,
-            "first_offset": first,
-            "last_offset": last,
-            "last_stable_offset": stable,
-        }
+        aborted = AbortedTransaction(*entry[1:])
+        least = aborted.last_offset + 1
+        yield aborted._asdict()
 
 
 def _read_snapshot(path: Path) -> Entries:

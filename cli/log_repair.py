@@ -1,5 +1,8 @@
 """`barnabas log repair`: sets damaged logs aside, so that their leaders rebuild them.
 
+If only indexes of aborted transactions are wrong, they are written again from the batches, and nothing else
+happens to the log.
+
 The folder of such a log is renamed ``<topic>-<partition>.<id>-damaged`` and kept; at the next start the
 broker creates the replica empty and it follows its leader, so another replica must have the records. The
 command refuses unless the cluster (``--bootstrap-server``) says that another broker leads the partition and
@@ -17,8 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.broker.log.file_system import FILE_SYSTEM, MAX_NAME_BYTES
+from barnabas.broker.log.file_system import FILE_SYSTEM, MAX_NAME_BYTES, TXN_INDEX_SUFFIX
 from barnabas.broker.log.log_dir import LogDir
+from barnabas.broker.log.transaction_check import Replay, index_path, rebuild_index
 from barnabas.broker.log.verification import LogVerdict, scan_to_verify
 from barnabas.cli.arguments import add_bootstrap_argument, named_bootstrap, run_async
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
@@ -50,32 +54,63 @@ def run(options: argparse.Namespace) -> int:
     """Set the damaged logs aside. If that is not safe for one of them, change nothing and return FAILED."""
     path = options.dir.absolute()
     with locked(path) as log_dir:
-        damaged = _damaged(log_dir, options.partitions)
+        verdicts = _damaged(log_dir, options.partitions)
+        damaged = [verdict for verdict in verdicts if not _has_only_wrong_indexes(verdict)]
         if damaged and not options.accept_data_loss:
             refusals = _refusals(damaged, _broker_id(log_dir), named_bootstrap(options))
             if refusals:
                 raise CommandError(
                     "nothing was changed, because records could be lost:\n  " + "\n  ".join(refusals), FAILED
                 )
+        rebuilt = [verdict for verdict in verdicts if _has_only_wrong_indexes(verdict)]
+        for verdict in rebuilt:
+            _rebuild_indexes(verdict)
         moved: list[tuple[LogVerdict, Path]] = []
         try:
             for verdict in damaged:
                 moved.append((verdict, _set_aside(log_dir, verdict)))
         finally:
             # If a rename fails, report the logs that were renamed before.
-            _print_moved(path, moved, as_json=options.json)
+            _print_repaired(path, moved, rebuilt, as_json=options.json)
     if not options.json:
-        print(
-            "start the broker: it rebuilds the replicas from their leaders" if moved else "nothing is damaged"
-        )
+        if moved:
+            print("start the broker: it rebuilds the replicas from their leaders")
+        elif not rebuilt:
+            print("nothing is damaged")
     return OK
 
 
-def _print_moved(path: Path, moved: Sequence[tuple[LogVerdict, Path]], *, as_json: bool) -> None:
+def _has_only_wrong_indexes(verdict: LogVerdict) -> bool:
+    return all(finding.path.suffix == TXN_INDEX_SUFFIX for finding in verdict.findings if finding.is_damage)
+
+
+def _rebuild_indexes(verdict: LogVerdict) -> None:
+    wrong = {finding.path for finding in verdict.findings if finding.is_damage}
+    replay = Replay(verdict.reports[0].base_offset)
+    for report in verdict.reports:
+        entries = [expected.entry for expected in replay.aborted_in(report.transactions)]
+        if index_path(report.path) in wrong:
+            rebuild_index(report.path, report.base_offset, entries)
+
+
+def _print_repaired(
+    path: Path,
+    moved: Sequence[tuple[LogVerdict, Path]],
+    rebuilt: Sequence[LogVerdict],
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
-        repaired = [{"partition": str(verdict.partition), "kept_as": str(kept)} for verdict, kept in moved]
+        repaired: list[dict[str, Any]] = [
+            {"partition": str(verdict.partition), "kept_as": str(kept)} for verdict, kept in moved
+        ]
+        repaired += [{"partition": str(verdict.partition), "kept_as": None} for verdict in rebuilt]
         print_json({"log_dir": str(path), "repaired": repaired})
         return
+    for verdict in rebuilt:
+        for finding in verdict.findings:
+            print(describe(finding))
+        print(f"{verdict.partition}: its indexes of aborted transactions are rebuilt")
     for verdict, kept in moved:
         for finding in verdict.findings:
             print(describe(finding))

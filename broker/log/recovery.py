@@ -377,7 +377,8 @@ def _ends_at(segment: Segment, offset: int) -> bool:
 def _open_clean(segment: Segment, *, is_last: bool) -> bool:
     """Trust the files of a segment if they agree with each other; if False, it must be read.
 
-    Only the last of perhaps thousands of segments is checked whole; each index checks itself at first use.
+    Only the last of perhaps thousands of segments is checked whole; each index checks itself at first use. An
+    index of aborted transactions is checked here, because few segments have one.
     """
     segment.file.sync_state.note_synced()
     if not segment.size:
@@ -402,7 +403,11 @@ def _open_clean(segment: Segment, *, is_last: bool) -> bool:
             logger.warning("%s: the tail is not sound: %s", segment.file.path, error)
             return False
         segment.has_checked_indexes = True
-    return True
+    aborted = segment.transaction_index
+    fault = None if aborted is None else aborted.fault(segment.next_offset)
+    if aborted is not None and fault is not None:
+        logger.warning("%s is rebuilt: %s", aborted.path, fault)
+    return fault is None
 
 
 def _walk(segment: Segment, recovery_point: int, epochs: EpochCache | None) -> BatchWalk:

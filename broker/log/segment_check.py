@@ -20,9 +20,10 @@ from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import Operation, StorageError, storage_error
+from barnabas.broker.log.transaction_check import SegmentTransactions, TransactionStep, read_index
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.record_batch import BatchHeader, TimestampType
-from barnabas.protocol.records import decode_marker, decode_records
+from barnabas.protocol.records import decode_records, marker_of
 
 _NO_EPOCH: Final = -1
 
@@ -106,6 +107,7 @@ class SegmentReport(NamedTuple):
     last_batches: LastBatches
     at_snapshots: dict[int, LastBatches]
     """The last batches below each snapshot's offset."""
+    transactions: SegmentTransactions
     findings: list[Finding]
 
 
@@ -138,6 +140,10 @@ class _SegmentCheck:
         self._last: LastBatches = {}
         self._at_snapshots: dict[int, LastBatches] = {}
         self._snapshots = list(task.snapshots)
+        self._steps: list[TransactionStep] = []
+        self._ongoing: set[int] = set()
+        """The producers with a transactional batch after their last marker here."""
+        self._is_cleaned = False
         self._index = _Entries(task, OFFSET_INDEX_SUFFIX, OffsetIndex.entry)
         self._times = _Entries(task, TIME_INDEX_SUFFIX, TimeIndex.entry)
         self._unseen = {position: offset for offset, position in self._index.entries}
@@ -178,6 +184,11 @@ class _SegmentCheck:
             self._first,
             self._last,
             self._at_snapshots,
+            SegmentTransactions(
+                self._steps,
+                self._is_cleaned or self._missing > 0,
+                *read_index(self._path, self._base_offset, walk.next_offset),
+            ),
             self._findings,
         )
 
@@ -199,6 +210,9 @@ class _SegmentCheck:
             self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
         if header.producer_id >= 0 and header.base_sequence >= 0:
             self._note_producer(walk.position, header)
+        self._is_cleaned |= not header.record_count
+        if header.is_transactional or header.is_control:
+            self._note_transaction(walk, header)
         if self._task.is_deep:
             self._check_records(walk, header)
 
@@ -220,12 +234,26 @@ class _SegmentCheck:
         if fault is not None:
             self._doubt(fault, position, header.base_offset)
 
+    def _note_transaction(self, walk: BatchWalk, header: BatchHeader) -> None:
+        producer_id = header.producer_id
+        if not header.is_control:
+            if producer_id not in self._ongoing:
+                self._ongoing.add(producer_id)
+                self._steps.append(TransactionStep(producer_id, header.base_offset, None))
+            return
+        try:
+            marker = marker_of(walk.batch(header))
+        except ApiError as error:
+            reason = f"the marker cannot be decoded: {error}"
+            self._findings.append(Finding(self._path, reason, walk.position, header.base_offset))
+            return
+        if marker is not None:
+            self._ongoing.discard(producer_id)
+            self._steps.append(TransactionStep(producer_id, header.base_offset, marker.type))
+
     def _check_records(self, walk: BatchWalk, header: BatchHeader) -> None:
         try:
             records = decode_records(walk.batch(header), check_crc=False)
-            if header.is_control:
-                for record in records:
-                    decode_marker(record.key, record.value)
         except ApiError as error:
             reason = f"the records cannot be decoded: {error}"
             self._findings.append(Finding(self._path, reason, walk.position, header.base_offset))

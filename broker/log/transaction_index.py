@@ -18,7 +18,7 @@ from bisect import bisect_left
 from typing import ClassVar, Final, NamedTuple, Self
 
 from barnabas.broker.log.file_system import OFFSET_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from barnabas.broker.log.indexes import IndexFile
+from barnabas.broker.log.indexes import Entry, IndexFile
 from barnabas.protocol.invariants import invariant
 
 ABORTED_VERSION: Final = 0
@@ -37,6 +37,19 @@ class AbortedTransaction(NamedTuple):
     """Of the marker."""
     last_stable_offset: int
     """All transactions that began below it had ended at the marker."""
+
+
+def entry_fault(entry: Entry, least_offset: int, next_offset: int | None = None) -> str | None:
+    """Why an unpacked entry is not possible if its marker must be in a range of offsets."""
+    version, _, first, last, stable = entry
+    if version != ABORTED_VERSION:
+        return f"an entry of version {version}, expected {ABORTED_VERSION}"
+    if last < least_offset or (next_offset is not None and last >= next_offset):
+        end = "" if next_offset is None else f", and below {next_offset}"
+        return f"an entry has its marker at {last}, expected at or above {least_offset}{end}"
+    if not 0 <= first < last or stable > last + 1:
+        return f"an entry has a transaction from {first} to {last}, and the last stable offset {stable}"
+    return None
 
 
 class TransactionIndex(IndexFile):
@@ -93,16 +106,16 @@ class TransactionIndex(IndexFile):
         whole = bytes(entries[: count * self.entry.size])
         return [AbortedTransaction(*fields) for _, *fields in self.entry.iter_unpack(whole)]
 
-    def is_sane(self, next_offset: int) -> bool:
-        """Whether all entries can belong to a segment that ends at an offset. Raises as `overlapping`."""
+    def fault(self, next_offset: int) -> str | None:
+        """Why an entry cannot belong to a segment that ends at an offset. Raises as `overlapping`."""
         least = self.base_offset
         entries, count = self._all()
-        for position in range(0, count * self.entry.size, self.entry.size):
-            version, _, first, last, stable = self.entry.unpack_from(entries, position)
-            if version != ABORTED_VERSION or not (least <= last < next_offset and first < last >= stable - 1):
-                return False
-            least = last + 1
-        return True
+        for entry in self.entry.iter_unpack(bytes(entries[: count * self.entry.size])):
+            fault = entry_fault(entry, least, next_offset)
+            if fault is not None:
+                return fault
+            least = entry[_LAST_OFFSET] + 1
+        return None
 
     def _count_below(self, offset: int, may_wait: bool) -> int:
         """The number of entries whose marker is below an offset."""

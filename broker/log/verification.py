@@ -24,6 +24,7 @@ from barnabas.broker.log.file_system import (
     CLEANED_SUFFIX,
     EPOCH_CHECKPOINT,
     PARTITION_METADATA,
+    SWAP_SUFFIX,
     parse_future_name,
     parse_partition_name,
     segment_base_offset,
@@ -43,6 +44,7 @@ from barnabas.broker.log.segment_check import (
     sequence_fault,
 )
 from barnabas.broker.log.storage_errors import CheckpointDamaged
+from barnabas.broker.log.transaction_check import Replay, index_faults, index_path
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 
@@ -144,6 +146,7 @@ def verify_log(
     is_whole = not (is_damaged or broken)
     if is_whole:
         findings += _check_producers(log, reports)
+        findings += _check_transactions(log, reports)
     findings += _check_epochs(log, reports, end)
     findings += _check_snapshots(log, reports, end, is_compared=is_whole)
     size = sum(report.size_bytes for report in reports)
@@ -252,6 +255,27 @@ def _check_producers(log: ScannedLog, reports: Sequence[SegmentReport]) -> Itera
         for producer_id, last in report.last_batches.items():
             before[producer_id] = last._replace(missing=missing + last.missing)
         missing += report.missing
+
+
+def _check_transactions(log: ScannedLog, reports: Sequence[SegmentReport]) -> Iterator[Finding]:
+    """That the indexes of aborted transactions are as the batches say."""
+    replay = Replay(reports[0].base_offset if reports else 0)
+    for report in reports:
+        expected = replay.aborted_in(report.transactions)
+        fault, path = report.transactions.index_fault, index_path(report.path)
+        is_rebuilt = (
+            fault is not None or report.path.suffix == SWAP_SUFFIX or _is_walked(log, report, reports)
+        )
+        if fault is None:
+            fault = next(index_faults(report.transactions, expected, is_whole=replay.is_whole), None)
+        if fault is not None:
+            severity = Severity.REPAIRED if is_rebuilt else Severity.DAMAGE
+            yield Finding(path, fault, severity=severity)
+
+
+def _is_walked(log: ScannedLog, report: SegmentReport, reports: Sequence[SegmentReport]) -> bool:
+    """Whether the next start reads a segment, and rebuilds its indexes."""
+    return not log.is_clean and (report is reports[-1] or report.next_offset > log.recovery_point)
 
 
 def _check_epochs(log: ScannedLog, reports: Sequence[SegmentReport], end: int) -> Iterator[Finding]:
