@@ -25,6 +25,7 @@ _ALL = (
     "memory",
     "failover",
     "groups",
+    "transactions",
     "cleaner_latency",
     "recovery",
     "growth",
