@@ -11,8 +11,10 @@ How to drive it (under one lock per id; nothing here blocks, reads a clock or do
 
 It guarantees:
 
-- At most one record is in flight, and every answer that tells of a change comes after its record is
+- At most one append is in flight, and every answer that tells of a change comes after its record is
   replicated. So does every answer that rests on a loaded record: the log may still lose it.
+- Partitions that several requests add while an append is in flight go into one record; and if that append
+  completes a transaction, they begin the next one in the same batch.
 - A record that may be in the log is not followed by another one: the same record is appended until the log
   acknowledges it or the leadership ends. So a decision is never reversed.
 - Markers are requested only for a replicated decision, and the completion is written after all of them.
@@ -30,6 +32,7 @@ from barnabas.broker.coordinators.effects import TOO_LARGE, Moment, Token, appen
 from barnabas.broker.coordinators.transaction_effects import (
     MAX_WAITING,
     WAIT_MS,
+    AddPartitions,
     Effects,
     MarkersToWrite,
     Outbox,
@@ -37,6 +40,7 @@ from barnabas.broker.coordinators.transaction_effects import (
     Request,
     Response,
     TransactionLimits,
+    VerifyPartitions,
     refused,
 )
 from barnabas.broker.coordinators.transaction_records import TransactionMetadata, TransactionRecord
@@ -71,6 +75,7 @@ MAX_APPEND_RETRY_MS: Final = 1_600
 """Without enough replicas, all ids of a partition retry."""
 _NOT_APPENDED: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, *TOO_LARGE})
 """The errors that say for certain that the log does not have the records."""
+_ADDED_BEFORE: Final = Reply(ErrorCode.NONE, is_promise=True)
 
 
 class _Waiting(NamedTuple):
@@ -90,12 +95,29 @@ class _Asker(NamedTuple):
 class _Change:
     """A record that is being appended; ``target`` None is a tombstone."""
 
-    __slots__ = ("asker", "is_in_doubt", "must_succeed", "retry_at_ms", "retry_ms", "target")
+    __slots__ = (
+        "askers",
+        "completion",
+        "is_in_doubt",
+        "must_succeed",
+        "retry_at_ms",
+        "retry_ms",
+        "target",
+    )
 
-    def __init__(self, target: TransactionMetadata | None, asker: _Asker | None, must_succeed: bool) -> None:
+    def __init__(
+        self,
+        target: TransactionMetadata | None,
+        askers: list[_Asker],
+        *,
+        must_succeed: bool,
+        completion: TransactionMetadata | None = None,
+    ) -> None:
         self.target = target
-        self.asker = asker
+        self.askers = askers
         self.must_succeed = must_succeed
+        self.completion = completion
+        """The end of the transaction before, if the target begins the next one: first in the same batch."""
         self.is_in_doubt = False
         """The log may have the record."""
         self.retry_at_ms = math.inf
@@ -177,10 +199,10 @@ class Transaction:
         """
         stored = self._stored
         if stored.state in DECIDED:
-            self._append(_Change(stored, None, must_succeed=True))
+            self._append(_Change(stored, [], must_succeed=True))
         elif stored.state is TransactionState.PREPARE_EPOCH_FENCE:
             ongoing = stored._replace(state=TransactionState.ONGOING)
-            self._append(_Change(fenced(ongoing, now), None, must_succeed=True))
+            self._append(_Change(fenced(ongoing, now), [], must_succeed=True))
         self._set_timeout(now)
         return self._take(now)
 
@@ -289,15 +311,14 @@ class Transaction:
         """Remove the id from the log if it has not been used for transactional.id.expiration.ms."""
         is_busy = self._change is not None or self._markers is not None or self._waiting is not None
         if not is_busy and self._stored is not BLANK and has_expired(self._stored, self._limits, now):
-            self._append(_Change(None, None, must_succeed=False))
+            self._append(_Change(None, [], must_succeed=False))
         return self._take(now)
 
     def unload(self, now: Moment) -> Effects:
         """This broker is no longer the coordinator: all that wait get NOT_COORDINATOR."""
         change, self._change, self._markers = self._change, None, None
-        if change is not None and change.asker is not None:
-            asker = change.asker
-            self._outbox.answer(asker.token, refused(asker.request, ErrorCode.NOT_COORDINATOR))
+        if change is not None:
+            self._refuse_askers(change, ErrorCode.NOT_COORDINATOR)
         self._stored = self._stored._replace(state=TransactionState.DEAD)
         for waiting in self._take_waiting():
             self._refuse(waiting, ErrorCode.NOT_COORDINATOR)
@@ -315,6 +336,8 @@ class Transaction:
             error = refusal(self._stored, request, self._limits)
             if error is not ErrorCode.NONE:
                 self._refuse(waiting, error)
+            elif self._is_verified(request, self._change):
+                self._outbox.answer(token, refused(request, ErrorCode.NONE))
             else:
                 self._wait(waiting)
             return
@@ -322,11 +345,11 @@ class Transaction:
             case Reply(response, is_promise):
                 if is_promise and not self._is_confirmed:
                     self._wait(waiting)
-                    self._append(_Change(self._stored, None, must_succeed=False))
+                    self._append(_Change(self._stored, [], must_succeed=False))
                 else:
                     self._outbox.answer(token, response)
             case Move(target, response):
-                self._append(_Change(target, _Asker(request, token, response), must_succeed=False))
+                self._append(_Change(target, [_Asker(request, token, response)], must_succeed=False))
             case Fence(target):
                 self._wait(waiting)
                 self._fence(target)
@@ -349,14 +372,54 @@ class Transaction:
     def _refuse(self, waiting: _Waiting, error: ErrorCode) -> None:
         self._outbox.answer(waiting.token, refused(waiting.request, error))
 
+    def _refuse_askers(self, change: _Change, error: ErrorCode) -> None:
+        askers, change.askers = change.askers, []
+        for asker in askers:
+            self._outbox.answer(asker.token, refused(asker.request, error))
+
     def _take_waiting(self) -> list[_Waiting]:
         waiting, self._waiting = self._waiting, None
         return waiting or []
 
     def _handle_waiting(self, now: Moment) -> None:
         """Decide again on all requests that wait, in their order."""
+        if self._change is None and self.state is not TransactionState.DEAD:
+            target, askers = self._with_additions(self._stored, now)
+            if askers:
+                self._append(_Change(target, askers, must_succeed=False))
         for waiting in self._take_waiting():
             self._handle(waiting, now)
+
+    def _with_additions(
+        self, stored: TransactionMetadata, now: Moment
+    ) -> tuple[TransactionMetadata, list[_Asker]]:
+        """Let the requests that wait first add their partitions to a state; they wait no longer."""
+        target = stored
+        askers: list[_Asker] = []
+        waiting = self._take_waiting()
+        for each in waiting:
+            if not isinstance(each.request, AddPartitions):
+                break
+            decision = decide(target, each.request, self._limits, now, None)
+            if isinstance(decision, Move):
+                target = decision.target
+            elif not askers or decision != _ADDED_BEFORE:
+                break
+            askers.append(_Asker(each.request, each.token, decision.response))
+        self._waiting = waiting[len(askers) :] or None
+        return target, askers
+
+    def _is_verified(self, request: Request, change: _Change) -> bool:
+        """True if partitions are in the transaction that a change only adds others to."""
+        return (
+            isinstance(request, VerifyPartitions)
+            and self._is_confirmed
+            and self.state is TransactionState.ONGOING
+            and change.target is not None
+            and change.target.state is TransactionState.ONGOING
+            and not change.target.is_prepared
+            and request.partitions <= self._stored.partitions
+        )
 
     # ---- changes
 
@@ -364,12 +427,16 @@ class Transaction:
         """Abort the ongoing transaction. From now on nothing else can happen to it."""
         check_move(self.transactional_id, self.state, TransactionState.PREPARE_EPOCH_FENCE)
         self._stored = self._stored._replace(state=TransactionState.PREPARE_EPOCH_FENCE)
-        self._append(_Change(target, None, must_succeed=True))
+        self._append(_Change(target, [], must_succeed=True))
 
     def _append(self, change: _Change) -> None:
-        if change.target is not self._stored:
-            target = TransactionState.DEAD if change.target is None else change.target.state
-            check_move(self.transactional_id, self.state, target)
+        stored = [change.target] if change.completion is None else [change.completion, change.target]
+        state = self.state
+        for target in stored:
+            next_state = TransactionState.DEAD if target is None else target.state
+            if target is not self._stored:
+                check_move(self.transactional_id, state, next_state)
+            state = next_state
         self._change = change
         change.retry_at_ms = math.inf
 
@@ -378,7 +445,7 @@ class Transaction:
             if self._change is change:
                 self._settled(change, error, now)
 
-        self._outbox.append([TransactionRecord(self.transactional_id, change.target)], settled)
+        self._outbox.append([TransactionRecord(self.transactional_id, each) for each in stored], settled)
 
     def _settled(self, change: _Change, error: ErrorCode, now: Moment) -> None:
         if error is ErrorCode.NONE:
@@ -387,9 +454,10 @@ class Transaction:
             self._changed(change, now)
             return
         change.is_in_doubt = change.is_in_doubt or error not in _NOT_APPENDED
-        asker, change.asker = change.asker, None
-        if asker is not None:
-            self._outbox.answer(asker.token, refused(asker.request, append_error(error)))
+        self._refuse_askers(change, append_error(error))
+        if change.completion is not None and not change.is_in_doubt:
+            # The end alone may be small enough for the log.
+            change.target, change.completion = change.completion, None
         if change.is_in_doubt or change.must_succeed:
             if change.retry_ms == APPEND_RETRY_MS:
                 logger.info(
@@ -419,8 +487,8 @@ class Transaction:
         if self._new_producer_id in (target.producer_id, target.next_producer_id):
             self._new_producer_id = None
         self._stored = target
-        if change.asker is not None:
-            self._outbox.answer(change.asker.token, change.asker.response)
+        for asker in change.askers:
+            self._outbox.answer(asker.token, asker.response)
         self._set_timeout(now)
         if target.state in DECIDED:
             self._request_markers(target)
@@ -448,7 +516,12 @@ class Transaction:
         if self._markers is None or self._markers.missing:
             return
         self._markers = None
-        self._append(_Change(completed(self._stored, now), None, must_succeed=True))
+        completion = completed(self._stored, now)
+        target, askers = self._with_additions(completion, now)
+        is_followed = target is not completion
+        self._append(
+            _Change(target, askers, must_succeed=True, completion=completion if is_followed else None)
+        )
 
     # ---- time
 

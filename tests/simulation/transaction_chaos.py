@@ -212,6 +212,7 @@ class Judge:
         self.states: set[TransactionState] = set()
         self.errors: set[ErrorCode] = set()
         self._stored: TransactionMetadata | None = None
+        self._replicated: list[TransactionMetadata | None] = []
         self._latest = (-1, -1)
         """The producer of the last answered InitProducerId."""
         self._last_answered = (-1, -1)
@@ -259,8 +260,14 @@ class Judge:
         for name in decision.partitions:
             assert decision.producer_id not in self.world.partitions[name].ongoing, f"{name} has no marker"
 
-    def replicated(self, value: TransactionMetadata | None) -> None:
-        """A record will be loaded by every later coordinator."""
+    def replicated(self, batch: list[TransactionMetadata | None]) -> None:
+        """The last record of a batch will be loaded by every later coordinator."""
+        if batch != self._replicated:
+            for value in batch:
+                self._replicated_one(value)
+        self._replicated = batch
+
+    def _replicated_one(self, value: TransactionMetadata | None) -> None:
         former, self._stored = self._stored, value
         if former is None or value is None or value == former:
             assert value is not None or former is None or TransactionState.DEAD in NEXT_STATES[former.state]
@@ -330,7 +337,7 @@ class Chaos:
             LIMITS.max_timeout_ms,
             EPOCH_MS,
         )
-        world.records.append(to_bytes(TransactionRecord(ID, stored), 0)[1])
+        world.records.append((to_bytes(TransactionRecord(ID, stored), 0)[1],))
         world.high_watermark = 1
         world.coordinator = Coordinator(world, 0, stored)
 

@@ -179,7 +179,8 @@ class TransactionWorld:
         self.judge: Any = None
         self.is_faulty = True
         self.transaction_version = self.random.choice((0, 1, 2))
-        self.records: list[bytes | None] = []
+        self.records: list[tuple[bytes | None, ...]] = []
+        """The batches; of each one a leader has all records or none."""
         """The log of the leader: the values of the one id."""
         self.high_watermark = 0
         self.leader_epoch = 0
@@ -308,7 +309,6 @@ class TransactionWorld:
     def append(self, coordinator: Coordinator, machine: Transaction, append: Append) -> None:
         number = append.number
         assert number is not None
-        (record,) = append.records
         is_settled = False
 
         def settle(error: ErrorCode) -> None:
@@ -326,8 +326,9 @@ class TransactionWorld:
         if self.now_ms < self.too_few_until_ms:
             self.at(1, lambda: settle(ErrorCode.NOT_ENOUGH_REPLICAS))
             return
-        self.judge.appended(record.value)
-        self.records.append(to_bytes(record, self.transaction_version)[1])
+        for record in append.records:
+            self.judge.appended(record.value)
+        self.records.append(tuple(to_bytes(one, self.transaction_version)[1] for one in append.records))
         end = len(self.records)
 
         def replicate() -> None:
@@ -344,8 +345,8 @@ class TransactionWorld:
         self.at(APPEND_TIMEOUT_MS, lambda: settle(late if is_leader() else ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def _replicated_to(self, end: int) -> None:
-        for value in self.records[self.high_watermark : end]:
-            self.judge.replicated(None if value is None else read_value(value))
+        for batch in self.records[self.high_watermark : end]:
+            self.judge.replicated([None if value is None else read_value(value) for value in batch])
         self.high_watermark = max(self.high_watermark, end)
 
     def move(self) -> None:
@@ -355,7 +356,7 @@ class TransactionWorld:
         kept = self.random.randint(self.high_watermark, len(self.records))
         self.note(f"leader epoch {self.leader_epoch}; {len(self.records) - kept} records are lost")
         del self.records[kept:]
-        value = self.records[-1] if self.records else None
+        value = self.records[-1][-1] if self.records else None
         self.coordinator = Coordinator(self, self.leader_epoch, None if value is None else read_value(value))
         self.at(self.random.choice((0.0, 20.0, 500.0)), former.close)
         self._replicate_kept(len(self.records), self.leader_epoch)

@@ -262,9 +262,103 @@ def test_the_next_transaction_waits_for_the_markers_of_the_former() -> None:
     assert rig.send(add(0, P2), "add") is None
     rig.write_markers()
     rig.settle()
-    rig.settle()
     assert rig.answer("add") is OK
     assert rig.stored.partitions == {P2}
+
+
+def test_partitions_that_are_added_during_an_append_share_the_next_record() -> None:
+    rig = TransactionRig()
+    rig.do_all(init())
+    assert rig.send(add(0, P0), "a") is None
+    assert rig.send(add(0, P1), "b") is None
+    assert rig.send(add(0, P1, P2), "c") is None
+    assert rig.send(add(0, P2), "d") is None
+    rig.settle()
+    assert rig.answers == {"a": OK}
+    (append,) = rig.appends
+    assert [record.value.partitions for record in append.records if record.value] == [{P0, P1, P2}]
+    rig.settle()
+    assert rig.answers == dict.fromkeys("abcd", OK)
+    assert not rig.appends
+
+
+def test_additions_that_waited_for_the_markers_are_appended_with_the_completion() -> None:
+    rig = ongoing()
+    rig.send(commit(0, version=2))
+    rig.settle()
+    assert rig.answer() == ended(1)
+    assert rig.send(add(1, P1), "a") is None
+    assert rig.send(add(1, P2), "b") is None
+    rig.write_markers()
+    (append,) = rig.appends
+    assert [record.value.state for record in append.records if record.value] == [S.COMPLETE_COMMIT, S.ONGOING]
+    assert not rig.answers
+    rig.settle()
+    assert rig.answers == {"a": OK, "b": OK}
+    assert (rig.state, rig.stored.partitions, rig.stored.producer_epoch) == (S.ONGOING, {P1, P2}, 1)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.MESSAGE_TOO_LARGE])
+def test_a_completion_goes_on_without_the_additions_that_the_log_refused(error: ErrorCode) -> None:
+    rig = ongoing()
+    rig.send(commit(0, version=2))
+    rig.settle()
+    rig.send(add(1, P1), "a")
+    rig.write_markers()
+    rig.settle(error)
+    assert rig.answer("a") not in (None, OK)
+    rig.pass_time(APPEND_RETRY_MS)
+    (append,) = rig.appends
+    assert [record.value.state for record in append.records if record.value] == [S.COMPLETE_COMMIT]
+    rig.settle()
+    assert rig.state is S.COMPLETE_COMMIT
+
+
+def test_a_completion_with_additions_that_may_be_in_the_log_is_appended_again() -> None:
+    rig = ongoing()
+    rig.send(commit(0, version=2))
+    rig.settle()
+    rig.send(add(1, P1), "a")
+    rig.write_markers()
+    (first,) = rig.appends
+    rig.settle(ErrorCode.REQUEST_TIMED_OUT)
+    assert rig.answer("a") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert rig.send(add(1, P1), "again") is None
+    rig.pass_time(APPEND_RETRY_MS)
+    assert rig.appends[0].records == first.records
+    rig.settle()
+    assert rig.answer("again") is OK
+    assert rig.stored.partitions == {P1}
+
+
+def test_a_completion_is_followed_by_no_addition_behind_another_request() -> None:
+    rig = ongoing()
+    rig.send(commit(0))
+    rig.settle()
+    rig.answers.clear()
+    rig.send(init(), "new")
+    rig.send(add(0, P1), "old")
+    rig.finish()
+    assert rig.answer("new") == given(1)
+    assert rig.answer("old") is ErrorCode.PRODUCER_FENCED
+
+
+def test_partitions_are_verified_while_others_are_added() -> None:
+    rig = ongoing()
+    assert rig.send(add(0, P2), "add") is None
+    assert rig.send(verify(0, P0, P1)) == {P0: OK, P1: OK}
+    assert rig.send(verify(0, P2)) is None
+    rig.settle()
+    assert rig.answer("add") is OK
+    assert rig.answer() == {P2: OK}
+
+
+def test_partitions_are_not_verified_while_the_transaction_ends() -> None:
+    rig = ongoing()
+    rig.send(commit(0), "commit")
+    assert rig.send(verify(0, P0)) is None
+    rig.finish()
+    assert rig.answer() == {P0: ErrorCode.TRANSACTION_ABORTABLE}
 
 
 def test_a_request_waits_until_its_deadline() -> None:
