@@ -72,6 +72,7 @@ OF_BROKERS: Final = {
     "max.connections.per.ip": "1000",
     "producer.id.expiration.ms": "3600000",
     "replica.alter.log.dirs.io.max.bytes.per.second": "1000",
+    "transaction.partition.verification.enable": "false",
 }
 """The dynamic settings of a broker that no topic overrides."""
 
