@@ -23,6 +23,8 @@ from .isolation import Writers, read_decided_and_open_transactions
 from .test_producer_transactions import use_transactions
 
 Brokers = LocalCluster | ApacheKafka
+# Apache Kafka makes 50 partitions of each internal topic by default, which takes longer than the test.
+FEW_PARTITIONS = {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}
 PARTITIONS = 3
 DEADLINE_S = 60.0
 RECORDS = 2_000
@@ -131,20 +133,22 @@ def test_through_the_death_of_a_leader_nothing_is_lost_doubled_or_reordered(clus
     asyncio.run(write_through_the_death_of_a_leader(cluster))
 
 
-# Its archives may have to be fetched first.
-@pytest.mark.timeout(1_200)
 async def read_transactions(kafka: ApacheKafka) -> None:
     async with Writers(kafka.bootstrap, "kafka") as writers:
         await read_decided_and_open_transactions(writers, "kafka")
 
 
-def test_the_same_with_apache_kafka(tmp_path: Path) -> None:
+# Its archives may have to be fetched first.
+@pytest.mark.timeout(1_200)
+def test_the_same_with_apache_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         archives()
     except PeerError as error:
         pytest.skip(str(error))
+    # The compiler for long runs takes more time than it saves here.
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
     # All in one test: its start takes long.
-    with ApacheKafka(directory=tmp_path, brokers=3) as kafka:
+    with ApacheKafka(directory=tmp_path, brokers=3, settings=FEW_PARTITIONS) as kafka:
         asyncio.run(use_every_client(kafka))
         use_the_blocking_producer(kafka)
         asyncio.run(read_transactions(kafka))
