@@ -238,6 +238,8 @@ class TransactionMachine:
         self.wanted: set[TopicPartition] = set()
         """Old protocol: partitions with records that must be added before their first batch."""
         self._added: set[TopicPartition] = set()
+        self._last_outcome = ""
+        """Of the transaction before: "committed" or "aborted"."""
 
     # Calls and events
 
@@ -252,6 +254,9 @@ class TransactionMachine:
             ending = Step.COMMIT if self.state is State.COMMITTING else Step.ABORT
             now += f"; call {ending.value}() again for the outcome"
         elif self.state is State.READY:
+            if self._last_outcome:
+                # The call that ended it may have been cancelled while its end went on.
+                now += f" since the last one was {self._last_outcome}"
             now += f"; call {Step.BEGIN.value}() first"
         raise IllegalTransactionState(f"{call.value}: {now}")
 
@@ -276,6 +281,7 @@ class TransactionMachine:
         """The transaction has ended; EndTxn of the new protocol names the identity that follows."""
         if following is not None:
             self.identity, self.needs_new_epoch = following, False
+        self._last_outcome = "committed" if self.state is State.COMMITTING else "aborted"
         self._forget_transaction()
         self.step(Step.ENDED)
 

@@ -232,3 +232,13 @@ def test_these_errors_are_of_one_kind_in_every_answer(api: Api, error: BarnabasE
 )
 def test_these_errors_depend_on_the_request(api: Api, error: BarnabasError, kind: Kind) -> None:
     assert kind_of(api, error) is kind
+
+
+@pytest.mark.parametrize(("end", "outcome"), [(Step.COMMIT, "committed"), (Step.ABORT, "aborted")])
+def test_a_call_after_the_end_names_the_outcome(end: Step, outcome: str) -> None:
+    """The call that ended it may have been cancelled: its caller asks again."""
+    machine = machine_in(S.IN_TRANSACTION)
+    machine.step(end)
+    machine.ended(SECOND)
+    with pytest.raises(IllegalTransactionState, match=f"since the last one was {outcome}; call begin"):
+        machine.check(end)
