@@ -39,7 +39,6 @@ class TopicSettingsTable:
     def __init__(self, config: BrokerConfig) -> None:
         self._of_broker: Mapping[str, SettingValue] = {
             "max.producer.ids": config.max_producer_ids_per_partition,
-            "verifies.transactions": config.transaction_partition_verification_enable,
         }
         self._defaults: Mapping[str, SettingValue] = config.topic_defaults()
         self._default = self._settings(self._defaults)

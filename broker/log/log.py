@@ -159,9 +159,7 @@ class Log:
             # its producer would write its records a second time in smaller batches.
             if too_large is not None and not self.producers.have(batches):
                 raise api_error(*too_large)
-            duplicates = self.producers.check_append(
-                view, batches, origin, guards, verifies=config.verifies_transactions
-            )
+            duplicates = self.producers.check_append(view, batches, origin, guards)
             if duplicates:
                 batches = batches[len(duplicates) :]
                 if not batches:

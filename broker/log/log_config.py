@@ -59,8 +59,6 @@ class LogConfig:
     file_delete_delay_ms: int
     max_producer_ids: int
     """How many idempotent producers a partition remembers; a setting of the broker, not of topics."""
-    verifies_transactions: bool
-    """Whether a transaction begins only with a guard; a setting of the broker, not of topics."""
     flush_messages: int
     flush_ms: int
     looks_into_records: bool = field(init=False, compare=False, default=False)

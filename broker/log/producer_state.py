@@ -255,17 +255,15 @@ class ProducerStates:
         batches: Sequence[tuple[int, BatchHeader]],
         origin: AppendOrigin,
         guards: VerificationGuards | None,
-        *,
-        verifies: bool,
     ) -> list[RecentBatch]:
         """As `check`, for batches of any origin; each is (position in the view, header).
 
         Raises TRANSACTION_COORDINATOR_FENCED too.
         """
         if origin is AppendOrigin.CLIENT:
-            return self.check(batches, guards, verifies=verifies)
+            return self.check(batches, guards)
         if origin is AppendOrigin.COORDINATOR:
-            self._check_own(batches, guards, verifies=verifies)
+            self._check_own(batches, guards)
             return []
         for position, header in batches:
             marker = marker_of(view[position : position + header.size_bytes])
@@ -278,12 +276,10 @@ class ProducerStates:
         self,
         batches: Sequence[tuple[int, BatchHeader]],
         guards: VerificationGuards | None = None,
-        *,
-        verifies: bool = True,
     ) -> list[RecentBatch]:
         """Check whether the batches of one client's request may be appended.
 
-        `guards` are those of the request, by producer id; without `verifies` no transaction needs one.
+        `guards` are those of the request, by producer id.
         Returns the first appends of the leading batches that are duplicates, usually an empty list. Raises
         OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_RECORD for
         contradictory fields, or NOT_ENOUGH_REPLICAS if the guard was dropped.
@@ -315,7 +311,7 @@ class ProducerStates:
                 duplicates.append(duplicate)
                 continue
             if is_transactional:
-                if verifies and not (position and position[2] and position[0] == header.producer_epoch):
+                if not (position and position[2] and position[0] == header.producer_epoch):
                     self._check_guard(header, guards)
             elif position is not None and position[2]:
                 raise api_error(
@@ -336,8 +332,6 @@ class ProducerStates:
         self,
         batches: Sequence[tuple[int, BatchHeader]],
         guards: VerificationGuards | None,
-        *,
-        verifies: bool,
     ) -> None:
         """As `check`, for the batches of a coordinator of this broker: they have no sequence numbers."""
         for _, header in batches:
@@ -348,7 +342,7 @@ class ProducerStates:
             state = self._by_id.get(header.producer_id)
             if state is not None and header.producer_epoch < state.epoch:
                 raise _refusal(header, state.epoch, NONE)
-            if verifies and not self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+            if not self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
                 self._check_guard(header, guards)
 
     def _check_guard(self, header: BatchHeader, guards: VerificationGuards | None) -> None:

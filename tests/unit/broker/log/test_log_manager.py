@@ -393,7 +393,6 @@ def test_topic_settings_become_a_log_config() -> None:
         {
             **CONFIG.topic_defaults(),
             "max.producer.ids": 5,
-            "verifies.transactions": True,
             "segment.bytes": 10,
             "retention.ms": -1,
             "message.timestamp.type": "LogAppendTime",

@@ -125,12 +125,6 @@ def test_a_transaction_begins_only_with_a_guard(open_log: OpenLog) -> None:
     assert log.log_end_offset == 3
 
 
-def test_without_verification_a_transaction_needs_no_guard(open_log: OpenLog) -> None:
-    log = open_log(log_config(verifies_transactions=False))
-    append(log, produced(0, is_transactional=True))
-    assert log.first_unstable_offset(1) == 0
-
-
 @pytest.mark.parametrize(
     ("origin", "guard_epoch", "is_valid"),
     [(MARKERS, 4, False), (MARKERS, 5, False), (MARKERS, 6, True), (RAISED, 4, False), (RAISED, 5, True)],
