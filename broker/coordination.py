@@ -10,7 +10,6 @@ from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.broker_links import BrokerLinks
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
 from barnabas.broker.metadata_cache import MetadataCache
@@ -18,6 +17,7 @@ from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 
 class Coordination:

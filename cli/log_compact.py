@@ -32,7 +32,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import COMPACT, LogConfig
 from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog
 from barnabas.broker.log.storage_errors import CheckpointDamaged
-from barnabas.broker.log.verification import OFFSETS_TOPIC, scan_to_verify
+from barnabas.broker.log.verification import scan_to_verify
 from barnabas.cli.arguments import (
     add_bootstrap_argument,
     add_set_argument,
@@ -45,6 +45,7 @@ from barnabas.cli.log_verify import locked, log_dir_of
 from barnabas.cli.output import bytes_progress, count, print_json
 from barnabas.client.admin.admin import Admin, ConfigResource
 from barnabas.protocol.errors import ApiError
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 
 _POLICY: Final = "cleanup.policy"
 

@@ -8,7 +8,9 @@ from typing import Final
 from barnabas.protocol.errors import ErrorCode, api_error
 
 MAX_NAME_LENGTH: Final = 249
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 """Topics that belong to the brokers themselves."""
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")

@@ -21,11 +21,10 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, TopicId
 from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
+from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 logger = logging.getLogger(__name__)
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
 TOO_FEW_EVERY_MS: Final = 30_000
 """The shortest interval between warnings that a topic waits for brokers."""
 _MASK: Final = 0xFFFF_FFFF

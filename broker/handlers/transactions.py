@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from barnabas.broker.coordinators.internal_topic import TRANSACTIONS_TOPIC
 from barnabas.broker.coordinators.transaction_effects import (
     AddPartitions,
     Ended,
@@ -39,7 +38,7 @@ from barnabas.protocol.messages.transactions import (
     PrepareTxnRequest,
     PrepareTxnResponse,
 )
-from barnabas.protocol.topic_names import INTERNAL_TOPICS
+from barnabas.protocol.topic_names import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 
 _SEVERAL_SINCE: Final = 4
 _ONLY_COORDINATORS_WRITE: Final = frozenset({TRANSACTIONS_TOPIC})

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from barnabas.broker.coordinators.internal_topic import TRANSACTIONS_TOPIC
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
@@ -26,6 +25,7 @@ from barnabas.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from barnabas.protocol.topic_names import TRANSACTIONS_TOPIC
 
 TIMEOUT_MS: Final = 30_000
 """The default of Kafka's ``request.timeout.ms``; the request has no field for it."""

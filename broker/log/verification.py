@@ -47,9 +47,9 @@ from barnabas.broker.log.storage_errors import CheckpointDamaged
 from barnabas.broker.log.transaction_check import Replay, index_faults, index_path
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 
 _NO_EPOCH: Final = -1
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 class LogVerdict(NamedTuple):

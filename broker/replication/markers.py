@@ -26,11 +26,11 @@ from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import MarkerType
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 
 logger = logging.getLogger(__name__)
 
 _ACKS_ALL: Final = -1
-_OFFSETS_TOPIC: Final = "__consumer_offsets"
 _EPOCH_PER_TRANSACTION: Final = 2
 """The transaction version in which a marker has a higher epoch than the records that it ends."""
 
@@ -127,7 +127,7 @@ class _Writing:
     def answered(self, written: Sequence[_Written], responses: Sequence[PartitionProduceResponse]) -> None:
         for (number, partition), response in zip(written, responses, strict=True):
             self._outcomes[number][partition] = ErrorCode(response.error_code)
-            if partition.topic == _OFFSETS_TOPIC and response.error_code == ErrorCode.NONE:
+            if partition.topic == OFFSETS_TOPIC and response.error_code == ErrorCode.NONE:
                 self._offsets[number][partition] = response.base_offset
         with self._lock:
             self.unanswered -= 1

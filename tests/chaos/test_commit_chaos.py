@@ -18,8 +18,9 @@ from contextlib import contextmanager
 import pytest
 
 from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 
-from ..cluster.group_client import OFFSETS_TOPIC, Committer, GroupClient, Worker, wait_progress, working
+from ..cluster.group_client import Committer, GroupClient, Worker, wait_progress, working
 from ..cluster.tools import ClusterView, StartCluster
 from .nemesis import Nemesis
 

@@ -32,7 +32,6 @@ from tests.support.waiting import wait_for
 
 from .raw_client import RawClient
 
-OFFSETS_TOPIC = "__consumer_offsets"
 DEADLINE_S = 30.0
 STOP_S = 90.0
 PASSING = {

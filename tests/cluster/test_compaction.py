@@ -26,10 +26,11 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import ReplicaDescription
 from barnabas.protocol.records import decode_records
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.logs import flip_bits
 from tests.support.waiting import wait_for
 
-from .group_client import OFFSETS_TOPIC, GroupClient
+from .group_client import GroupClient
 from .raw_client import RawClient
 from .tools import KILLED, SESSION_TIMEOUT_MS, ClusterView, StartCluster, run_command
 

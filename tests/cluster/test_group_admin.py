@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.client import blocking
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ErrorCode
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.errors import refused
 from tests.support.waiting import wait_for
 

@@ -12,9 +12,10 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.groups import DescribeGroupsRequest, HeartbeatRequest, ListGroupsRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.waiting import wait_for
 
-from .group_client import OFFSETS_TOPIC, Committer, GroupClient, committing, wait_progress
+from .group_client import Committer, GroupClient, committing, wait_progress
 from .raw_client import RawClient
 from .tools import ClusterView, StartCluster, knows_topic
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.client.blocking import Admin, Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.waiting import wait_for
 
 from .tools import ClusterView, StartCluster

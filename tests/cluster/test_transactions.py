@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.coordinators.internal_topic import TRANSACTIONS_TOPIC, partition_of
+from barnabas.broker.coordinators.internal_topic import partition_of
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.topic_names import TRANSACTIONS_TOPIC
 from tests.support.waiting import wait_for
 
 from .tools import ClusterView, StartCluster, knows_topic

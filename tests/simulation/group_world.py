@@ -24,7 +24,6 @@ from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_records import Record, from_bytes
 from barnabas.broker.coordinators.group_shard import GroupShard
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.handlers import groups as group_handlers
 from barnabas.broker.handlers import offsets as offset_handlers
@@ -39,6 +38,7 @@ from barnabas.protocol.messages.groups import (
 )
 from barnabas.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from barnabas.protocol.messages.transactions import TxnOffsetCommitRequest
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.simulation.broker import SimBroker
 from tests.simulation.disk import Entry
 from tests.simulation.group_transactions import Copier, confirm

@@ -10,7 +10,6 @@ assert coordinator.group("g").state == "Stable"
 from __future__ import annotations
 
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.groups import LeaveGroupRequest, MemberIdentity
 from barnabas.protocol.messages.offsets import (
@@ -18,6 +17,7 @@ from barnabas.protocol.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.fake_broker import FakeBroker, FakeCluster
 
 

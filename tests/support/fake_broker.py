@@ -30,7 +30,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import lane_of
 from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.producer_state import AppendOrigin
@@ -59,6 +58,7 @@ from barnabas.protocol.messages.topics import (
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey, Buffer
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from barnabas.zookeeper.configs import Entity
 from tests.support.building import state
 from tests.support.gaps import follow

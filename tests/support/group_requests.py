@@ -8,7 +8,6 @@ from barnabas.broker.coordinators.group_records import (
     Record,
     from_bytes,
 )
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -33,6 +32,7 @@ from barnabas.protocol.messages.offsets import (
 )
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.building import led_by, metadata, state
 from tests.support.grouping import run_once
 from tests.support.serving import Connection, Serving

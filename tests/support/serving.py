@@ -27,7 +27,6 @@ from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transaction_markers import Links
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
@@ -53,6 +52,7 @@ from barnabas.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicState,
 )
+from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.zookeeper.configs import Entity
 from barnabas.zookeeper.features import FeatureChanges
 from tests.support.building import ME, Managed, fatal

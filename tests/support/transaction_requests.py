@@ -10,7 +10,6 @@ import uuid
 from typing import Any
 
 from barnabas.broker.coordinators.coordinator_log import last_records
-from barnabas.broker.coordinators.internal_topic import TRANSACTIONS_TOPIC
 from barnabas.broker.coordinators.transaction_records import TransactionMetadata
 from barnabas.broker.coordinators.transaction_shard import transactions_of
 from barnabas.protocol.errors import ErrorCode
@@ -28,6 +27,7 @@ from barnabas.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from barnabas.protocol.topic_names import TRANSACTIONS_TOPIC
 from tests.support.building import TP, led_by, metadata, state
 from tests.support.grouping import run_once
 from tests.support.serving import Serving

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.client.consumer.consumer import Consumer, RebalanceListener
 from barnabas.client.consumer.group_offsets import GroupCommits
 from barnabas.client.errors import (
@@ -25,6 +24,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import OffsetCommitResponse
 from barnabas.protocol.schema import ApiKey
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.coordinator import Coordinator
 from tests.support.fake_broker import FakeCluster
 from tests.support.waiting import DEADLINE_S, until

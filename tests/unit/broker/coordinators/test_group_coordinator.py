@@ -20,7 +20,6 @@ from barnabas.broker.coordinators.group_records import (
     to_bytes,
 )
 from barnabas.broker.coordinators.group_shard import GroupShard
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode
@@ -34,6 +33,7 @@ from barnabas.protocol.messages.groups import (
 from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from barnabas.protocol.records import MarkerType
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.building import led_by, metadata, state
 from tests.support.group_requests import (
     LIVE,

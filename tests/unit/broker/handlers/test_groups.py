@@ -11,7 +11,6 @@ from barnabas.broker.coordinators.group_records import (
     OffsetAndMetadata,
     OffsetRecord,
 )
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -32,6 +31,7 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
 )
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.building import led_by, metadata
 from tests.support.group_requests import (
     LIVE,

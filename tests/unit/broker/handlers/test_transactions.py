@@ -9,7 +9,6 @@ import dataclasses
 
 import pytest
 
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -25,6 +24,7 @@ from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     PrepareTxnRequest,
 )
+from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.support.building import led_by, metadata
 from tests.support.group_requests import OFFSETS_ID, find
 from tests.support.grouping import run_once

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.broker.handlers.write_txn_markers import TIMEOUT_MS
 from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ErrorCode
@@ -26,6 +25,7 @@ from barnabas.protocol.messages.transactions import (
 )
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import Marker, MarkerType, decode_marker, decode_records
+from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.support.building import TP, Managed, led_by, metadata, state
 from tests.support.group_requests import lead, learn
 from tests.support.logs import PRODUCER_ID
