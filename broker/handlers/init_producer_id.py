@@ -45,6 +45,11 @@ def _init_transactional(services: Services, request: ApiRequest, transactional_i
     if not transactional_id:
         request.respond(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST))
         return
+    if body.keep_prepared_txn and not services.config.transaction_two_phase_commit_enable:
+        # As in KIP-939, and as `handle_prepare`.
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        request.respond(InitProducerIdResponse(error_code=code))
+        return
 
     @request.answering
     def answer(given: ProducerGiven) -> None:

@@ -42,6 +42,7 @@ from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     EndTxnRequest,
     EndTxnResponse,
+    PrepareTxnRequest,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
@@ -89,7 +90,7 @@ async def ask(
                 message, timeout_ms=retries.left_ms(at_most_ms), last_version=call.last_version
             )
             errors = [
-                api_error(code, f"{api.value} of {_subject(message)}")
+                api_error(code, f"{api.value} of {_subject(message)}{_hint(message, code)}")
                 for code in codes(answer)
                 if code != ErrorCode.NONE
             ]
@@ -115,6 +116,14 @@ def _subject(message: Any) -> str:
     """The transactional id of a request, for errors."""
     transactional_id = getattr(message, "transactional_id", "") or message.v3_and_below_transactional_id
     return f"transactional id {transactional_id!r}"
+
+
+def _hint(message: Any, code: int) -> str:
+    """The setting that refuses this request, as far as its error tells."""
+    is_of_prepared = isinstance(message, PrepareTxnRequest) or getattr(message, "keep_prepared_txn", False)
+    if is_of_prepared and code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        return "; expected transaction.two.phase.commit.enable=true in the brokers"
+    return ""
 
 
 def make_retries(config: ClientConfig, limit_ms: int) -> Retries:

@@ -191,7 +191,8 @@ KINDS: Final[dict[Api, dict[int, Kind]]] = {
     Api.ADD_OFFSETS: {**_COMMON, **_FORGOTTEN, _E.GROUP_AUTHORIZATION_FAILED: _K.ABORTABLE},
     Api.COMMIT_OFFSETS: {**_COMMON, **_FORGOTTEN, _E.UNSUPPORTED_FOR_MESSAGE_FORMAT: _K.FATAL},
     Api.END_TXN: {**_COMMON, **_FORGOTTEN},
-    Api.PREPARE_TXN: {**_COMMON, **_FORGOTTEN},
+    # The brokers' settings may forbid to prepare; the transaction goes on without.
+    Api.PREPARE_TXN: {**_COMMON, **_FORGOTTEN, _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _K.ABORTABLE},
 }
 """Other errors are retriable as `ErrorCode` says; the rest are of the kind in `_OTHERWISE`."""
 _OTHERWISE: Final[dict[Api, Kind]] = {

@@ -205,13 +205,19 @@ def test_only_with_an_epoch_of_its_own_can_a_transaction_that_timed_out_be_told(
         (api_error(ErrorCode.CONCURRENT_TRANSACTIONS), Kind.RETRIABLE),
         (api_error(ErrorCode.PRODUCER_FENCED), Kind.FENCED),
         (api_error(ErrorCode.TRANSACTION_ABORTABLE), Kind.ABORTABLE),
-        (api_error(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), Kind.FATAL),
+        (api_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), Kind.FATAL),
         (api_error(ErrorCode.UNSUPPORTED_VERSION), Kind.FATAL),
     ],
     ids=str,
 )
 def test_these_errors_are_of_one_kind_in_every_answer(api: Api, error: BarnabasError, kind: Kind) -> None:
     assert kind_of(api, error) is kind
+
+
+@pytest.mark.parametrize("api", list(Api))
+def test_a_producer_without_permission_ends_unless_it_only_may_not_prepare(api: Api) -> None:
+    error = api_error(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert kind_of(api, error) is (Kind.ABORTABLE if api is Api.PREPARE_TXN else Kind.FATAL)
 
 
 @pytest.mark.parametrize(

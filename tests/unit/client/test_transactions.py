@@ -910,3 +910,20 @@ async def test_the_blocking_producer_has_transactions_too(
     state = transactions.of("x")
     assert (state.committed, state.aborted) == ([{b"1"}, {b"4"}], [{b"2"}])
     assert state.committed_offsets == {T0: 7}
+
+
+async def test_where_nothing_may_be_prepared_the_error_names_the_setting(
+    pair: FakeCluster, transactions: FakeTransactions
+) -> None:
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    async with Producer(**settings(pair)) as producer:
+        await producer.begin_transaction()
+        await write(producer, b"1")
+        transactions.fail(ApiKey.PREPARE_TXN, refused)
+        with pytest.raises(TransactionAbortable, match=r"transaction\.two\.phase\.commit\.enable=true"):
+            await producer.prepare_transaction()
+        await producer.abort_transaction()
+        await check_usable(producer, transactions)
+    transactions.fail(ApiKey.INIT_PRODUCER_ID, refused)
+    with pytest.raises(ApiError, match=r"transaction\.two\.phase\.commit\.enable=true"):
+        await Producer(**settings(pair), keep_prepared=True).start()

@@ -431,8 +431,11 @@ def test_a_prepared_transaction_has_no_time_out(coordinating: Serving) -> None:
 def test_nothing_is_prepared_where_that_is_disabled(coordinating: Serving) -> None:
     producer = begin(coordinating)
     object.__setattr__(coordinating.config, "transaction_two_phase_commit_enable", False)
-    answer = coordinating.call(prepare(producer))
-    assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert coordinating.call(prepare(producer)).error_code == refused
+    assert coordinating.call(init(keep_prepared_txn=True)).error_code == refused
+    assert stored(coordinating).state is TransactionState.ONGOING
+    assert coordinating.call(end(producer)).error_code == NONE
 
 
 @pytest.mark.parametrize("version", [0, 4, None])
