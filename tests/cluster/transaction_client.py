@@ -59,9 +59,7 @@ class TransactionalClient:
             transaction_timeout_ms=timeout_ms,
             keep_prepared_txn=keep_prepared,
         )
-        answer: InitProducerIdResponse = self._ask_coordinator(
-            request, None, lambda answer: answer.error_code
-        )
+        answer: InitProducerIdResponse = self.ask_coordinator(request, None, lambda answer: answer.error_code)
         assert answer.error_code == ErrorCode.NONE, answer
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         return answer
@@ -88,7 +86,7 @@ class TransactionalClient:
             }
             return int(max(codes))
 
-        return ErrorCode(code(self._ask_coordinator(request, 3, code)))
+        return ErrorCode(code(self.ask_coordinator(request, 3, code)))
 
     def request(
         self,
@@ -154,7 +152,7 @@ class TransactionalClient:
             committed=committed,
         )
         version = None if self._version is None else 5 if self._is_v2 else 3
-        answer = self._ask_coordinator(request, version, lambda answer: answer.error_code)
+        answer = self.ask_coordinator(request, version, lambda answer: answer.error_code)
         if self._is_v2 and answer.error_code == ErrorCode.NONE:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         return ErrorCode(answer.error_code)
@@ -165,19 +163,19 @@ class TransactionalClient:
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
         )
-        answer = self._ask_coordinator(request, None, lambda answer: answer.error_code)
+        answer = self.ask_coordinator(request, None, lambda answer: answer.error_code)
         assert answer.error_code == ErrorCode.NONE, answer
 
     def describe(self) -> DescribedTransaction:
         request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
-        answer = self._ask_coordinator(request, None, lambda answer: answer.transaction_states[0].error_code)
+        answer = self.ask_coordinator(request, None, lambda answer: answer.transaction_states[0].error_code)
         described: DescribedTransaction = answer.transaction_states[0]
         return described
 
     def wait_state(self, state: str) -> None:
         wait_for(lambda: self.describe().transaction_state == state, lambda: self.describe())
 
-    def _ask_coordinator(self, request: Any, version: int | None, code_of: Callable[[Any], int]) -> Any:
+    def ask_coordinator(self, request: Any, version: int | None, code_of: Callable[[Any], int]) -> Any:
         """The first answer without a retriable error."""
         answers: list[Any] = []
 

@@ -1,0 +1,645 @@
+"""Transactions at every step of their life when a fault comes: each test is a fault, and has all the steps.
+
+A test brings producers of the old protocol (Produce 9) and of the new one to each step, injects its fault,
+lets each producer go on as a client would, and heals. Then for every producer: its transaction is in all
+partitions or in none, as the producer was told if it was told; so are its offsets; and the id can be used for
+another transaction. No transaction stays open.
+
+| step | reached by |
+| --- | --- |
+| initialised | InitProducerId answered |
+| writing | the first Produce sent, its confirmation under way |
+| written | records in partitions of every broker |
+| offsets | the same, and offsets of a group |
+| ending | EndTxn sent, not answered |
+| decided | EndTxn answered while a leader is stopped: its markers are missing, the others are written |
+| next | the next transaction has begun |
+
+Markers on all partitions and no completion: `test_markers_are_written_again_by_the_next_coordinator`.
+`docs/testing.md` says where the other cells are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.broker.coordinators.transaction_verification import VERIFICATION
+from barnabas.cli.log_entries import Damage, read_batches
+from barnabas.client import ConfigResource, NewTopic
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.zookeeper import ZooKeeper
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from tests.support.waiting import wait_for
+
+from . import raw_client
+from .group_client import GroupClient
+from .raw_client import RawClient
+from .tools import ClusterView, partitions_seen_by, run_command, running
+from .transaction_client import TransactionalClient
+
+SOURCE: Final = TopicPartition("source", 0)
+REPLICAS: Final = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)}
+"""Each broker leads a partition of the topic of a test."""
+COORDINATORS: Final = (1, 2)
+OUTSIDE: Final = 3
+"""The broker that keeps no records of the transaction coordinators."""
+SETTINGS: Final = {
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.min.isr": "1",
+    "offsets.topic.num.partitions": "1",
+    "min.insync.replicas": "1",
+    "zookeeper.session.timeout.ms": "2000",
+    "replica.lag.time.max.ms": "3000",
+}
+VERSIONS: Final = (9, None)
+STEPS: Final = ("initialised", "writing", "written", "offsets", "ending", "decided", "next")
+DECIDED: Final = ("ending", "decided")
+LONG_MS: Final = 60_000
+SHORT_MS: Final = 3_000
+FENCED: Final = {
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+}
+"""The errors that tell a producer that its transaction is over or that it has a successor."""
+WRITTEN: Final = {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}
+RETRIED: Final = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.CONCURRENT_TRANSACTIONS}
+_numbers = itertools.count(1)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """``told``: True if its producer learnt of the commit, False if of an error; None without an answer."""
+
+    value: bytes
+    offset: int
+    told: bool | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Party:
+    """One transactional id at one step."""
+
+    cluster: LocalCluster
+    topic: str
+    step: str
+    version: int | None
+    timeout_ms: int
+    transactions: list[Transaction] = field(default_factory=list)
+    errors: list[ErrorCode] = field(default_factory=list)
+    connection: RawClient | None = None
+    name: str = ""
+    client: TransactionalClient = field(init=False)
+    places: list[TopicPartition] = field(init=False)
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        protocol = "new" if self.version is None else "old"
+        self.name = f"{self.step}-{protocol}-{next(_numbers)}"
+        self.client = self.make_client()
+        self.places = places_of(self.topic)
+
+    def make_client(self) -> TransactionalClient:
+        return TransactionalClient(self.cluster, self.name, self.version)
+
+    # Requests
+
+    def init(self) -> None:
+        self.client.init(self.timeout_ms)
+        self.sequences = dict.fromkeys(self.places, 0)
+
+    def begin(self) -> Transaction:
+        number = len(self.transactions) + 1
+        made = Transaction(b"%s %d" % (self.name.encode(), number), number)
+        self.transactions.append(made)
+        return made
+
+    def add(self) -> ErrorCode:
+        return self.client.add_error(*self.places) if self.version is not None else ErrorCode.NONE
+
+    def write(self, transaction: Transaction) -> ErrorCode:
+        """Write to all partitions, again until each answers without a retriable error."""
+        error = self.add()
+        for place in self.places:
+            if error is ErrorCode.NONE:
+                error = self.write_one(transaction, place)
+        return error
+
+    def write_one(self, transaction: Transaction, place: TopicPartition) -> ErrorCode:
+        request = self.client.request(place, self.sequences[place], value=transaction.value)
+        seen: list[object] = []
+
+        def is_answered() -> bool:
+            try:
+                with RawClient(self.cluster.broker(leader_of(self.cluster, place)).endpoint) as client:
+                    seen.append(self.client.result(client.ask(request, self.version)))
+            except OSError as error:
+                seen.append(error)
+                return False
+            code = seen[-1]
+            return isinstance(code, ErrorCode) and not code.retriable and code not in RETRIED
+
+        wait_for(is_answered, lambda: f"{self.name}: no record is written: {seen[-3:]}")
+        code = seen[-1]
+        assert isinstance(code, ErrorCode)
+        if code in WRITTEN:
+            self.sequences[place] += 1
+            return ErrorCode.NONE
+        return code
+
+    def commit_offsets(self, transaction: Transaction) -> ErrorCode:
+        client = self.client
+        identity = {"producer_id": client.producer_id, "producer_epoch": client.epoch}
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.name,
+            group_id=self.name,
+            **identity,
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name=SOURCE.topic,
+                    partitions=[
+                        TxnOffsetCommitRequestPartition(
+                            partition_index=SOURCE.partition, committed_offset=transaction.offset
+                        )
+                    ],
+                )
+            ],
+        )
+        if self.version is not None:
+            added = AddOffsetsToTxnRequest(transactional_id=self.name, group_id=self.name, **identity)
+            answer = client.ask_coordinator(added, 3, lambda answer: answer.error_code)
+            if answer.error_code != ErrorCode.NONE:
+                return ErrorCode(answer.error_code)
+
+        def code(answer: Any) -> int:
+            return int(answer.topics[0].partitions[0].error_code)
+
+        with GroupClient(self.cluster, self.name) as group:
+            return ErrorCode(code(group.ask(request, code)))
+
+    def end(self, transaction: Transaction) -> None:
+        """Commit; what the producer learns."""
+        before = self.client.producer_id, self.client.epoch
+        error = self.client.end_error(committed=True)
+        transaction.told = error is ErrorCode.NONE
+        self.note(error)
+        if (self.client.producer_id, self.client.epoch) != before:
+            self.sequences = dict.fromkeys(self.places, 0)
+
+    def note(self, error: ErrorCode) -> None:
+        if error is not ErrorCode.NONE:
+            self.errors.append(error)
+
+    def transact(self, *, with_offsets: bool = True) -> None:
+        """A whole transaction; it stops at the first error that is not retriable."""
+        transaction = self.begin()
+        error = self.write(transaction)
+        if error is ErrorCode.NONE and with_offsets:
+            error = self.commit_offsets(transaction)
+        if error is ErrorCode.NONE:
+            self.end(transaction)
+        else:
+            transaction.told = False
+            self.note(error)
+
+    def send(self, broker_id: int, request: Any, version: int | None) -> None:
+        """Send a request, and wait for no answer."""
+        self.connection = RawClient(self.cluster.broker(broker_id).endpoint)
+        self.connection.send(raw_client.encoded(request, version=version))
+
+    # Steps
+
+    def advance(self) -> None:
+        """To its step; but the requests without an answer are sent by `send_unanswered`."""
+        self.init()
+        if self.step == "next":
+            self.transact()
+        if self.step != "initialised":
+            transaction = self.begin()
+            if self.step == "writing":
+                self.note(self.add())
+            else:
+                self.note(self.write(transaction))
+            if self.step in ("offsets", "ending", "decided"):
+                self.note(self.commit_offsets(transaction))
+        assert self.errors == [], f"{self.name}: {self.errors}"
+
+    def send_unanswered(self) -> None:
+        """The request that is under way when the fault comes."""
+        if self.step == "writing":
+            request = self.client.request(self.places[0], 0, value=self.transactions[-1].value)
+            self.send(leader_of(self.cluster, self.places[0]), request, self.version)
+        elif self.step == "ending":
+            end = EndTxnRequest(
+                transactional_id=self.name,
+                producer_id=self.client.producer_id,
+                producer_epoch=self.client.epoch,
+                committed=True,
+            )
+            self.send(self.client.coordinator, end, 3 if self.version is not None else None)
+
+    def go_on(self) -> None:
+        """What the producer does next, in its old epoch."""
+        if self.step == "initialised":
+            self.transact()
+        elif self.step == "writing":
+            transaction = self.transactions[-1]
+            error = self.write(transaction)
+            if error is ErrorCode.NONE:
+                self.end(transaction)
+            else:
+                transaction.told = False
+                self.note(error)
+        elif self.transactions[-1].told is None:
+            self.end(self.transactions[-1])
+
+    def start_again(self) -> None:
+        """Another process with the id makes a transaction."""
+        self.client = self.make_client()
+        self.init()
+        self.transact()
+        assert self.transactions[-1].told is True, f"{self.name}: {self.errors}"
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.socket.close()
+
+    def faults(self, visible: dict[bytes, int], offset: int | None) -> Iterator[str]:
+        """What is wrong with the outcome: ``visible`` counts the partitions that show a value."""
+        committed = 0
+        for transaction in self.transactions:
+            count = visible.get(transaction.value, 0)
+            if count not in (0, len(REPLICAS)):
+                yield f"{transaction.value!r} is in {count} partitions"
+            if transaction.told is not None and transaction.told is not (count > 0):
+                yield f"{transaction.value!r}: told {transaction.told}, in {count} partitions; {self.errors}"
+            committed = transaction.offset if count else committed
+        if (offset or 0) != committed:
+            yield f"{self.name}: offset {offset} is committed, of transactions {committed}"
+
+
+def places_of(topic: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in REPLICAS]
+
+
+def leader_of(cluster: LocalCluster, place: TopicPartition) -> int:
+    """The leader that the first running broker names, which may be a former one."""
+    found: list[int] = []
+
+    def is_known() -> bool:
+        for broker in cluster.brokers:
+            if broker.state == "running":
+                seen = partitions_seen_by(broker.endpoint, place.topic)
+                found.append(seen[place.partition][1])
+                return found[-1] >= 0
+        return False
+
+    wait_for(is_known, lambda: f"{place} has no leader: {found[-1:]}")
+    return found[-1]
+
+
+class Table:
+    """The parties of one fault."""
+
+    def __init__(self, cluster: LocalCluster, timeout_ms: int = LONG_MS) -> None:
+        self.cluster = cluster
+        self.view = ClusterView(cluster)
+        self.topic = f"t-{next(_numbers)}"
+        with self.view.admin(20_000) as admin:
+            admin.create_topics([NewTopic(self.topic, replica_assignment=REPLICAS)])
+        self.view.wait_isr(self.topic, 3)
+        # Producers with a decision must not time out before they reach it.
+        self.parties = [
+            Party(cluster, self.topic, step, version, LONG_MS if step in DECIDED else timeout_ms)
+            for step in STEPS
+            for version in VERSIONS
+        ]
+
+    @property
+    def coordinator(self) -> int:
+        return self.view.leader(TRANSACTIONS_TOPIC)
+
+    @contextmanager
+    def at_their_steps(self) -> Iterator[None]:
+        """Bring all to their steps; the broker that leads the last partition is stopped then."""
+        for party in self.parties:
+            party.advance()
+        self.cluster.pause(OUTSIDE)
+        try:
+            for party in self.parties:
+                if party.step == "decided":
+                    # Answered although the markers cannot be written: the decision is replicated.
+                    party.end(party.transactions[-1])
+                    assert party.transactions[-1].told is True, party.errors
+                else:
+                    party.send_unanswered()
+            yield
+        finally:
+            if self.cluster.broker(OUTSIDE).state == "paused":
+                self.cluster.resume(OUTSIDE)
+
+    def go_on(self, *, again: bool = True) -> None:
+        for party in self.parties:
+            party.go_on()
+        if again:
+            for party in self.parties:
+                party.start_again()
+
+    def check(self) -> None:
+        """Every promise for every party; nothing stays open."""
+        for party in self.parties:
+            party.close()
+        view, parties = self.view, self.parties
+        wait_all_stable(self.cluster, self.topic)
+        visible: dict[bytes, int] = {}
+        for value in view.read(self.topic, len(REPLICAS), "read_committed"):
+            visible[value or b""] = visible.get(value or b"", 0) + 1
+        faults: list[str] = []
+        with view.admin() as admin:
+            for party in parties:
+                (offset,) = admin.group_offsets(
+                    party.name, [SOURCE], require_stable=True, timeout_ms=20_000
+                ).values()
+                faults += party.faults(visible, None if offset is None else offset.offset)
+            assert faults == []
+            assert admin.list_transactions(states=("Ongoing", "PrepareCommit", "PrepareAbort")) == []
+
+    def told(self) -> dict[str, set[bool | None]]:
+        """What the producers of each step learnt of the transaction that the fault met."""
+        told: dict[str, set[bool | None]] = {}
+        for party in self.parties:
+            met = party.transactions[1 if party.step == "next" else 0]
+            told.setdefault(party.step, set()).add(met.told)
+        return told
+
+
+def wait_all_stable(cluster: LocalCluster, topic: str) -> None:
+    """Wait until the LSO of every partition is its high watermark."""
+    names = dict.fromkeys([*places_of(topic), TopicPartition(OFFSETS_TOPIC, 0)], "latest")
+    seen: list[object] = []
+
+    def is_stable() -> bool:
+        with ClusterView(cluster).admin() as admin:
+            ends = {name: one.offset for name, one in admin.list_offsets(names).items()}
+            found = admin.list_offsets(names, isolation_level="read_committed")
+            seen.append({name: (one.offset, ends[name]) for name, one in found.items()})
+        return all(one.offset == ends[name] for name, one in found.items())
+
+    wait_for(is_stable, lambda: f"a transaction is open, LSO and HW: {seen[-1]}")
+
+
+def count_markers(cluster: LocalCluster, place: TopicPartition) -> int:
+    """The control batches in the log of the broker outside."""
+    (folder,) = cluster.broker(OUTSIDE).log_dirs
+    return sum(
+        not isinstance(batch, Damage) and batch.header.is_control
+        for path in folder.glob(f"{place.topic}-{place.partition}/*.log")
+        for batch in read_batches(path)
+    )
+
+
+@pytest.fixture(scope="module")
+def harmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers and a ZooKeeper for all faults; each test leaves them healthy."""
+    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"), settings=SETTINGS)
+    with running(cluster):
+        view = ClusterView(cluster)
+        with view.admin(20_000) as admin:
+            admin.create_topics(
+                [
+                    NewTopic(SOURCE.topic, 1, 3),
+                    NewTopic(
+                        TRANSACTIONS_TOPIC,
+                        configs={"cleanup.policy": "compact"},
+                        replica_assignment={0: COORDINATORS},
+                    ),
+                    NewTopic(
+                        OFFSETS_TOPIC, configs={"cleanup.policy": "compact"}, replica_assignment={0: (2, 3)}
+                    ),
+                ]
+            )
+        yield cluster
+
+
+@pytest.fixture
+def table(harmed: LocalCluster) -> Iterator[Table]:
+    """All steps."""
+    yield Table(harmed)
+    heal(harmed)
+
+
+def heal(cluster: LocalCluster) -> None:
+    for broker in cluster.brokers:
+        if broker.state == "paused":
+            cluster.resume(broker.id)
+        elif broker.state == "gone":
+            cluster.start_broker(broker.id)
+        elif resource.prlimit(broker.running_process.pid, resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
+            cluster.kill(broker.id)
+            cluster.start_broker(broker.id)
+    for topic in (TRANSACTIONS_TOPIC, OFFSETS_TOPIC):
+        ClusterView(cluster).wait_isr(topic, 2)
+
+
+def kill_coordinator(table: Table) -> None:
+    table.cluster.kill(table.coordinator)
+    table.cluster.resume(OUTSIDE)
+
+
+def stop_coordinator(table: Table) -> None:
+    """It is resumed when another one coordinates, and does not know that yet."""
+    before = table.coordinator
+    table.cluster.pause(before)
+    table.cluster.resume(OUTSIDE)
+    wait_for(lambda: table.coordinator != before, "the stopped coordinator is not replaced")
+    table.cluster.resume(before)
+
+
+def kill_leader(table: Table) -> None:
+    table.cluster.kill(OUTSIDE)
+
+
+def stop_leader(table: Table) -> None:
+    """It is resumed when others lead its partitions."""
+
+    def leads_nothing() -> bool:
+        return all(info.leader != OUTSIDE for info in table.view.partitions(table.topic))
+
+    wait_for(leads_nothing, "the stopped leader is not replaced")
+    table.cluster.resume(OUTSIDE)
+
+
+def kill_group_coordinator(table: Table) -> None:
+    table.cluster.resume(OUTSIDE)
+    table.cluster.kill(table.view.leader(OFFSETS_TOPIC))
+
+
+def lose_zookeeper(table: Table) -> None:
+    zookeeper = table.cluster.zookeeper
+    assert isinstance(zookeeper, ZooKeeper)
+    zookeeper.kill()
+    table.cluster.resume(OUTSIDE)
+    # Transactions do not need it.
+    for party in table.parties:
+        if party.step == "offsets":
+            party.end(party.transactions[-1])
+    zookeeper.restart()
+
+
+def fill_disk(table: Table) -> None:
+    """No marker can be written on this broker, which goes on without its log dir."""
+    broker = table.cluster.broker(OUTSIDE)
+    pid = broker.running_process.pid
+    (folder,) = broker.log_dirs
+    size = min(path.stat().st_size for path in folder.glob(f"{table.topic}-*/*.log"))
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+    table.cluster.resume(OUTSIDE)
+    wait_for(
+        lambda: all(OUTSIDE not in info.isr for info in table.view.partitions(table.topic)),
+        lambda: f"broker {OUTSIDE} writes: {table.view.partitions(table.topic)}",
+    )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        kill_coordinator,
+        stop_coordinator,
+        kill_leader,
+        stop_leader,
+        kill_group_coordinator,
+        lose_zookeeper,
+        fill_disk,
+    ],
+    ids=lambda fault: fault.__name__,
+)
+def test_a_fault_of_a_broker_tears_no_transaction(table: Table, fault: Callable[[Table], None]) -> None:
+    """The producers are not told of it: every transaction is committed."""
+    with table.at_their_steps():
+        fault(table)
+    table.go_on()
+    table.check()
+    assert table.told() == {step: {True} for step in STEPS}
+
+
+def test_the_time_out_aborts_what_is_open_and_its_producer_learns_of_it(harmed: LocalCluster) -> None:
+    """Every second producer is dead; the others are stopped, and go on after their time-out."""
+    table = Table(harmed, SHORT_MS)
+    stopped = [Party(harmed, table.topic, party.step, party.version, SHORT_MS) for party in table.parties]
+    table.parties += [party for party in stopped if party.step in ("writing", "written", "offsets", "next")]
+    with table.at_their_steps():
+        pass
+    wait_all_stable(harmed, table.topic)
+    for party in table.parties:
+        aborted = "Empty" if party.step == "initialised" else "CompleteAbort"
+        party.client.wait_state("CompleteCommit" if party.step in DECIDED else aborted)
+    for party in table.parties:
+        if party in stopped:
+            party.go_on()
+            assert party.errors, f"{party.name}: {party.transactions}"
+            assert set(party.errors) <= FENCED, f"{party.name}: {party.errors}"
+        party.start_again()
+    table.check()
+
+
+def test_a_producer_with_a_successor_is_fenced_at_every_step(harmed: LocalCluster) -> None:
+    """Zombies of both protocols. The successor's InitProducerId races with the unanswered requests."""
+    table = Table(harmed)
+    with table.at_their_steps():
+        pass
+    for party in table.parties:
+        zombie, sequences = party.client, dict(party.sequences)
+        party.start_again()
+        successor = party.client
+        party.client, party.sequences = zombie, sequences
+        before = len(party.errors)
+        transaction = party.begin()
+        errors = [party.write(transaction), zombie.end_error(committed=True)]
+        transaction.told = False
+        assert set(errors) <= FENCED, f"{party.name}: {errors}"
+        assert party.errors[before:] == []
+        party.client = successor
+    table.check()
+
+
+def test_markers_are_written_again_by_the_next_coordinator(table: Table) -> None:
+    """All markers are written, and the completion is not: its follower is stopped, then the coordinator dies.
+
+    So every partition gets the markers twice.
+    """
+    cluster, view = table.cluster, table.view
+    parties = [party for party in table.parties if party.step == "decided"]
+    for party in parties:
+        party.advance()
+    cluster.pause(OUTSIDE)
+    for party in parties:
+        party.end(party.transactions[-1])
+    before = table.coordinator
+    (follower,) = set(COORDINATORS) - {before}
+    markers = {place: count_markers(cluster, place) for place in places_of(table.topic)}
+    cluster.pause(follower)
+    cluster.resume(OUTSIDE)
+    last = places_of(table.topic)[-1]
+    assert view.leader(*last) == OUTSIDE
+    wait_for(lambda: count_markers(cluster, last) == markers[last] + len(parties), "no marker is written")
+    assert {party.client.describe().transaction_state for party in parties} == {"PrepareCommit"}
+    cluster.kill(before)
+    cluster.resume(follower)
+    for party in parties:
+        party.client.wait_state("CompleteCommit")
+        party.start_again()
+    table.parties = parties
+    table.check()
+
+
+def test_a_hanging_transaction_is_found_and_can_be_aborted(harmed: LocalCluster) -> None:
+    """Its record came without the coordinator's knowledge, as from a leader that verifies nothing."""
+    table = Table(harmed)
+    view, place = table.view, places_of(table.topic)[0]
+    party = Party(harmed, table.topic, "hanging", 9, LONG_MS)
+    party.init()
+    brokers = ConfigResource.all_brokers()
+    with view.admin() as admin:
+        admin.alter_configs({brokers: {VERIFICATION: "false"}})
+        hanging = party.begin()
+        wait_for(lambda: party.write_one(hanging, place) is ErrorCode.NONE, "the record is refused")
+        admin.alter_configs({brokers: {VERIFICATION: None}})
+        # The next transaction of the partition is committed, and nobody can read it.
+        follower = Party(harmed, table.topic, "follower", None, LONG_MS)
+        follower.init()
+        follower.transact()
+        (found,) = admin.find_hanging_transactions(places_of(table.topic), max_transaction_timeout_ms=0)
+        assert (found.partition, found.producer.producer_id) == (place, party.client.producer_id)
+        readable = view.read(table.topic, len(REPLICAS), "read_committed")
+        assert readable.count(follower.transactions[0].value) == len(REPLICAS) - 1
+        words = ("-b", harmed.bootstrap, "--topic", place.topic, "--partition", str(place.partition))
+        listed = run_command("transactions", "find-hanging", *words, "--max-transaction-timeout", "0")
+        assert str(party.client.producer_id) in listed.stdout, listed
+        start = str(found.producer.transaction_start_offset)
+        ended = run_command("transactions", "abort", *words, "--start-offset", start)
+        assert ended.returncode == 0, ended
+        assert admin.find_hanging_transactions(places_of(table.topic), max_transaction_timeout_ms=0) == []
+    party.client.epoch += 1
+    hanging.told = False
+    party.start_again()
+    table.parties = [party, follower]
+    table.check()
