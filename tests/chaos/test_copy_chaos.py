@@ -37,7 +37,7 @@ from . import copier
 from .copy_checker import Attempt, Copy, CopyHistory, Outcome, Place, check_copies
 from .nemesis import Nemesis
 
-SECONDS = float(os.environ.get("CHAOS_SECONDS", "4"))
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "3"))
 PARTITIONS = 4
 KEYS = 40
 GROUP, INPUT, OUTPUT = "copiers", "input", "output"
