@@ -148,12 +148,14 @@ class TransactionSession:
             machine.step(Step.SEND_OFFSETS)
             if not offsets:
                 return
+            asked = Api.ADD_OFFSETS
             try:
                 if not machine.uses_new_protocol:
                     await self._add_offsets(group.group_id)
+                asked = Api.COMMIT_OFFSETS
                 await self._commit_offsets(offsets, group)
             except BarnabasError as error:
-                raise self._failed(kind_of(Api.COMMIT_OFFSETS, error), error) from error
+                raise self._failed(kind_of(asked, error), error) from error
             except asyncio.CancelledError:
                 text = "sending offsets was cancelled, and some may be missing in the transaction"
                 self._failed(Kind.ABORTABLE, TransactionAborted(text))

@@ -18,7 +18,6 @@ It belongs to the producer's event loop; the sender uses it under the accumulato
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple, Self
@@ -41,9 +40,6 @@ LAST_ADD_PARTITIONS_OF_CLIENTS: Final = 3
 """From the next version on, only brokers send AddPartitionsToTxn."""
 CONCURRENT_BACKOFF_MS: Final = 20
 """The first pause before a retry; a coordinator completes most transactions within it."""
-
-
-_PREPARED: Final = re.compile(r"([0-9]{1,19}):([0-9]{1,5}):(.+)", re.DOTALL)
 
 
 class PreparedTransaction(NamedTuple):
@@ -179,17 +175,17 @@ _FORGOTTEN: Final[dict[int, Kind]] = {
     _E.UNKNOWN_PRODUCER_ID: _K.ABORTABLE,
     _E.INVALID_PRODUCER_ID_MAPPING: _K.ABORTABLE,
 }
+_ENDED: Final[dict[int, Kind]] = {
+    # The leader of a log says this also of a transaction that timed out: the EndTxn of the abort decides.
+    _E.INVALID_PRODUCER_EPOCH: _K.ABORTABLE,
+    _E.INVALID_TXN_STATE: _K.ABORTABLE,
+}
 KINDS: Final[dict[Api, dict[int, Kind]]] = {
     Api.INIT_PRODUCER_ID: _COMMON,
-    # An epoch that is too old may be that of a transaction that timed out: the EndTxn of the abort decides.
-    Api.PRODUCE: {
-        **_COMMON,
-        _E.INVALID_PRODUCER_EPOCH: _K.ABORTABLE,
-        _E.INVALID_TXN_STATE: _K.ABORTABLE,
-    },
+    Api.PRODUCE: {**_COMMON, **_ENDED},
     Api.ADD_PARTITIONS: {**_COMMON, **_FORGOTTEN},
     Api.ADD_OFFSETS: {**_COMMON, **_FORGOTTEN, _E.GROUP_AUTHORIZATION_FAILED: _K.ABORTABLE},
-    Api.COMMIT_OFFSETS: {**_COMMON, **_FORGOTTEN, _E.UNSUPPORTED_FOR_MESSAGE_FORMAT: _K.FATAL},
+    Api.COMMIT_OFFSETS: {**_COMMON, **_FORGOTTEN, **_ENDED, _E.UNSUPPORTED_FOR_MESSAGE_FORMAT: _K.FATAL},
     Api.END_TXN: {**_COMMON, **_FORGOTTEN},
     # The brokers' settings may forbid to prepare; the transaction goes on without.
     Api.PREPARE_TXN: {**_COMMON, **_FORGOTTEN, _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _K.ABORTABLE},

@@ -187,6 +187,8 @@ def test_a_producer_goes_on_after_its_transaction_timed_out(shared_cluster: Loca
                 )["late"].state != "CompleteAbort":
                     await asyncio.sleep(0.02)
             with pytest.raises(TransactionAbortable):
+                await producer.send_offsets_to_transaction({TopicPartition("late", 0): 1}, "late")
+            with pytest.raises(TransactionAbortable):
                 await producer.commit_transaction()
             await producer.abort_transaction()
             async with producer.transaction():

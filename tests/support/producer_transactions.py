@@ -270,6 +270,9 @@ class FakeTransactions:
                 for topic in body.topics
                 for partition in topic.partitions
             }
+        if error == ErrorCode.PRODUCER_FENCED:
+            # As Kafka's and our group coordinators answer in every version.
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
         return _refusal(ApiKey.TXN_OFFSET_COMMIT, body, error)
 
     def _end(self, body: Any) -> Any:

@@ -227,6 +227,8 @@ def test_a_producer_without_permission_ends_unless_it_only_may_not_prepare(api: 
         (Api.PRODUCE, api_error(ErrorCode.INVALID_PRODUCER_EPOCH), Kind.ABORTABLE),
         (Api.END_TXN, api_error(ErrorCode.INVALID_PRODUCER_EPOCH), Kind.FENCED),
         (Api.PRODUCE, api_error(ErrorCode.INVALID_TXN_STATE), Kind.ABORTABLE),
+        (Api.COMMIT_OFFSETS, api_error(ErrorCode.INVALID_PRODUCER_EPOCH), Kind.ABORTABLE),
+        (Api.COMMIT_OFFSETS, api_error(ErrorCode.INVALID_TXN_STATE), Kind.ABORTABLE),
         (Api.END_TXN, api_error(ErrorCode.INVALID_TXN_STATE), Kind.FATAL),
         (Api.COMMIT_OFFSETS, api_error(ErrorCode.ILLEGAL_GENERATION), Kind.ABORTABLE),
         (Api.COMMIT_OFFSETS, api_error(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT), Kind.FATAL),

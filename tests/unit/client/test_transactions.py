@@ -414,8 +414,8 @@ async def test_a_fenced_producer_cannot_be_used_any_more(
 ) -> None:
     async with Producer(**settings(pair, wire="kafka")) as producer:
         old.fail(api, code)
-        if api is ApiKey.PRODUCE:
-            # The leader's word alone may come from a time-out: the coordinator's decides.
+        if api in (ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT):
+            # The refusal of a leader may come from a time-out: the answer of the coordinator decides.
             old.fail(ApiKey.END_TXN, code)
         with pytest.raises((ProducerFenced, TransactionAbortable)):
             await use_every_api(producer)
@@ -447,17 +447,20 @@ async def test_a_producer_that_gets_no_id_does_not_start(
             pass
 
 
-@pytest.mark.parametrize("sends_more", [True, False])
+@pytest.mark.parametrize("sent_later", ["nothing", "records", "offsets"])
 async def test_after_its_transaction_timed_out_a_producer_goes_on(
-    pair: FakeCluster, transactions: FakeTransactions, sends_more: bool
+    pair: FakeCluster, transactions: FakeTransactions, sent_later: str
 ) -> None:
     async with Producer(**settings(pair)) as producer:
         await producer.begin_transaction()
         await write(producer, b"1")
         await producer.flush()
         transactions.of("x").time_out()
-        if sends_more:
+        if sent_later == "records":
             await write(producer, b"2")
+        if sent_later == "offsets":
+            with pytest.raises(TransactionAbortable):
+                await producer.send_offsets_to_transaction({T0: 7}, "g")
         with pytest.raises(TransactionAbortable):
             await producer.commit_transaction()
         await producer.abort_transaction()
