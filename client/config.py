@@ -300,7 +300,7 @@ class ConsumerConfig(ClientConfig):
     isolation_level: str = setting(
         Choice(*ISOLATION_LEVELS),
         "read_uncommitted",
-        "read_committed returns no records of aborted transactions, and none behind an open one.",
+        "read_committed returns no records of aborted transactions, and none after an open one.",
     )
     fetch_min_bytes: int = setting(_ms, 1, "Bytes for which a fetch waits.")
     fetch_max_bytes: int = setting(_positive, 52_428_800, "The most bytes that are fetched ahead.")

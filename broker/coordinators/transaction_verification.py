@@ -7,12 +7,13 @@ native protocol). The log's guard makes sure that the transaction has not ended 
 append.
 
 A coordinator in this process is asked directly, another broker by AddPartitionsToTxn. Up to
-`MAX_IN_FLIGHT` requests to a broker are in flight; what comes beyond goes into one request when the first of
+`MAX_IN_FLIGHT` requests to a broker are in flight; further questions go into one request when the first of
 them is answered. Nothing is sent twice: after an error the client tries again, and finds the coordinator of
 that moment.
 
 Any thread. No call waits. Each answer is given once: at once, or later on a thread of a coordinator or of the
-links, without a lock; within `TIMEOUT_MS`.
+links, without a lock; within `TIMEOUT_MS`, unless this broker is the coordinator and is fenced: then when it
+is no longer fenced, or another broker leads.
 """
 
 from __future__ import annotations

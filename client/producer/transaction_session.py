@@ -1,4 +1,4 @@
-"""The requests of a transactional producer to its coordinators, and the calls of the user behind them.
+"""The calls of a transactional producer's user, and the requests to coordinators that they cause.
 
 Guarantees: one call runs at a time. Each is bounded by `max_block_ms`; a call that sends EndTxn runs to its
 end even if its caller is cancelled, so that the producer knows the outcome. A coordinator that moves or dies
