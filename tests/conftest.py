@@ -39,6 +39,8 @@ def pytest_configure() -> None:
     # `nohup make test &` starts with SIGINT ignored, and every process of the tests would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Tests start hundreds of brokers and commands, and each would compile its modules, which takes 0.25 s.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
