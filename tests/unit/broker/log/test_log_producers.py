@@ -6,12 +6,13 @@ import errno
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from barnabas.broker.log import log_segments, producer_snapshots
 from barnabas.broker.log.batch_scan import iter_produced
-from barnabas.broker.log.file_system import FileSystem, segment_name
+from barnabas.broker.log.file_system import SNAPSHOT_SUFFIX, FileSystem, segment_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
@@ -22,7 +23,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import BatchHeader
 from tests.support.defaults import log_config
 from tests.support.errors import refused
-from tests.support.logs import OpenLog, append_batches, failing, flip_bits, headers_of, produced, spy
+from tests.support.logs import OpenLog, append_batches, flip_bits, headers_of, produced, spy
 
 SIZE = len(produced(0))
 SMALL = log_config(segment_bytes=4 * SIZE, index_interval_bytes=0)
@@ -144,8 +145,14 @@ def test_a_snapshot_that_cannot_be_written_stops_the_roll(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(open_log, 4)
+    rename = FileSystem.rename
 
-    monkeypatch.setattr(FileSystem, "rename", failing(errno.ENOSPC))
+    def rename_without_room(files: FileSystem, source: Path, target: Path) -> None:
+        if target.suffix == SNAPSHOT_SUFFIX:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(files, source, target)
+
+    monkeypatch.setattr(FileSystem, "rename", rename_without_room)
     with pytest.raises(LogDirFailure, match="snapshot"):
         append(log, 4)
     monkeypatch.undo()
