@@ -35,17 +35,16 @@ from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches
 from barnabas.protocol.records import MarkerType, decode_fields, decode_marker
 from tests.support.logs import crash
+from tests.support.memory_folder import MEMORY
 from tests.support.memory_log import SEQUENCE_BITS
 
-_MEMORY = Path("/dev/shm")
 _READ_BYTES = 1 << 20
 SMALL_INDEX_BYTES = 1 << 12
 CLUSTER_ID = "simulated"
 
 
 def new_folder() -> Path:
-    """A folder in memory, where the system has one."""
-    return Path(tempfile.mkdtemp(prefix="barnabas-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+    return Path(tempfile.mkdtemp(prefix="barnabas-", dir=MEMORY))
 
 
 # Records.

@@ -63,6 +63,7 @@ from barnabas.zookeeper.configs import Entity
 from tests.support.building import state
 from tests.support.gaps import follow
 from tests.support.grouping import run_once
+from tests.support.memory_folder import MEMORY
 from tests.support.serving import EXTERNAL, Serving, open_logs
 
 Answer = Callable[[Any], Any]
@@ -77,8 +78,6 @@ _SETTINGS = {
     "offsets_topic_num_partitions": 1,
     "offsets_topic_replication_factor": 1,
 }
-_FAST_FOLDER = Path("/dev/shm")
-"""Memory, where there is such a folder: the tests make hundreds of small logs."""
 
 
 class FakePartition:
@@ -183,8 +182,8 @@ class FakeCluster:
 
     def __init__(self, brokers: int = 1) -> None:
         self._cleanup = ExitStack()
-        base = _FAST_FOLDER if _FAST_FOLDER.is_dir() else None
-        folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="barnabas-", dir=base)))
+        temporary = tempfile.TemporaryDirectory(prefix="barnabas-", dir=MEMORY)
+        folder = Path(self._cleanup.enter_context(temporary))
         self.logs = open_logs(folder / "data")
         self._cleanup.callback(self.logs.close, 0)
         self.now_ms = time.monotonic() * 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from tests.support.defaults import log_config
 from tests.support.logs import OpenLog, crash
+from tests.support.memory_folder import MEMORY
 
 
 @pytest.fixture
@@ -75,12 +75,8 @@ def managers(tmp_path: Path) -> Iterator[Managers]:
 
 
 @pytest.fixture
-def fast_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory if there is one, because thousands of small files are written."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="barnabas-") as folder:
+def fast_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="barnabas-") as folder:
         yield Path(folder)
 
 

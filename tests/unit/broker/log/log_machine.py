@@ -12,6 +12,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.ids import TopicPartition
 from tests.support.defaults import log_config
+from tests.support.memory_folder import MEMORY
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -21,7 +22,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="log-model-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="log-model-", dir=MEMORY))
         self.log_start = self.end = self.epoch = 0
 
     def begin(self, segment_bytes: int, interval: int) -> None:

@@ -107,9 +107,9 @@ def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
         EpochCache.load(tmp_path)
 
 
-def test_the_file_may_be_flushed_while_epochs_begin(tmp_path: Path) -> None:
+def test_the_file_may_be_flushed_while_epochs_begin(fast_folder: Path) -> None:
     """The flush pass holds no lock of the log's: two writers of one file would take the log dir offline."""
-    cache = EpochCache.load(tmp_path)
+    cache = EpochCache.load(fast_folder)
     cache.assign(0, 0)
     is_done = threading.Event()
 
@@ -122,9 +122,9 @@ def test_the_file_may_be_flushed_while_epochs_begin(tmp_path: Path) -> None:
         try:
             for epoch in range(1, 300):
                 cache.assign(epoch, epoch)
-                assert EpochCache.load(tmp_path).entries == cache.entries
+                assert EpochCache.load(fast_folder).entries == cache.entries
         finally:
             is_done.set()
         for one in flushing:
             one.result()
-    assert EpochCache.load(tmp_path).entries == cache.entries
+    assert EpochCache.load(fast_folder).entries == cache.entries

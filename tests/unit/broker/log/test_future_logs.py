@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from barnabas.protocol.record_batch import iter_batches
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import append_batches, batch, crash, headers_of, online, produced
+from tests.support.memory_folder import MEMORY
 
 from .conftest import Managers
 
@@ -406,10 +408,12 @@ def test_a_missing_file_of_the_folder_that_a_log_has_left_is_no_failure(
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_the_copy_equals_the_log_whatever_happens_to_it_meanwhile(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    managers = Managers(tmp_path_factory.mktemp("logs"))
+def test_the_copy_equals_the_log_whatever_happens_to_it_meanwhile(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        check_copy(Managers(Path(folder)), data)
+
+
+def check_copy(managers: Managers, data: st.DataObject) -> None:
     managers.configs[KEY.topic] = log_config(segment_bytes=300, index_interval_bytes=100, retention_ms=-1)
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)

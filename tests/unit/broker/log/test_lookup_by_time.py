@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from tests.support.defaults import log_config
 from tests.support.logs import OpenLog, append_batches, batch, spy
+from tests.support.memory_folder import MEMORY
 
 TIMES = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 
@@ -33,9 +35,13 @@ def _fill(log: Log, *timestamps_ms: int) -> None:
 
 @given(times=TIMES, restarts=st.booleans(), start=st.integers(0, 12), gone=st.integers(0, 12))
 def test_the_first_record_is_found_among_timestamps_that_fall(
-    tmp_path_factory: pytest.TempPathFactory, times: list[int], restarts: bool, start: int, gone: int
+    times: list[int], restarts: bool, start: int, gone: int
 ) -> None:
-    folder = tmp_path_factory.mktemp("log")
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        check_lookups(Path(folder), times, restarts, start, gone)
+
+
+def check_lookups(folder: Path, times: list[int], restarts: bool, start: int, gone: int) -> None:
     log = _open(folder)
     _fill(log, *times[: len(times) // 2])
     log.offset_for_timestamp(0)

@@ -24,6 +24,7 @@ from barnabas.protocol.record_batch import stamp
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import append_batches, produced
+from tests.support.memory_folder import MEMORY
 
 PRODUCERS = st.integers(1, 3)
 WRAP = 1 << 31
@@ -40,7 +41,7 @@ class Row(NamedTuple):
 class ProducersAgainstHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="producer-model-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="producer-model-", dir=MEMORY))
         self.rows: list[Row] = []
         self.log_start = 0
         self.end = 0
