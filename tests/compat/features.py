@@ -146,8 +146,14 @@ class Bench:
         return found
 
     def ends(self, topic: str, partitions: int = 1) -> list[int]:
-        """The log end of every partition, as the reference sees it."""
-        found = self.ask_reference("offsets", topic=topic, partitions=list(range(partitions)), at="latest")
+        """The end of every partition, open transactions included, as the reference sees it."""
+        found = self.ask_reference(
+            "offsets",
+            topic=topic,
+            partitions=list(range(partitions)),
+            at="latest",
+            isolation="read_uncommitted",
+        )
         return [found[str(partition)] for partition in range(partitions)]
 
 

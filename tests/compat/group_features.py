@@ -57,6 +57,10 @@ class Member:
     def read(self) -> list[Place]:
         return [(topic, partition, offset) for topic, partition, offset in self.status()["read"]]
 
+    def ask(self, command: str, **arguments: Any) -> Any:
+        """Another command to the member's process."""
+        return self._driver.ask(command, **arguments)
+
     def commit(self, how: str) -> None:
         self._driver.ask("member_commit", how=how)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
+from barnabas.deploy.maven import FetchFailed, fetch, read_pinned
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import find_java
 from benchmarks.peers.apache_kafka import VERSION, archives
@@ -15,6 +18,9 @@ from .clients import Unavailable
 
 NAME = f"Java {VERSION}"
 """The column of the Java clients in the table of versions."""
+NEWER: Final = "4.3.1"
+"""The release of Java clients that use `transaction.version` 2; of Kafka 4.4 there are no tools yet."""
+_NEWER_ARCHIVES: Final = Path(__file__).with_name("kafka_clients_4.sha256")
 _TIMEOUT_S = 120.0
 LIGHT: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -68,7 +74,21 @@ class Tool:
 
 def java_tools() -> Tool:
     """Kafka's tools. Raises Unavailable."""
+    return Tool(java_command())
+
+
+def java_command(version: str = VERSION, more_paths: Sequence[Path | str] = ()) -> list[str]:
+    """A command that needs a class and its arguments, with the clients of a release. Raises Unavailable."""
     try:
-        return Tool([find_java(), *LIGHT, "-cp", f"{archives()}/*"])
+        folder = archives() if version == VERSION else fetch_list(f"kafka-clients-{version}", _NEWER_ARCHIVES)
+        return [find_java(), *LIGHT, "-cp", ":".join([*map(str, more_paths), f"{folder}/*"])]
     except (PeerError, DeployError) as error:
+        raise Unavailable(str(error)) from error
+
+
+def fetch_list(name: str, pinned: Path) -> Path:
+    """A folder of the cache with the archives of a list. Raises Unavailable."""
+    try:
+        return fetch(name, read_pinned(pinned.read_text(encoding="utf-8")))
+    except FetchFailed as error:
         raise Unavailable(str(error)) from error

@@ -13,10 +13,11 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError, for_code
 from load import Load, load_commands, load_value
-from member import MemberSettings, member_commands
+from member import KEPT, MemberSettings, member_commands
 from python_api import (
     RevocationNotes,
     describing,
+    isolated,
     member_arguments,
     note_assignment,
     places_of,
@@ -36,6 +37,7 @@ from stdio import (
     partitions_as_json,
     serve,
 )
+from transactions import TIMEOUT_S, Transactions, transaction_commands
 
 STOP_TIMEOUT_S = 90.0
 
@@ -62,7 +64,9 @@ async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
 
 
 async def fetch(command: FetchCommand) -> list[dict[str, Any]]:
-    config = {} if command.max_bytes is None else {"max_partition_fetch_bytes": command.max_bytes}
+    config = isolated(command.isolation)
+    if command.max_bytes is not None:
+        config["max_partition_fetch_bytes"] = command.max_bytes
     consumer = AIOKafkaConsumer(bootstrap_servers=command.bootstrap, auto_offset_reset="none", **config)
     await consumer.start()
     try:
@@ -72,8 +76,10 @@ async def fetch(command: FetchCommand) -> list[dict[str, Any]]:
         await consumer.stop()
 
 
-async def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) -> dict[int, int]:
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap)
+async def offsets(
+    bootstrap: str, topic: str, partitions: list[int], at: str | int, isolation: str | None = None
+) -> dict[int, int]:
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, **isolated(isolation))
     await consumer.start()
     try:
         return await read_offsets(consumer, [TopicPartition(topic, number) for number in partitions], at)
@@ -294,5 +300,46 @@ class AiokafkaMember(RevocationNotes, ConsumerRebalanceListener):
             await self._consumer.stop()
 
 
+# -- a transactional producer ------------------------------------------------------------------------------
+
+
+class AiokafkaTransactions(Transactions):
+    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+        self._is_started = False
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+        )
+
+    async def begin(self) -> None:
+        if not self._is_started:
+            await self._producer.start()
+            self._is_started = True
+        await self._producer.begin_transaction()
+
+    async def send(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return await send_all(records, self._producer.send, lambda future: future, KafkaError)
+
+    async def send_offsets(self, group: str, topic: str, offsets: dict[int, int], member: object) -> None:
+        positions = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
+        await self._producer.send_offsets_to_transaction(positions, group)
+
+    async def commit(self) -> None:
+        await asyncio.wait_for(self._producer.commit_transaction(), TIMEOUT_S)
+
+    async def abort(self) -> None:
+        await asyncio.wait_for(self._producer.abort_transaction(), TIMEOUT_S)
+
+    async def close(self) -> None:
+        await self._producer.stop()
+
+
 if __name__ == "__main__":
-    serve(commands_of(globals()) | load_commands(TaskLoad) | member_commands(AiokafkaMember), describe)
+    serve(
+        commands_of(globals())
+        | load_commands(TaskLoad)
+        | member_commands(AiokafkaMember)
+        | transaction_commands(AiokafkaTransactions, lambda: KEPT[-1]),
+        describe,
+    )

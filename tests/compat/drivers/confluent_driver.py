@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from load import ThreadedLoad, load_commands, load_value
-from member import MemberSettings, Place, PolledMember, member_commands
+from member import KEPT, MemberSettings, Place, PolledMember, member_commands
 from stdio import (
     ClientError,
     CreateTopicCommand,
@@ -32,8 +32,7 @@ from stdio import (
     to_bytes,
     to_text,
 )
-
-TIMEOUT_S = 45.0
+from transactions import TIMEOUT_S, Transactions, transaction_commands
 
 
 def client_error(error: KafkaError) -> ClientError:
@@ -64,8 +63,14 @@ def produce(command: ProduceCommand) -> list[dict[str, Any]]:
     }
     if command.max_request_bytes is not None:
         config["message.max.bytes"] = command.max_request_bytes
-    producer = confluent_kafka.Producer(config)
-    results: list[dict[str, Any]] = [{} for _ in command.records]
+    return send_all(confluent_kafka.Producer(config), command.records, command.timeout_s)
+
+
+def send_all(
+    producer: confluent_kafka.Producer, records: list[dict[str, Any]], timeout_s: float
+) -> list[dict[str, Any]]:
+    """Send every record, and wait for all: the place of each, or its error."""
+    results: list[dict[str, Any]] = [{} for _ in records]
 
     def noting(index: int) -> Any:
         def delivered(error: KafkaError | None, message: confluent_kafka.Message) -> None:
@@ -76,7 +81,7 @@ def produce(command: ProduceCommand) -> list[dict[str, Any]]:
 
         return delivered
 
-    for index, record in enumerate(command.records):
+    for index, record in enumerate(records):
         arguments = {"on_delivery": noting(index)}
         if record.get("partition") is not None:
             arguments["partition"] = record["partition"]
@@ -94,7 +99,7 @@ def produce(command: ProduceCommand) -> list[dict[str, Any]]:
         except KafkaException as error:
             results[index] = {"error": client_error(error.args[0]).as_json()}
         producer.poll(0)
-    producer.flush(command.timeout_s)
+    producer.flush(timeout_s)
     return results
 
 
@@ -113,8 +118,14 @@ def consumer_of(bootstrap: str, **config: Any) -> confluent_kafka.Consumer:
     )
 
 
+def isolated(isolation: str | None) -> dict[str, Any]:
+    return {} if isolation is None else {"isolation.level": isolation}
+
+
 def fetch(command: FetchCommand) -> list[dict[str, Any]]:
-    config = {} if command.max_bytes is None else {"fetch.message.max.bytes": command.max_bytes}
+    config = isolated(command.isolation)
+    if command.max_bytes is not None:
+        config["fetch.message.max.bytes"] = command.max_bytes
     consumer = consumer_of(command.bootstrap, **config)
     found: list[dict[str, Any]] = []
     try:
@@ -142,8 +153,10 @@ def fetch(command: FetchCommand) -> list[dict[str, Any]]:
     return found
 
 
-def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) -> dict[int, int]:
-    consumer = consumer_of(bootstrap)
+def offsets(
+    bootstrap: str, topic: str, partitions: list[int], at: str | int, isolation: str | None = None
+) -> dict[int, int]:
+    consumer = consumer_of(bootstrap, **isolated(isolation))
     try:
         if isinstance(at, int):
             asked = [TopicPartition(topic, partition, at) for partition in partitions]
@@ -351,9 +364,69 @@ class ConfluentMember(PolledMember):
         if self._committed[-1] is not None:
             raise KafkaException(self._committed[-1])
 
+    def group_metadata_now(self) -> object:
+        return self._consumer.consumer_group_metadata()
+
     def close(self) -> None:
         self._consumer.close()
 
 
+# -- a transactional producer ------------------------------------------------------------------------------
+
+
+class ConfluentTransactions(Transactions):
+    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+        self._bootstrap = bootstrap
+        self._is_started = False
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+
+    def begin(self) -> None:
+        if not self._is_started:
+            self._producer.init_transactions(TIMEOUT_S)
+            self._is_started = True
+        self._producer.begin_transaction()
+
+    def send(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return send_all(self._producer, records, TIMEOUT_S)
+
+    def send_offsets(self, group: str, topic: str, offsets: dict[int, int], member: object) -> None:
+        positions = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        if member is not None:
+            self._producer.send_offsets_to_transaction(positions, member, TIMEOUT_S)
+            return
+        # The metadata of a consumer that joined no group names the group alone.
+        consumer = consumer_of(self._bootstrap, **{"group.id": group})
+        try:
+            self._producer.send_offsets_to_transaction(
+                positions, consumer.consumer_group_metadata(), TIMEOUT_S
+            )
+        finally:
+            consumer.close()
+
+    def commit(self) -> None:
+        self._producer.commit_transaction(TIMEOUT_S)
+
+    def abort(self) -> None:
+        self._producer.abort_transaction(TIMEOUT_S)
+
+    def close(self) -> None:
+        self._producer.purge()
+        del self._producer
+
+
 if __name__ == "__main__":
-    serve(commands_of(globals()) | load_commands(Load) | member_commands(ConfluentMember), describe)
+    serve(
+        commands_of(globals())
+        | load_commands(Load)
+        | member_commands(ConfluentMember)
+        | transaction_commands(ConfluentTransactions, lambda: KEPT[-1]),
+        describe,
+    )

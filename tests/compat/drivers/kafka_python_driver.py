@@ -15,10 +15,11 @@ from kafka.errors import KafkaError, for_code
 from kafka.structs import OffsetAndMetadata
 from load import ThreadedLoad, load_commands, load_value
 from lost_join import recall_lost_join
-from member import MemberSettings, Place, PolledMember, member_commands
+from member import KEPT, MemberSettings, Place, PolledMember, member_commands
 from python_api import (
     RevocationNotes,
     describing,
+    isolated,
     member_arguments,
     note_assignment,
     places_of,
@@ -38,8 +39,8 @@ from stdio import (
     partitions_as_json,
     serve,
 )
+from transactions import TIMEOUT_S, Transactions, transaction_commands
 
-TIMEOUT_S = 45.0
 STRATEGIES = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
 
 describe = describing(KafkaError)
@@ -85,7 +86,9 @@ def consumer_of(bootstrap: str, **config: Any) -> KafkaConsumer:
 
 
 async def fetch(command: FetchCommand) -> list[dict[str, Any]]:
-    config = {} if command.max_bytes is None else {"max_partition_fetch_bytes": command.max_bytes}
+    config = isolated(command.isolation)
+    if command.max_bytes is not None:
+        config["max_partition_fetch_bytes"] = command.max_bytes
     consumer = consumer_of(command.bootstrap, **config)
     try:
         tp = TopicPartition(command.topic, command.partition)
@@ -94,8 +97,10 @@ async def fetch(command: FetchCommand) -> list[dict[str, Any]]:
         consumer.close()
 
 
-async def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) -> dict[int, int]:
-    consumer = consumer_of(bootstrap)
+async def offsets(
+    bootstrap: str, topic: str, partitions: list[int], at: str | int, isolation: str | None = None
+) -> dict[int, int]:
+    consumer = consumer_of(bootstrap, **isolated(isolation))
     try:
         return await read_offsets(consumer, [TopicPartition(topic, number) for number in partitions], at)
     finally:
@@ -279,9 +284,63 @@ class KafkaPythonMember(RevocationNotes, PolledMember, ConsumerRebalanceListener
         if isinstance(answers[0], Exception):
             raise answers[0]
 
+    def group_metadata_now(self) -> object:
+        return self._consumer.group_metadata()
+
     def close(self) -> None:
         self._consumer.close()
 
 
+# -- a transactional producer ------------------------------------------------------------------------------
+
+
+class KafkaPythonTransactions(Transactions):
+    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+        self._is_started = False
+        self._producer = KafkaProducer(
+            bootstrap_servers=bootstrap,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            max_block_ms=int(TIMEOUT_S * 1000),
+        )
+
+    def begin(self) -> None:
+        if not self._is_started:
+            self._producer.init_transactions()
+            self._is_started = True
+        self._producer.begin_transaction()
+
+    async def send(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        async def send(topic: str, **record: Any) -> Any:
+            return self._producer.send(topic, **record)
+
+        async def wait(future: Any) -> Any:
+            return future.get(TIMEOUT_S)
+
+        return await send_all(records, send, wait, KafkaError)
+
+    def send_offsets(self, group: str, topic: str, offsets: dict[int, int], member: object) -> None:
+        positions = {
+            TopicPartition(topic, partition): OffsetAndMetadata(offset, "", -1)
+            for partition, offset in offsets.items()
+        }
+        self._producer.send_offsets_to_transaction(positions, group if member is None else member)
+
+    def commit(self) -> None:
+        self._producer.commit_transaction()
+
+    def abort(self) -> None:
+        self._producer.abort_transaction()
+
+    def close(self) -> None:
+        self._producer.close(timeout=0)
+
+
 if __name__ == "__main__":
-    serve(commands_of(globals()) | load_commands(Load) | member_commands(KafkaPythonMember), describe)
+    serve(
+        commands_of(globals())
+        | load_commands(Load)
+        | member_commands(KafkaPythonMember)
+        | transaction_commands(KafkaPythonTransactions, lambda: KEPT[-1]),
+        describe,
+    )

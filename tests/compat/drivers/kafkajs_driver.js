@@ -12,6 +12,7 @@ const modules = process.env.NODE_MODULES
 const load = name => require(path.join(modules, name))
 const kafkajs = load('kafkajs')
 const { version } = load('kafkajs/package.json')
+const Batch = load('kafkajs/src/consumer/batch')
 const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel } = kafkajs
 const lz4 = load('lz4js')
 const xxhash = load('lz4js/xxh32.js')
@@ -75,6 +76,22 @@ const withLeader = async (bootstrap, topic, partition, work) => {
   }
 }
 
+const LEVELS = { null: 0, read_uncommitted: 0, read_committed: 1 }
+
+// What kafkajs' consumer asks for; its admin client asks for no isolation level.
+const offsetsUnder = async (bootstrap, topic, partitions, at, isolation) => {
+  const timestamp = { earliest: -2, latest: -1 }[at]
+  const found = {}
+  for (const partition of partitions) {
+    await withLeader(bootstrap, topic, partition, async broker => {
+      const topics = [{ topic, partitions: [{ partition, timestamp }] }]
+      const { responses } = await broker.listOffsets({ isolationLevel: LEVELS[isolation], topics })
+      found[partition] = Number(responses[0].partitions[0].offset)
+    })
+  }
+  return found
+}
+
 // -- commands ----------------------------------------------------------------------------------------------
 
 const commands = {
@@ -130,7 +147,7 @@ const commands = {
     return results
   },
 
-  async fetch({ bootstrap, topic, partition, offset, count, timeout_s = 45, max_bytes = null }) {
+  async fetch({ bootstrap, topic, partition, offset, count, timeout_s = 45, max_bytes = null, isolation = null }) {
     return withLeader(bootstrap, topic, partition, async broker => {
       const found = []
       const deadline = Date.now() + timeout_s * 1000
@@ -141,17 +158,15 @@ const commands = {
           maxWaitTime: 200,
           minBytes: 1,
           maxBytes: 10485760,
-          isolationLevel: 0,
+          isolationLevel: LEVELS[isolation],
           topics: [{ topic, partitions: [{ partition, fetchOffset: String(next), maxBytes }] }],
         })
         for (const { partitions } of responses) {
-          for (const { messages } of partitions) {
-            for (const m of messages) {
-              // A batch comes whole, from its first record on.
-              if (BigInt(m.offset) < next) continue
-              next = BigInt(m.offset) + 1n
-              found.push(record(m))
-            }
+          for (const data of partitions) {
+            // As its consumer does: a batch comes whole, and aborted and control records are left out.
+            const batch = new Batch(topic, String(next), data)
+            found.push(...batch.messages.map(record))
+            for (const m of batch.messagesWithinOffset) next = BigInt(m.offset) + 1n
           }
         }
       }
@@ -159,7 +174,8 @@ const commands = {
     })
   },
 
-  async offsets({ bootstrap, topic, partitions, at }) {
+  async offsets({ bootstrap, topic, partitions, at, isolation = null }) {
+    if (isolation !== null) return offsetsUnder(bootstrap, topic, partitions, at, isolation)
     return withAdmin(bootstrap, async admin => {
       const asked = new Set(partitions)
       const found = {}
@@ -365,6 +381,7 @@ class Load {
 let current = null
 
 Object.assign(commands, require('./kafkajs_groups.js')({ client, withAdmin, Unsupported }))
+Object.assign(commands, require('./kafkajs_transactions.js')({ client, message, describe: e => describe(e), Unsupported }))
 
 // -- lines in, lines out -----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from load import ThreadedLoad, load_commands, load_value
-from member import Member, MemberSettings, member_commands
+from member import KEPT, Member, MemberSettings, member_commands
 from stdio import (
     ClientError,
     FetchCommand,
@@ -25,6 +25,7 @@ from stdio import (
     serve,
     to_bytes,
 )
+from transactions import Transactions, transaction_commands
 
 KCAT = os.environ.get("KCAT", "kcat")
 
@@ -33,6 +34,7 @@ KEY_MARK, RECORD_MARK = "\x1f", "\x1e"
 _REBALANCED = re.compile(r" rebalanced.*? (assign|revoke)\w*.*: (.*)$")
 """``… rebalanced (memberid m): assigned: …`` or ``… rebalanced: incremental assignment of n … (m, …): …``"""
 _PARTITION = re.compile(r"(\S+) \[(\d+)\]")
+_DELIVERED = re.compile(r"Message delivered to partition (\d+) \(offset (\d+)\)")
 _TIMEOUT_S = 40.0
 
 
@@ -123,6 +125,8 @@ def fetch(command: FetchCommand) -> list[dict[str, Any]]:
     arguments = ["-C", "-b", command.bootstrap, "-t", command.topic, "-p", str(command.partition)]
     arguments += ["-o", str(command.offset), "-c", str(command.count)]
     arguments += ["-X", "auto.offset.reset=error", "-q", "-J", "-u"]
+    if command.isolation is not None:
+        arguments += ["-X", f"isolation.level={command.isolation}"]
     if command.max_bytes is not None:
         arguments += ["-X", f"fetch.message.max.bytes={command.max_bytes}"]
     try:
@@ -152,12 +156,16 @@ def _encoded(text: str | None) -> str | None:
     return None if text is None else base64.b64encode(text.encode()).decode()
 
 
-def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) -> dict[int, int]:
+def offsets(
+    bootstrap: str, topic: str, partitions: list[int], at: str | int, isolation: str | None = None
+) -> dict[int, int]:
+    settings = {} if isolation is None else {"isolation.level": isolation}
     named = {"earliest": -2, "latest": -1}.get(str(at), at)
     found = {}
     for partition in partitions:
         # kcat answers "topic [partition] offset N".
-        text = run("-Q", "-b", bootstrap, "-t", f"{topic}:{partition}:{named}").decode()
+        asked = f"{topic}:{partition}:{named}"
+        text = run("-Q", "-b", bootstrap, *settings_of(settings), "-t", asked).decode()
         found[partition] = int(text.rpartition("offset ")[2])
     return found
 
@@ -297,5 +305,72 @@ class KcatMember(Member):
                     self.notes.assigned = others
 
 
+# -- a transactional producer ------------------------------------------------------------------------------
+
+
+class KcatTransactions(Transactions):
+    """A kcat that puts all lines into one transaction, commits at their end, and aborts when interrupted."""
+
+    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+        self._bootstrap = bootstrap
+        settings = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            "linger.ms": 5,
+        }
+        self._options = settings_of(settings)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        """Nothing: kcat needs to know the topic at its start, and begins the transaction there."""
+
+    def send(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Keys decide on the partition, because one kcat writes to one partition, or to any."""
+        if self._process is None:
+            self._process = self._start(records[0]["topic"])
+        assert self._process.stdin is not None
+        for record in records:
+            key, value = (to_bytes(record[name]) or b"" for name in ("key", "value"))
+            self._process.stdin.write(key + KEY_MARK.encode() + value + b"\n")
+        self._process.stdin.flush()
+        return []
+
+    def send_offsets(self, group: str, topic: str, offsets: dict[int, int], member: object) -> None:
+        raise Unsupported("kcat sends no offsets in a transaction")
+
+    def commit(self) -> list[dict[str, Any]]:
+        found = _DELIVERED.findall(self._end(None))
+        return [{"partition": int(partition), "offset": int(offset)} for partition, offset in found]
+
+    def abort(self) -> None:
+        self._end(signal.SIGINT)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _start(self, topic: str) -> subprocess.Popen[bytes]:
+        command = [KCAT, "-P", "-b", self._bootstrap, "-t", topic, "-K", KEY_MARK, "-vvv", *self._options]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def _end(self, number: signal.Signals | None) -> str:
+        process, self._process = self._process, None
+        assert process is not None
+        if number is not None:
+            process.send_signal(number)
+        said = process.communicate(timeout=_TIMEOUT_S)[1].decode("utf-8", "replace")
+        if process.returncode:
+            raise ClientError(-1, "kcat", said.strip())
+        return said
+
+
 if __name__ == "__main__":
-    serve(commands_of(globals()) | load_commands(Load) | member_commands(KcatMember), describe)
+    serve(
+        commands_of(globals())
+        | load_commands(Load)
+        | member_commands(KcatMember)
+        | transaction_commands(KcatTransactions, lambda: KEPT[-1]),
+        describe,
+    )

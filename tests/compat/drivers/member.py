@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from stdio import Command, by_name, settled
+from stdio import Command, Unsupported, by_name, settled
 
 COMMAND_TIMEOUT_S = 60.0
 HEARTBEAT_INTERVAL_MS, METADATA_MAX_AGE_MS = 500, 1_000
@@ -93,6 +93,10 @@ class Member(ABC):
     def stop(self) -> Awaitable[dict[str, Any]] | dict[str, Any]:
         """Leave; the notes."""
 
+    def group_metadata(self) -> object:
+        """The member's generation, as the client's producer takes it with offsets (KIP-447)."""
+        raise Unsupported("the client's producer takes no generation of a member")
+
     @property
     def pid(self) -> int:
         """The process to kill for the member to be dead."""
@@ -123,15 +127,25 @@ class PolledMember(Member):
     def start(self) -> None:
         self._thread.start()
 
+    def group_metadata_now(self) -> object:
+        """`group_metadata`, on the member's thread."""
+        return super().group_metadata()
+
     def commit(self, how: str) -> None:
-        future: Future[None] = Future()
-        self._orders.put((lambda: self.commit_now(how), future))
-        future.result(COMMAND_TIMEOUT_S)
+        self._order(lambda: self.commit_now(how))
+
+    def group_metadata(self) -> object:
+        return self._order(self.group_metadata_now)
 
     def stop(self) -> dict[str, Any]:
         self._stopping.set()
         self._thread.join(COMMAND_TIMEOUT_S)
         return self.notes.status()
+
+    def _order(self, work: Callable[[], Any]) -> Any:
+        future: Future[Any] = Future()
+        self._orders.put((work, future))
+        return future.result(COMMAND_TIMEOUT_S)
 
     def _run(self) -> None:
         try:
@@ -151,6 +165,10 @@ class PolledMember(Member):
                 future.set_exception(error)
 
 
+KEPT: list[object] = []
+"""The group metadata that ``member_keep`` kept."""
+
+
 def member_commands(make: Callable[[MemberSettings], Member]) -> dict[str, Command]:
     """The commands around one member, which `make` makes from the settings of ``member_start``."""
     current: list[Member] = []
@@ -166,10 +184,13 @@ def member_commands(make: Callable[[MemberSettings], Member]) -> dict[str, Comma
     async def member_commit(how: str) -> None:
         await settled(current[-1].commit(how))
 
+    def member_keep() -> None:
+        KEPT.append(current[-1].group_metadata())
+
     def member_pid() -> int:
         return current[-1].pid
 
     async def member_stop() -> dict[str, Any]:
         return dict(await settled(current.pop().stop()))
 
-    return by_name(member_start, member_status, member_commit, member_pid, member_stop)
+    return by_name(member_start, member_status, member_commit, member_keep, member_pid, member_stop)

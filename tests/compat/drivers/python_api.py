@@ -43,6 +43,11 @@ def producer_arguments(command: ProduceCommand) -> dict[str, Any]:
     }
 
 
+def isolated(isolation: str | None) -> dict[str, Any]:
+    """The arguments of a consumer that reads under an isolation level."""
+    return {} if isolation is None else {"isolation_level": isolation}
+
+
 async def send_all(
     records: list[dict[str, Any]],
     send: Callable[..., Awaitable[Any]],

@@ -67,6 +67,8 @@ class FetchCommand:
     count: int
     timeout_s: float = 45
     max_bytes: int | None = None
+    isolation: str | None = None
+    """``read_committed`` or ``read_uncommitted``; None for the client's default."""
 
 
 @dataclass(frozen=True)
