@@ -50,7 +50,7 @@ from tests.support.waiting import wait_for
 from . import raw_client
 from .group_client import GroupClient
 from .raw_client import RawClient
-from .tools import ClusterView, partitions_seen_by, run_command, running
+from .tools import ClusterView, partitions_seen_by, running
 from .transaction_client import TransactionalClient
 
 SOURCE: Final = TopicPartition("source", 0)
@@ -631,12 +631,7 @@ def test_a_hanging_transaction_is_found_and_can_be_aborted(harmed: LocalCluster)
         assert (found.partition, found.producer.producer_id) == (place, party.client.producer_id)
         readable = view.read(table.topic, len(REPLICAS), "read_committed")
         assert readable.count(follower.transactions[0].value) == len(REPLICAS) - 1
-        words = ("-b", harmed.bootstrap, "--topic", place.topic, "--partition", str(place.partition))
-        listed = run_command("transactions", "find-hanging", *words, "--max-transaction-timeout", "0")
-        assert str(party.client.producer_id) in listed.stdout, listed
-        start = str(found.producer.transaction_start_offset)
-        ended = run_command("transactions", "abort", *words, "--start-offset", start)
-        assert ended.returncode == 0, ended
+        admin.abort_transaction(place, start_offset=found.producer.transaction_start_offset)
         assert admin.find_hanging_transactions(places_of(table.topic), max_transaction_timeout_ms=0) == []
     party.client.epoch += 1
     hanging.told = False
