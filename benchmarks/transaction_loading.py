@@ -110,21 +110,24 @@ def _loading(options: Options) -> list[Figure]:
     ids = options.amount(100_000, 20_000)
     figures = []
     for state in (TransactionState.COMPLETE_COMMIT, TransactionState.ONGOING):
-        rounds = []
+        rounds: list[float] = []
+        cpu: list[float] = []
         with temporary_folder(options) as folder:
             log = _written(folder, ids, state)
             for _ in range(options.rounds):
                 gc.collect()
-                started = time.perf_counter()
+                started, cpu_started = time.perf_counter(), time.process_time()
                 with without_collection():
                     _load(log, ids)
                 rounds.append(time.perf_counter() - started)
+                cpu.append(time.process_time() - cpu_started)
             memory = _memory_bytes(log, ids)
             log.abandon()
         tell(f"{ids:,} ids in {state.value}: loaded in {rounds[-1]:.2f} s, {memory:,.0f} bytes each")
         name = f"{ids:,} transactional ids in {state.value}"
         figures += [
             Figure.of(f"loading {name}", rounds, "s", at_most=3),
+            Figure.of("  CPU", cpu, "s"),
             Figure(name=f"memory of one of {name}", measured=memory, unit="bytes"),
         ]
     return figures
