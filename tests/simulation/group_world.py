@@ -1,15 +1,11 @@
-"""A world for one group: real coordinators on a real replicated log, clients, and time that runs by itself.
+"""A world for one group: real coordinators on a real replicated log, and clients.
 
 The topic of the `World` is the offsets topic. Every broker has its real `GroupCoordinator` with shards,
-appends and loading, called by the real handlers; clients ask any broker for the coordinator. A queue of
-events moves time: messages take time, and all threads of a broker run now and then. One seeded random
-generator decides everything.
+appends and loading, called by the real handlers; clients ask any broker for the coordinator.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import random
 import uuid
 from collections.abc import Callable
@@ -43,21 +39,17 @@ from tests.simulation.broker import SimBroker
 from tests.simulation.disk import Entry
 from tests.simulation.group_transactions import Copier, confirm
 from tests.simulation.requests import LISTENER, SimRequest
-from tests.simulation.world import Message, World
+from tests.simulation.timed_world import EPOCH_MS, TimedWorld
 from tests.support.defaults import make_config
 from tests.support.grouping import run_once
 
 GROUP_ID: Final = "g"
-EPOCH_MS: Final = 1_700_000_000_000
 TOPICS: Final = {"a": 3, "b": 2, "c": 4}
 """The topics that the group may read, with their numbers of partitions."""
 _KNOWN: Final = {
     topic: SimpleNamespace(topic_id=TopicId(uuid.UUID(int=number))) for number, topic in enumerate(TOPICS, 1)
 }
 _APPEND_TIMEOUT_MS: Final = 5_000
-_LONG_POLL_MS: Final = 500
-_TICK_MS: Final = 300
-_TICKS_TO_CHECK: Final = 4
 _HANDLERS: Final[dict[type, Any]] = {
     JoinGroupRequest: group_handlers.handle_join,
     SyncGroupRequest: group_handlers.handle_sync,
@@ -94,38 +86,25 @@ class Token:
         self.answers = 0
 
 
-class GroupWorld(World):
+class GroupWorld(TimedWorld):
     """`judge` checks a coordinator after each of its events."""
 
     # Longer than an append waits, so that an append may time out before the ISR shrinks.
     max_lag_ms = 6_000
 
     def __init__(self, seed: int, *, max_size: int, initial_delay_ms: int) -> None:
-        self.random = random.Random(seed)
+        draw = random.Random(seed)
         self.judge: Any = None
-        self.trace: list[str] = []
         self.waiting: set[Token] = set()
-        self._broken: AssertionError | None = None
-        """A broken promise that was seen in an answer."""
         self.copiers: dict[str, Copier] = {}
         """By transactional id."""
         self.coordinators: dict[BrokerId, GroupCoordinator] = {}
-        self.deaf_until_ms: dict[BrokerId, float] = {}
-        """The brokers that the controller cannot reach, and until when."""
         self._config = _config(max_size, initial_delay_ms)
-        self._is_faulty = False
-        self._delivers_itself = False
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        self._ticks = 0
-        self._turns: set[tuple[BrokerId, int]] = set()
         self._records: list[Record | None] = []
         # Member ids must be the same in every run of a seed.
-        ids: Any = SimpleNamespace(uuid4=lambda: f"{self.random.getrandbits(32):08x}")
+        ids: Any = SimpleNamespace(uuid4=lambda: f"{draw.getrandbits(32):08x}")
         group_module.uuid = ids
-        super().__init__(3, self.random.choice((1, 2)), tp=TopicPartition(OFFSETS_TOPIC, 0))
-        self._is_faulty = self._delivers_itself = True
-        self.at(0, self._tick)
+        super().__init__(draw, 3, draw.choice((1, 2)), tp=TopicPartition(OFFSETS_TOPIC, 0))
 
     def close(self) -> None:
         super().close()
@@ -145,95 +124,14 @@ class GroupWorld(World):
         )
         coordinator.listen()
 
-    # Time
-
-    def at(self, delay_ms: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (self.now_ms + delay_ms, next(self._order), action))
-
-    def run_until(self, end_ms: float, is_done: Callable[[], bool] = lambda: False) -> None:
-        while self._queue and self._queue[0][0] <= end_ms and not is_done():
-            self.now_ms, _, action = heapq.heappop(self._queue)
-            action()
-            if self._broken is not None:
-                raise self._broken
-        if not is_done():
-            self.now_ms = end_ms
-
-    def note(self, text: str) -> None:
-        self.trace.append(f"{self.now_ms / 1000:.1f} {text}")
-
-    def chance(self, probability: float) -> bool:
-        """Whether a fault happens."""
-        return self._is_faulty and self.random.random() < probability
-
-    def delay(self) -> float:
-        return self.random.uniform(1_000, 20_000) if self.chance(0.06) else self.random.uniform(0, 40)
-
-    def end_faults(self) -> None:
-        self._is_faulty = False
-        self.deaf_until_ms.clear()
-        self.heal()
-
     # Brokers
 
-    def _tick(self) -> None:
-        while self.control():
+    def run_coordinators(self, broker: SimBroker) -> None:
+        while run_once(self.coordinators[broker.id].shards):
             continue
-        for broker in self.brokers.values():
-            if broker.can_act:
-                broker.reaper.expire_due(int(broker.now_ms()))
-                self.shrink(broker.id)
-                self._turn(broker)
-        self._ticks += 1
-        if self._ticks % _TICKS_TO_CHECK == 0:
-            self.check()
-        self.at(_TICK_MS, self._tick)
 
-    def turn_soon(self, broker: SimBroker) -> None:
-        key = broker.id, broker.life
-        if key not in self._turns:
-            self._turns.add(key)
-
-            def turn() -> None:
-                self._turns.discard(key)
-                if broker.life == key[1]:
-                    self._turn(broker)
-
-            self.at(self.random.uniform(0, 3), turn)
-
-    def _turn(self, broker: SimBroker) -> None:
-        """Run all threads of a broker once."""
-        if not broker.can_act:
-            return
-        if self.now_ms >= self.deaf_until_ms.get(broker.id, 0.0):
-            for channels in self.channels:
-                while self.deliver_control(channels, broker.id):
-                    continue
-        broker.replicas.wake_followers()
-        self.fetch(broker.id, max_wait_ms=_LONG_POLL_MS)
-        self.work_off(broker.id)
-        if self.random.random() < 0.5:
-            # Loading takes time.
-            while run_once(self.coordinators[broker.id].shards):
-                continue
+    def has_turned(self, broker: SimBroker) -> None:
         self.judge.check(broker)
-
-    def send(self, source: BrokerId, target: BrokerId, act: Callable[[], None]) -> Message:
-        message = super().send(source, target, act)
-        if self._delivers_itself:
-            self.at(self.random.uniform(0, 5), lambda: self._arrive(message))
-        return message
-
-    def _arrive(self, message: Message) -> None:
-        if message not in self.messages:
-            return
-        target = self.hosts[message.target]
-        if target.is_paused:
-            self.at(50, lambda: self._arrive(message))
-            return
-        self.deliver(self.messages.index(message))
-        if target.id in self.brokers:
-            self.turn_soon(target)
 
     # Clients
 

@@ -1,0 +1,144 @@
+"""A world whose time runs by itself: a queue of events, for histories of coordinators and their clients.
+
+Messages take time, and all threads of a broker run now and then. One seeded random generator decides
+everything, so a seed always gives the same history.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Final
+
+from barnabas.protocol.ids import BrokerId
+from tests.simulation.broker import SimBroker
+from tests.simulation.world import Message, World
+
+EPOCH_MS: Final = 1_700_000_000_000
+_LONG_POLL_MS: Final = 500
+_TICK_MS: Final = 300
+_TICKS_TO_CHECK: Final = 4
+
+
+class TimedWorld(World):
+    """Time does not run before the cluster has come to rest for the first time."""
+
+    def __init__(
+        self, draw: random.Random, broker_count: int, min_insync_replicas: int, **settings: Any
+    ) -> None:
+        self.random = draw
+        self.trace: list[str] = []
+        self.deaf_until_ms: dict[BrokerId, float] = {}
+        """The brokers that the controller cannot reach, and until when."""
+        self.may_shrink: Callable[[SimBroker], bool] = lambda broker: True
+        self._broken: AssertionError | None = None
+        """A broken promise that was seen in an answer."""
+        self._is_faulty = False
+        self._delivers_itself = False
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._ticks = 0
+        self._turns: set[tuple[BrokerId, int]] = set()
+        super().__init__(broker_count, min_insync_replicas, **settings)
+        self._is_faulty = self._delivers_itself = True
+        self.at(0, self._tick)
+
+    @abstractmethod
+    def run_coordinators(self, broker: SimBroker) -> None:
+        """Run the threads of a broker's coordinators once."""
+
+    def has_turned(self, broker: SimBroker) -> None:
+        """All threads of a broker have run; a hook for a judge."""
+
+    # Time
+
+    def at(self, delay_ms: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (self.now_ms + delay_ms, next(self._order), action))
+
+    def run_until(self, end_ms: float, is_done: Callable[[], bool] = lambda: False) -> None:
+        while self._queue and self._queue[0][0] <= end_ms and not is_done():
+            self.now_ms, _, action = heapq.heappop(self._queue)
+            action()
+            if self._broken is not None:
+                raise self._broken
+        if not is_done():
+            self.now_ms = end_ms
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.now_ms / 1000:.1f} {text}")
+
+    def chance(self, probability: float) -> bool:
+        """Whether a fault happens."""
+        return self._is_faulty and self.random.random() < probability
+
+    def delay(self) -> float:
+        return self.random.uniform(1_000, 20_000) if self.chance(0.06) else self.random.uniform(0, 40)
+
+    def end_faults(self) -> None:
+        self._is_faulty = False
+        self.deaf_until_ms.clear()
+        self.heal()
+
+    # Brokers
+
+    def _tick(self) -> None:
+        while self.control():
+            continue
+        for broker in self.brokers.values():
+            if broker.can_act:
+                broker.reaper.expire_due(int(broker.now_ms()))
+                if self.may_shrink(broker):
+                    self.shrink(broker.id)
+                self._turn(broker)
+        self._ticks += 1
+        if self._ticks % _TICKS_TO_CHECK == 0:
+            self.check()
+        self.at(_TICK_MS, self._tick)
+
+    def turn_soon(self, broker: SimBroker) -> None:
+        key = broker.id, broker.life
+        if key not in self._turns:
+            self._turns.add(key)
+
+            def turn() -> None:
+                self._turns.discard(key)
+                if broker.life == key[1]:
+                    self._turn(broker)
+
+            self.at(self.random.uniform(0, 3), turn)
+
+    def _turn(self, broker: SimBroker) -> None:
+        """Run all threads of a broker once."""
+        if not broker.can_act:
+            return
+        if self.now_ms >= self.deaf_until_ms.get(broker.id, 0.0):
+            for channels in self.channels:
+                while self.deliver_control(channels, broker.id):
+                    continue
+        broker.replicas.wake_followers()
+        self.fetch(broker.id, max_wait_ms=_LONG_POLL_MS)
+        self.work_off(broker.id)
+        if self.random.random() < 0.5:
+            # Loading takes time.
+            self.run_coordinators(broker)
+        self.has_turned(broker)
+
+    def send(self, source: BrokerId, target: BrokerId, act: Callable[[], None]) -> Message:
+        message = super().send(source, target, act)
+        if self._delivers_itself:
+            self.at(self.random.uniform(0, 5), lambda: self._arrive(message))
+        return message
+
+    def _arrive(self, message: Message) -> None:
+        if message not in self.messages:
+            return
+        target = self.hosts[message.target]
+        if target.is_paused:
+            self.at(50, lambda: self._arrive(message))
+            return
+        self.deliver(self.messages.index(message))
+        if target.id in self.brokers:
+            self.turn_soon(target)
