@@ -6,7 +6,7 @@ machine's own state, because the next coordinator loads the log.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.coordinators.transaction_effects import (
@@ -24,6 +24,7 @@ from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH, present_p
 from barnabas.broker.coordinators.transaction_state import NEXT_STATES, TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
+from tests.simulation.process import Process, Sleep
 from tests.simulation.transaction_world import (
     EPOCH_MS,
     ID,
@@ -57,10 +58,6 @@ class Put(NamedTuple):
     tag: Tag
 
 
-class Sleep(NamedTuple):
-    ms: float
-
-
 Life = Generator[Request | Put | Sleep, Any, None]
 
 
@@ -69,25 +66,18 @@ def error_of(response: Any) -> ErrorCode:
     return error
 
 
-class Producer:
-    """One process. It asks one thing at a time, again and again until it gets a final answer."""
-
+class Producer(Process):
     def __init__(self, chaos: Chaos, name: str, kind: str, *, is_last: bool = False) -> None:
+        super().__init__(chaos.world, resend_ms=RESEND_MS, give_up_ms=GIVE_UP_MS)
         self.chaos = chaos
-        self.world = chaos.world
         self.name = name
         self.kind = kind
         self.version = 0 if kind == "v1" else 2
         self.is_last = is_last
         self.timeout_ms = 20_000 if is_last else self.world.random.choice((1_500, 4_000, 10_000))
         self.producer_id, self.epoch = -1, -1
-        self.is_gone = False
-        self.paused_until_ms = 0.0
         self._transactions = 0
-        self._attempt = 0
-        self._asked_at_ms = 0.0
-        self._life = self.life()
-        self._go_on(None)
+        self.begin()
 
     # What it does
 
@@ -157,51 +147,16 @@ class Producer:
         self.chaos.judge.prepared(tag, is_commit)
         return self.world.random.random() < 0.5
 
-    # How it asks
-
-    def _go_on(self, answer: Any) -> None:
-        try:
-            step = self._life.send(answer)
-        except StopIteration:
-            self.is_gone = True
-            return
-        self._asked_at_ms = self.world.now_ms
-        self._do(step)
-
-    def _do(self, step: Any) -> None:
-        """Do a step, again if no answer comes or it says so."""
-        world = self.world
-        if self.is_gone:
-            return
-        if world.now_ms < self.paused_until_ms:
-            world.at(self.paused_until_ms - world.now_ms + 1, lambda: self._do(step))
-            return
-        self._attempt += 1
-        attempt = self._attempt
-
-        def answered(response: Any) -> None:
-            if self.is_gone or attempt != self._attempt:
-                return
-            self._attempt += 1
-            if response is None or error_of(response) in RETRIABLE:
-                if world.now_ms - self._asked_at_ms > GIVE_UP_MS:
-                    self.is_gone = True
-                else:
-                    world.at(world.random.uniform(20, 100), lambda: self._do(step))
-            elif world.now_ms < self.paused_until_ms:
-                world.at(self.paused_until_ms - world.now_ms + 1, lambda: self._go_on(response))
-            else:
-                self._go_on(response)
-
-        if isinstance(step, Sleep):
-            world.at(step.ms, lambda: answered(ErrorCode.NONE))
-            return
-        world.at(RESEND_MS, lambda: answered(None))
+    def perform(self, step: Any, answered: Callable[[Any], None]) -> None:
+        world = self.chaos.world
         if isinstance(step, Put):
             adds = self.version >= 2
             world.produce(step.partition, self.producer_id, self.epoch, step.tag, adds=adds, answer=answered)
         else:
             world.ask(step, answered)
+
+    def is_retriable(self, response: Any) -> bool:
+        return error_of(response) in RETRIABLE
 
 
 class Judge:
