@@ -38,7 +38,8 @@ from barnabas.protocol.messages.offsets import (
 from barnabas.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tests.simulation.broker import SimBroker
 from tests.simulation.group_transactions import Commit, Copier, effective
-from tests.simulation.group_world import GROUP_ID, TOPICS, GroupWorld, Token
+from tests.simulation.group_world import GROUP_ID, TOPICS, GroupWorld
+from tests.simulation.timed_world import Token
 
 STABLE_OFFSETS = OffsetFetchRequest(
     groups=[OffsetFetchRequestGroup(group_id=GROUP_ID, topics=None)], require_stable=True

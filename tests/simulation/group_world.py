@@ -39,7 +39,7 @@ from tests.simulation.broker import SimBroker
 from tests.simulation.disk import Entry
 from tests.simulation.group_transactions import Copier, confirm
 from tests.simulation.requests import LISTENER, SimRequest
-from tests.simulation.timed_world import EPOCH_MS, TimedWorld
+from tests.simulation.timed_world import EPOCH_MS, TimedWorld, Token
 from tests.support.defaults import make_config
 from tests.support.grouping import run_once
 
@@ -74,28 +74,12 @@ def _config(max_size: int, initial_delay_ms: int) -> BrokerConfig:
     )
 
 
-class Token:
-    """A request at a coordinator; it must be answered once."""
-
-    def __init__(self, request: Any, broker: SimBroker, since: int) -> None:
-        self.request = request
-        self.broker = broker
-        self.life = broker.life
-        self.since = since
-        """The leader epoch of the broker's shard; -1 without a shard."""
-        self.answers = 0
-
-
 class GroupWorld(TimedWorld):
-    """`judge` checks a coordinator after each of its events."""
-
     # Longer than an append waits, so that an append may time out before the ISR shrinks.
     max_lag_ms = 6_000
 
     def __init__(self, seed: int, *, max_size: int, initial_delay_ms: int) -> None:
         draw = random.Random(seed)
-        self.judge: Any = None
-        self.waiting: set[Token] = set()
         self.copiers: dict[str, Copier] = {}
         """By transactional id."""
         self.coordinators: dict[BrokerId, GroupCoordinator] = {}
@@ -137,18 +121,7 @@ class GroupWorld(TimedWorld):
 
     def call(self, body: Any, answered: Callable[[Any], None], api_version: int | None = None) -> None:
         """Send a request to the coordinator that a broker names; the request or its answer may get lost."""
-        target = self._find()
-        if target is None or self.chance(0.03):
-            return
-        life = target.life
-
-        def arrive() -> None:
-            if target.is_paused:
-                self.at(100, arrive)
-            elif target.is_up and target.life == life:
-                self._handle(body, answered, target, api_version)
-
-        self.at(self.delay(), arrive)
+        self.request(self._find(), body, answered, api_version)
 
     def _find(self) -> SimBroker | None:
         broker = self.random.choice([broker for broker in self.brokers.values() if broker.is_up] or [None])
@@ -160,31 +133,11 @@ class GroupWorld(TimedWorld):
             return None
         return self.brokers[address.broker_id]
 
-    def _handle(
-        self, body: Any, answered: Callable[[Any], None], broker: SimBroker, api_version: int | None
-    ) -> None:
-        shard = self.shard_of(broker)
-        token = Token(body, broker, -1 if shard is None else shard.since)
-        self.waiting.add(token)
-
-        def respond(response: Any) -> None:
-            token.answers += 1
-            assert token.answers == 1, f"answered {token.answers} times: {body}: {response}"
-            self.waiting.discard(token)
-            if broker.life != token.life or not broker.is_up:
-                return
-            try:
-                self.judge.check_answer(token, response)
-            except AssertionError as error:
-                # A coordinator contains the errors of one answer, to give the others theirs.
-                self._broken = error
-            if not self.chance(0.03):
-                self.at(self.delay(), lambda: answered(response))
-
-        request: Any = SimRequest(body, respond, api_version)
-        _HANDLERS[type(body)](self._services(broker), request)
-        self.judge.check(broker)
-        self.turn_soon(broker)
+    def handle(self, token: Token, request: SimRequest) -> None:
+        shard = self.shard_of(token.broker)
+        token.since = -1 if shard is None else shard.since
+        handler: Any = _HANDLERS[type(token.request)]
+        handler(self._services(token.broker), request)
 
     def _services(self, broker: SimBroker) -> Any:
         known = SimpleNamespace(partitions_of=lambda topic: range(TOPICS[topic]), topics=_KNOWN)
@@ -217,12 +170,6 @@ class GroupWorld(TimedWorld):
         if shard is None or shard.state is not ShardState.SERVING:
             return None
         return next((group for group in shard.machines() if group.group_id == GROUP_ID), None)
-
-    def forget_lost_requests(self) -> None:
-        """Forget the requests at processes that have ended."""
-        self.waiting = {
-            token for token in self.waiting if token.broker.is_up and token.life == token.broker.life
-        }
 
     def committed_records(self) -> list[Record | None]:
         """The committed records of the log, None for markers; the index of a record is its offset."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
-from barnabas.broker.network.request import Peer
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.network.request import Lane, Peer
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.messages.inter_broker import UpdateMetadataResponse
@@ -18,8 +19,13 @@ LISTENER = "INTERNAL"
 class RawRequest:
     """A simulated broker has no lanes: the rest of a paused request runs when it is resumed."""
 
+    lane = Lane.GENERAL
+
     def __init__(self) -> None:
         self._rest: Callable[[], None] = lambda: None
+
+    def continue_in(self, lane: Lane, rest: Callable[[], None]) -> None:
+        rest()
 
     def release_frame(self) -> None:
         """There is none."""
@@ -32,6 +38,7 @@ class RawRequest:
 
 
 class SimRequest:
+    answer_when: Any = ApiRequest.answer_when
     client_id = "c"
     peer = Peer("1", "h", LISTENER, 0)
 

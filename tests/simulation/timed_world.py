@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.broker import SimBroker
+from tests.simulation.requests import SimRequest
 from tests.simulation.world import Message, World
 
 EPOCH_MS: Final = 1_700_000_000_000
@@ -23,14 +24,32 @@ _TICK_MS: Final = 300
 _TICKS_TO_CHECK: Final = 4
 
 
+class Token:
+    """A request at a coordinator; it must be answered once. ``about`` is what its client says of it."""
+
+    def __init__(self, request: Any, broker: SimBroker, about: Any) -> None:
+        self.request = request
+        self.broker = broker
+        self.life = broker.life
+        self.about = about
+        self.since = -1
+        """The leader epoch of the broker's shard; -1 without a shard."""
+        self.answers = 0
+
+
 class TimedWorld(World):
-    """Time does not run before the cluster has come to rest for the first time."""
+    """`judge` checks a broker after each of its events, and every answer.
+
+    Time does not run before the cluster has come to rest for the first time.
+    """
 
     def __init__(
         self, draw: random.Random, broker_count: int, min_insync_replicas: int, **settings: Any
     ) -> None:
         self.random = draw
+        self.judge: Any = None
         self.trace: list[str] = []
+        self.waiting: set[Token] = set()
         self.deaf_until_ms: dict[BrokerId, float] = {}
         """The brokers that the controller cannot reach, and until when."""
         self.may_shrink: Callable[[SimBroker], bool] = lambda broker: True
@@ -50,8 +69,13 @@ class TimedWorld(World):
     def run_coordinators(self, broker: SimBroker) -> None:
         """Run the threads of a broker's coordinators once."""
 
+    @abstractmethod
     def has_turned(self, broker: SimBroker) -> None:
-        """All threads of a broker have run; a hook for a judge."""
+        """All threads of a broker have run, or a request was handled."""
+
+    @abstractmethod
+    def handle(self, token: Token, request: SimRequest) -> None:
+        """Call the handler of a request."""
 
     # Time
 
@@ -142,3 +166,54 @@ class TimedWorld(World):
         self.deliver(self.messages.index(message))
         if target.id in self.brokers:
             self.turn_soon(target)
+
+    # Clients
+
+    def request(
+        self,
+        target: SimBroker | None,
+        body: Any,
+        answered: Callable[[Any], None],
+        api_version: int | None = None,
+        about: Any = None,
+    ) -> None:
+        """Send a request to a broker; the request or its answer may get lost."""
+        if target is None or self.chance(0.03):
+            return
+        life = target.life
+
+        def arrive() -> None:
+            if target.is_paused:
+                self.at(100, arrive)
+            elif target.is_up and target.life == life:
+                self._arrived(Token(body, target, about), answered, api_version)
+
+        self.at(self.delay(), arrive)
+
+    def _arrived(self, token: Token, answered: Callable[[Any], None], api_version: int | None) -> None:
+        broker = token.broker
+        self.waiting.add(token)
+
+        def respond(response: Any) -> None:
+            token.answers += 1
+            assert token.answers == 1, f"answered {token.answers} times: {token.request}: {response}"
+            self.waiting.discard(token)
+            if broker.life != token.life or not broker.is_up:
+                return
+            try:
+                self.judge.check_answer(token, response)
+            except AssertionError as error:
+                # A coordinator contains the errors of one answer, to give the others theirs.
+                self._broken = error
+            if not self.chance(0.03):
+                self.at(self.delay(), lambda: answered(response))
+
+        self.handle(token, SimRequest(token.request, respond, api_version))
+        self.has_turned(broker)
+        self.turn_soon(broker)
+
+    def forget_lost_requests(self) -> None:
+        """Forget the requests at processes that have ended."""
+        self.waiting = {
+            token for token in self.waiting if token.broker.is_up and token.life == token.broker.life
+        }

@@ -35,9 +35,10 @@ from tests.simulation.disk import (
     is_tombstone,
     new_folder,
 )
+from tests.simulation.log_transactions import seen_by_a_client
 from tests.simulation.member import SESSION_TIMEOUT_MS
 from tests.simulation.requests import SimRequest
-from tests.simulation.truth import Truth, Violation
+from tests.simulation.truth import Records, Truth, Violation
 from tests.support.defaults import log_config
 from tests.support.zookeeper import SimZooKeeper
 from tests.support.zookeeper_client import Door
@@ -229,13 +230,14 @@ class World:
     def is_registered(self, broker: BrokerId) -> bool:
         return paths.broker_id(broker) in self.zookeeper.nodes
 
-    def move_leadership(self, broker: BrokerId) -> None:
+    def move_leadership(self, broker: BrokerId, tp: TopicPartition | None = None) -> None:
         """Elect another member of the ISR; the old leader stays in sync, as after a preferred election."""
         controller: Any = self.controller
-        term = controller._term
-        state = self.state.with_leader(broker, self.state.isr, term.epoch, self.state.broker_epochs)
-        term.context.leadership.update(term._writer.update_partition_states({self.tp: state}).written)
-        term._batch.add_leader_and_isr(term.context.live_brokers, self.tp)
+        term, tp = controller._term, tp or self.tp
+        former = self.state_of(tp)
+        state = former.with_leader(broker, former.isr, term.epoch, former.broker_epochs)
+        term.context.leadership.update(term._writer.update_partition_states({tp: state}).written)
+        term._batch.add_leader_and_isr(term.context.live_brokers, tp)
         term._flush()
 
     def shut_down(self, broker: BrokerId) -> None:
@@ -316,11 +318,14 @@ class World:
         tp: TopicPartition | None = None,
         *,
         is_read_committed: bool = False,
-    ) -> None:
-        """A consumer reads from a broker that may believe it leads."""
+    ) -> tuple[int, Records] | None:
+        """A consumer reads from a broker that may believe it leads.
+
+        Returns the next offset to read from and the records that the consumer shows, or None after an error.
+        """
         target = self.brokers[broker]
         if not target.can_act:
-            return
+            return None
         tp = tp or self.tp
         truth, place = self.truth_of(target, tp), self.place_of(target, tp)
         # In a compacted topic a consumer reads a batch at a time, else all batches of a segment.
@@ -336,18 +341,20 @@ class World:
         fetch_handler.handle(target.services, SimRequest(body, answers.append))
         data = answers[0].responses[0].partitions[0]
         if data.error_code != ErrorCode.NONE or not isinstance(data.records, memoryview):
-            return
+            return None
         records = decode(data.records)
         for at, entry in records:
             origin = self.origins.get(entry.value, place) if isinstance(entry.value, int) else place
             if origin != place:
                 raise Violation(f"a consumer of {tp} {place} saw {entry} of {origin} at {at}")
         end = data.last_stable_offset if is_read_committed else data.high_watermark
+        next_offset = records[-1][0] + 1 if records else end
+        aborted = [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()]
         if truth is not None:
-            truth.consumed(offset, records[-1][0] + 1 if records else end, records)
+            truth.consumed(offset, next_offset, records)
         if truth is not None and is_read_committed:
-            aborted = [(each.producer_id, each.first_offset) for each in data.aborted_transactions]
             truth.consumed_committed(end, records, aborted)
+        return next_offset, seen_by_a_client(records, aborted) if is_read_committed else records
 
     def ask(self, host: SimBroker, ask: Callable[[TopicAdmin], Sequence[Any]]) -> list[ErrorCode]:
         """A client requests topic changes; returns the error of each topic."""
