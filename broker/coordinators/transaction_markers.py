@@ -181,7 +181,7 @@ class MarkerQueue:
         if self._is_stopped or not sending.is_wanted():
             return
         by_broker: dict[BrokerId, dict[TopicPartition, _Leader]] = defaultdict(dict)
-        for name in partitions:
+        for name in sorted(partitions):
             leader = self._leader_of(name, sending)
             by_broker[leader.broker_id][name] = leader
         for broker_id, leaders in by_broker.items():
