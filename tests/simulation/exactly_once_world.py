@@ -1,0 +1,297 @@
+"""A world for transactions as a whole: every broker with all parts that take a share in them.
+
+Real are the replica managers with their logs, the coordinators of transactions and of groups with their
+shards, appends and loading, the queue of markers, the verification of producers' partitions, and the
+handlers. The connections between coordinators and brokers are simulated (`SimLinks`): requests are late,
+lost, or arrive twice.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any, Final
+
+from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
+from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
+from barnabas.broker.coordinators.transaction_verification import TransactionVerification
+from barnabas.broker.handlers import init_producer_id, produce, transaction_offsets, transactions
+from barnabas.broker.handlers import offsets as offset_handlers
+from barnabas.broker.handlers import write_txn_markers as marker_handlers
+from barnabas.broker.producer_ids import ProducerIds
+from barnabas.broker.purgatory import Purgatory
+from barnabas.protocol.errors import ApiError, ConnectionClosed, RequestTimedOutLocally
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.messages.offsets import OffsetFetchRequest
+from barnabas.protocol.messages.produce import InitProducerIdRequest, ProduceRequest
+from barnabas.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
+from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment
+from tests.simulation.broker import SimBroker
+from tests.simulation.requests import LISTENER, SimRequest
+from tests.simulation.timed_world import EPOCH_MS, TimedWorld, Token
+from tests.simulation.topics import Topics
+from tests.simulation.world import TOPIC_ID
+from tests.support.defaults import make_config
+from tests.support.grouping import run_once
+
+DATA: Final = tuple(TopicPartition("t", partition) for partition in range(3))
+BRIEF: Final = TopicPartition("u", 0)
+"""The partition of a topic that is deleted and created again."""
+COMMITTED: Final = DATA[0]
+"""The partition whose offsets are committed; each transactional id has a group of its own."""
+OFFSETS: Final = TopicPartition(OFFSETS_TOPIC, 0)
+STATES: Final = tuple(TopicPartition(TRANSACTIONS_TOPIC, partition) for partition in range(2))
+MAX_TIMEOUT_MS: Final = 20_000
+_LINK_TIMEOUT_MS: Final = 3_000
+_TOPICS: Final = {TRANSACTIONS_TOPIC: STATES, OFFSETS_TOPIC: (OFFSETS,), "t": DATA, "u": (BRIEF,)}
+_HANDLERS: Final[dict[type, Any]] = {
+    InitProducerIdRequest: init_producer_id.handle,
+    AddPartitionsToTxnRequest: transactions.handle_add_partitions,
+    AddOffsetsToTxnRequest: transactions.handle_add_offsets,
+    EndTxnRequest: transactions.handle_end,
+    TxnOffsetCommitRequest: transaction_offsets.handle,
+    ProduceRequest: produce.handle,
+    WriteTxnMarkersRequest: marker_handlers.handle,
+    OffsetFetchRequest: offset_handlers._answer_fetch,
+}
+
+
+@lru_cache
+def _config(broker_id: int) -> BrokerConfig:
+    return make_config(
+        broker_id=broker_id,
+        listeners=f"{LISTENER}://127.0.0.1:0",
+        listener_security_protocol_map=f"{LISTENER}:PLAINTEXT",
+        inter_broker_listener_name=LISTENER,
+        offsets_topic_num_partitions=1,
+        transaction_state_log_num_partitions=len(STATES),
+        transaction_max_timeout_ms=MAX_TIMEOUT_MS,
+    )
+
+
+class Parts:
+    """What a process has beyond its replicas, put together as in `barnabas.broker.coordination`."""
+
+    def __init__(self, world: ExactlyOnceWorld, broker: SimBroker) -> None:
+        def now() -> Moment:
+            return Moment(broker.now_ms(), EPOCH_MS + int(world.now_ms))
+
+        config = _config(broker.id)
+        common = config, broker.replicas, broker.metadata, broker.reaper
+        links: Any = SimLinks(world, broker)
+        slow_work: Any = SimpleNamespace(submit=lambda failed, work: work())
+        store = broker.member.store
+        self.producer_ids = ProducerIds(lambda: store.claim_producer_ids(broker.id), slow_work)
+        self.groups = GroupCoordinator(
+            *common, create_topic=lambda: None, count_partitions=lambda: 1, now=now, on_fatal=_raise
+        )
+        self.transactions = TransactionCoordinator(
+            *common,
+            producer_ids=self.producer_ids,
+            links=links,
+            marker_writer=broker.replicas.markers,
+            create_topic=lambda: None,
+            count_partitions=lambda: len(STATES),
+            transaction_version=lambda: world.transaction_version,
+            now=now,
+            on_fatal=_raise,
+        )
+        self.verification = TransactionVerification(
+            broker.id,
+            broker.replicas,
+            coordinator_of=lambda key: self.transactions.topic.coordinator_of(key, LISTENER).broker_id,
+            ask_own=self.transactions.apply,
+            links=links,
+            is_enabled=True,
+        )
+        self.topic_purgatory = Purgatory("topics", broker.reaper)
+        broker.metadata.on_update(self._wake)
+        self.groups.listen()
+        self.transactions.listen()
+
+    def _wake(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self.topic_purgatory.check_and_complete(topic)
+
+    @property
+    def are_at_rest(self) -> bool:
+        """Whether no marker waits to be written and no question to be answered."""
+        markers, verification = self.transactions.markers, self.verification
+        return (
+            not markers._delayed.waiting
+            and not any(to.in_flight or to.waiting for to in markers._destinations.values())
+            and not any(peer.in_flight or peer.waiting for peer in verification._peers.values())
+        )
+
+
+class SimLinks:
+    """The interface of `BrokerLinks`, over the world's network; belongs to one process."""
+
+    def __init__(self, world: ExactlyOnceWorld, broker: SimBroker) -> None:
+        self._world = world
+        self._broker = broker
+        self._life = broker.life
+
+    def send(
+        self,
+        broker_id: BrokerId,
+        request: Any,
+        answer: Callable[[Any], None],
+        *,
+        timeout_ms: int = _LINK_TIMEOUT_MS,
+    ) -> None:
+        world, source, target = self._world, self._broker, self._world.brokers.get(broker_id)
+        is_answered = False
+
+        def give(response: Any) -> None:
+            nonlocal is_answered
+            if is_answered or not source.is_up or source.life != self._life:
+                return
+            if source.is_paused:
+                world.at(50, lambda: give(response))
+                return
+            is_answered = True
+            answer(response)
+            world.has_turned(source)
+            world.turn_soon(source)
+
+        if target is None or source.metadata.current.broker_epoch(broker_id) is None:
+            world.at(0, lambda: give(ConnectionClosed(f"broker {broker_id} is not alive")))
+            return
+        world.at(timeout_ms, lambda: give(RequestTimedOutLocally("no answer in time")))
+        sent = world.judge.sent_markers(request)
+        for _ in range(2 if world.chance(0.03) else 1):
+            self._send_once(target, request, sent, give)
+
+    def _send_once(self, target: SimBroker, request: Any, sent: Any, give: Callable[[Any], None]) -> None:
+        world, source, life = self._world, self._broker, target.life
+        ends = frozenset((source.id, target.id))
+
+        def arrive() -> None:
+            if ends in world.cut or world.chance(0.03):
+                return
+            if not target.is_up or target.life != life:
+                world.at(0, lambda: give(ConnectionClosed(f"broker {target.id} is gone")))
+            elif target.is_paused:
+                world.at(50, arrive)
+            else:
+                open_before = world.judge.late_markers(target, sent)
+                _HANDLERS[type(request)](target.services, SimRequest(request, respond))
+                world.judge.markers_written(target, open_before)
+                world.has_turned(target)
+                world.turn_soon(target)
+
+        def respond(response: Any) -> None:
+            if target.is_up and target.life == life and ends not in world.cut and not world.chance(0.03):
+                world.at(world.random.uniform(0, 5), lambda: give(response))
+
+        world.at(world.delay(), arrive)
+
+
+class ExactlyOnceWorld(TimedWorld):
+    """Three brokers lead partitions of the states, of data and of offsets, each with three replicas."""
+
+    def __init__(self, seed: int) -> None:
+        draw = random.Random(seed)
+        self.max_lag_ms = draw.choice((1_500, 6_000))
+        self.transaction_version = draw.choice((0, 2))
+        self.parts: dict[BrokerId, Parts] = {}
+        super().__init__(
+            draw, 3, draw.choice((1, 2, 2)), tp=STATES[0], is_controller_apart=draw.random() < 0.5
+        )
+        self.has_transactions = True
+
+    def _create_topic(self, replicas: list[BrokerId]) -> None:
+        controller = self.controller
+        assert controller is not None
+        for number, (name, partitions) in enumerate(_TOPICS.items()):
+            topic = TopicAssignment(
+                topic_id=TopicId(uuid.UUID(int=TOPIC_ID.int + number)),
+                partitions={
+                    tp.partition: ReplicaAssignment((*replicas[at:], *replicas[:at]))
+                    for tp in partitions
+                    for at in [(tp.partition + number) % len(replicas)]
+                },
+            )
+            assert controller.writer.create_topic(name, topic, {})
+        Topics(self)
+
+    def started(self, broker: SimBroker) -> None:
+        parts = self.parts[broker.id] = Parts(self, broker)
+        broker.services = SimpleNamespace(
+            **{
+                **vars(broker.services),
+                "config": SimpleNamespace(
+                    inter_broker_listener_name=LISTENER,
+                    fetch_max_bytes=1 << 20,
+                    transaction_two_phase_commit_enable=True,
+                ),
+                "groups": parts.groups,
+                "transactions": parts.transactions,
+                "verification": parts.verification,
+                "confirm_offsets": parts.verification.confirm_append,
+                "producer_ids": parts.producer_ids,
+                "topic_purgatory": parts.topic_purgatory,
+            }
+        )
+
+    def delay(self) -> float:
+        return self.random.uniform(100, 6_000) if self.chance(0.04) else self.random.uniform(0, 10)
+
+    def run_coordinators(self, broker: SimBroker) -> None:
+        parts = self.parts[broker.id]
+        while run_once(parts.groups.shards) or run_once(parts.transactions.shards):
+            continue
+
+    def has_turned(self, broker: SimBroker) -> None:
+        return
+
+    # Clients
+
+    def handle(self, token: Token, request: SimRequest) -> None:
+        self.judge.arrives(token)
+        _HANDLERS[type(token.request)](token.broker.services, request)
+
+    def leader_of(self, tp: TopicPartition) -> SimBroker | None:
+        """The leader as some broker names it."""
+        broker = self._any_up()
+        if broker is None:
+            return None
+        state = broker.metadata.current.partitions_of(tp.topic).get(tp.partition)
+        return None if state is None else self.brokers.get(broker.metadata.leader_of(state)[0])
+
+    def coordinator_of(self, transactional_id: str) -> SimBroker | None:
+        return self._coordinator(lambda parts: parts.transactions.topic, transactional_id)
+
+    def group_coordinator_of(self, group_id: str) -> SimBroker | None:
+        return self._coordinator(lambda parts: parts.groups.topic, group_id)
+
+    def _coordinator(self, topic_of: Callable[[Parts], InternalTopic], key: str) -> SimBroker | None:
+        broker = self._any_up()
+        if broker is None:
+            return None
+        try:
+            address = topic_of(self.parts[broker.id]).coordinator_of(key, LISTENER)
+        except ApiError:
+            return None
+        return self.brokers.get(address.broker_id)
+
+    def _any_up(self) -> SimBroker | None:
+        up = [broker for broker in self.brokers.values() if broker.is_up]
+        return self.random.choice(up) if up else None
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -1,0 +1,43 @@
+"""Transactions over several brokers in random histories, with all parts that take a share in them.
+
+For the seeds that run see `seeds`; ``make soak SOAK_PROFILE=transactions`` runs many. The order of sets of
+names depends on the hash seed of Python, so a seed gives the same history only with ``PYTHONHASHSEED=0``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.exactly_once_chaos import Chaos
+from tests.simulation.exactly_once_mutations import MUTATIONS
+from tests.simulation.mutations import Mutation
+from tests.simulation.seeds import assert_found, noting_the_seed, seeds_of, seeds_to_run
+
+SEEDS = seeds_to_run(2_000) // 100
+CHUNKS = 2
+SEEDS_TO_FIND_A_MISTAKE = 40
+
+
+def run(seed: int) -> Chaos:
+    chaos = Chaos(seed)
+    with chaos.world, noting_the_seed(seed, chaos.trace, chaos.world.describe):
+        chaos.run()
+    return chaos
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_transactions_keep_their_promises_in_every_schedule(chunk: int) -> None:
+    for seed in seeds_of(chunk, CHUNKS, SEEDS):
+        run(seed)
+
+
+def test_the_schedules_commit_and_abort_in_both_versions() -> None:
+    attempts = [attempt for seed in range(8) for attempt in run(seed).judge.attempts]
+    ends = {(attempt.producer.version, attempt.told) for attempt in attempts}
+    assert ends >= {(1, True), (1, False), (2, True), (2, False)}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_known_mistake_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation(monkeypatch.setattr)
+    assert_found(run, MUTATIONS[mutation], SEEDS_TO_FIND_A_MISTAKE)
