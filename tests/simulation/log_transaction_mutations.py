@@ -1,6 +1,6 @@
 """Known mistakes around stable offsets and aborted transactions, put into the code on purpose.
 
-Only histories of the profile "transactions" find them; see `mutations`.
+Only histories of the profile "markers" find them; see `mutations`.
 """
 
 from __future__ import annotations

@@ -169,8 +169,8 @@ COMPACTION: Final = Profile(
 )
 """Each replica cleans its log at its own moments: followers fetch across gaps, and leaders' logs differ."""
 
-TRANSACTIONS: Final = Profile(
-    name="transactions",
+MARKERS: Final = Profile(
+    name="markers",
     has_transactions=True,
     weights={
         "fetch": 50.0,
@@ -182,9 +182,9 @@ TRANSACTIONS: Final = Profile(
         "power_loss": 0.5,
     },
 )
-"""Transactions of several producers, under the usual faults."""
+"""Transactions of several producers in the log of one partition, under the usual faults."""
 
 PROFILES: Final = {
     profile.name: profile
-    for profile in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS, COMPACTION, TRANSACTIONS)
+    for profile in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS, COMPACTION, MARKERS)
 }

@@ -1,8 +1,10 @@
 """Very many random histories on all cores, with a summary: ``make soak``.
 
 ``SOAK_SCHEDULES=100000`` sets their number, ``SOAK_SEED=0`` the first seed, ``SOAK_JOBS`` the number of
-processes, ``SOAK_PROFILE`` a profile by its name in `tests.simulation.profiles`. A failure names its seed,
-and ``BARNABAS_SIMULATION_SEED=<seed> pytest tests/simulation`` repeats it.
+processes, ``SOAK_PROFILE`` a profile by its name in `tests.simulation.profiles`, or ``transactions`` for the
+histories of `tests.simulation.exactly_once_chaos`. A failure names its seed, and
+``PYTHONHASHSEED=0 BARNABAS_SIMULATION_SEED=<seed> pytest tests/simulation`` repeats it: the order of sets of
+names depends on the hash seed.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from tests.simulation import exactly_once_chaos
 from tests.simulation.chaos import CURES, FAULTS, NUISANCES, Chaos
 from tests.simulation.disk_chaos import DISK_CURES
 from tests.simulation.profiles import PROFILES, USUAL, Profile
 from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS
 
+_TRANSACTIONS: Final = "transactions"
+_ENDS: Final = {True: "committed", False: "aborted", None: "without an answer"}
 _AT_ONCE: Final = 50
 _REPORT_S: Final = 30.0
 _SHOWN_FAILURES: Final = 20
@@ -38,6 +43,7 @@ class Summary:
     committed: int = 0
     acknowledged: int = 0
     topics: Counter[str] = field(default_factory=Counter)
+    transactions: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: Summary) -> None:
@@ -48,6 +54,7 @@ class Summary:
         self.committed += other.committed
         self.acknowledged += other.acknowledged
         self.topics.update(other.topics)
+        self.transactions.update(other.transactions)
         self.failures += other.failures
 
     def __str__(self) -> str:
@@ -63,6 +70,7 @@ class Summary:
             f"{self.controllers:,} controllers elected, {self.elections:,} leader epochs begun",
             f"{self.committed:,} records committed, {self.acknowledged:,} of them acknowledged",
             f"topics: {', '.join(f'{what} {count:,}' for what, count in self.topics.items())}",
+            f"transactions: {', '.join(f'{what} {count:,}' for what, count in self.transactions.items())}",
             f"{len(self.failures):,} failures",
             *(f"  seed {seed}: {what}" for seed, what in shown),
         ]
@@ -71,14 +79,42 @@ class Summary:
         return "\n".join(lines)
 
 
-def _profile() -> Profile:
-    return PROFILES[name] if (name := os.environ.get("SOAK_PROFILE")) else USUAL
+def _profile() -> Profile | None:
+    """None for transactions over several brokers, which have a world of their own."""
+    name = os.environ.get("SOAK_PROFILE", USUAL.name)
+    if name == _TRANSACTIONS:
+        return None
+    return USUAL if name == USUAL.name else PROFILES[name]
+
+
+def run_transactions(seeds: range) -> Summary:
+    """Run these histories of transactions, one after the other."""
+    summary = Summary()
+    for seed in seeds:
+        summary.schedules += 1
+        chaos = exactly_once_chaos.Chaos(seed)
+        with chaos.world as world:
+            try:
+                chaos.run()
+            except Exception as error:  # noqa: BLE001 - any error is a finding, and the other seeds still run
+                summary.failures.append((seed, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
+            summary.steps.update(" ".join(step.split()[1:3]) for step in chaos.trace)
+            summary.controllers += world.controller_epoch
+            for truth in world.all_truths:
+                summary.committed += len(truth.committed)
+                summary.elections += truth.state.leader_epoch + 1 if truth.has_state else 0
+            for attempt in chaos.judge.attempts:
+                summary.transactions[_ENDS[attempt.told]] += 1
+                summary.transactions["hit by a late message of version 1"] += attempt.is_hit
+    return summary
 
 
 def run(seeds: range) -> Summary:
     """Run these histories, one after the other."""
     logging.disable(logging.CRITICAL)
     profile = _profile()
+    if profile is None:
+        return run_transactions(seeds)
     summary = Summary()
     for seed in seeds:
         summary.schedules += 1
@@ -104,7 +140,10 @@ def main() -> int:
     jobs = int(os.environ.get("SOAK_JOBS", str(os.cpu_count() or 1)))
     end = first + schedules
     parts = [range(seed, min(seed + _AT_ONCE, end)) for seed in range(first, end, _AT_ONCE)]
-    total, began, reported = Summary(profile=_profile().name), time.monotonic(), time.monotonic()
+    profile = _profile()
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    total = Summary(profile=_TRANSACTIONS if profile is None else profile.name)
+    began, reported = time.monotonic(), time.monotonic()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         for part in pool.imap_unordered(run, parts):
             total.add(part)

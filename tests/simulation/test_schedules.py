@@ -21,12 +21,12 @@ from tests.simulation.profiles import (
     COMPACTION,
     DOORS,
     LOST_ANSWERS,
+    MARKERS,
     OLD_WORDS,
     PROFILES,
     RACES,
     RACKS,
     REBIRTHS,
-    TRANSACTIONS,
     USUAL,
     Profile,
 )
@@ -46,7 +46,7 @@ FOUND_IN_PROFILES: dict[Mutation, tuple[Profile, int]] = {
     controller_mutations.a_lost_answer_is_a_refusal: (LOST_ANSWERS, 60),
     controller_mutations.late_requests_are_carried_out: (OLD_WORDS, 20),
     **{mutation: (COMPACTION, first) for mutation, first in FOUND_IN_COMPACTION.items()},
-    **{mutation: (TRANSACTIONS, first) for mutation, first in FOUND_IN_TRANSACTIONS.items()},
+    **{mutation: (MARKERS, first) for mutation, first in FOUND_IN_TRANSACTIONS.items()},
 }
 """The usual histories find these rarely, the given profiles soon."""
 MISTAKES: dict[Mutation, tuple[Profile, int]] = {
