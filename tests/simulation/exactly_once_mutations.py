@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from barnabas.broker.coordinators import transaction_markers
+from barnabas.broker.coordinators import transaction_markers, transaction_shard
 from barnabas.broker.coordinators.transaction_markers import MarkerQueue
+from barnabas.broker.coordinators.transaction_records import TransactionMetadata
+from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode
@@ -19,6 +21,7 @@ from tests.simulation.log_transaction_mutations import (
 )
 from tests.simulation.mutations import Mutation, SetAttr
 from tests.simulation.transaction_mutations import (
+    a_transaction_is_complete_with_the_first_marker,
     epochs_are_not_checked,
 )
 
@@ -40,7 +43,18 @@ def coordinators_are_not_asked(setattr_: SetAttr) -> None:
 
 
 def readers_get_no_aborted_transactions(setattr_: SetAttr) -> None:
-    setattr_(Log, "aborted_transactions", lambda self, start, end: [])
+    setattr_(Log, "aborted_transactions", lambda self, start, end, **_: [])
+
+
+def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -> None:
+    read = transaction_shard.read_value
+
+    def forgetful(data: bytes) -> TransactionMetadata:
+        value = read(data)
+        is_ongoing = value.state is TransactionState.ONGOING
+        return value._replace(partitions=frozenset()) if is_ongoing else value
+
+    setattr_(transaction_shard, "read_value", forgetful)
 
 
 def a_refused_marker_counts_as_written(setattr_: SetAttr) -> None:
@@ -56,7 +70,9 @@ def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
 MUTATIONS: dict[Mutation, int] = {
     a_lost_marker_is_not_sent_again: 4,
     a_marker_is_answered_before_it_is_replicated: 7,
-    a_refused_marker_counts_as_written: 0,
+    a_refused_marker_counts_as_written: 4,
+    a_transaction_is_complete_with_the_first_marker: 11,
+    an_ongoing_transaction_is_loaded_without_its_partitions: 0,
     coordinators_are_not_asked: 0,
     epochs_are_not_checked: 0,
     everything_committed_is_stable: 0,

@@ -339,6 +339,8 @@ class World:
         )
         answers: list[FetchResponse] = []
         fetch_handler.handle(target.services, SimRequest(body, answers.append))
+        if not answers or not answers[0].responses:
+            raise Violation(f"a fetch of {tp} from {offset} that does not wait gets {answers}")
         data = answers[0].responses[0].partitions[0]
         if data.error_code != ErrorCode.NONE or not isinstance(data.records, memoryview):
             return None
