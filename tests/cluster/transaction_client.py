@@ -117,12 +117,12 @@ class TransactionalClient:
         with RawClient(self._cluster.broker(leader).endpoint) as client:
             return self.result(client.ask(self.request(partition, sequence, epoch), self._version))
 
-    def write(self, value: bytes, *partitions: TopicPartition) -> None:
-        """Write the first record of the producer's epoch to these partitions."""
+    def write(self, value: bytes, *partitions: TopicPartition, sequence: int = 0) -> None:
+        """Write a record to these partitions, by default the first of the producer's epoch."""
         for partition in partitions:
             leader = ClusterView(self._cluster).leader(*partition)
             with RawClient(self._cluster.broker(leader).endpoint) as client:
-                answer = client.ask(self.request(partition, 0, value=value), self._version)
+                answer = client.ask(self.request(partition, sequence, value=value), self._version)
             assert self.result(answer) is ErrorCode.NONE
 
     def produce_at_last(self, partition: TopicPartition, sequence: int) -> None:

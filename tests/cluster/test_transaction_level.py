@@ -1,0 +1,156 @@
+"""The level of ``transaction.version`` changes while our producers, of both kinds, are in transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from barnabas.client import Admin, Producer
+from barnabas.client.admin.admin import UpgradeType
+from barnabas.client.errors import TransactionAbortable
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.features import TRANSACTION_VERSION
+
+from .test_producer_transactions import make_topics, read_values
+from .tools import ClusterView
+from .transaction_client import TransactionalClient
+
+PARTS = (b"a", b"b", b"c")
+CHANGES = ((2, UpgradeType.UPGRADE), (0, UpgradeType.SAFE_DOWNGRADE))
+
+
+@pytest.fixture
+def cluster(shared_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    with ClusterView(shared_cluster).zookeeper() as zookeeper:
+        before, _ = zookeeper.get("/feature")
+        yield shared_cluster
+        zookeeper.set("/feature", before)
+
+
+class Level:
+    """Changes the level, and waits until our client hears of it from each broker."""
+
+    def __init__(self, cluster: LocalCluster, admin: Admin) -> None:
+        self._cluster = cluster
+        self._admin = admin
+
+    async def become(self, level: int) -> None:
+        present = (await self._admin.describe_features()).features[TRANSACTION_VERSION].finalized
+        if present != level:
+            await self._admin.update_features({TRANSACTION_VERSION: level}, dict(CHANGES)[level])
+        async with asyncio.timeout(30):
+            for broker in self._cluster.brokers:
+                endpoint = f"{broker.endpoint.host}:{broker.endpoint.port}"
+                async with Admin(bootstrap_servers=endpoint) as admin:
+                    while (  # noqa: ASYNC110 - another process changes it
+                        await admin.describe_features()
+                    ).features[TRANSACTION_VERSION].finalized != level:
+                        await asyncio.sleep(0.02)
+
+
+async def write_some(producer: Producer, topic: str, name: bytes, parts: tuple[bytes, ...] = PARTS) -> None:
+    for part in parts:
+        await producer.send(topic, name + b" " + part, partition=PARTS.index(part))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0)])
+def test_a_transaction_ends_in_the_version_in_which_it_began(
+    cluster: LocalCluster, before: int, after: int
+) -> None:
+    topic = f"from-{before}-to-{after}"
+    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap, "wire": "kafka"}
+
+    async def main() -> list[bytes]:
+        await make_topics(topic, **settings)
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            level = Level(cluster, admin)
+            await level.become(before)
+            async with Producer(**settings, transactional_id=topic) as producer:
+                await producer.begin_transaction()
+                assert producer._session is not None
+                assert producer._session.machine.uses_new_protocol is (before == 2)
+                await write_some(producer, topic, b"1", PARTS[:2])
+                await producer.flush()
+                await level.become(after)
+                await write_some(producer, topic, b"1", PARTS[2:])
+                await producer.commit_transaction()
+                with pytest.raises(KeyError):
+                    await abort_one(producer, topic)
+            async with Producer(**settings, transactional_id=topic) as producer:
+                async with producer.transaction():
+                    await write_some(producer, topic, b"2")
+                assert producer._session is not None
+                assert producer._session.machine.uses_new_protocol is (after == 2)
+        return await read_values(topic, "read_committed", **settings)
+
+    assert asyncio.run(main()) == [name + b" " + part for name in (b"1", b"2") for part in PARTS]
+
+
+async def abort_one(producer: Producer, topic: str) -> None:
+    async with producer.transaction():
+        await write_some(producer, topic, b"aborted")
+        raise KeyError
+
+
+def test_producers_of_all_kinds_stay_atomic_while_the_level_changes(cluster: LocalCluster) -> None:
+    """New connections learn the level of the moment, in the middle of transactions too."""
+    bootstrap = cluster.bootstrap
+    done = asyncio.Event()
+
+    async def produce(wire: str, number: int) -> set[bytes]:
+        committed: set[bytes] = set()
+        generation = 0
+        while not done.is_set():
+            name = b"%s %d %d" % (wire.encode(), number, generation)
+            generation += 1
+            async with Producer(
+                bootstrap_servers=bootstrap, wire=wire, transactional_id=f"{wire}{number}"
+            ) as p:
+                for index in range(3):
+                    with suppress(TransactionAbortable):
+                        async with p.transaction():
+                            await write_some(p, "mixed", b"%s %d" % (name, index))
+                        committed.update(b"%s %d %s" % (name, index, part) for part in PARTS)
+        return committed
+
+    async def main() -> tuple[set[bytes], list[bytes]]:
+        await make_topics("mixed", bootstrap_servers=bootstrap)
+        async with Admin(bootstrap_servers=bootstrap) as admin, asyncio.TaskGroup() as tasks:
+            producers = [
+                tasks.create_task(produce(wire, number)) for wire in ("kafka", "native") for number in (0, 1)
+            ]
+            for level in (2, 0, 2, 0, 2):
+                await Level(cluster, admin).become(level)
+            done.set()
+        committed = set[bytes]().union(*(task.result() for task in producers))
+        return committed, await read_values("mixed", "read_committed", bootstrap_servers=bootstrap)
+
+    committed, read = asyncio.run(main())
+    assert len(committed) > 3 * len(PARTS)
+    assert read == sorted(committed)
+
+
+def test_clients_of_both_versions_share_one_transactional_id(cluster: LocalCluster) -> None:
+    """As when an application is upgraded: each client takes the id over from one of the other version."""
+    ClusterView(cluster).create_topic("shared", 1)
+    partition = TopicPartition("shared", 0)
+    expected = []
+    for number, version in enumerate((11, 12, 11, None, 11)):
+        client = TransactionalClient(cluster, "shared", version)
+        # It aborts what the client before has left open.
+        client.init()
+        for value in (b"%d committed" % number, b"%d open" % number):
+            if version == 11:
+                client.add(partition)
+            client.write(value, partition, sequence=int(version == 11 and b"open" in value))
+            if b"committed" in value:
+                client.end(committed=True)
+                client.wait_state("CompleteCommit")
+                expected.append(value)
+    client.end(committed=False)
+    assert ClusterView(cluster).read("shared", 1, "read_committed") == expected
