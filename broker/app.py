@@ -25,7 +25,6 @@ from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.coordination import Coordination
-from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.transaction_verification import VERIFICATION, TransactionVerification
 from barnabas.broker.features import NEW_CLUSTER, SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
@@ -163,7 +162,7 @@ class Broker:
             on_fatal=self._on_fatal,
         )
         self._start_part("background work", background.start, background.stop)
-        self._start_metrics(replicas, coordination.groups)
+        self._start_metrics(replicas, coordination)
         # Refuse, from the first request on, peers that still use the earlier registration.
         earlier = self._store.brokers().get(config.broker_id)
         if earlier is not None:
@@ -374,7 +373,7 @@ class Broker:
         self.metadata.on_deletion(topics_deleted)
         coordination.call_when_loaded(self._topic_purgatory.check_and_complete)
 
-    def _start_metrics(self, replicas: ReplicaManager, groups: GroupCoordinator) -> None:
+    def _start_metrics(self, replicas: ReplicaManager, coordination: Coordination) -> None:
         config = self._config
         if config.metrics_port < 0:
             return
@@ -382,7 +381,13 @@ class Broker:
         from barnabas.broker.metrics.serving import serve_metrics
 
         metrics = serve_metrics(
-            config, replicas, self.metadata, groups, self._cleaner, on_fatal=self._on_fatal
+            config,
+            replicas,
+            self.metadata,
+            coordination.groups,
+            coordination.transactions,
+            self._cleaner,
+            on_fatal=self._on_fatal,
         )
         self._closers.append(("metrics", metrics.stop))
 

@@ -98,6 +98,8 @@ class LedShards(Generic[S]):
         self._now_ms = now_ms
         self.loaded_listeners: list[Callable[[], object]] = []
         """Called on the thread when a shard has been loaded."""
+        self.longest_load_ms = 0.0
+        """Of one shard, since the start."""
         # Guards the fields below; the thread waits on it.
         self._condition = threading.Condition()
         self._shards: dict[int, S] = {}
@@ -256,6 +258,8 @@ class LedShards(Generic[S]):
             shard.fail()
             return
         if records is not None and entries is not None:
+            load_ms = self._now_ms() - started_ms
+            self.longest_load_ms = max(self.longest_load_ms, load_ms)
             for listener in self.loaded_listeners:
                 listener()
             logger.info(
@@ -265,7 +269,7 @@ class LedShards(Generic[S]):
                 entries,
                 self._contents,
                 len(records.by_key),
-                self._now_ms() - started_ms,
+                load_ms,
             )
 
     def _last_records(self, shard: S) -> LastRecords | None:

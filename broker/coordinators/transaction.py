@@ -218,6 +218,12 @@ class Transaction:
         return self._stored.state
 
     @property
+    def is_retrying_append(self) -> bool:
+        """Whether a record that must be in the log waits to be appended again; without the lock."""
+        change = self._change
+        return change is not None and change.retry_ms > APPEND_RETRY_MS
+
+    @property
     def is_droppable(self) -> bool:
         if self.state is TransactionState.DEAD:
             return True

@@ -175,6 +175,21 @@ class MarkerQueue:
         sending = _Sending(markers, opened_at, is_wanted, written)
         self._send_all(sending, markers.partitions, 0)
 
+    @property
+    def queued(self) -> int:
+        """The partitions whose markers wait for requests in flight."""
+        with self._lock:
+            return sum(
+                len(part.leaders)
+                for destination in self._destinations.values()
+                for part in destination.waiting
+            )
+
+    @property
+    def delayed(self) -> int:
+        """The groups of partitions whose markers wait for a leader, or for the end of a pause."""
+        return self._delayed.waiting
+
     # ---- sending
 
     def _send_all(self, sending: _Sending, partitions: Iterable[TopicPartition], failures: int) -> None:

@@ -14,7 +14,7 @@ Guarded by the log's lock. Sources: `ProducerStateManager`, `VerificationStateEn
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from barnabas.broker.log.transaction_index import AbortedTransaction
@@ -59,6 +59,13 @@ class LogTransactions:
     def is_all_stable(self, high_watermark: int) -> bool:
         """Whether no transaction ends at or above the high watermark. False if unknown. Without lock."""
         return not (self._ongoing or self._ended or high_watermark < self.markers_known_from)
+
+    @property
+    def has_ongoing(self) -> bool:
+        return bool(self._ongoing)
+
+    def ongoing_producers(self) -> Iterable[int]:
+        return self._ongoing.keys()
 
     def begin(self, producer_id: int, epoch: int, first_offset: int) -> None:
         self._ongoing[producer_id] = first_offset

@@ -247,6 +247,13 @@ class ProducerStates:
         state = self._by_id.get(producer_id)
         return state is not None and state.epoch == epoch and state.current_transaction_first_offset != NONE
 
+    def has_late_transaction(self, limit_ms: int) -> bool:
+        """Whether the last batch of an ongoing transaction has a timestamp before a time."""
+        return any(
+            (state := self._by_id.get(producer_id)) is not None and state.timestamp_ms < limit_ms
+            for producer_id in self.transactions.ongoing_producers()
+        )
+
     # Checks of a leader; they change nothing
 
     def check_append(

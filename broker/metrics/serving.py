@@ -18,15 +18,17 @@ from typing import Final
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.compaction.cleaner import CleanerFigures, LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.metrics.endpoint import MetricsEndpoint
 from barnabas.broker.metrics.group_lag import Ends, GroupSnapshot, group_metrics
 from barnabas.broker.metrics.partition_ends import PartitionEnds
+from barnabas.broker.metrics.transactions import TransactionCollector
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.ids import TopicPartition
 
@@ -165,6 +167,7 @@ def serve_metrics(
     replicas: ReplicaManager,
     metadata: MetadataCache,
     groups: GroupCoordinator,
+    transactions: TransactionCoordinator,
     cleaner: LogCleaner | None,
     *,
     on_fatal: Callable[[BaseException], None],
@@ -175,6 +178,17 @@ def serve_metrics(
     registry = CollectorRegistry()
     registry.register(
         GroupCollector(lambda: groups.all_groups()[0], ends.find, max_series=config.metrics_max_series)
+    )
+    registry.register(
+        TransactionCollector(
+            lambda: transactions.all_transactions()[0],
+            transactions.markers,
+            lambda: transactions.shards.longest_load_ms,
+            replicas.partitions,
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            max_series=config.metrics_max_series,
+            wall_clock_ms=wall_clock_ms,
+        )
     )
     Gauge(
         "barnabas_stray_logs", "Logs that belong to no known topic and are kept.", registry=registry

@@ -224,12 +224,16 @@ def test_the_start_fails_if_the_metrics_port_is_taken(
 
 
 NOTHING = {("series_left_out",): 0, ("barnabas_failed_replicas",): 0, ("barnabas_stray_logs",): 0}
-"""The page of a broker without groups and failed replicas, apart from its cleaner."""
+"""The page of a broker without groups and failed replicas, apart from its cleaner and transactions."""
 
 
 def scrape_apart_from_cleaner(url: str) -> Samples:
     samples = scrape(url)
-    others = {key: value for key, value in samples.items() if "cleaner" not in key[0]}
+    others = {
+        key: value
+        for key, value in samples.items()
+        if "cleaner" not in key[0] and "transaction" not in key[0] and "laststable" not in key[0]
+    }
     assert len(others) < len(samples), "the cleaner has no metrics"
     return others
 
