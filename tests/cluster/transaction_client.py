@@ -123,7 +123,8 @@ class TransactionalClient:
             leader = ClusterView(self._cluster).leader(*partition)
             with RawClient(self._cluster.broker(leader).endpoint) as client:
                 answer = client.ask(self.request(partition, sequence, value=value), self._version)
-            assert self.result(answer) is ErrorCode.NONE
+            error = self.result(answer)
+            assert error is ErrorCode.NONE, f"{partition}: {error.name}"
 
     def produce_at_last(self, partition: TopicPartition, sequence: int) -> None:
         """Send a record until it is written, as producers do while a coordinator moves."""
