@@ -1,7 +1,7 @@
 """Copiers of one group copy a topic exactly once, while they and the cluster are harmed.
 
 Copiers are killed, stopped and resumed, also after a successor with their transactional id has started;
-brokers and ZooKeeper are killed and paused (`nemesis`), or links are cut. In the end the output under
+brokers and ZooKeeper are killed and paused (`nemesis`). In the end the output under
 read_committed is the input, and no transaction hangs.
 
 ``CHAOS_SECONDS`` says how long, ``CHAOS_SEED`` repeats the choices of an earlier run (not their timing).
