@@ -28,6 +28,8 @@ _AFTER_KAFKA_KEY: Final = 2
 _AFTER_NATIVE_KEY: Final = 7
 _COUNT_AT: Final = 57
 _LAST_DELTA_AT: Final = 23
+_ATTRIBUTES_END: Final = 23
+_PRODUCER_AT: Final = 43
 _ODD_TEXTS: Final = (
     "",
     ".",
@@ -170,6 +172,8 @@ class Maker:
             return chance.choice(_ODD_TEXTS)
         if name in ("topic", "name", "resource_name", "topic_names"):
             return chance.choice(TOPICS if drawn < 0.85 else ("fuzz-none", *_KNOWN_TEXTS))
+        if "transactional_id" in name:
+            return chance.choice(("fuzz-id", "fuzz-id-2"))
         if "group" in name or name == "key":
             return chance.choice(("fuzz-group", "fuzz-group-2"))
         return chance.choice(_KNOWN_TEXTS)
@@ -187,6 +191,11 @@ class Maker:
         batch = build_batch([(key, value) for value in values], timestamp_ms=1_700_000_000_000)
         if chance.random() < 0.5:
             batch = self._compressed(batch)
+        if chance.random() < 0.3:
+            # Transactional, a control batch, or both, of a producer that may exist.
+            batch[_ATTRIBUTES_END - 1] |= chance.choice((0x10, 0x10, 0x20, 0x30))
+            producer = chance.randrange(4), chance.choice((0, 0, 1)), chance.choice((0, 0, 1, -1))
+            struct.pack_into(">qhi", batch, _PRODUCER_AT, *producer)
         for form, position in chance.sample(
             _HEADER_FIELDS + _MORE_HEADER_FIELDS, chance.choice((0, 0, 1, 2))
         ):
