@@ -217,9 +217,14 @@ def api_error(code: int, message: str = "") -> ApiError:
     return error_class(message)
 
 
+def known_code(code: int) -> ErrorCode:
+    """A code from the wire; UNKNOWN_SERVER_ERROR for one of a later version of a broker."""
+    return ErrorCode(code) if code in ErrorCode._value2member_map_ else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def is_retriable(code: int) -> bool:
     """Whether a retry of the unchanged request may succeed; False for an unknown code."""
-    return code in ErrorCode._value2member_map_ and ErrorCode(code).retriable
+    return known_code(code).retriable
 
 
 def raise_for(code: int, message: str = "") -> None:

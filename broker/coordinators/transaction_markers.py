@@ -29,7 +29,7 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper
 from barnabas.broker.replication.markers import MarkerOutcome, MarkersAnswer, TransactionMarker
 from barnabas.protocol.backoff import doubled
-from barnabas.protocol.errors import ErrorCode, LocalError
+from barnabas.protocol.errors import ErrorCode, LocalError, known_code
 from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.transactions import (
@@ -274,7 +274,7 @@ class MarkerQueue:
         else:
             outcomes = [
                 {
-                    TopicPartition(topic.name, result.partition_index): _code_of(result.error_code)
+                    TopicPartition(topic.name, result.partition_index): known_code(result.error_code)
                     for topic in marker.topics
                     for result in topic.partitions
                 }
@@ -353,13 +353,6 @@ class _Retry(DelayedOperation):
 
     def on_complete(self) -> None:
         self._queue._send_all(self._sending, self._leaders, self._failures)
-
-
-def _code_of(number: int) -> ErrorCode:
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _pause_ms(failures: int) -> float:

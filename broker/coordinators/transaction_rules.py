@@ -39,13 +39,12 @@ from barnabas.broker.coordinators.transaction_state import COMPLETION_OF, DECIDE
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from barnabas.protocol.invariants import invariant
+from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION
 
 LAST_EPOCH: Final = ProducerEpoch(32_766)
 """The highest epoch that a producer gets, so that the coordinator can always fence it with the next one."""
 NO_TIMEOUT_MS: Final = (1 << 31) - 1
 """The stored time-out of a prepared transaction."""
-EPOCH_PER_TRANSACTION: Final = 2
-"""The transaction version of clients that get a new epoch for every transaction."""
 _S = TransactionState
 
 BLANK: Final = TransactionMetadata(_S.EMPTY, NO_PRODUCER_ID, NO_EPOCH, 0, NO_TIMESTAMP)

@@ -33,7 +33,7 @@ from barnabas.broker.coordinators.transaction_effects import (
     VerifyPartitions,
 )
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
+from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, known_code
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.transactions import (
@@ -247,10 +247,12 @@ def _outcomes(
     codes: dict[str, dict[TopicPartition, ErrorCode]] = {}
     missing = _RETRIABLE
     if not isinstance(response, LocalError):
-        missing = _known(response.error_code) or _RETRIABLE
+        missing = known_code(response.error_code) or _RETRIABLE
         codes = {
             result.transactional_id: {
-                TopicPartition(topic.name, partition.partition_index): _known(partition.partition_error_code)
+                TopicPartition(topic.name, partition.partition_index): known_code(
+                    partition.partition_error_code
+                )
                 for topic in result.topic_results
                 for partition in topic.results_by_partition
             }
@@ -259,11 +261,6 @@ def _outcomes(
     for asked in batch:
         by_partition = codes.get(asked.question.transactional_id, {})
         yield {name: by_partition.get(name, missing) for name in asked.question.partitions}
-
-
-def _known(code: int) -> ErrorCode:
-    """The error of a number, which a later version of a broker may have sent."""
-    return ErrorCode(code) if code in ErrorCode._value2member_map_ else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _give(asked: _Asked, outcome: Outcome) -> None:

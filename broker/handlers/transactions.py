@@ -24,6 +24,7 @@ from barnabas.broker.handlers.find_coordinator import when_topic_known
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition, by_topic
+from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION
 from barnabas.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -45,7 +46,6 @@ _ONLY_COORDINATORS_WRITE: Final = frozenset({TRANSACTIONS_TOPIC})
 _FENCED_SINCE: Final = 2
 """Clients of earlier versions do not know PRODUCER_FENCED."""
 _EPOCH_PER_TRANSACTION_SINCE: Final = 5
-_EPOCH_PER_TRANSACTION: Final = 2
 
 Errors = Mapping[TopicPartition, ErrorCode]
 
@@ -213,7 +213,7 @@ def handle_end(services: Services, request: ApiRequest) -> None:
             )
         )
 
-    version = _EPOCH_PER_TRANSACTION if request.is_since(_EPOCH_PER_TRANSACTION_SINCE) else 0
+    version = EPOCH_PER_TRANSACTION if request.is_since(_EPOCH_PER_TRANSACTION_SINCE) else 0
     end = EndTransaction(body.producer_id, body.producer_epoch, body.committed, version)
     if body.transactional_id:
         services.transactions.apply(body.transactional_id, end, answer)

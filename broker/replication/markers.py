@@ -23,6 +23,7 @@ from barnabas.protocol.batch_builder import build_marker
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import MarkerType
@@ -31,8 +32,6 @@ from barnabas.protocol.topic_names import OFFSETS_TOPIC
 logger = logging.getLogger(__name__)
 
 _ACKS_ALL: Final = -1
-_EPOCH_PER_TRANSACTION: Final = 2
-"""The transaction version in which a marker has a higher epoch than the records that it ends."""
 
 MarkerOutcome = dict[TopicPartition, ErrorCode]
 MarkersAnswer = Callable[[list[MarkerOutcome]], None]
@@ -154,7 +153,7 @@ class _Writing:
 
 
 def _origin(marker: TransactionMarker) -> AppendOrigin:
-    if marker.transaction_version >= _EPOCH_PER_TRANSACTION:
+    if marker.transaction_version >= EPOCH_PER_TRANSACTION:
         return AppendOrigin.RAISED_MARKERS
     return AppendOrigin.MARKERS
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig
@@ -58,7 +58,7 @@ from barnabas.protocol.errors import (
 )
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.messages.features import TRANSACTION_VERSION
+from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION, TRANSACTION_VERSION
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.produce import InitProducerIdRequest
 from barnabas.protocol.messages.transactions import (
@@ -69,8 +69,6 @@ from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
 log = logging.getLogger(__name__)
-
-_NEW_PROTOCOL_LEVEL: Final = 2
 
 
 class TransactionSession:
@@ -411,7 +409,7 @@ class TransactionSession:
     def _has_new_protocol(self) -> bool:
         if self._config.wire == Wire.NATIVE.value:
             return True
-        return self._cluster.finalized_level(TRANSACTION_VERSION) >= _NEW_PROTOCOL_LEVEL
+        return self._cluster.finalized_level(TRANSACTION_VERSION) >= EPOCH_PER_TRANSACTION
 
     def _make_retries(self) -> Retries:
         return make_retries(self._config, self._config.max_block_ms)

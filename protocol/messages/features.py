@@ -8,7 +8,8 @@ from typing import Final
 from barnabas.protocol import schema as s
 
 TRANSACTION_VERSION: Final = "transaction.version"
-"""From level 2 on, producers have a new epoch for each transaction (KIP-890)."""
+EPOCH_PER_TRANSACTION: Final = 2
+"""From this level on, producers have a new epoch for each transaction (KIP-890)."""
 
 
 class UpgradeType(IntEnum):
