@@ -90,7 +90,8 @@ def _number(row: str) -> int:
 
 
 def main() -> int:
-    import tests.compat.group_features  # noqa: F401 - it adds its rows
+    import tests.compat.group_features
+    import tests.compat.transaction_features  # noqa: F401 - they add their rows
     from tests.compat.clients import CLIENTS
     from tests.compat.features import FEATURES as ALL
     from tests.compat.java import NAME

@@ -7,6 +7,7 @@ import pytest
 from . import (
     group_features,  # noqa: F401 - it adds its rows
     table,
+    transaction_features,  # noqa: F401 - it adds its rows
 )
 from .clients import CLIENTS, Unsupported
 from .conftest import EXTERNAL

@@ -51,7 +51,7 @@ module.exports = ({ client, message, describe, Unsupported }) => {
 
     async txn_commit() {
       await transaction.commit()
-      return null
+      return []
     },
 
     async txn_abort() {
