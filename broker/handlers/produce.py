@@ -13,6 +13,7 @@ from barnabas.broker.coordinators.transaction_verification import Outcome, Quest
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
+from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards
 from barnabas.broker.network.request import Lane
 from barnabas.protocol.compression import Compression
@@ -152,9 +153,9 @@ def _confirm(
         append({name: _refusal(name, error) for name, _ in batches}, _NO_GUARDS)
         return
     adds = request.is_since(_ADDS_PARTITIONS_SINCE)
-    guards = _guards(services, batches, producer)
+    guards, unasked = _guards(services, batches, producer)
     if not guards or not services.verification.asks(adds):
-        append(_NO_REFUSALS, guards)
+        append(_NO_REFUSALS, guards | unasked)
         return
     question = Question(
         request.body.transactional_id, producer.producer_id, producer.epoch, frozenset(guards), adds
@@ -167,7 +168,7 @@ def _confirm(
             for name, error in outcomes[0].items()
             if error is not ErrorCode.NONE
         }
-        append(unconfirmed, guards)
+        append(unconfirmed, guards | unasked)
 
     def answered(outcome: Outcome) -> None:
         outcomes.append(outcome)
@@ -202,19 +203,29 @@ def _only_producer(transactional_id: str | None, batches: Iterable[Named]) -> _P
     return producers.pop()
 
 
-def _guards(services: Services, batches: Iterable[Named], producer: _Producer) -> Guards:
-    """Guards for the partitions where the producer's transaction is not ongoing."""
+def _guards(
+    services: Services, batches: Iterable[Named], producer: _Producer
+) -> tuple[dict[TopicPartition, VerificationGuards], dict[TopicPartition, VerificationGuards]]:
+    """Guards for the partitions where the producer's transaction is not ongoing, and for those not led here.
+
+    A partition of the second kind may be led here when the append comes: its guard, which its log does not
+    know, then makes the producer retry.
+    """
     guards: dict[TopicPartition, VerificationGuards] = {}
+    unasked: dict[TopicPartition, VerificationGuards] = {}
     for name, produced in batches:
         first = next((header for _, header in produced.batches if header.is_transactional), None)
-        partition = services.replicas.roles.partitions.get(name)
-        if first is None or partition is None or not partition.is_leader:
-            # If the partition is not led here, the append says so.
+        if first is None:
             continue
-        guard = partition.log.begin_verification(*producer, first.base_sequence)
-        if guard is not None:
-            guards[name] = {producer.producer_id: guard}
-    return guards
+        partition = services.replicas.roles.partitions.get(name)
+        if partition is None or not partition.is_leader:
+            guard = VerificationGuard(*producer, first.base_sequence)
+            unasked[name] = {producer.producer_id: guard}
+            continue
+        begun = partition.log.begin_verification(*producer, first.base_sequence)
+        if begun is not None:
+            guards[name] = {producer.producer_id: begun}
+    return guards, unasked
 
 
 def _unconfirmed(request: ApiRequest, error: ErrorCode) -> ApiError:

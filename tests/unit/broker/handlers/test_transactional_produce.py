@@ -11,6 +11,7 @@ from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.producer_state import AppendOrigin
 from barnabas.protocol.batch_builder import build_marker
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -20,7 +21,7 @@ from barnabas.protocol.messages.produce import (
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import MarkerType
 from tests.support import logs
-from tests.support.building import ME, TP
+from tests.support.building import ME, TP, state
 from tests.support.record_requests import produce, produced
 from tests.support.serving import Connection, Serving
 
@@ -194,6 +195,17 @@ def test_a_partition_that_is_not_led_here_is_not_asked_about(broker: Serving) ->
     assert asked.request.partitions == frozenset([TP])
     assert code(refused) is ErrorCode.NONE
     assert produced(refused, 1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_partition_that_is_led_here_only_since_the_question_is_retried(broker: Serving) -> None:
+    """Its transaction was not confirmed, but nothing is wrong with it."""
+    waiting = send(broker, records(0), records(0))
+    other = TopicPartition(TP.topic, 1)
+    assert broker.managed.tell(state(index=1)) == []
+    broker.coordinators.here[0].respond(ErrorCode.NONE)
+    assert code(waiting) is ErrorCode.NONE
+    assert produced(waiting, 1).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert broker.managed.manager.partition(other).log_end_offset == 0
 
 
 def test_verification_can_be_switched_off_but_not_the_adding(broker: Serving) -> None:
