@@ -246,9 +246,15 @@ class Chaos(DiskChaos):
         return True
 
     def _use(self, transactional_id: str) -> None:
-        """A new producer commits a transaction over all partitions."""
+        """A new producer commits a transaction over all partitions.
+
+        A late InitProducerId of an earlier producer may fence it; then another one tries.
+        """
         world = self.world
-        last = self._start_producer(transactional_id, is_last=True)
-        world.run_until(world.now_ms + _LAST_MS, lambda: last.committed > 0 or last.is_gone)
+        for _ in range(len(self.producers)):
+            last = self._start_producer(transactional_id, is_last=True)
+            world.run_until(world.now_ms + _LAST_MS, lambda last=last: last.committed > 0 or last.is_gone)
+            if last.committed:
+                break
         assert last.committed, f"{last} could not commit"
         last.is_gone = True

@@ -212,6 +212,7 @@ class ExactlyOnceWorld(TimedWorld):
             draw, 3, draw.choice((1, 2, 2)), tp=STATES[0], is_controller_apart=draw.random() < 0.5
         )
         self.has_transactions = True
+        self.sent_again_to = frozenset({BRIEF})
 
     def _create_topic(self, replicas: list[BrokerId]) -> None:
         controller = self.controller

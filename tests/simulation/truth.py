@@ -242,7 +242,8 @@ class Truth:
                 raise Violation(f"the record at {offset} is missing when it is committed")
             if isinstance(entry.value, int):
                 place = self._world.origins.setdefault(entry.value, here)
-                _require(place == here, f"{entry} of {self.tp} {here} was committed in {place} before")
+                is_kept = place == here or self.tp in self._world.sent_again_to
+                _require(is_kept, f"{entry} of {self.tp} {here} was committed in {place} before")
             self.committed.append(entry)
             self.transactions.add(offset, entry)
             self._last_offsets[entry.key] = offset

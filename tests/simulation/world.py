@@ -112,6 +112,8 @@ class World:
         self.cut: set[frozenset[BrokerId]] = set()
         self.origins: dict[int | bytes | None, tuple[TopicId, int]] = {}
         """Record value → the topic and the partition that it was written to."""
+        self.sent_again_to: frozenset[TopicPartition] = frozenset()
+        """Partitions whose writers do not notice that the topic was deleted and created again."""
         self.truth = Truth(self, tp, TOPIC_ID)
         self.truths = {(TOPIC_ID, tp.partition): self.truth}
         """The truths of all partitions whose records must be kept."""
