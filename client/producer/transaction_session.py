@@ -107,7 +107,10 @@ class TransactionSession:
         async with self._turn:
             machine = self.machine
             machine.check(Step.BEGIN)
-            if machine.needs_new_epoch:
+            # Markers of a transaction that ended in the old protocol may still be on their way, and it has
+            # the same epoch. In the new protocol nobody waits for them: they would end this transaction.
+            is_upgraded = self._has_new_protocol() and not machine.uses_new_protocol
+            if machine.needs_new_epoch or is_upgraded:
                 await self._initialize()
             machine.step(Step.BEGIN)
             machine.uses_new_protocol = self._has_new_protocol()

@@ -665,6 +665,18 @@ async def test_an_answered_end_costs_no_new_epoch(pair: FakeCluster, old: FakeTr
     assert len(pair.requests(ApiKey.INIT_PRODUCER_ID)) == 1
 
 
+async def test_the_first_transaction_of_the_new_protocol_has_a_new_epoch(
+    pair: FakeCluster, old: FakeTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A marker of the former transaction, which had the same epoch, would end this one."""
+    async with Producer(**settings(pair, wire="kafka")) as producer:
+        await check_usable(producer, old)
+        monkeypatch.setattr(producer._cluster, "finalized_level", lambda feature: 2)
+        await producer.begin_transaction()
+        assert len(pair.requests(ApiKey.INIT_PRODUCER_ID)) == 2
+        await producer.abort_transaction()
+
+
 # Fencing
 
 
