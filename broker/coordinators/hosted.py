@@ -28,7 +28,7 @@ from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.purgatory import DelayedOperation, Reaper
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
-from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.invariants import InvariantViolation, invariant
 
 logger = logging.getLogger(__name__)
 
@@ -150,8 +150,8 @@ class MachineShard(ABC, Generic[M]):
         """A deadline passed while the broker is fenced."""
 
     def _request(self, hosted: Hosted[M], request: Any) -> None:
-        """Carry out a request to others, without the machine's lock."""
-        raise NotImplementedError(f"a {self.KIND} makes no requests")
+        """Carry out a request to others, without the machine's lock; for machines that make requests."""
+        invariant(False, "a %s makes no requests", self.KIND)
 
     def _finish_loading(self, machines: Mapping[str, M]) -> None:
         """Change loaded machines for the last time before requests reach them; under the lock."""

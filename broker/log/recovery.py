@@ -15,7 +15,7 @@ Runs on one thread, before any other thread uses the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -145,23 +145,7 @@ class LogLoader:
         self._finish_swaps()
         with disk_work(folder, Operation.READ):
             listed, snapshots, transactional = _list_files(folder, files)
-        bases = [base for base, _ in listed]
-        segments: list[Segment] = []
-        for index, (base, size) in enumerate(listed):
-            next_offset = bases[index + 1] if index + 1 < len(bases) else base
-            has_index = base in transactional
-            segments.append(
-                Segment(
-                    folder,
-                    base,
-                    size,
-                    next_offset,
-                    self.now_ms,
-                    self.config,
-                    files,
-                    has_transaction_index=has_index,
-                )
-            )
+        segments = self._segments_of(listed, transactional)
         while not self.is_clean and len(segments) > 1 and segments[1].base_offset <= self.log_start_offset:
             # The stop may have interrupted a removal of segments.
             segments.pop(0).remove()
@@ -195,6 +179,25 @@ class LogLoader:
             snapshots.has_removed = False
         snapshots.remove_strays(segment.base_offset for segment in kept)
         return kept, epochs, snapshots, walked
+
+    def _segments_of(self, listed: Sequence[tuple[int, int]], transactional: Container[int]) -> list[Segment]:
+        """A segment for each base offset and size; the ``transactional`` ones have a ``.txnindex``."""
+        bases = [base for base, _ in listed]
+        # The last segment's end is found by recovery.
+        ends = [*bases[1:], *bases[-1:]]
+        return [
+            Segment(
+                self.folder,
+                base,
+                size,
+                next_offset,
+                self.now_ms,
+                self.config,
+                self.files,
+                has_transaction_index=base in transactional,
+            )
+            for (base, size), next_offset in zip(listed, ends, strict=True)
+        ]
 
     def _finish_swaps(self) -> None:
         """Finish the swaps that the stop interrupted, and remove other files of cleanings.

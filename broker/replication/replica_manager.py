@@ -255,8 +255,8 @@ class ReplicaManager:
         """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
 
         The record bytes are not used after this returns. ``since``, ``origin`` and ``guards``: see
-        `Partition.append_as_leader`. With ``below_min_isr`` records are written even
-        to too few replicas, and the answer of acks=all then has the error.
+        `Partition.append_as_leader`. With ``below_min_isr`` records are written even to too few replicas, and
+        the answer of acks=all then has the error.
         """
         now_ms, wall_ms = self._now_ms(), wall_clock_ms()
         require_all = acks == ACKS_ALL and not below_min_isr
@@ -295,13 +295,17 @@ class ReplicaManager:
             self.produce_purgatory.try_complete_else_watch(
                 delayed, [append.partition.partition for append in unacknowledged]
             )
+        self._appended(written, moved)
+        if not unacknowledged:
+            answer(responses)
+
+    def _appended(self, written: list[TopicPartition], moved: list[TopicPartition]) -> None:
+        """Wake the readers of these partitions; in the ``moved`` ones the high watermark has moved too."""
         self._to_wake += written
         if len(self._to_wake) >= _MAX_TO_WAKE:
             self.wake_followers()
         for name in moved:
             self._high_watermark_moved(name)
-        if not unacknowledged:
-            answer(responses)
 
     def _refuse(
         self,
