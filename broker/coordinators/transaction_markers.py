@@ -264,7 +264,7 @@ class MarkerQueue:
     ) -> None:
         with self._lock:
             self._destinations[broker_id].in_flight -= 1
-        # What waits is sent before the outcomes cause appends.
+        # The waiting markers are sent first, because the outcomes cause appends.
         self._send_next(broker_id)
         if isinstance(answer, LocalError):
             logger.debug("no answer to markers from broker %d: %s", broker_id, answer)

@@ -121,7 +121,7 @@ class Producer(Process):
     def __str__(self) -> str:
         return f"{self.name} of {self.transactional_id} (version {self.version})"
 
-    # What it does
+    # Life
 
     def life(self) -> Generator[Any, Any, None]:
         try:
@@ -200,7 +200,7 @@ class Producer(Process):
                 yield Sleep(draw.uniform(100, 3_000))
         return ErrorCode.NONE, has_begun
 
-    # How it asks
+    # Requests
 
     def is_retriable(self, response: Any) -> bool:
         error = response if isinstance(response, ErrorCode) else response.error_code

@@ -101,7 +101,7 @@ class Judge:
         """Producer id → the number of its committed completions."""
         self._read_states = dict.fromkeys(STATES, 0)
 
-    # What clients do
+    # Steps of clients
 
     def begin(self, producer: Producer, number: int) -> Attempt:
         attempt = Attempt(producer, number)
@@ -115,7 +115,7 @@ class Judge:
         attempt.sent.setdefault(value, next(self._moments))
         self._attempt_of[value] = attempt
 
-    # What brokers get and answer
+    # Requests and answers of brokers
 
     def arrives(self, token: Token) -> None:
         """A request is handled; one of version 1 may be of an earlier transaction."""

@@ -79,7 +79,7 @@ class Producer(Process):
         self._transactions = 0
         self.begin()
 
-    # What it does
+    # Life
 
     def life(self) -> Life:
         if not (
@@ -181,7 +181,7 @@ class Judge:
             return request.transaction_version >= 2
         return not isinstance(request, AddPartitions)
 
-    # What coordinators do
+    # Coordinators
 
     def observe(self, state: TransactionState) -> None:
         self.states.add(state)
@@ -233,7 +233,7 @@ class Judge:
     def produced(self, producer_id: int, epoch: int, tag: Tag) -> None:
         assert (producer_id, epoch) >= self._latest, f"{tag} of a fenced producer is appended"
 
-    # What producers know
+    # Answers to producers
 
     def acknowledged(self, tag: Tag, partition: TopicPartition) -> None:
         self._acknowledged.setdefault(tag, set()).add(partition)

@@ -95,7 +95,7 @@ async def check_unusable(producer: Producer, kind: type[BarnabasError]) -> None:
             await call()
 
 
-# What transactions do
+# Commit and abort
 
 
 async def test_a_block_is_committed_with_its_records_and_offsets(
