@@ -31,7 +31,8 @@ settings.load_profile("barnabas")
 StartCluster = Callable[..., LocalCluster]
 
 _IN_DEBUG_MODE = os.environ.get("ASYNCIO_DEBUG_LOOP") == "1"
-_UNIT_TESTS = Path(__file__).parent / "unit"
+_TESTS = Path(__file__).parent
+_UNIT_TESTS = _TESTS / "unit"
 _REPORT = pytest.StashKey[pytest.TestReport]()
 
 
@@ -44,7 +45,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    mark_retried(config, items)
+    mark_retried(config, items, _TESTS)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import tests.conftest as real
+
+_TESTS = Path(__file__).parents[1]
+
 _CONFTEST = """
 from pathlib import Path
 import tests.conftest as real
@@ -96,6 +100,24 @@ def test_nothing_is_retried_if_the_plugin_is_off(tests_of: Path) -> None:
     assert code == 1
     assert "1 failed" in said
     assert "flaky" not in said
+
+
+def test_this_project_retries_its_tests_with_real_processes(request: pytest.FixtureRequest) -> None:
+    """A path in which no test lies would retry none and report nothing."""
+    if not request.config.pluginmanager.hasplugin("rerunfailures"):
+        pytest.skip("nothing is retried with -p no:rerunfailures")
+    folders = ["chaos", "cluster", "compat", "spark", "unit", "simulation"]
+    items = [
+        pytest.Function.from_parent(
+            pytest.Module.from_parent(request.session, path=_TESTS / folder / "test_example.py"),
+            name="test_example",
+            callobj=lambda: None,
+        )
+        for folder in folders
+    ]
+    real.pytest_collection_modifyitems(request.config, items)
+    retried = [item.path.parent.name for item in items if item.get_closest_marker("flaky")]
+    assert retried == ["chaos", "cluster", "compat", "spark"]
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])

@@ -15,12 +15,11 @@ from typing import Final
 
 import pytest
 
-_TESTS: Final = Path(__file__).parent
 _MAY_BE_RETRIED: Final = ("cluster", "compat", "chaos", "spark")
 
 
-def mark_retried(config: pytest.Config, items: list[pytest.Item], tests: Path = _TESTS) -> None:
-    """Mark the tests that may be retried; none if the plugin is off."""
+def mark_retried(config: pytest.Config, items: list[pytest.Item], tests: Path) -> None:
+    """Mark the items that may be retried, by their folder in `tests`; none if the plugin is off."""
     if not config.pluginmanager.hasplugin("rerunfailures"):
         return
     folders = [tests / name for name in _MAY_BE_RETRIED]
