@@ -99,5 +99,5 @@ class Coordination:
 
     def stop(self) -> None:
         self.transactions.stop()
-        self.groups.shards.stop()
+        self.groups.stop()
         self.links.stop()

@@ -1,8 +1,7 @@
 """The groups that this broker coordinates, and what happens to all of them together.
 
-Besides `LedShards` and `InternalTopic`, which locate groups, it removes expired offsets and the offsets of
-deleted topics. Offsets are removed only if this broker is certain that their topic is gone: the controller
-marked it as deleted, or another topic has its name.
+It removes expired offsets and the offsets of deleted topics: only if this broker is certain that a topic is
+gone, because the controller marked it as deleted or another topic has its name.
 
 Any thread. The lock is held only briefly, and no other lock is taken under it.
 """
@@ -10,31 +9,33 @@ Any thread. The lock is held only briefly, and no other lock is taken under it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Unpack
 
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecords
+from barnabas.broker.coordinators.coordinator_log import LastRecords
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Effects, TransactionEnd
-from barnabas.broker.coordinators.group_records import Record, to_bytes
+from barnabas.broker.coordinators.group_records import to_bytes
 from barnabas.broker.coordinators.group_shard import GroupShard, groups_of
-from barnabas.broker.coordinators.internal_topic import InternalTopic, new_offsets_topic
-from barnabas.broker.coordinators.led_shards import LedShards, ShardState
+from barnabas.broker.coordinators.internal_topic import new_offsets_topic
+from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls, TopicCoordinator
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import LeaderEpoch, TopicId
+from barnabas.protocol.messages.topics import CreatableTopic
 
 _MINUTE_MS: Final = 60_000
 
 
-class GroupCoordinator:
-    """``create_topic`` and ``count_partitions`` are described at `InternalTopic`."""
+class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
+    CONTENTS = "groups"
+    REPLICATION_SETTING = "offsets.topic.replication.factor"
 
     def __init__(
         self,
@@ -42,37 +43,10 @@ class GroupCoordinator:
         replicas: ReplicaManager,
         metadata: MetadataCache,
         reaper: Reaper,
-        *,
-        create_topic: Callable[[], object],
-        count_partitions: Callable[[], int | None],
-        now: Callable[[], Moment],
-        on_fatal: Callable[[BaseException], None],
+        **calls: Unpack[CoordinatorCalls],
     ) -> None:
-        self._config = config
-        self._replicas = replicas
-        self._metadata = metadata
-        self._reaper = reaper
-        self._now = now
+        super().__init__(config, replicas, metadata, reaper, **calls)
         self._retention_ms = config.offsets_retention_minutes * _MINUTE_MS
-        offsets_topic = new_offsets_topic(config)
-        self.shards = LedShards[GroupShard](
-            offsets_topic.name,
-            "groups",
-            replicas,
-            make_shard=self._make_shard,
-            load=self._load,
-            now_ms=lambda: now().monotonic_ms,
-            on_fatal=on_fatal,
-        )
-        self.topic = InternalTopic(
-            offsets_topic,
-            "offsets.topic.replication.factor",
-            metadata,
-            create_topic=create_topic,
-            count_partitions=count_partitions,
-            submit=self.shards.submit_urgent,
-            now_ms=lambda: now().monotonic_ms,
-        )
         # Guards the fields below. Comes after the lock of the shards.
         self._lock = threading.Lock()
         self._topic_ids: dict[str, TopicId] = {}
@@ -82,26 +56,16 @@ class GroupCoordinator:
         """Shards opened since the last UpdateMetadata, with its number: the former coordinator may have known
         newer topics than this broker does."""
 
+    @staticmethod
+    def _new_topic(config: BrokerConfig) -> CreatableTopic:
+        return new_offsets_topic(config)
+
     def listen(self) -> None:
-        """Follow leaderships and topics from now on."""
         # Before the first shard, so that it misses no topic.
         self._metadata.on_deletion(self._topics_deleted)
         self._metadata.on_update(self.topics_changed)
         self._replicas.markers.listeners.append(self.transaction_ended)
-        self.shards.listen()
-
-    def start(self) -> None:
-        self.listen()
-        self.shards.start()
-
-    # ---- finding groups
-
-    def shard_of(self, group_id: str) -> GroupShard:
-        """The serving shard of a group.
-
-        Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
-        """
-        return self.shards.find(self.topic.partition_of(group_id))
+        super().listen()
 
     def are_loading(self, group_ids: Iterable[str]) -> bool:
         try:
@@ -109,39 +73,13 @@ class GroupCoordinator:
         except ApiError:
             return False
 
-    def all_groups(self) -> tuple[list[Group], bool]:
-        """All groups that this broker coordinates, and whether some are missing, as while they are loaded."""
-        shards = self.shards.undoubted()
-        groups = [group for shard in shards for group in shard.machines()]
-        is_partial = len(shards) < len(self.shards)
-        return groups, is_partial or any(shard.state is ShardState.LOADING for shard in shards)
-
     # ---- shards
 
     def _make_shard(self, partition: Partition, topic_id: TopicId | None, since: LeaderEpoch) -> GroupShard:
-        def max_batch_bytes() -> int:
-            config = partition.log.config
-            return min(config.max_message_bytes, config.segment_bytes)
-
-        log = CoordinatorLog[Record](
-            self._replicas,
-            partition.partition,
-            since,
-            encode=to_bytes,
-            timeout_ms=self._config.offsets_commit_timeout_ms,
-            max_batch_bytes=max_batch_bytes,
-            wall_clock_ms=lambda: self._now().wall_ms,
+        leadership = self._leadership(
+            partition, topic_id, since, encode=to_bytes, timeout_ms=self._config.offsets_commit_timeout_ms
         )
-        shard = GroupShard(
-            partition.partition,
-            topic_id,
-            since,
-            log,
-            config=self._config,
-            reaper=self._reaper,
-            now=self._now,
-            is_fenced=lambda: self._replicas.doubt(partition.partition) is not None,
-        )
+        shard = GroupShard(leadership, self._config)
         with self._lock:
             self._opened_at[shard] = self._metadata.updates
         return shard

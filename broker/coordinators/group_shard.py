@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecords, UnreadableRecords
+from barnabas.broker.coordinators.coordinator_log import LastRecords, UnreadableRecords
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Effects, TransactionEnd
 from barnabas.broker.coordinators.group_records import (
     GroupMetadataValue,
     GroupRecord,
-    Record,
     from_bytes,
     is_offset_key,
     read_offset_key,
     read_offset_value,
 )
-from barnabas.broker.coordinators.hosted import MachineShard
+from barnabas.broker.coordinators.hosted import Leadership, MachineShard
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.coordinators.offsets import CommittedOffset, OpenTransactions, is_of_earlier_topic
 from barnabas.broker.coordinators.rebalance import GroupState
-from barnabas.broker.purgatory import Reaper
 from barnabas.protocol.errors import ApiError, MalformedFrame
-from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -91,19 +89,8 @@ class GroupShard(MachineShard[Group]):
 
     KIND = "group"
 
-    def __init__(
-        self,
-        partition: TopicPartition,
-        topic_id: TopicId | None,
-        since: LeaderEpoch,
-        log: CoordinatorLog[Record],
-        *,
-        config: BrokerConfig,
-        reaper: Reaper,
-        now: Callable[[], Moment],
-        is_fenced: Callable[[], bool],
-    ) -> None:
-        super().__init__(partition, topic_id, since, log, reaper=reaper, now=now, is_fenced=is_fenced)
+    def __init__(self, leadership: Leadership, config: BrokerConfig) -> None:
+        super().__init__(leadership)
         self._config = config
         self._transactions = OpenTransactions()
         # Markers that came while the log was being read, which may not have read them. Under the lock.

@@ -20,7 +20,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, Removed
 from barnabas.broker.coordinators.effects import Append, Effects, Moment
@@ -96,36 +96,38 @@ class MachineTimer(DelayedOperation):
         self._reaper.completed()
 
 
-class MachineShard(ABC, Generic[M]):
-    """A shard of machines of one kind, which `led_shards.Shard` describes; the abstract methods are the kind.
+class Leadership(NamedTuple):
+    """One leadership of this broker, of a partition of an internal topic.
 
-    ``is_fenced`` says whether this broker may not act for the partition at present.
+    ``topic_id`` and ``since`` identify it: after a topic was recreated while this broker was away, only the
+    id differs. ``is_fenced`` says whether this broker may not act for the partition at present.
     """
+
+    partition: TopicPartition
+    topic_id: TopicId | None
+    since: LeaderEpoch
+    log: CoordinatorLog[Any]
+    reaper: Reaper
+    now: Callable[[], Moment]
+    is_fenced: Callable[[], bool]
+
+
+class MachineShard(ABC, Generic[M]):
+    """A shard of machines of one kind, as `led_shards.Shard` describes; abstract methods define the kind."""
 
     KIND: ClassVar[str]
     """The name of one machine in logs and errors, in the singular."""
     MAX_MACHINES: ClassVar[int] = 100_000
     """The machines of one partition that requests may create."""
 
-    def __init__(
-        self,
-        partition: TopicPartition,
-        topic_id: TopicId | None,
-        since: LeaderEpoch,
-        log: CoordinatorLog[Any],
-        *,
-        reaper: Reaper,
-        now: Callable[[], Moment],
-        is_fenced: Callable[[], bool],
-    ) -> None:
-        self.partition = partition
-        # If the topic was recreated while this broker was away, only the id tells the leaderships apart.
-        self.topic_id = topic_id
-        self.since = since
-        self._log = log
-        self._reaper = reaper
-        self._now = now
-        self._is_fenced = is_fenced
+    def __init__(self, leadership: Leadership) -> None:
+        self.partition = leadership.partition
+        self.topic_id = leadership.topic_id
+        self.since = leadership.since
+        self._log = leadership.log
+        self._reaper = leadership.reaper
+        self._now = leadership.now
+        self._is_fenced = leadership.is_fenced
         # Comes after a machine's lock in the order of locks.
         self._lock = threading.Lock()
         self._hosted: dict[str, Hosted[M]] = {}

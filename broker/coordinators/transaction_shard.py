@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecords, UnreadableRecords
+from barnabas.broker.coordinators.coordinator_log import LastRecords, UnreadableRecords
 from barnabas.broker.coordinators.effects import Moment
-from barnabas.broker.coordinators.hosted import Hosted, MachineShard
+from barnabas.broker.coordinators.hosted import Hosted, Leadership, MachineShard
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.coordinators.transaction import Transaction
 from barnabas.broker.coordinators.transaction_effects import (
@@ -29,14 +29,12 @@ from barnabas.broker.coordinators.transaction_effects import (
 from barnabas.broker.coordinators.transaction_markers import MarkerQueue
 from barnabas.broker.coordinators.transaction_records import (
     TransactionMetadata,
-    TransactionRecord,
     read_key,
     read_value,
 )
 from barnabas.broker.producer_ids import ProducerIds
-from barnabas.broker.purgatory import Reaper
 from barnabas.protocol.errors import ErrorCode, MalformedFrame, api_error
-from barnabas.protocol.ids import LeaderEpoch, ProducerId, TopicId, TopicPartition
+from barnabas.protocol.ids import ProducerId, TopicPartition
 
 
 class LoadedTransactions(NamedTuple):
@@ -71,20 +69,14 @@ class TransactionShard(MachineShard[Transaction]):
 
     def __init__(
         self,
-        partition: TopicPartition,
-        topic_id: TopicId | None,
-        since: LeaderEpoch,
-        log: CoordinatorLog[TransactionRecord],
+        leadership: Leadership,
         *,
         limits: TransactionLimits,
         markers: MarkerQueue,
         producer_ids: ProducerIds,
         opened_at: int,
-        reaper: Reaper,
-        now: Callable[[], Moment],
-        is_fenced: Callable[[], bool],
     ) -> None:
-        super().__init__(partition, topic_id, since, log, reaper=reaper, now=now, is_fenced=is_fenced)
+        super().__init__(leadership)
         self._limits = limits
         self._markers = markers
         self._producer_ids = producer_ids

@@ -39,7 +39,7 @@ def _describe(services: Services, transactional_id: str) -> DescribedTransaction
 def handle_list(services: Services, request: ApiRequest) -> None:
     """Fails while ids are missing: a partial list would pass for a complete one."""
     body: ListTransactionsRequest = request.body
-    transactions, is_partial = services.transactions.all_transactions()
+    transactions, is_partial = services.transactions.all_machines()
     if is_partial:
         request.respond(ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         return

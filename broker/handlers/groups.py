@@ -49,7 +49,7 @@ _DEAD: Final = "Dead"
 
 
 def shard_of(services: Services, group_id: str) -> GroupShard:
-    """Raises INVALID_GROUP_ID for the empty id, and as `GroupCoordinator.shard_of`."""
+    """Raises INVALID_GROUP_ID for the empty id, and as `TopicCoordinator.shard_of`."""
     if not group_id:
         raise api_error(ErrorCode.INVALID_GROUP_ID, "a group id may not be empty")
     return services.groups.shard_of(group_id)
@@ -156,7 +156,7 @@ def handle_list(services: Services, request: ApiRequest) -> None:
     body: ListGroupsRequest = request.body
     states = {state.lower() for state in body.states_filter}
     types = {kind.lower() for kind in body.types_filter}
-    groups, is_partial = services.groups.all_groups()
+    groups, is_partial = services.groups.all_machines()
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_partial else ErrorCode.NONE
     fence = services.replicas.fence
     if fence.loss is not None or (fence.reason is not None and is_partial):

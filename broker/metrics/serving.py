@@ -177,11 +177,11 @@ def serve_metrics(
     # Not the library's global registry, which adds metrics of the process.
     registry = CollectorRegistry()
     registry.register(
-        GroupCollector(lambda: groups.all_groups()[0], ends.find, max_series=config.metrics_max_series)
+        GroupCollector(lambda: groups.all_machines()[0], ends.find, max_series=config.metrics_max_series)
     )
     registry.register(
         TransactionCollector(
-            lambda: transactions.all_transactions()[0],
+            lambda: transactions.all_machines()[0],
             transactions.markers,
             lambda: transactions.shards.longest_load_ms,
             replicas.partitions,

@@ -71,7 +71,7 @@ class FakeGroup:
 
     @property
     def _group(self) -> Group | None:
-        groups, _ = self._coordinator.broker.serving.groups.all_groups()
+        groups, _ = self._coordinator.broker.serving.groups.all_machines()
         return next((group for group in groups if group.group_id == self._group_id), None)
 
     @property

@@ -123,9 +123,9 @@ def test_ids_are_bounded(coordinating: Serving, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_refused_id_takes_no_room(coordinating: Serving) -> None:
-    before = len(coordinating.transactions.all_transactions()[0])
+    before = len(coordinating.transactions.all_machines()[0])
     coordinating.call(init("new", transaction_timeout_ms=0))
-    assert len(coordinating.transactions.all_transactions()[0]) == before
+    assert len(coordinating.transactions.all_machines()[0]) == before
 
 
 def test_unused_ids_expire_and_leave_tombstones(coordinating: Serving) -> None:
