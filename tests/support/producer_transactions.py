@@ -202,24 +202,7 @@ class FakeTransactions:
 
     def _produce(self, body: Any) -> Any:
         state = self.of(body.transactional_id)
-        return ProduceResponse(
-            responses=[
-                TopicProduceResponse(
-                    name=topic.name,
-                    partition_responses=[
-                        PartitionProduceResponse(
-                            index=data.index,
-                            error_code=self._append(
-                                state, TopicPartition(topic.name, data.index), data.records
-                            ),
-                            base_offset=next(_OFFSETS),
-                        )
-                        for data in topic.partition_data
-                    ],
-                )
-                for topic in body.topic_data
-            ]
-        )
+        return _produced(body, lambda tp, batch: self._append(state, tp, batch))
 
     def _append(self, state: FakeId, tp: TopicPartition, batch: Any) -> int:
         header = parse_header(batch)
