@@ -157,7 +157,7 @@ class TransactionVerification:
         `ReplicaManager.partition`.
         """
         log = self._replicas.partition(partition).log
-        guard = log.begin_verification(producer.producer_id, producer.epoch)
+        guard = log.begin_verification(producer.producer_id, producer.epoch, adds=adds)
         guarded = producer._replace(guard=guard)
         if guard is None or not self.asks(adds):
             answer(ErrorCode.NONE, guarded)

@@ -153,7 +153,7 @@ def _confirm(
         append({name: _refusal(name, error) for name, _ in batches}, _NO_GUARDS)
         return
     adds = request.is_since(_ADDS_PARTITIONS_SINCE)
-    guards, unasked = _guards(services, batches, producer)
+    guards, unasked = _guards(services, batches, producer, adds)
     if not guards or not services.verification.asks(adds):
         append(_NO_REFUSALS, guards | unasked)
         return
@@ -204,9 +204,9 @@ def _only_producer(transactional_id: str | None, batches: Iterable[Named]) -> _P
 
 
 def _guards(
-    services: Services, batches: Iterable[Named], producer: _Producer
+    services: Services, batches: Iterable[Named], producer: _Producer, adds: bool
 ) -> tuple[dict[TopicPartition, VerificationGuards], dict[TopicPartition, VerificationGuards]]:
-    """Guards for the partitions where the producer's transaction is not ongoing, and for those not led here.
+    """Guards for the partitions where the transaction is to be confirmed, and for those not led here.
 
     A partition of the second kind may be led here when the append comes: its guard, which its log does not
     know, then makes the producer retry.
@@ -219,10 +219,10 @@ def _guards(
             continue
         partition = services.replicas.roles.partitions.get(name)
         if partition is None or not partition.is_leader:
-            guard = VerificationGuard(*producer, first.base_sequence)
+            guard = VerificationGuard(*producer, first.base_sequence, adds)
             unasked[name] = {producer.producer_id: guard}
             continue
-        begun = partition.log.begin_verification(*producer, first.base_sequence)
+        begun = partition.log.begin_verification(*producer, first.base_sequence, adds=adds)
         if begun is not None:
             guards[name] = {producer.producer_id: begun}
     return guards, unasked

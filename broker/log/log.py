@@ -171,6 +171,8 @@ class Log:
             batches, append_time_ms = stamp_all(view, batches, base_offset, leader_epoch, config, now_ms)
             pieces = [(0, len(view), batches)]
             result = self._append(view, pieces, now_ms, append_time_ms, leader_epoch, origin)
+            if guards:
+                self.producers.note_guards(guards)
             return result._replace(base_offset=Offset(duplicates[0].base_offset)) if duplicates else result
 
     def append_as_follower(
@@ -353,16 +355,15 @@ class Log:
             return self.producers.has_ongoing_transaction(producer_id, epoch)
 
     def begin_verification(
-        self, producer_id: int, epoch: int, sequence: int = -1
+        self, producer_id: int, epoch: int, sequence: int = -1, *, adds: bool = False
     ) -> VerificationGuard | None:
         """The guard to append a transaction's first batch with, once its coordinator has confirmed it.
 
-        `sequence` is the batch's first, if it has one. None if the transaction is ongoing.
+        `sequence` is the batch's first, if it has one; `adds`: see `VerificationGuard`. None if the batch
+        continues the transaction that is ongoing.
         """
         with self.lock:
-            if self.producers.has_ongoing_transaction(producer_id, epoch):
-                return None
-            return self.producers.transactions.begin_verification(producer_id, epoch, sequence)
+            return self.producers.begin_verification(producer_id, epoch, sequence, adds=adds)
 
     # Truncation, retention
 

@@ -6,7 +6,8 @@ below the high watermark: that marker may still be truncated.
 
 A guard (KIP-890) lets a transaction begin here only after its coordinator has confirmed it: the leader takes
 a guard, asks the coordinator, and appends with the guard. A marker that comes in between invalidates it, so
-no batch is appended after its transaction has ended.
+no batch is appended after its transaction has ended. Producers that leave the adding to the brokers also
+need a guard to continue a transaction that was not added so, see `continues`.
 
 Guarded by the log's lock. Sources: `ProducerStateManager`, `VerificationStateEntry` of Kafka.
 """
@@ -28,11 +29,13 @@ _MOST_GUARDS: Final = 10_000
 class VerificationGuard:
     """Lets a transaction of one producer epoch begin; two guards are equal only if they are the same."""
 
-    __slots__ = ("epoch", "is_spent", "lowest_sequence", "producer_id")
+    __slots__ = ("adds", "epoch", "is_spent", "lowest_sequence", "producer_id")
 
-    def __init__(self, producer_id: int, epoch: int, lowest_sequence: int) -> None:
+    def __init__(self, producer_id: int, epoch: int, lowest_sequence: int, adds: bool) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
+        self.adds = adds
+        """Whether the coordinator adds the partition to the transaction, or only finds it in it."""
         self.lowest_sequence = lowest_sequence
         """The lowest that waits for the coordinator, -1 if unknown: a batch with a higher one must not begin
         the transaction, or its predecessor would be refused for ever."""
@@ -43,7 +46,7 @@ class VerificationGuard:
 class LogTransactions:
     """Invariant: the first offsets of the ongoing transactions rise in the order of the dictionary."""
 
-    __slots__ = ("_ended", "_guards", "_last_marker_offset", "_ongoing", "markers_known_from")
+    __slots__ = ("_added", "_ended", "_guards", "_last_marker_offset", "_ongoing", "markers_known_from")
 
     def __init__(self, ongoing: Mapping[int, int], markers_known_from: int) -> None:
         """The transactions of a log that were ongoing at an offset, by producer id."""
@@ -54,7 +57,10 @@ class LogTransactions:
         self._last_marker_offset = -1
         self.markers_known_from = markers_known_from
         """The transactions with a marker below this offset are not known."""
-        self._guards: dict[tuple[int, int], VerificationGuard] = {}
+        self._guards: dict[tuple[int, int, bool], VerificationGuard] = {}
+        self._added: set[int] = set()
+        """The producers whose ongoing transaction this leader had the coordinator add. It forgets them as a
+        follower that truncates, and asks again."""
 
     def is_all_stable(self, high_watermark: int) -> bool:
         """Whether no transaction ends at or above the high watermark. False if unknown. Without lock."""
@@ -70,7 +76,25 @@ class LogTransactions:
     def begin(self, producer_id: int, epoch: int, first_offset: int) -> None:
         self._ongoing[producer_id] = first_offset
         if self._guards:
-            self._spend((producer_id, epoch))
+            for adds in (False, True):
+                self._spend((producer_id, epoch, adds))
+
+    def continues(self, producer_id: int, *, adds: bool) -> bool:
+        """Whether a batch with the epoch of the producer's ongoing transaction belongs to that transaction.
+
+        A producer that adds partitions itself waits for the markers of its former transaction. One that
+        leaves it to the brokers does not: its epoch is raised with each transaction. But a transaction of the
+        first protocol keeps its epoch. If the next one is of the second protocol, because the level of the
+        feature was raised, a batch of that one finds the former one ongoing with the same epoch, whose marker
+        may be on its way.
+        """
+        return not adds or producer_id in self._added
+
+    def note_append(self, guard: VerificationGuard) -> None:
+        """Note that a batch was appended with this guard."""
+        if guard.adds and guard.producer_id in self._ongoing:
+            self._added.add(guard.producer_id)
+            self._spend((guard.producer_id, guard.epoch, True))
 
     def end(
         self, header: BatchHeader, marker_type: MarkerType, *, is_raised: bool
@@ -83,6 +107,7 @@ class LogTransactions:
         first_offset = self._ongoing.pop(producer_id, None)
         if first_offset is None:
             return None
+        self._added.discard(producer_id)
         ended = self._ended
         while ended and ended[-1][1] >= first_offset:
             ended.pop()
@@ -122,6 +147,7 @@ class LogTransactions:
     def cut(self, end_offset: int) -> None:
         """Drop the transactions that began at or above an offset; no marker was there."""
         self._guards.clear()
+        self._added.clear()
         while self._ongoing:
             producer_id, first_offset = self._ongoing.popitem()
             if first_offset < end_offset:
@@ -130,14 +156,16 @@ class LogTransactions:
 
     # Guards
 
-    def begin_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
-        """The guard for a transaction that is not ongoing; the same one until it is used or invalidated."""
-        guards, key = self._guards, (producer_id, epoch)
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, adds: bool
+    ) -> VerificationGuard:
+        """The guard for a transaction to be confirmed; the same one until it is used or invalidated."""
+        guards, key = self._guards, (producer_id, epoch, adds)
         guard = guards.pop(key, None)
         if guard is None:
             if len(guards) >= _MOST_GUARDS:
                 del guards[next(iter(guards))]
-            guard = VerificationGuard(producer_id, epoch, sequence)
+            guard = VerificationGuard(producer_id, epoch, sequence, adds)
         elif 0 <= sequence < guard.lowest_sequence:
             guard.lowest_sequence = sequence
         guards[key] = guard
@@ -145,9 +173,9 @@ class LogTransactions:
 
     def is_current(self, guard: VerificationGuard) -> bool:
         """False for a spent guard, and for one that an eviction or a truncation has dropped."""
-        return self._guards.get((guard.producer_id, guard.epoch)) is guard
+        return self._guards.get((guard.producer_id, guard.epoch, guard.adds)) is guard
 
-    def _spend(self, key: tuple[int, int]) -> None:
+    def _spend(self, key: tuple[int, int, bool]) -> None:
         guard = self._guards.pop(key, None)
         if guard is not None:
             guard.is_spent = True

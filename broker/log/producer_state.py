@@ -320,6 +320,8 @@ class ProducerStates:
             if is_transactional:
                 if not (position and position[2] and position[0] == header.producer_epoch):
                     self._check_guard(header, guards)
+                elif guards:
+                    self._check_addition(header, guards)
             elif position is not None and position[2]:
                 raise api_error(
                     ErrorCode.INVALID_TXN_STATE,
@@ -351,6 +353,8 @@ class ProducerStates:
                 raise _refusal(header, state.epoch, NONE)
             if not self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
                 self._check_guard(header, guards)
+            elif guards:
+                self._check_addition(header, guards)
 
     def _check_guard(self, header: BatchHeader, guards: VerificationGuards | None) -> None:
         guard = None if guards is None else guards.get(header.producer_id)
@@ -360,16 +364,20 @@ class ProducerStates:
                 f"{_batch(header)} belongs to no ongoing transaction that its coordinator has confirmed",
             )
         if not self.transactions.is_current(guard):
-            # Nothing is wrong with the transaction. Every version of a producer retries this error, and the
-            # coordinator then confirms the transaction again.
-            raise api_error(
-                ErrorCode.NOT_ENOUGH_REPLICAS, f"{_batch(header)}: its transaction must be confirmed again"
-            )
+            raise _unconfirmed(header)
         if header.base_sequence > guard.lowest_sequence >= 0:
             raise api_error(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"{_batch(header)}: a batch with sequence {guard.lowest_sequence} was sent before it",
             )
+
+    def _check_addition(self, header: BatchHeader, guards: VerificationGuards) -> None:
+        """Check a batch that comes with a guard although its producer has an ongoing transaction."""
+        guard = guards.get(header.producer_id)
+        if guard is None or self.transactions.continues(header.producer_id, adds=guard.adds):
+            return
+        if not self.transactions.is_current(guard):
+            raise _unconfirmed(header)
 
     def _check_marker(self, header: BatchHeader, marker: Marker, *, is_raised: bool) -> None:
         """Check whether a marker may be appended; `is_raised`: see `AppendOrigin.RAISED_MARKERS`.
@@ -402,6 +410,16 @@ class ProducerStates:
             )
 
     # Changes
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, adds: bool
+    ) -> VerificationGuard | None:
+        """See `Log.begin_verification`."""
+        transactions = self.transactions
+        is_ongoing = self.has_ongoing_transaction(producer_id, epoch)
+        if is_ongoing and transactions.continues(producer_id, adds=adds):
+            return None
+        return transactions.begin_verification(producer_id, epoch, sequence, adds=adds)
 
     def note(
         self,
@@ -446,6 +464,11 @@ class ProducerStates:
         state.current_transaction_first_offset = NONE
         is_raised = origin is AppendOrigin.RAISED_MARKERS
         return self.transactions.end(header, marker.type, is_raised=is_raised)
+
+    def note_guards(self, guards: VerificationGuards) -> None:
+        """Note that batches were appended with these guards."""
+        for guard in guards.values():
+            self.transactions.note_append(guard)
 
     def cut(self, end_offset: int) -> bool:
         """Drop all batches at or above an offset, where the log was truncated.
@@ -514,6 +537,14 @@ def _follows(header: BatchHeader, epoch: int, last_sequence: int) -> bool:
 
 def _last_sequence_of(header: BatchHeader) -> int:
     return (header.base_sequence + header.last_offset_delta) & MAX_SEQUENCE
+
+
+def _unconfirmed(header: BatchHeader) -> ApiError:
+    """Nothing is wrong with the transaction. Every version of a producer retries this error, and the
+    coordinator then confirms the transaction again."""
+    return api_error(
+        ErrorCode.NOT_ENOUGH_REPLICAS, f"{_batch(header)}: its transaction must be confirmed again"
+    )
 
 
 def _refusal(header: BatchHeader, epoch: int, last_sequence: int) -> ApiError:

@@ -263,7 +263,7 @@ def test_records_in_transactions_are_written_in_batches_of_their_producer(rig: L
 
 
 def test_the_guard_of_a_transaction_reaches_the_log(rig: LogRig) -> None:
-    guard = VerificationGuard(5, 2, -1)
+    guard = VerificationGuard(5, 2, -1, adds=False)
     rig.enqueue("a", producer=TransactionalProducer(5, 2, guard))
     rig.enqueue("b", producer=TransactionalProducer(5, 2))
     rig.write("c")

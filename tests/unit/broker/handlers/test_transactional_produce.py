@@ -159,6 +159,36 @@ def test_a_late_produce_after_an_abort_leaves_no_hanging_transaction(broker: Ser
     assert partition.log_end_offset == 2
 
 
+def test_a_transaction_of_the_first_protocol_is_not_continued_in_the_second(broker: Serving) -> None:
+    """A producer lives through an upgrade: its former transaction was aborted, has the same epoch, and its
+    marker is on its way. That marker, or the next commit, would end both."""
+    coordinators = broker.coordinators
+    coordinators.answer_at_once = ErrorCode.NONE
+    send(broker, records(0), version=V1)
+    coordinators.answer_at_once = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert code(send(broker, records(1))) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert end_offset(broker) == 1
+    abort(broker)
+    coordinators.answer_at_once = ErrorCode.NONE
+    assert code(send(broker, records(1))) is ErrorCode.NONE
+    assert code(send(broker, records(2))) is ErrorCode.NONE
+    asked = [type(asked.request) for asked in coordinators.here]
+    assert asked == [VerifyPartitions, AddPartitions, AddPartitions]
+
+
+def test_a_new_leader_asks_again_before_it_continues_a_transaction(broker: Serving) -> None:
+    """Its log shows a transaction, but not of which protocol."""
+    broker.coordinators.answer_at_once = ErrorCode.NONE
+    send(broker, records(0), version=V1)
+    broker.coordinators.answer_at_once = None
+    waiting = send(broker, records(1))
+    assert not waiting.is_answered
+    broker.coordinators.here[-1].respond(ErrorCode.NONE)
+    assert code(waiting) is ErrorCode.NONE
+    assert code(send(broker, records(2))) is ErrorCode.NONE
+    assert len(broker.coordinators.here) == 2
+
+
 def test_an_answer_that_comes_too_late_for_its_connection_is_dropped(broker: Serving) -> None:
     """The request was resumed, but its connection was lost: nothing fails."""
     waiting = send(broker, records(0))

@@ -157,6 +157,36 @@ def test_a_batch_before_which_another_waits_for_the_coordinator_does_not_begin_t
     append(log, produced(3, is_transactional=True), guard=guard)
 
 
+def test_a_batch_of_the_second_protocol_needs_a_guard_to_continue_a_transaction_of_the_first(
+    open_log: OpenLog,
+) -> None:
+    log = open_log()
+    write(log, 0)
+    assert log.begin_verification(PRODUCER_ID, 0) is None
+    evicted = VerificationGuard(PRODUCER_ID, 0, -1, adds=True)
+    with refused(ErrorCode.NOT_ENOUGH_REPLICAS):
+        append(log, produced(1, is_transactional=True), guard=evicted)
+    guard = log.begin_verification(PRODUCER_ID, 0, adds=True)
+    assert guard is not None
+    append(log, produced(1, is_transactional=True), guard=guard)
+    assert log.begin_verification(PRODUCER_ID, 0, adds=True) is None
+    end(log, COMMIT)
+    # The next transaction with this epoch is not known to have been added.
+    append(log, produced(2, is_transactional=True), guard=log.begin_verification(PRODUCER_ID, 0))
+    assert log.begin_verification(PRODUCER_ID, 0, adds=True) is not None
+
+
+def test_a_batch_that_waits_in_the_second_protocol_is_not_appended_behind_a_marker(
+    open_log: OpenLog,
+) -> None:
+    log = open_log()
+    write(log, 0)
+    guard = log.begin_verification(PRODUCER_ID, 0, adds=True)
+    end(log, ABORT)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, produced(1, is_transactional=True), guard=guard)
+
+
 def test_a_guard_that_other_producers_drove_out_lets_its_producer_try_again(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
