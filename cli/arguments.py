@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import os
 import shlex
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -55,6 +55,25 @@ def add_cluster_arguments(parser: argparse.ArgumentParser, *, json_help: str | N
     add_dir_argument(parser)
     if json_help is not None:
         parser.add_argument("--json", action="store_true", help=json_help)
+
+
+def add_states_argument(parser: argparse.ArgumentParser, states: Sequence[str]) -> None:
+    """Add ``--state``, for one state or several, in any case."""
+
+    def state(text: str) -> str:
+        for name in states:
+            if name.lower() == text.lower():
+                return name
+        raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(states)}")
+
+    parser.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        metavar="STATE",
+        type=state,
+        help=f"only these: {', '.join(states)} (may be repeated)",
+    )
 
 
 def named_bootstrap(options: argparse.Namespace) -> str | None:

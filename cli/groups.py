@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
+from barnabas.cli.arguments import add_cluster_arguments, add_states_argument, chosen_bootstrap, run_async
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import count, print_json, print_table
 from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
@@ -30,13 +30,6 @@ _DURATION: Final = re.compile(
 )
 
 
-def _state(text: str) -> str:
-    state_name = next((state for state in _STATES if state.lower() == text.lower()), None)
-    if state_name is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(_STATES)}")
-    return state_name
-
-
 def _group_id(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("expected the name of a group, not an empty text")
@@ -47,14 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     listing = actions.add_parser("list", help="list groups")
-    listing.add_argument(
-        "--state",
-        action="append",
-        default=[],
-        metavar="STATE",
-        type=_state,
-        help=f"only these: {', '.join(_STATES)} (may be repeated)",
-    )
+    add_states_argument(listing, _STATES)
 
     describe = actions.add_parser("describe", help="show state, committed offsets, lag and assignments")
     members = actions.add_parser("members", help="show members and their assignments")

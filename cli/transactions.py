@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
+from barnabas.cli.arguments import add_cluster_arguments, add_states_argument, chosen_bootstrap, run_async
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
 from barnabas.cli.output import iso_time, print_json, print_table
 from barnabas.client.admin.admin import Admin, ProducerState, TransactionDescription
@@ -57,25 +57,11 @@ _HANGING_COLUMNS: Final = (
 )
 
 
-def _state(text: str) -> str:
-    for state in STATES:
-        if state.lower() == text.lower():
-            return state
-    raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(STATES)}")
-
-
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     listing = actions.add_parser("list", help="list transactional ids; prepared transactions come first")
-    listing.add_argument(
-        "--state",
-        action="append",
-        default=[],
-        metavar="STATE",
-        type=_state,
-        help=f"only these: {', '.join(STATES)} (may be repeated)",
-    )
+    add_states_argument(listing, STATES)
     listing.add_argument(
         "--producer-id", type=int, action="append", default=[], metavar="ID", help="may be repeated"
     )

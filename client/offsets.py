@@ -6,10 +6,10 @@ Shared by consumer, admin and range reader; on their cluster's event loop.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from barnabas.client.brokers import PartitionsOfBrokers, ask_leaders
 from barnabas.client.cluster import Cluster
 from barnabas.client.isolation import IsolationLevel
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
@@ -106,33 +106,20 @@ async def list_offsets(
     Raises permanent errors, and the last one after the timeout.
     """
     timestamps = {tp: wire_timestamp(spec) for tp, spec in specs.items()}
-    offsets: dict[TopicPartition, ListedOffset] = {}
-    deadline = time.monotonic() + timeout_ms / 1000
-    with cluster.asking_about({tp.topic for tp in specs}):
-        while True:
-            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
-            by_leader: dict[BrokerId, list[TopicPartition]] = {}
-            for tp in timestamps:
-                if tp not in offsets:
-                    leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
-                    by_leader.setdefault(leader.node_id, []).append(tp)
-            answers = await asyncio.gather(
-                *(
-                    ask_for_offsets(
-                        cluster, node_id, {tp: timestamps[tp] for tp in tps}, left_ms, isolation_level
-                    )
-                    for node_id, tps in by_leader.items()
+
+    async def ask(
+        by_leader: PartitionsOfBrokers, left_ms: int
+    ) -> list[dict[TopicPartition, ListedOffset | BarnabasError]]:
+        return await asyncio.gather(
+            *(
+                ask_for_offsets(
+                    cluster, node_id, {tp: timestamps[tp] for tp in tps}, left_ms, isolation_level
                 )
+                for node_id, tps in by_leader.items()
             )
-            error: BarnabasError | None = None
-            for tp, listed in (item for answer in answers for item in answer.items()):
-                if isinstance(listed, ListedOffset):
-                    offsets[tp] = listed
-                elif error is None or not listed.retriable:
-                    error = listed
-            if error is None:
-                return offsets
-            await cluster.refresh_after(error, deadline)
+        )
+
+    return await ask_leaders(cluster, timestamps.keys(), timeout_ms, ask)
 
 
 async def ask_for_offsets(

@@ -52,14 +52,22 @@ def is_known(services: Services, name: TopicPartition) -> bool:
 # ---- OffsetCommit
 
 
-def handle_commit(services: Services, request: ApiRequest) -> None:
-    body: OffsetCommitRequest = request.body
+def partitions_to_commit(
+    services: Services, topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]
+) -> tuple[list[TopicPartition], dict[TopicPartition, ErrorCode]]:
+    """The partitions of a request, and the errors of the unknown ones among them."""
     names = [
         TopicPartition(topic.name, partition.partition_index)
-        for topic in body.topics
+        for topic in topics
         for partition in topic.partitions
     ]
     unknown = {name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in names if not is_known(services, name)}
+    return names, unknown
+
+
+def handle_commit(services: Services, request: ApiRequest) -> None:
+    body: OffsetCommitRequest = request.body
+    names, unknown = partitions_to_commit(services, body.topics)
 
     @request.answering
     def answer(outcome: CommitResponse) -> None:

@@ -15,7 +15,7 @@ from barnabas.broker.coordinators.effects import Moment, TransactionalProducer
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Commit, CommitResponse, Effects, commit_error
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.offsets import is_known, offsets_to_commit
+from barnabas.broker.handlers.offsets import offsets_to_commit, partitions_to_commit
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -34,12 +34,7 @@ _ADDS_PARTITION_SINCE: Final = 5
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: TxnOffsetCommitRequest = request.body
-    names = [
-        TopicPartition(topic.name, partition.partition_index)
-        for topic in body.topics
-        for partition in topic.partitions
-    ]
-    unknown = {name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in names if not is_known(services, name)}
+    names, unknown = partitions_to_commit(services, body.topics)
 
     @request.answering
     def answer(outcome: CommitResponse) -> None:

@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from barnabas.client.brokers import check_alive
 from barnabas.client.cluster import Cluster
 from barnabas.client.metadata import Node
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.replicas import (
     UNKNOWN_VOLUME_BYTES,
@@ -70,17 +71,13 @@ class BrokerLogDirs(NamedTuple):
 
 async def describe_log_dirs(cluster: Cluster, brokers: Collection[int] | None) -> list[BrokerLogDirs]:
     await cluster.refresh()
+    check_alive(cluster, brokers or ())
     nodes = [node for node in sorted(cluster.nodes.values()) if brokers is None or node.node_id in brokers]
-    missing = set(brokers or ()) - {node.node_id for node in nodes}
-    if missing:
-        text = f"no live broker has the id {min(missing)}; the live ones are {sorted(cluster.nodes)}"
-        raise api_error(ErrorCode.BROKER_NOT_AVAILABLE, text)
 
     async def describe(node: Node) -> BrokerLogDirs:
         try:
             response = await cluster.request(node.node_id, DescribeLogDirsRequest(topics=None))
-            if response.error_code != ErrorCode.NONE:
-                raise api_error(response.error_code, f"broker {node.node_id}")
+            raise_for(response.error_code, f"broker {node.node_id}")
         except BarnabasError as error:
             return BrokerLogDirs(node, [], error)
         return BrokerLogDirs(node, [_description(result) for result in response.results])
@@ -172,8 +169,7 @@ async def describe_replicas(cluster: Cluster, topics: list[str] | None) -> list[
     async def ask(node: Node) -> BrokerReplicas:
         try:
             response = await cluster.request(node.node_id, DescribeReplicasRequest(topics=topics))
-            if response.error_code != ErrorCode.NONE:
-                raise api_error(response.error_code, f"broker {node.node_id}")
+            raise_for(response.error_code, f"broker {node.node_id}")
         except BarnabasError as error:
             return BrokerReplicas(node, {}, error)
         replicas = {

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from barnabas.client.admin.groups import ask_broker, for_each
+from barnabas.client.brokers import PartitionsOfBrokers, ask_leaders, check_alive
 from barnabas.client.cluster import Cluster
 from barnabas.client.coordinators import find_coordinator
 from barnabas.protocol.backoff import Retries
@@ -248,44 +249,29 @@ async def describe_producers(
     cluster: Cluster, partitions: Collection[TopicPartition], broker_id: int | None, timeout_ms: int
 ) -> dict[TopicPartition, list[ProducerState]]:
     """The producers of each partition, by its leader or as the replica of one broker knows them."""
-    deadline = time.monotonic() + timeout_ms / 1000
-    if broker_id is not None:
-        await cluster.refresh()
-        if broker_id not in cluster.nodes:
-            text = f"no live broker has the id {broker_id}; the live ones are {sorted(cluster.nodes)}"
-            raise api_error(ErrorCode.BROKER_NOT_AVAILABLE, text)
-    found: dict[TopicPartition, list[ProducerState]] = {}
-    with cluster.asking_about({tp.topic for tp in partitions}):
-        while True:
-            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
-            by_broker: dict[BrokerId, list[TopicPartition]] = {}
-            for tp in partitions:
-                if tp not in found:
-                    node_id = broker_id
-                    if node_id is None:
-                        node_id = (cluster.leader_for(tp) or await cluster.leader(tp, left_ms)).node_id
-                    by_broker.setdefault(BrokerId(node_id), []).append(tp)
-            requests = [
-                (node_id, tuple(part))
-                for node_id, tps in by_broker.items()
-                for part in (
-                    tps[first : first + _PARTITIONS_AT_ONCE]
-                    for first in range(0, len(tps), _PARTITIONS_AT_ONCE)
-                )
-            ]
-            answers = await for_each(requests, lambda request: _producers_at(cluster, *request))
-            error: BarnabasError | None = None
-            for answer in answers.values():
-                for tp, producers in answer.items():
-                    if isinstance(producers, list):
-                        found[tp] = producers
-                    elif broker_id is not None:
-                        raise producers
-                    elif error is None or not producers.retriable:
-                        error = producers
-            if error is None:
-                return {tp: found[tp] for tp in partitions}
-            await cluster.refresh_after(error, deadline)
+
+    async def ask(
+        by_broker: PartitionsOfBrokers, left_ms: int
+    ) -> Iterable[dict[TopicPartition, list[ProducerState] | BarnabasError]]:
+        requests = [
+            (node_id, tuple(tps[first : first + _PARTITIONS_AT_ONCE]))
+            for node_id, tps in by_broker.items()
+            for first in range(0, len(tps), _PARTITIONS_AT_ONCE)
+        ]
+        answers = await for_each(requests, lambda request: _producers_at(cluster, *request))
+        return answers.values()
+
+    if broker_id is None:
+        return await ask_leaders(cluster, partitions, timeout_ms, ask)
+    await cluster.refresh()
+    check_alive(cluster, [broker_id])
+    producers_of: dict[TopicPartition, list[ProducerState]] = {}
+    for answer in await ask({BrokerId(broker_id): list(partitions)}, timeout_ms):
+        for tp, producers in answer.items():
+            if isinstance(producers, BarnabasError):
+                raise producers
+            producers_of[tp] = producers
+    return producers_of
 
 
 async def _producers_at(
