@@ -57,6 +57,7 @@ class Driver:
             text=True,
         )
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._is_answered = True
         self._said: list[str] = []
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._listen)]
         for thread in self._threads:
@@ -75,24 +76,29 @@ class Driver:
             if stream is not None:
                 stream.close()
 
-    def ask(self, command: str, **arguments: Any) -> Any:
-        """Run a command; raises ClientError, Unsupported, or AssertionError when the driver is lost."""
-        self.begin(command, **arguments)
-        return self.finish()
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is alive and has answered every command: the next answer is to the next command."""
+        return self._is_answered and self._process.poll() is None
 
-    def begin(self, command: str, **arguments: Any) -> None:
-        """Send a command; `finish` returns its answer."""
+    def ask(self, command: str, **arguments: Any) -> Any:
+        """Run a command; raises ClientError, Unsupported, or AssertionError when the driver is lost.
+
+        A driver that left a command unanswered is lost: its late answer would be taken for another one.
+        """
+        assert self._is_answered, f"{self.name} did not answer an earlier command: {self.said}"
         assert self._process.stdin is not None
+        self._is_answered = False
         self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
         self._process.stdin.flush()
-
-    def finish(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        """The answer to the oldest unanswered command."""
         try:
-            line = self._answers.get(timeout=timeout_s)
+            line = self._answers.get(timeout=ANSWER_TIMEOUT_S)
         except queue.Empty:
-            raise AssertionError(f"{self.name} did not answer in {timeout_s:g} s: {self.said}") from None
+            raise AssertionError(
+                f"{self.name} did not answer in {ANSWER_TIMEOUT_S:g} s: {self.said}"
+            ) from None
         assert line is not None, f"{self.name}'s driver ended: {self.said}"
+        self._is_answered = True
         reply = json.loads(line)
         if "unsupported" in reply:
             raise Unsupported(reply["unsupported"])

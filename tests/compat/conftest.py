@@ -59,21 +59,27 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     return addresses
 
 
+def make_driver_of(started: ExitStack) -> StartDriver:
+    drivers: dict[str, Driver] = {}
+
+    def find(name: str) -> Driver:
+        if name in drivers and not drivers[name].is_usable:
+            drivers.pop(name).__exit__()
+        if name not in drivers:
+            try:
+                drivers[name] = started.enter_context(CLIENTS[name].start())
+            except Unavailable as error:
+                pytest.skip(f"{name}: {error}")
+        return drivers[name]
+
+    return find
+
+
 @pytest.fixture(scope="session")
 def driver_of() -> Iterator[StartDriver]:
     """The driver of a client, started once; skips the test, with the reason, if it cannot be fetched."""
     with ExitStack() as started:
-        drivers: dict[str, Driver] = {}
-
-        def find(name: str) -> Driver:
-            if name not in drivers:
-                try:
-                    drivers[name] = started.enter_context(CLIENTS[name].start())
-                except Unavailable as error:
-                    pytest.skip(f"{name}: {error}")
-            return drivers[name]
-
-        yield find
+        yield make_driver_of(started)
 
 
 class Spare:
@@ -88,7 +94,11 @@ class Spare:
         return idle.pop() if idle else self._started.enter_context(CLIENTS[name].start())
 
     def give_back(self, driver: Driver) -> None:
-        self._idle.setdefault(driver.name, []).append(driver)
+        """Keep it for another test, or end it if it is no longer usable."""
+        if driver.is_usable:
+            self._idle.setdefault(driver.name, []).append(driver)
+        else:
+            driver.__exit__()
 
 
 @pytest.fixture(scope="session")
