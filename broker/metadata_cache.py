@@ -134,12 +134,12 @@ class MetadataCache:
             before = self.current
             trusted: set[int] = set()
             topics = {} if request.is_full else dict(before.topics)
-            touched = set(before.topics) if request.is_full else set()
+            touched = dict.fromkeys(before.topics) if request.is_full else {}
             # Most updates only move leaders; then the names by id, of which there may be many, are kept.
             has_new_names = request.is_full
             deleted: dict[str, TopicId] = {}
             for state in request.topic_states:
-                touched.add(state.topic_name)
+                touched[state.topic_name] = None
                 topic_id = TopicId(state.topic_id)
                 known = before.topics.get(state.topic_name)
                 known_id = before.hidden_topics.get(state.topic_name) if known is None else known.topic_id
@@ -192,7 +192,7 @@ class MetadataCache:
         with self._lock:
             before = self.current
             topics = dict(before.topics)
-            touched: set[str] = set()
+            touched: dict[str, None] = {}
             elected: set[BrokerId] = set()
             for state in request.topic_states:
                 known = topics.get(state.topic_name)
@@ -206,7 +206,7 @@ class MetadataCache:
                 }
                 if newer:
                     topics[state.topic_name] = TopicMetadata(known.topic_id, {**known.partitions, **newer})
-                    touched.add(state.topic_name)
+                    touched[state.topic_name] = None
                     elected |= {BrokerId(partition.leader) for partition in newer.values()}
             self.current = replace(before, topics=topics)
             self.suspects -= elected

@@ -431,7 +431,7 @@ class ControllerTerm:
 
     def _isr_changed(self) -> None:
         changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
-        changed = {tp for partitions in changes.values() for tp in partitions}
+        changed = dict.fromkeys(tp for partitions in changes.values() for tp in partitions)
         assigned = [tp for tp in changed if self.context.replicas_of(tp)]
         for tp, state in self._store.partition_states(assigned).items():
             former = self.context.leadership.get(tp)
@@ -450,7 +450,7 @@ class ControllerTerm:
         self._writer.delete_isr_changes(changes)
 
     def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:
-        failed = set()
+        failed: dict[Replica, None] = {}
         refused: set[tuple[BrokerId, BrokerEpoch, TopicId]] = set()
         for error in event.response.partition_errors:
             replica = Replica(TopicPartition(error.topic_name, error.partition_index), event.broker)
@@ -459,7 +459,7 @@ class ControllerTerm:
             name = ErrorCode(error.error_code).name if error.error_code in set(ErrorCode) else "?"
             log.error("[controller epoch %d] replica %s: %s", self.epoch, replica, name)
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-                failed.add(replica)
+                failed[replica] = None
             if error.error_code == ErrorCode.INCONSISTENT_TOPIC_ID:
                 refused.add((event.broker, event.broker_epoch, self.context.topic_ids[replica.tp.topic]))
         if any(
@@ -506,9 +506,9 @@ class ControllerTerm:
             self._partitions.trigger_online()
         self._writer.delete_log_dir_failures(failures)
 
-    def _replicas_failed(self, failed: set[Replica]) -> None:
+    def _replicas_failed(self, failed: Collection[Replica]) -> None:
         """The disk of these replicas failed, but their broker is alive: others must lead."""
-        self.context.failed_replicas |= failed
+        self.context.failed_replicas.update(failed)
         leaderless = [
             replica.tp
             for replica in self._not_deleted(failed)

@@ -47,7 +47,7 @@ class TopicLoader:
         An unreadable topic is reported and not loaded. Raises ControllerMoved.
         """
         readable: dict[str, TopicAssignment] = {}
-        for topic, assignment in self._store.topic_assignments(topics, self._topic_changed).items():
+        for topic, assignment in self._store.topic_assignments(sorted(topics), self._topic_changed).items():
             if isinstance(assignment, MalformedZnode):
                 log.error("ignoring topic %s, which cannot be read: %s", topic, assignment)
                 self._context.unreadable_topics.add(topic)
@@ -78,7 +78,7 @@ class TopicLoader:
         loaded = changed & self._context.assignments.keys()
         # An unreadable topic may have been repaired.
         new = self.load(changed & self._context.unreadable_topics)
-        current = self._store.topic_assignments(loaded, self._topic_changed)
+        current = self._store.topic_assignments(sorted(loaded), self._topic_changed)
         replaced = {topic for topic in loaded if self._is_another(topic, current.get(topic))}
         for topic in sorted(replaced):
             log.warning("topic %s was removed from ZooKeeper by hand", topic)

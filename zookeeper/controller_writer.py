@@ -63,7 +63,7 @@ class ControllerWriter:
 
     def create_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
         """Write first states; a partition that has one already is a conflict and comes with it."""
-        topics = {tp.topic for tp in states}
+        topics = dict.fromkeys(tp.topic for tp in states)
         self._fenced_all([_create(paths.topic_partitions(topic), b"") for topic in topics])
         order = list(states)
         outcomes = self._fenced_all([_create_state(tp, states[tp], with_parent=True) for tp in order])

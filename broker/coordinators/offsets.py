@@ -65,22 +65,22 @@ class OpenTransactions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # A group that died and its successor of the same name are two entries.
-        self._groups: dict[int, set[GroupOffsets]] = {}
+        self._groups: dict[int, dict[GroupOffsets, None]] = {}
 
     def add(self, producer_id: int, offsets: GroupOffsets) -> None:
         with self._lock:
-            self._groups.setdefault(producer_id, set()).add(offsets)
+            self._groups.setdefault(producer_id, {})[offsets] = None
 
     def discard(self, producer_id: int, offsets: GroupOffsets) -> None:
         with self._lock:
-            groups = self._groups.get(producer_id, set())
-            groups.discard(offsets)
+            groups = self._groups.get(producer_id, {})
+            groups.pop(offsets, None)
             if not groups:
                 self._groups.pop(producer_id, None)
 
-    def groups_of(self, producer_id: int) -> set[str]:
+    def groups_of(self, producer_id: int) -> list[str]:
         with self._lock:
-            return {offsets.group_id for offsets in self._groups.get(producer_id, ())}
+            return list(dict.fromkeys(offsets.group_id for offsets in self._groups.get(producer_id, ())))
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -132,8 +132,7 @@ class GroupOffsets:
 
     def all_partitions(self) -> list[TopicPartition]:
         """The partitions with a committed or pending offset, or a commit in flight."""
-        others = self._in_flight.keys() | self._pending.keys()
-        return [*self._committed, *(others - self._committed.keys())]
+        return list(dict.fromkeys((*self._committed, *self._in_flight, *self._pending)))
 
     def _values(self, partition: TopicPartition) -> list[CommittedOffset]:
         """The committed offset and the pending ones."""

@@ -123,14 +123,14 @@ class PartitionListeners:
     def mark(self, name: TopicPartition) -> None:
         """Have the partition read by the next fetch of its sessions, without waking them."""
         for part in self._by_partition.get(name, ()):
-            part.session.arrived.add(part)
+            part.session.arrived[part] = None
 
     def wake(self, names: Iterable[TopicPartition]) -> None:
         """Mark these partitions, then wake each of their sessions once, so that one answer takes them all."""
         sessions: dict[FetchSession, None] = {}
         for name in names:
             for part in self._by_partition.get(name, ()):
-                part.session.arrived.add(part)
+                part.session.arrived[part] = None
                 sessions[part.session] = None
         for session in sessions:
             self._wake(session)
@@ -152,7 +152,7 @@ class FetchSession(FetchSource):
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.uses_topic_ids = uses_topic_ids
         self.created_ms = self.last_used_ms = 0.0
-        self.arrived: set[SessionPartition] = set()
+        self.arrived: dict[SessionPartition, None] = {}
         """Partitions that changed since `items` was last called; added to without the lock."""
         self._watched = (self,)
         self._lock = threading.Lock()
@@ -162,7 +162,7 @@ class FetchSession(FetchSource):
         # In the order of service, the most recent last, so that busy partitions take turns.
         self._active: dict[SessionPartition, None] = {}
         # Partitions of unknown topic ids.
-        self._nameless: set[SessionPartition] = set()
+        self._nameless: dict[SessionPartition, None] = {}
         # Nothing listened to the partitions until now, so all begin as active, the served ones last.
         for outcome in sorted(outcomes, key=attrgetter("has_records")):
             self._set(outcome.item).note(outcome)
@@ -179,7 +179,7 @@ class FetchSession(FetchSource):
         with self._lock:
             arrived, active = self.arrived, self._active
             while arrived:
-                part = arrived.pop()
+                part, _ = arrived.popitem()
                 # A late change may arrive for a partition that was removed.
                 if self._by_key.get(part.key) is part:
                     active.setdefault(part)
@@ -256,7 +256,7 @@ class FetchSession(FetchSource):
             if item.partition.topic:
                 self._listeners.add(part)
             else:
-                self._nameless.add(part)
+                self._nameless[part] = None
         else:
             # The listeners use the name that the topic id had first; the id may be unknown now.
             part.item = item if item.topic_id is None else item._replace(partition=part.item.partition)
@@ -267,8 +267,8 @@ class FetchSession(FetchSource):
         part = self._by_key.pop(key, None)
         if part is not None:
             self._active.pop(part, None)
-            self.arrived.discard(part)
-            self._nameless.discard(part)
+            self.arrived.pop(part, None)
+            self._nameless.pop(part, None)
             self._listeners.remove(part)
 
 

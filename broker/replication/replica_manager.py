@@ -333,10 +333,10 @@ class ReplicaManager:
         Called at the end of a worker's run, not after each append: the requests that one connection has
         pipelined then travel to the followers in one fetch, and are acknowledged by the next.
         """
-        names = set()
+        names: dict[TopicPartition, None] = {}
         while self._to_wake:
             try:
-                names.add(self._to_wake.popleft())
+                names[self._to_wake.popleft()] = None
             except IndexError:
                 # Another worker was faster.
                 break

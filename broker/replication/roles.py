@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -201,14 +201,14 @@ class RoleChanges:
                 BrokerId(broker.broker_id): Endpoint(broker.host, broker.port)
                 for broker in request.live_brokers
             }
-            named: set[TopicPartition] = set()
+            named: dict[TopicPartition, None] = {}
             errors = []
             follow: dict[TopicPartition, FollowedLeader] = {}
             leading: list[TopicPartition] = []
             for topic in request.topic_states:
                 for state in topic.partition_states:
                     name = TopicPartition(topic.topic_name, state.partition_index)
-                    named.add(name)
+                    named[name] = None
                     try:
                         role = self._take_role(name, topic, state, request, endpoints)
                     except ApiError as error:
@@ -226,7 +226,7 @@ class RoleChanges:
                     elif role is Role.LEADER:
                         leading.append(name)
             if request.is_full:
-                named |= self._set_strays_aside(named)
+                named |= dict.fromkeys(self._set_strays_aside(named))
             self._fetchers.unfollow(leading)
             self._fetchers.follow(follow)
         for name in named:
@@ -318,9 +318,9 @@ class RoleChanges:
         self.partitions[name] = partition
         return partition
 
-    def _set_strays_aside(self, named: set[TopicPartition]) -> set[TopicPartition]:
+    def _set_strays_aside(self, named: Container[TopicPartition]) -> list[TopicPartition]:
         """Set aside the logs that a full request omits, because the controller does not know their topics."""
-        strays = {log.topic_partition for log in self._logs.all_logs()} - named
+        strays = [name for log in self._logs.all_logs() if (name := log.topic_partition) not in named]
         for name in strays:
             self._attempt(name, "setting it aside", partial(self._set_aside, name))
         return strays

@@ -1,7 +1,6 @@
 """Transactions over several brokers in random histories, with all parts that take a share in them.
 
-For the seeds that run see `seeds`; ``make soak SOAK_PROFILE=transactions`` runs many. The order of sets of
-names depends on the hash seed of Python, so a seed gives the same history only with ``PYTHONHASHSEED=0``.
+For the seeds that run see `seeds`; ``make soak SOAK_PROFILE=transactions`` runs many.
 """
 
 from __future__ import annotations

@@ -99,13 +99,6 @@ def test_every_history_of_a_profile_keeps_the_promises(profile: Profile) -> None
         assert (aborted > SEEDS_OF_A_PROFILE) == profile.has_transactions
 
 
-def test_a_seed_always_gives_the_same_history() -> None:
-    first, second = _run(11), _run(11)
-    assert first.trace == second.trace
-    assert first.world.describe() == second.world.describe()
-    assert first.world.truth.committed == second.world.truth.committed
-
-
 @pytest.mark.parametrize("mutation", MISTAKES, ids=lambda mutation: mutation.__name__)
 def test_the_random_histories_find(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation(monkeypatch.setattr)

@@ -51,10 +51,6 @@ def test_the_schedules_reach_the_states_and_errors() -> None:
     }
 
 
-def test_a_seed_always_gives_the_same_schedule() -> None:
-    assert run(5).world.trace == run(5).world.trace
-
-
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_known_mistake_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation(monkeypatch.setattr)

@@ -84,7 +84,7 @@ def test_an_offset_is_pending_until_the_marker(commit: bool, offset: int, rig: O
     rig.settle(base_offset=10)
     assert rig.committed_error() is E.NONE
     assert (rig.read(), rig.read_any()) == (UNSTABLE, 3)
-    assert rig.transactions.groups_of(5) == {"g"}
+    assert rig.transactions.groups_of(5) == ["g"]
     rig.end(commit=commit)
     assert (rig.read(), rig.read_any()) == ((offset, E.NONE), offset)
     assert len(rig.transactions) == 0
@@ -204,7 +204,7 @@ def test_metadata_that_is_too_large_is_refused_in_a_transaction() -> None:
     assert rig.answer("commit") == {T0: E.OFFSET_METADATA_TOO_LARGE, T1: E.NONE}
     rig.commit_from_outside(offsets={T0: rig.offset(1, "large")}, producer=OTHER)
     assert rig.committed_error() is E.OFFSET_METADATA_TOO_LARGE
-    assert rig.transactions.groups_of(6) == set()
+    assert rig.transactions.groups_of(6) == []
 
 
 # ---- fencing
@@ -371,14 +371,14 @@ def test_a_group_that_died_leaves_the_index_entry_of_its_successor() -> None:
     rig.pend(at=30)
     assert append.number is not None
     former.appended(append.number, E.NONE, 10, rig.moment())
-    assert rig.transactions.groups_of(5) == {"g"}
+    assert rig.transactions.groups_of(5) == ["g"]
 
 
 def test_loaded_pending_offsets_wait_for_their_marker() -> None:
     rig, transactions = GroupRig(), OpenTransactions()
     pending = {5: {T0: CommittedOffset(rig.offset(7), 10)}}
     group = Group.load("g", None, {}, 0, rig.config, rig.moment(), pending=pending, transactions=transactions)
-    assert transactions.groups_of(5) == {"g"}
+    assert transactions.groups_of(5) == ["g"]
     assert group.fetch([T0], require_stable=True)[T0].error_code == E.UNSTABLE_OFFSET_COMMIT
     group.transaction_ended(TransactionEnd(5, 20, True))
     assert group.fetch([T0], require_stable=True)[T0].committed_offset == 7
