@@ -40,6 +40,9 @@ TP = TopicPartition("topic", 0)
 ME, TWO, THREE, FOUR = (BrokerId(number) for number in (1, 2, 3, 4))
 LAG_MS = 1_000.0
 TOPIC_ID = uuid.UUID(int=7)
+LIVE = {1: 0, 2: 5, 3: 5}
+"""The brokers that are alive, with their epochs."""
+NONE = ErrorCode.NONE
 
 Appended = list[list[PartitionProduceResponse]]
 """The answers to a produce request: at most one, with a response for each batch."""

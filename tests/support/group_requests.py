@@ -33,14 +33,12 @@ from barnabas.protocol.messages.offsets import (
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
-from tests.support.building import led_by, metadata, state
+from tests.support.building import LIVE, NONE, led_by, metadata, state
 from tests.support.grouping import run_once
 from tests.support.serving import Connection, Serving
 
 OFFSETS_ID = uuid.UUID(int=50)
 PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
-LIVE = {1: 0, 2: 5, 3: 5}
-NONE = ErrorCode.NONE
 
 
 def learn(serving: Serving, leader: int = 1) -> None:

@@ -23,13 +23,10 @@ from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordin
 from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.messages.transactions import (
     EndTxnResponse,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersResponse,
 )
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.marker_answers import markers_answer
 
 
 class Transactions:
@@ -129,21 +126,11 @@ class Transactions:
         )
 
     def write(self, broker: FakeBroker, body: Any) -> Any:
-        (marker,) = body.markers
-        tp = TopicPartition(marker.topics[0].name, marker.topics[0].partition_indexes[0])
-        is_leader = self.cluster.partition(*tp).leader == broker.node_id
-        result = WritableTxnMarkerPartitionResult(
-            partition_index=tp.partition,
-            error_code=0 if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        )
-        return WriteTxnMarkersResponse(
-            markers=[
-                WritableTxnMarkerResult(
-                    producer_id=marker.producer_id,
-                    topics=[WritableTxnMarkerTopicResult(name=tp.topic, partitions=[result])],
-                )
-            ]
-        )
+        def code_of(tp: TopicPartition) -> int:
+            is_leader = self.cluster.partition(*tp).leader == broker.node_id
+            return ErrorCode.NONE if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+        return markers_answer(body.markers, code_of)
 
 
 def active(

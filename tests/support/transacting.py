@@ -26,8 +26,8 @@ from barnabas.broker.coordinators.transaction_records import TransactionMetadata
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, ProducerId, TopicPartition
+from tests.support.grouping import WALL_MS
 
-WALL_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
 FIRST_ID = 1_000
 P0, P1, P2 = (TopicPartition("t", partition) for partition in range(3))

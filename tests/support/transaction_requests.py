@@ -21,22 +21,17 @@ from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
     EndTxnRequest,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
 from barnabas.protocol.topic_names import TRANSACTIONS_TOPIC
-from tests.support.building import TP, led_by, metadata, state
+from tests.support.building import LIVE, NONE, TP, led_by, metadata, state
 from tests.support.grouping import run_once
+from tests.support.marker_answers import markers_answer
 from tests.support.serving import Serving
 
 TRANSACTIONS_ID = uuid.UUID(int=51)
 PARTITION = TopicPartition(TRANSACTIONS_TOPIC, 0)
-LIVE = {1: 0, 2: 5, 3: 5}
 HERE, THERE = TP, TopicPartition(TP.topic, 1)
-NONE = ErrorCode.NONE
 
 
 def coordinate(serving: Serving, *, epoch: int = 0) -> None:
@@ -131,26 +126,7 @@ def answer_markers(serving: Serving, error: ErrorCode = NONE) -> list[WriteTxnMa
     """Answer all requests with markers to other brokers; returns them."""
     sent, serving.sent.requests = serving.sent.requests, []
     for request in sent:
-        request.answer(
-            WriteTxnMarkersResponse(
-                markers=[
-                    WritableTxnMarkerResult(
-                        producer_id=marker.producer_id,
-                        topics=[
-                            WritableTxnMarkerTopicResult(
-                                name=topic.name,
-                                partitions=[
-                                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
-                                    for index in topic.partition_indexes
-                                ],
-                            )
-                            for topic in marker.topics
-                        ],
-                    )
-                    for marker in request.request.markers
-                ]
-            )
-        )
+        request.answer(markers_answer(request.request.markers, lambda partition: error))
     return [request.request for request in sent]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.group_requests import find, lead, learn, work
 from tests.support.serving import Serving
+from tests.support.transaction_requests import coordinate
 
 
 @pytest.fixture
@@ -26,4 +27,11 @@ def hosting(serving: Serving) -> Serving:
     lead(serving)
     serving.call(find("g"))
     work(serving)
+    return serving
+
+
+@pytest.fixture
+def coordinating(serving: Serving) -> Serving:
+    """Broker 1 coordinates all transactional ids."""
+    coordinate(serving)
     return serving

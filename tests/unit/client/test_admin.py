@@ -14,17 +14,16 @@ from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.schema import ApiKey
 from barnabas.zookeeper.configs import Entity
+from tests.support.admins import quick_admin
 from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.waiting import until
 
 from .test_consumer import fill
 
-QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
-
 
 async def test_a_topic_is_made_listed_described_and_deleted() -> None:
     async with FakeCluster(3) as cluster:
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             made = await admin.create_topics(NewTopic("flights", 6, 3, {"min.insync.replicas": "2"}))
             assert made["flights"].num_partitions == 6
             assert made["flights"].replication_factor == 3
@@ -41,7 +40,7 @@ async def test_a_topic_is_made_listed_described_and_deleted() -> None:
 
 async def test_the_controller_is_followed_when_it_moves() -> None:
     async with FakeCluster(3) as cluster:
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             cluster.set_controller(2)
             await admin.create_topics(NewTopic("t", 1, 1))
             await cluster.brokers[2].stop()
@@ -59,7 +58,7 @@ async def test_a_change_is_done_when_every_broker_knows_of_it() -> None:
             late.append(body.topics[0].name)
             return before
 
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             for change in (
                 lambda: admin.create_topics(NewTopic("t", 1, 1)),
                 lambda: admin.create_partitions({"t": 3}),
@@ -75,7 +74,7 @@ async def test_a_change_is_done_when_every_broker_knows_of_it() -> None:
 async def test_without_a_controller_the_attempt_ends_with_the_time() -> None:
     async with FakeCluster() as cluster:
         cluster.set_controller(-1)
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             with pytest.raises(Exception, match="broker -1 is not among the live brokers"):
                 await admin.create_topics(NewTopic("t", 1, 1), timeout_ms=50)
 
@@ -106,7 +105,7 @@ async def test_a_cluster_that_is_briefly_unreachable_is_waited_for(
 async def test_one_topic_fails_with_its_own_error_and_several_with_all_of_theirs() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("old")
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             with pytest.raises(ApiError, match="TOPIC_ALREADY_EXISTS: topic 'old' exists"):
                 await admin.create_topics([NewTopic("old")])
             with pytest.raises(TopicErrors) as failure:
@@ -130,7 +129,7 @@ def lost_after(broker: FakeBroker, api: ApiKey) -> None:
 async def test_a_retry_after_a_lost_answer_succeeds_if_the_change_was_made() -> None:
     async with FakeCluster(3) as cluster:
         broker = cluster.brokers[1]
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             lost_after(broker, ApiKey.CREATE_TOPICS)
             made = await admin.create_topics(NewTopic("t", 2, 3))
             assert made["t"].topic_id == cluster.topic_ids["t"]
@@ -154,14 +153,14 @@ async def test_a_topic_that_is_not_as_it_was_asked_for_was_made_by_somebody_else
             raise ConnectionResetError
 
         cluster.brokers[1].script(ApiKey.CREATE_TOPICS, somebody_else)
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             with pytest.raises(ApiError, match="TOPIC_ALREADY_EXISTS"):
                 await admin.create_topics(wanted)
 
 
 async def test_partitions_are_added_and_refused_by_topic(cluster: FakeCluster) -> None:
     cluster.add_topic("t", 2)
-    async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+    async with quick_admin(cluster) as admin:
         await admin.create_partitions({"t": NewPartitions(4, [[1], [1]])})
         (topic,) = cluster.requests(ApiKey.CREATE_PARTITIONS)[0].topics
         assert (topic.count, [one.broker_ids for one in topic.assignments]) == (4, [[1], [1]])
@@ -177,7 +176,7 @@ async def test_settings_are_asked_of_the_broker_that_has_them() -> None:
         cluster.add_topic("t")
         cluster.configs[Entity.topic("t")] = {"retention.ms": "5"}
         topic, broker = ConfigResource.topic("t"), ConfigResource.broker(2)
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             described = await admin.describe_configs([topic, broker, ConfigResource.all_brokers()])
             entry = described[topic]["retention.ms"]
             assert (entry.value, entry.source, entry.is_default) == (
@@ -207,7 +206,7 @@ async def test_settings_are_changed_one_by_one() -> None:
     async with FakeCluster() as cluster:
         topic = ConfigResource.topic("t")
         cluster.add_topic("t")
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             cluster.brokers[1].script(ApiKey.INCREMENTAL_ALTER_CONFIGS, drop_the_connection)
             stored = Entity.topic("t")
             cluster.configs[stored] = {"retention.ms": "5", "segment.ms": "6", "cleanup.policy": "delete"}
@@ -263,7 +262,7 @@ async def test_offsets_are_listed_by_name_and_time_and_nothing_else(cluster: Fak
     fill(cluster.partition("t"), 0, 9)
     cluster.partition("t").delete_records(3)
     tp = TopicPartition("t", 0)
-    async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+    async with quick_admin(cluster) as admin:
         assert (await admin.list_offsets({tp: "earliest"}))[tp].offset == 3
         assert (await admin.list_offsets({tp: "latest"}))[tp].offset == 9
         assert (await admin.list_offsets({tp: 5}))[tp].offset == -1

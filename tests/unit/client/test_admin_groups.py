@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from barnabas.cli import groups as command
-from barnabas.client.admin.admin import Admin
 from barnabas.client.errors import ApiError, ErrorCode, GroupErrors
 from barnabas.protocol.messages.groups import (
     DeletableGroupResult,
@@ -27,10 +26,9 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchResponseTopic,
 )
 from barnabas.protocol.schema import ApiKey
+from tests.support.admins import quick_admin
 from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.waiting import until
-
-QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
 
 
 def _describe(broker: FakeBroker, body: Any) -> Any:
@@ -87,7 +85,7 @@ async def test_all_brokers_are_asked_for_their_groups_at_once() -> None:
     async with FakeCluster(3) as cluster:
         with_groups(cluster)
         gates = [broker.gate(ApiKey.LIST_GROUPS) for broker in cluster.brokers.values()]
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             listing = asyncio.create_task(admin.list_groups())
             await until(lambda: len(cluster.requests(ApiKey.LIST_GROUPS)) == 3)
             for gate in gates:
@@ -98,7 +96,7 @@ async def test_all_brokers_are_asked_for_their_groups_at_once() -> None:
 async def test_deleting_continues_after_a_group_that_is_in_use() -> None:
     async with FakeCluster() as cluster:
         with_groups(cluster)
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             await admin.delete_groups(["a", "b"])
             with pytest.raises(GroupErrors) as caught:
                 await admin.delete_groups(["used-1", "c", "used-2", "d"])
@@ -149,7 +147,7 @@ async def test_an_admin_waits_for_open_transactions_only_if_it_is_told_to(requir
             return answer
 
         cluster.brokers[1].script(ApiKey.OFFSET_FETCH, unstable, unstable)
-        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+        async with quick_admin(cluster) as admin:
             offsets = await admin.group_offsets("g", require_stable=require_stable)
         assert [offset and offset.offset for offset in offsets.values()] == [3]
         assert len(cluster.requests(ApiKey.OFFSET_FETCH)) == (3 if require_stable else 1)

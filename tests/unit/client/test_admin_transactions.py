@@ -28,10 +28,10 @@ from barnabas.protocol.messages.describe_transactions import (
     ListTransactionsResponse,
 )
 from barnabas.protocol.schema import ApiKey
+from tests.support.admins import quick_admin
 from tests.support.fake_broker import FakeCluster
 from tests.support.operator_answers import Transactions, active
 
-QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -44,7 +44,7 @@ async def transactions() -> AsyncIterator[Transactions]:
 
 
 def connected(transactions: Transactions, **settings: Any) -> Admin:
-    return Admin(bootstrap_servers=transactions.cluster.bootstrap, **{**QUICK, **settings})
+    return quick_admin(transactions.cluster, **settings)
 
 
 async def test_the_transactions_of_all_coordinators_are_listed_by_name(transactions: Transactions) -> None:

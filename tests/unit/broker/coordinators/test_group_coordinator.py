@@ -34,10 +34,8 @@ from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from barnabas.protocol.records import MarkerType
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
-from tests.support.building import led_by, metadata, state
+from tests.support.building import LIVE, NONE, led_by, metadata, state
 from tests.support.group_requests import (
-    LIVE,
-    NONE,
     OFFSETS_ID,
     PARTITION,
     become_member,

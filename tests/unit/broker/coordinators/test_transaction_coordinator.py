@@ -10,16 +10,15 @@ from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
+from tests.support.building import NONE
 from tests.support.serving import Serving
 from tests.support.transaction_requests import (
     HERE,
-    NONE,
     PARTITION,
     THERE,
     add,
     answer_markers,
     begin,
-    coordinate,
     end,
     errors,
     init,
@@ -30,12 +29,6 @@ from tests.support.transaction_requests import (
 
 S = TransactionState
 EXPIRATION_MS = 7 * 24 * 3_600_000
-
-
-@pytest.fixture
-def coordinating(serving: Serving) -> Serving:
-    coordinate(serving)
-    return serving
 
 
 def move_away_and_back(serving: Serving, epoch: int = 1) -> None:

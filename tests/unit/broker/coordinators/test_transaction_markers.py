@@ -24,21 +24,11 @@ from barnabas.protocol.errors import ConnectionClosed, ErrorCode, LocalError
 from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
-    UpdateMetadataBroker,
-    UpdateMetadataPartition,
-    UpdateMetadataRequest,
-    UpdateMetadataTopic,
 )
-from barnabas.protocol.messages.transactions import (
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
-from tests.support.building import ME, THREE, TOPIC_ID, TWO, Clock, fatal
+from barnabas.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tests.support.building import ME, NONE, THREE, TWO, Clock, fatal, led_by, metadata
+from tests.support.marker_answers import markers_answer
 
-NONE = ErrorCode.NONE
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
 
 
@@ -65,28 +55,7 @@ class Sent:
     def answer(self, *errors: ErrorCode) -> None:
         """The errors of its partitions, in order; NONE for the rest."""
         codes = iter(errors)
-        self._answer(
-            WriteTxnMarkersResponse(
-                markers=[
-                    WritableTxnMarkerResult(
-                        producer_id=marker.producer_id,
-                        topics=[
-                            WritableTxnMarkerTopicResult(
-                                name=topic.name,
-                                partitions=[
-                                    WritableTxnMarkerPartitionResult(
-                                        partition_index=index, error_code=next(codes, NONE)
-                                    )
-                                    for index in topic.partition_indexes
-                                ],
-                            )
-                            for topic in marker.topics
-                        ],
-                    )
-                    for marker in self.markers
-                ]
-            )
-        )
+        self._answer(markers_answer(self.markers, lambda partition: next(codes, NONE)))
 
 
 class Rig:
@@ -118,38 +87,8 @@ class Rig:
 
     def lead(self, leaders: dict[int, int], *, live: tuple[int, ...] = (1, 2, 3), epoch: int = 0) -> None:
         """An UpdateMetadata with the leaders of partitions of t."""
-        self.metadata.update(
-            UpdateMetadataRequest(
-                controller_id=1,
-                controller_epoch=1,
-                broker_epoch=1,
-                is_full=False,
-                topic_states=[
-                    UpdateMetadataTopic(
-                        topic_name="t",
-                        topic_id=TOPIC_ID,
-                        partition_states=[
-                            UpdateMetadataPartition(
-                                partition_index=index,
-                                controller_epoch=1,
-                                leader=leader,
-                                leader_epoch=epoch,
-                                isr=[1, 2, 3],
-                                partition_epoch=0,
-                                replicas=[1, 2, 3],
-                                offline_replicas=[],
-                            )
-                            for index, leader in leaders.items()
-                        ],
-                    )
-                ]
-                if leaders
-                else [],
-                live_brokers=[
-                    UpdateMetadataBroker(broker_id=number, broker_epoch=0, endpoints=[]) for number in live
-                ],
-            )
-        )
+        states = (led_by(leader, epoch, index) for index, leader in leaders.items())
+        self.metadata.update(metadata(dict.fromkeys(live, 0), *states, topic="t"))
 
     def end(self, *partitions: TopicPartition, producer: int = 1, opened_at: int = 0) -> None:
         """A transaction is committed."""

@@ -16,12 +16,12 @@ from barnabas.broker.coordinators.transaction_state import (
     check_move,
 )
 from barnabas.protocol.ids import ProducerEpoch, ProducerId
+from tests.support.grouping import WALL_MS
 from tests.support.transacting import (
     FIRST_ID,
     P0,
     P1,
     TIMEOUT_MS,
-    WALL_MS,
     TransactionRig,
     abort,
     add,

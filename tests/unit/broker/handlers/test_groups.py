@@ -32,10 +32,8 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchRequestTopic,
 )
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
-from tests.support.building import led_by, metadata
+from tests.support.building import LIVE, NONE, led_by, metadata
 from tests.support.group_requests import (
-    LIVE,
-    NONE,
     OFFSETS_ID,
     PARTITION,
     become_member,

@@ -19,8 +19,8 @@ from barnabas.protocol.messages.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 from barnabas.protocol.record_batch import BatchHeader
+from tests.support.building import NONE
 from tests.support.group_requests import (
-    NONE,
     PARTITION,
     become_member,
     fetch,

@@ -7,23 +7,18 @@ from typing import Any
 import pytest
 
 from barnabas.broker.coordinators.transaction_effects import AddPartitions, VerifyPartitions
-from barnabas.broker.log.appending import ProducedBatches
-from barnabas.broker.log.producer_state import AppendOrigin
-from barnabas.protocol.batch_builder import build_marker
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import (
     PartitionProduceData,
-    PartitionProduceResponse,
     ProduceRequest,
     TopicProduceData,
 )
-from barnabas.protocol.record_batch import parse_header
-from barnabas.protocol.records import MarkerType
 from tests.support import logs
 from tests.support.building import ME, TP, state
 from tests.support.record_requests import produce, produced
 from tests.support.serving import Connection, Serving
+from tests.support.transactions import end
 
 ID = "payments"
 V1, V2 = 11, 12
@@ -69,17 +64,7 @@ def code(connection: Connection) -> ErrorCode:
 
 
 def abort(broker: Serving, epoch: int = 0) -> None:
-    """Append a marker, as a coordinator has it written."""
-    marker = memoryview(build_marker(7, epoch, MarkerType.ABORT, 0, 0))
-    answers: list[PartitionProduceResponse] = []
-    broker.managed.manager.append(
-        1,
-        0,
-        [(TP, ProducedBatches(marker, [(0, parse_header(marker, 0))]))],
-        answers.extend,
-        origin=AppendOrigin.MARKERS,
-    )
-    assert [answer.error_code for answer in answers] == [ErrorCode.NONE]
+    end(broker.managed.manager.partition(TP), committed=False, producer_id=7, epoch=epoch)
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,13 @@ from barnabas.protocol.messages.transactions import (
     PrepareTxnRequest,
 )
 from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from tests.support.building import led_by, metadata
+from tests.support.building import LIVE, NONE, led_by, metadata
 from tests.support.group_requests import OFFSETS_ID, find
 from tests.support.grouping import run_once
 from tests.support.logs import headers_of
 from tests.support.serving import INTERNAL, Serving
 from tests.support.transaction_requests import (
     HERE,
-    LIVE,
-    NONE,
     PARTITION,
     THERE,
     TRANSACTIONS_ID,
@@ -41,7 +39,6 @@ from tests.support.transaction_requests import (
     added,
     answer_markers,
     begin,
-    coordinate,
     end,
     errors,
     init,
@@ -52,12 +49,6 @@ from tests.support.transaction_requests import (
 )
 
 S = TransactionState
-
-
-@pytest.fixture
-def coordinating(serving: Serving) -> Serving:
-    coordinate(serving)
-    return serving
 
 
 # Finding the coordinator

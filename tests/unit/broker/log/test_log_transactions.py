@@ -23,10 +23,10 @@ from barnabas.protocol.records import MarkerType, encode_marker
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, marker, produced, spy
+from tests.support.transactions import OTHER_ID
 
 COMMIT, ABORT = MarkerType.COMMIT, MarkerType.ABORT
 MARKERS, RAISED = AppendOrigin.MARKERS, AppendOrigin.RAISED_MARKERS
-OTHER_ID = PRODUCER_ID + 1
 
 
 def append(
