@@ -11,6 +11,7 @@ from barnabas.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from barnabas.client.errors import ApiError, ErrorCode, ProducerFenced, TransactionAbortable
 from barnabas.deploy.local import LocalCluster
 from benchmarks.peers.apache_kafka import ApacheKafka
+from tests.support.waiting import until
 
 PARTITIONS = 3
 DEADLINE_S = 60.0
@@ -181,11 +182,11 @@ def test_a_producer_goes_on_after_its_transaction_timed_out(shared_cluster: Loca
             await producer.begin_transaction()
             await send_values(producer, "late", b"1", b"2")
             await producer.flush()
-            async with asyncio.timeout(DEADLINE_S):
-                while (  # noqa: ASYNC110 - another process changes it
-                    await admin.describe_transactions("late")
-                )["late"].state != "CompleteAbort":
-                    await asyncio.sleep(0.02)
+
+            async def is_aborted() -> bool:
+                return (await admin.describe_transactions("late"))["late"].state == "CompleteAbort"
+
+            await until(is_aborted, "the transaction times out")
             with pytest.raises(TransactionAbortable):
                 await producer.send_offsets_to_transaction({TopicPartition("late", 0): 1}, "late")
             with pytest.raises(TransactionAbortable):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from barnabas.client.errors import TransactionAbortable
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.features import TRANSACTION_VERSION
+from tests.support.waiting import until
 
 from .test_producer_transactions import make_topics, read_values
 from .tools import ClusterView
@@ -47,10 +49,11 @@ class Level:
             for broker in self._cluster.brokers:
                 endpoint = f"{broker.endpoint.host}:{broker.endpoint.port}"
                 async with Admin(bootstrap_servers=endpoint) as admin:
-                    while (  # noqa: ASYNC110 - another process changes it
-                        await admin.describe_features()
-                    ).features[TRANSACTION_VERSION].finalized != level:
-                        await asyncio.sleep(0.02)
+                    await until(partial(self._is_at, admin, level), f"{endpoint} hears of level {level}")
+
+    @staticmethod
+    async def _is_at(admin: Admin, level: int) -> bool:
+        return (await admin.describe_features()).features[TRANSACTION_VERSION].finalized == level
 
 
 async def write_some(producer: Producer, topic: str, name: bytes, parts: tuple[bytes, ...] = PARTS) -> None:

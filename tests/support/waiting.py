@@ -20,10 +20,16 @@ T = TypeVar("T")
 async def until(
     condition: Callable[[], object], what: str = "the condition", timeout_s: float = DEADLINE_S
 ) -> None:
-    """Let the event loop run until the condition holds. Raises AssertionError after the deadline."""
+    """Let the event loop run until the condition, which may be a coroutine's result, holds.
+
+    Raises AssertionError after the deadline.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    while not condition():
+    while True:
+        value = condition()
+        if await value if asyncio.iscoroutine(value) else value:
+            return
         if loop.time() > deadline:
             raise AssertionError(f"waited {timeout_s:g} s: {what}")
         await asyncio.sleep(0.001)

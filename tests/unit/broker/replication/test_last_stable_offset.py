@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from barnabas.broker.log import open_files
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.reading import ReadResult
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation, PartitionRead
@@ -266,6 +270,15 @@ def test_a_reader_that_may_not_wait_reads_no_cold_index(
     assert aborted(read_committed(leader)) == [(PRODUCER_ID, 0)]
 
 
+def is_held(lock: threading.RLock) -> bool:
+    """True if a thread holds the lock, so that another thread cannot take it."""
+    with ThreadPoolExecutor(1) as other:
+        is_free = other.submit(lock.acquire, blocking=False).result()
+        if is_free:
+            other.submit(lock.release).result()
+    return not is_free
+
+
 def test_a_segment_that_is_replaced_meanwhile_is_read_again(
     leader: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,9 +289,9 @@ def test_a_segment_that_is_replaced_meanwhile_is_read_again(
     reads = []
     log_read = leader.log.read
 
-    def swap(*arguments: object, **named: object) -> object:
-        result = log_read(*arguments, **named)  # type: ignore[arg-type]  # as they came
-        reads.append(leader.log.lock._is_owned())  # type: ignore[attr-defined]  # of RLock
+    def swap(*arguments: Any, **named: Any) -> ReadResult:
+        result = log_read(*arguments, **named)
+        reads.append(is_held(leader.log.lock))
         if len(reads) == 1:
             leader.log.roll(0)
         return result
