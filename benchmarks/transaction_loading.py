@@ -95,7 +95,7 @@ def _load(log: Log, ids: int) -> list[Hosted[Transaction]]:
 
 
 def _memory_bytes(log: Log, ids: int) -> float:
-    """What one hosted id takes; the records that were read are gone by then."""
+    """The memory of one hosted id, after the records that were read are freed."""
     gc.collect()
     tracemalloc.start()
     try:

@@ -53,7 +53,7 @@ def _check(
         raise _invalid(update, f"this broker supports {own}")
     for broker, registration in sorted(registrations.items()):
         levels = registration.features.get(name, _ABSENT)
-        # A level may be lowered to one that some broker lacks, or nothing could repair the cluster.
+        # A level may be lowered even if a broker does not support the lower one, to repair the cluster.
         if level > present and level not in levels:
             raise _invalid(update, f"broker {broker} supports {levels}")
     if level < present and not is_downgrade:

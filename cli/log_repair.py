@@ -1,7 +1,7 @@
 """`barnabas log repair`: sets damaged logs aside, so that their leaders rebuild them.
 
-If only indexes of aborted transactions are wrong, they are written again from the batches, and nothing else
-happens to the log.
+If only indexes of aborted transactions are wrong, they are written again from the batches, and the log stays
+in its place.
 
 The folder of such a log is renamed ``<topic>-<partition>.<id>-damaged`` and kept; at the next start the
 broker creates the replica empty and it follows its leader, so another replica must have the records. The

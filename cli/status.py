@@ -309,7 +309,7 @@ def render(view: ClusterView) -> RenderableType:
 
 
 def _is_held_back(replica: ReplicaDescription) -> bool:
-    """Whether an open transaction keeps read_committed readers below the high watermark."""
+    """True if an open transaction keeps read_committed readers below the high watermark."""
     return 0 <= replica.last_stable_offset < replica.high_watermark
 
 

@@ -1,4 +1,4 @@
-"""`barnabas transactions`: list and describe transactions, and end those that are stuck.
+"""`barnabas transactions`: list and describe transactions, and end hanging transactions.
 
 The actions have the names and options of `kafka-transactions.sh`. Prepared transactions have no time-out:
 `list` shows them first, the oldest on top, and `complete` ends them.

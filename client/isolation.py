@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class IsolationLevel(IntEnum):
-    """How far a consumer reads; the values are Kafka's on the wire, the names in lower case its settings."""
+    """The end and the filter of reads. The values are Kafka's on the wire; lower-case names are settings."""
 
     READ_UNCOMMITTED = 0
     """To the high watermark, with the records of aborted and open transactions."""
@@ -54,7 +54,7 @@ class AbortedBatches:
         """The producers of the aborted transactions that have begun and whose marker is still to come."""
 
     def skips(self, header: BatchHeader) -> bool:
-        """Whether the batch holds records of an aborted transaction. To ask again about it is harmless."""
+        """True if the batch holds records of an aborted transaction. The call may be repeated."""
         upcoming = self._upcoming
         while upcoming and upcoming[-1][0] <= header.last_offset:
             self._aborting.add(upcoming.pop()[1])

@@ -101,7 +101,7 @@ async def list_offsets(
     timeout_ms: int,
     isolation_level: IsolationLevel,
 ) -> dict[TopicPartition, ListedOffset]:
-    """The offset of each partition, none above the end for this isolation level.
+    """The offset of each partition, at most the end for this isolation level.
 
     Raises permanent errors, and the last one after the timeout.
     """

@@ -98,7 +98,7 @@ class FeatureStore:
     def _replace(
         self, levels: Levels, former: FinalizedFeatures, registrations_version: int
     ) -> FinalizedFeatures | None:
-        """None if the levels or the registrations are no longer the former ones."""
+        """The new version; None if the levels or the registrations have changed."""
         data = znodes.encode_features(levels)
 
         def start(zk: Any) -> Any:

@@ -84,7 +84,7 @@ class AbortedTransactions:
     """The aborted transactions of a range of a log, given in the order of their markers."""
 
     def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
-        # Those of one producer do not overlap, so their first offsets rise too.
+        # Transactions of one producer do not overlap, so their first offsets rise too.
         self._by_producer: dict[int, tuple[list[int], list[AbortedTransaction]]] = {}
         self._by_marker: dict[int, AbortedTransaction] = {}
         for aborted in transactions:
@@ -94,7 +94,7 @@ class AbortedTransactions:
             self._by_marker[aborted.last_offset] = aborted
 
     def has(self, header: BatchHeader) -> bool:
-        """Whether a batch of records belongs to an aborted transaction."""
+        """True if a batch of records belongs to an aborted transaction."""
         if not header.attributes & TRANSACTIONAL_MASK:
             return False
         of_producer = self._by_producer.get(header.producer_id)
@@ -121,7 +121,7 @@ class MarkerNeeds:
             self._have_batches.add(header.producer_id)
 
     def is_unneeded(self, header: BatchHeader, marker: Marker | None) -> bool:
-        """Whether no batch of a control batch's transaction is left. Controls of other types are needed."""
+        """True if no batch of a control batch's transaction is left. Controls of other types are needed."""
         if not header.record_count:
             return True
         if marker is None:

@@ -22,7 +22,7 @@ Q = TypeVar("Q")
 """The requests to others that a machine makes."""
 
 Token = Any
-"""Where to send an answer. A machine keeps it and returns it once, with the answer. It is never None."""
+"""The receiver of an answer. A machine keeps it and returns it once, with the answer. It is never None."""
 
 
 class Moment(NamedTuple):

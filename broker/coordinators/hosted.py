@@ -40,7 +40,7 @@ AnyEffects = Effects[Any, Any]
 
 
 class Machine(Protocol):
-    """What a shard needs to know of its machines."""
+    """A state machine, as far as its shard uses it."""
 
     @property
     def next_deadline_ms(self) -> float:
@@ -52,7 +52,7 @@ class Machine(Protocol):
         ...
 
     def tick(self, now: Moment) -> AnyEffects:
-        """Do what is due, and return the effects. A tick that is early or repeated does no harm."""
+        """Act on the deadlines that have passed. A tick that is early or repeated has no effect."""
         ...
 
     def unload(self, now: Moment) -> AnyEffects:
@@ -229,7 +229,7 @@ class MachineShard(ABC, Generic[M]):
         return None
 
     def machines(self) -> list[M]:
-        """A snapshot. Without a machine's lock, only what is a single reference may be read."""
+        """A snapshot. Without a machine's lock, only fields that are a single reference may be read."""
         with self._lock:
             return [hosted.machine for hosted in self._hosted.values()]
 

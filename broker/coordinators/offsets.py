@@ -119,7 +119,7 @@ class GroupOffsets:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no committed or pending offset and no commit in flight."""
+        """True without committed and pending offsets and without commits in flight."""
         return not self._committed and not self._in_flight and not self._pending
 
     def get(self, partition: TopicPartition) -> OffsetAndMetadata | None:
@@ -323,7 +323,7 @@ class GroupOffsets:
     # ---- reads
 
     def _is_unstable(self, partition: TopicPartition) -> bool:
-        """Whether a commit may yet change the offset, in flight or in a transaction."""
+        """True if a commit may still change the offset, in flight or in a transaction."""
         return partition in self._in_flight or partition in self._pending
 
     def fetch(self, partition: TopicPartition, require_stable: bool) -> OffsetFetchResponsePartition:

@@ -7,12 +7,12 @@ How to drive it (under one lock per id; nothing here blocks, reads a clock or do
 - A request without an answer in the effects waits in the machine, at most until its deadline.
 - `next_deadline_ms` is the time of the next `tick`; read it again after every event. A tick that is early or
   repeated does no harm. After `load`, apply `resume` once.
-- When `is_droppable`, drop the object: the log has nothing of this id, and nobody waits.
+- When `is_droppable`, drop the object: the log has no record of this id, and no request waits.
 
 It guarantees:
 
-- At most one append is in flight, and every answer that tells of a change comes after its record is
-  replicated. So does every answer that rests on a loaded record: the log may still lose it.
+- At most one append is in flight. A change is answered after its record is replicated, and so is a request
+  whose answer rests on a loaded record, because the log may still lose that record.
 - Partitions that several requests add while an append is in flight go into one record; and if that append
   completes a transaction, they begin the next one in the same batch.
 - A record that may be in the log is not followed by another one: the same record is appended until the log
@@ -192,7 +192,7 @@ class Transaction:
         return cls(transactional_id, coordinator_epoch, limits, stored)
 
     def resume(self, now: Moment) -> Effects:
-        """Restart the time-out of an ongoing transaction, and complete one that is decided.
+        """Restart the time-out of an ongoing transaction, and complete a decided transaction.
 
         The record of the decision is appended again first: without the high watermark above it, the next
         coordinator might not have it, and decide otherwise after some markers.
@@ -219,7 +219,7 @@ class Transaction:
 
     @property
     def is_retrying_append(self) -> bool:
-        """Whether a record that must be in the log waits to be appended again; without the lock."""
+        """True if a record that must be in the log waits to be appended again; without the lock."""
         change = self._change
         return change is not None and change.retry_ms > APPEND_RETRY_MS
 
@@ -430,7 +430,7 @@ class Transaction:
     # ---- changes
 
     def _fence(self, target: TransactionMetadata) -> None:
-        """Abort the ongoing transaction. From now on nothing else can happen to it."""
+        """Abort the ongoing transaction. From now on it cannot be committed or prepared."""
         check_move(self.transactional_id, self.state, TransactionState.PREPARE_EPOCH_FENCE)
         self._stored = self._stored._replace(state=TransactionState.PREPARE_EPOCH_FENCE)
         self._append(_Change(target, [], must_succeed=True))

@@ -33,12 +33,12 @@ from barnabas.protocol.messages.describe_transactions import DescribedTransactio
 from barnabas.protocol.messages.topics import CreatableTopic
 
 APPEND_TIMEOUT_MS: Final = 5_000
-"""How long a record of the transaction topic waits for the in-sync replicas before it is appended again."""
+"""The time for the in-sync replicas to get a record of the transaction topic; then it is appended again."""
 RESERVED_BYTES: Final = 256
 """The room in a batch beside an ongoing transaction's key and value: for the headers (under 100), and for
 what the decision stores in addition (under 100), which must fit or the transaction could never end."""
 MARKER_TIMEOUT_MS: Final = 5_000
-"""How long a marker that is appended here waits for the in-sync replicas before it is written again."""
+"""The time for the in-sync replicas to get a marker that is appended here; then it is written again."""
 
 
 class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
@@ -97,7 +97,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
             answer(refused(request, error.code))
 
     def describe(self, transactional_id: str) -> DescribedTransaction | None:
-        """None for an unknown id. Raises as `shard_of`."""
+        """The transaction of an id; None if the id is unknown. Raises as `shard_of`."""
         shard = self.shard_of(transactional_id)
         return shard.read(transactional_id, lambda transaction, now: transaction.describe())
 

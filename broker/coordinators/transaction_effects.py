@@ -12,7 +12,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 
 WAIT_MS: Final = 5_000
-"""How long a request waits for a transition of its id, by default."""
+"""The time that a request waits for a transition of its id, by default."""
 MAX_WAITING: Final = 16
 """The requests of one id that may wait. One producer has one at a time; the others are of zombies."""
 

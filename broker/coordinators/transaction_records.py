@@ -155,7 +155,7 @@ def _needs_tags(stored: TransactionMetadata) -> bool:
 
 
 def _by_topic(stored: TransactionMetadata) -> list[PartitionsSchema] | None:
-    """None in the state Empty, as Kafka writes it."""
+    """The partitions to store; None in the state Empty, as Kafka writes it."""
     if stored.state is TransactionState.EMPTY:
         return None
     return [

@@ -1,9 +1,9 @@
-"""The rules of a transactional id: what a request does to a state, as pure functions.
+"""The rules of a transactional id: the effect of a request on a state, as pure functions.
 
 Each takes the stored state and gives a `Decision`: an answer, a next state to store first, or a reason to
-wait. Nobody but the producer that `present_producer` names may act, apart from repetitions of the request
-that led to the present state and from the end of a prepared transaction, which any process may bring about
-that knows its id and epoch.
+wait. Only the producer that `present_producer` names may act, with two exceptions: a repetition of the
+request that led to the present state is answered, and any process that knows the id and epoch of a prepared
+transaction may end it.
 
 Pure functions; any thread. Source: ``TransactionCoordinator.scala`` and ``TransactionMetadata.scala`` in
 Apache Kafka; KIP-360, KIP-890, KIP-939. ``docs/decisions/transaction-coordinator.md`` says where we differ.
@@ -131,7 +131,7 @@ def refusal(stored: TransactionMetadata, request: Request, limits: TransactionLi
             return _identity_error(stored, request)
 
 
-# ---- who may act
+# ---- the producer that may act
 
 
 def present_producer(stored: TransactionMetadata) -> Producer:
@@ -367,7 +367,7 @@ def _producer_after(
     """The producer of the next transaction; None if that needs a new producer id."""
     present = present_producer(stored)
     if (request.producer_id, request.producer_epoch) != present:
-        # Another process ends a prepared transaction, for the producer that has come since.
+        # Another process ends a prepared transaction that the present producer has kept.
         return present
     if present.epoch < LAST_EPOCH:
         return Producer(present.producer_id, ProducerEpoch(present.epoch + 1))

@@ -46,7 +46,7 @@ NEXT_STATES: Final = {
 }
 
 DECIDED: Final = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
-"""The transaction will be completed in one way, and nothing else may begin before."""
+"""The outcome of the transaction is fixed, and the next transaction begins after its completion."""
 IDLE: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
 """No transaction is ongoing; only then may an id expire."""
 COMPLETION_OF: Final = {

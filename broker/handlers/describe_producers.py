@@ -1,4 +1,4 @@
-"""DescribeProducers: the active producers of a replica, for operators who look for hanging transactions.
+"""DescribeProducers: the active producers of a replica, for the search for hanging transactions.
 
 As in Kafka a follower answers too, so that replicas can be compared (KIP-664).
 """

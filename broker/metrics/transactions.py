@@ -22,7 +22,7 @@ LATE_AFTER_MS: Final = 5 * 60 * 1000
 
 
 class Markers(Protocol):
-    """`MarkerQueue`."""
+    """`MarkerQueue`, as far as its metrics need it."""
 
     @property
     def queued(self) -> int: ...

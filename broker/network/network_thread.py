@@ -278,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         with self._lock:
             queue, pipeline = self._queue, self._pipeline
             counted = len(pipeline.pending)
-            # One that continues is pending again, and the queue must count it again.
+            # A request that continues is pending again, and the queue must count it again.
             lane = pipeline.finish(request)
             if lane is None:
                 self._queue = None

@@ -1,8 +1,8 @@
 """The rules of one client's connection, without a socket: when to read, run, send and close.
 
 Requests of one connection run one at a time and in order. A request that has run and is not yet answered (it
-waits in the purgatory) does not block the next one; one that has paused does. Responses leave in the order of
-the requests.
+waits in the purgatory) does not block the next one; a request that has paused does. Responses leave in
+the order of the requests.
 
 Bounds: at most `max_in_flight` requests have run and are unanswered. Reading stops while as many requests are
 received and not answered, while their frames exceed `max_in_flight_bytes`, or while the peer does not read
@@ -97,9 +97,9 @@ class Pipeline:
         self.pending: deque[Request] = deque()
         """Requests that have not run."""
         self.is_claimed = False
-        """Whether a thread runs a request of this connection, workers will, or a request has paused."""
+        """True if a thread runs a request of this connection, workers will, or a request has paused."""
         self._limits = limits
-        # Whether the first pending request has paused. The connection stays claimed until it is resumed.
+        # True if the first pending request has paused. The connection stays claimed until it is resumed.
         self._is_paused = False
         # Requests whose answer is not sent. `pending` is always a suffix of it.
         self._unsent: deque[Request] = deque()

@@ -388,8 +388,8 @@ class DelayedFetch(DelayedOperation):
         self._answer = answer
         self._was_just_read = True
         self._ends: dict[TopicPartition, Offset] = {}
-        """Where each partition ended for this reader at the last read, which found too little up to there;
-        without an entry, at the fetch offset."""
+        """The end of each partition for this reader at the last read, which found too few bytes below it;
+        without an entry, the fetch offset."""
         if result.bytes_read:
             self._note_ends(result)
 

@@ -5,7 +5,8 @@ partition; without an ongoing one it changes nothing, so a coordinator may repea
 handler of WriteTxnMarkers, and the coordinators of this broker, which need no socket.
 
 Guarantee: an outcome without an error means that the marker is on all in-sync replicas, and that the
-listeners know of each transaction with offsets that it ended. Any thread; `write` may append on the caller's.
+listeners were called for each transaction with offsets that it ended. Any thread; `write` may append on the
+caller's.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class _Writing:
         self._listeners = listeners
         self._answer = answer
         self._outcomes: list[MarkerOutcome] = [{} for _ in markers]
-        # Where the markers are, in partitions of the offsets topic.
+        # The offsets of the markers in partitions of the offsets topic.
         self._offsets: list[dict[TopicPartition, int]] = [{} for _ in markers]
         self._lock = threading.Lock()
 

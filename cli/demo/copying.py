@@ -1,8 +1,8 @@
 """The demo's copy: consume, transform, produce, exactly once, while a broker dies and returns.
 
 One process reads the departures and writes them to another topic. Each transaction has the copies of some
-records and the offsets up to which they were read, so both count or neither does. When a transaction fails,
-the reader goes back to the committed offsets and copies the records again.
+records and the offsets up to which they were read, so both are committed or both are aborted. When a
+transaction fails, the reader goes back to the committed offsets and copies the records again.
 
 On the demo's event loop.
 """

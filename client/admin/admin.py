@@ -529,7 +529,7 @@ class Admin(Client):
     ) -> None:
         """End a hanging transaction in one partition by an abort marker, which its coordinator does not see.
 
-        It is the one that begins at ``start_offset``, or that of a producer id and epoch. Raises
+        The transaction begins at ``start_offset``, or belongs to a producer id and epoch. Raises
         INVALID_TXN_STATE without such a transaction, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
         """
         tp, limit_ms = TopicPartition(*partition), self._timeout(timeout_ms)

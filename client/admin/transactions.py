@@ -1,8 +1,8 @@
-"""Transactions as operators see them, and the means to end those that are stuck.
+"""Lists and describes transactions for operators, and ends hanging transactions.
 
 The coordinator of a transactional id knows the id's transaction, the leader of a partition the producers that
 write to it. A transaction hangs if a partition holds it open and the coordinator does not: nothing will
-end it, and no read_committed reader gets past it (KIP-664).
+end it, and read_committed readers stop before it (KIP-664).
 
 Requests follow the coordinator or leader when it moves, and are retried after retriable errors until the
 timeout. Belongs to the event loop of the cluster.
@@ -105,7 +105,7 @@ class TransactionDescription:
 class ProducerState:
     """A producer of a partition; ``transaction_start_offset`` is None without an open transaction there.
 
-    ``coordinator_epoch`` is that of its last marker in the partition, None before the first.
+    ``coordinator_epoch`` is the epoch of its last marker in the partition; None before its first marker.
     """
 
     producer_id: int
@@ -422,10 +422,11 @@ def hanging_transactions(
     ids: Mapping[int, str],
     descriptions: Mapping[str, TransactionDescription | None],
 ) -> list[HangingTransaction]:
-    """Those of the open transactions that no coordinator will end.
+    """The open transactions that no coordinator will end.
 
-    A coordinator ends a transaction in the partitions that it describes: those of an ongoing transaction, or
-    those that lack the marker of an ended one. ``ids`` are the transactional ids by producer id.
+    A coordinator ends a transaction in the partitions that it describes: the partitions of an ongoing
+    transaction, or the partitions that lack the marker of an ended transaction. ``ids`` are the transactional
+    ids by producer id.
     """
     hanging = []
     for tp, producer in open_ones:

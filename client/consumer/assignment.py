@@ -47,7 +47,7 @@ class Assignment:
         """The partition of those records."""
         self.current_generation = 0
         self.has_passed = False
-        """Whether the last `collect` without records moved a position: over markers, or batches to skip."""
+        """True if the last `collect` without records moved a position: over markers, or batches to skip."""
         self._failed: PartitionState | None = None
         """The partition whose error is raised next; the records of others come first and may never end."""
 

@@ -264,7 +264,7 @@ class Consumer(Client):
         return Offset(high_watermark) if high_watermark >= 0 else None
 
     def lag(self, partition: Partition) -> int | None:
-        """The distance of the position to the end that the last fetch reported; None before it.
+        """The distance of the position to the end that the last fetch reported; None before the first fetch.
 
         The end is the high watermark, with read_committed the last stable offset.
         """

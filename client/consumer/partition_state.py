@@ -1,9 +1,9 @@
 """One assigned partition: its position, its fetched batches, and the choice of the replica to read.
 
-Guarantees: records come in offset order, none below the position and none twice; under read_committed none of
-an aborted transaction. The position moves over what is not for the user. Batches are decoded in `poll`. The
-memory of an answer is reused after its last batch was decoded, and no view of it is used after that. The
-rules for the read replica (KIP-392) and after a truncation (KIP-320) are pure functions.
+Guarantees: records come in offset order, each once and at or above the position; under read_committed no
+record of an aborted transaction comes. The position moves over markers and skipped batches. Batches are decoded
+in `poll`. The memory of an answer is reused after its last batch was decoded, and no view of it is used after
+that. The rules for the read replica (KIP-392) and after a truncation (KIP-320) are pure functions.
 
 A partition's state belongs to the consumer's event loop.
 """
@@ -213,7 +213,7 @@ class PartitionState:
     reset: Reset | None = None
     high_watermark: int = -1
     end_offset: int = -1
-    """How far a reader of this isolation can read, as of the last fetch: end_offset ≤ high_watermark."""
+    """The end for a reader of this isolation, as of the last fetch: end_offset ≤ high_watermark."""
     log_start_offset: int = -1
     is_paused: bool = False
     flight: object | None = None

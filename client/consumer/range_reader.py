@@ -1,8 +1,8 @@
 """Reads a range of offsets as raw batches, for bulk users that decode many records at once.
 
 Guarantees: every batch with an offset of the range is handed out once and in order, through changes of
-leaders; with read_committed, none of an aborted transaction. Nothing is decoded or copied. The next fetch is
-in flight while the caller works.
+leaders; with read_committed, no batch of an aborted transaction is. No batch is decoded or copied. The next
+fetch is in flight while the caller works.
 
 It runs on its cluster's event loop.
 """

@@ -10,7 +10,7 @@ idempotence the order holds too, but a retry may write a record twice.
 
 With a ``transactional_id`` all records belong to transactions, which are committed or aborted as a whole,
 also over many partitions and together with a group's offsets. A reader with `isolation_level` read_committed
-sees those that were committed:
+sees only records of committed transactions:
 
     async with producer.transaction():
         await producer.send("flights", b"value")

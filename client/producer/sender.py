@@ -223,7 +223,7 @@ class Sender:
         return batch, max(queue.retry_at, batch.created_at + wait_s)
 
     def _join_transaction(self, transactions: TransactionMachine, queue: PartitionQueue) -> bool:
-        """Give a partition the transaction's identity; False if none of its batches may be sent now."""
+        """Give a partition the transaction's identity; False if its batches must not be sent now."""
         identity = transactions.identity_for(queue.tp)
         if identity is None:
             return False
@@ -248,7 +248,7 @@ class Sender:
                 self._accumulator.failed(queue, batch, error, may_be_written=batch.may_be_written)
 
     def _fail_transaction(self, error: BarnabasError) -> None:
-        """A record of the transaction failed, so that none is committed."""
+        """A record of the transaction failed: the transaction can only be aborted."""
         if self._transactions is not None:
             self._transactions.failed(kind_of(Api.PRODUCE, error), error)
             refusal = self._transactions.refusal()

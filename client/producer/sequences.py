@@ -98,7 +98,7 @@ class Pipeline:
 
     @property
     def is_broken(self) -> bool:
-        """Whether a batch of the transaction is missing, or may be."""
+        """True if a batch of the transaction is missing, or may be."""
         return self.is_transactional and self.phase in (Phase.IN_DOUBT, Phase.RESTARTING)
 
     @property

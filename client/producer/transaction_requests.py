@@ -1,7 +1,7 @@
 """The requests of a transaction: repeated until they have an outcome, within a deadline.
 
-A coordinator that moves or dies is looked up again. Which errors are repeated says `transactions`; a repeated
-EndTxn, PrepareTxn or TxnOffsetCommit has no further effect.
+A coordinator that moves or dies is looked up again. `transactions` has the errors that are retried; a
+repeated EndTxn, PrepareTxn or TxnOffsetCommit has no further effect.
 
 On the event loop of the cluster.
 """
@@ -78,7 +78,7 @@ async def ask(
     unanswered: Callable[[], None] = lambda: None,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> R:
-    """Repeat a request until its answer has no error, or one that no retry helps against, which is raised.
+    """Repeat a request until its answer has no error. An error that is not retriable is raised.
 
     After the deadline, or when the answer is not wanted any more, the last error is raised. ``unanswered`` is
     called if the request may have been carried out without an answer.

@@ -107,8 +107,8 @@ class TransactionSession:
         async with self._turn:
             machine = self.machine
             machine.check(Step.BEGIN)
-            # Markers of a transaction that ended in the old protocol may still be on their way, and it has
-            # the same epoch. In the new protocol nobody waits for them: they would end this transaction.
+            # A transaction that ended in the old protocol has the same epoch, and may lack markers. The new
+            # protocol does not wait for them, so they would end this transaction.
             is_upgraded = self._has_new_protocol() and not machine.uses_new_protocol
             if machine.needs_new_epoch or is_upgraded:
                 await self._initialize()
@@ -213,7 +213,7 @@ class TransactionSession:
             await self._end(self._drop_and_abort)
 
     async def close(self) -> None:
-        """Abort what is open, unless it is prepared or its outcome was requested already."""
+        """Abort the open transaction, unless it is prepared or its outcome was requested already."""
         if self.machine.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             await self.abort()
 
@@ -245,7 +245,7 @@ class TransactionSession:
             raise machine.failure()
 
     async def _end(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run an end of the transaction, or join the one that runs; it goes on if the caller is cancelled."""
+        """Run an end of the transaction, or wait for the running one; a cancelled caller does not stop it."""
         if self._ending is None:
             self._ending = asyncio.create_task(end())
             self._ending.add_done_callback(self._ended)

@@ -1,8 +1,8 @@
-"""The states of a transactional producer, and what an error means for its transaction, without I/O or clock.
+"""The states of a transactional producer, and the effects of errors on its transaction, without I/O or clock.
 
 `_NEXT` is the table: a call of the user that it does not have raises IllegalTransactionState and changes
 nothing. After an abortable error nothing is committed, and `abort_transaction` makes the producer usable
-again; after a fatal one only another producer can go on. The kinds of errors are those of KIP-1050.
+again; after a fatal error only another producer can write. The kinds of errors are those of KIP-1050.
 
 New protocol (KIP-890; the native one, and Kafka's with ``transaction.version`` 2): brokers add partitions to
 the transaction at the first write, and the answer of EndTxn has the epoch of the next transaction. An EndTxn
@@ -227,11 +227,11 @@ class TransactionMachine:
         """Why the transaction cannot be committed, or the producer not used; None without such an error."""
         self.uses_new_protocol = False
         self.needs_new_epoch = False
-        """Whether InitProducerId must raise the epoch before the next transaction."""
+        """True if InitProducerId must raise the epoch before the next transaction."""
         self.is_started = False
-        """Whether a request was sent that may have begun the transaction; without one there is no EndTxn."""
+        """True if a request was sent that may have begun the transaction; else no EndTxn is sent."""
         self.is_confirmed = False
-        """Whether the coordinator has the transaction for certain."""
+        """True if the coordinator has the transaction for certain."""
         self.wanted: set[TopicPartition] = set()
         """Old protocol: partitions with records that must be added before their first batch."""
         self._added: set[TopicPartition] = set()
@@ -320,7 +320,7 @@ class TransactionMachine:
 
     @property
     def is_sending(self) -> bool:
-        """Whether records of the present transaction may be sent."""
+        """True if records of the present transaction may be sent."""
         return self.state in (State.IN_TRANSACTION, State.COMMITTING)
 
     def identity_for(self, tp: TopicPartition) -> ProducerIdentity | None:

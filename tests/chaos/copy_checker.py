@@ -5,7 +5,7 @@
 - *order*: the copies from one input partition in one output partition, so those of one key, keep their order;
 - *aborted*: no copy of an aborted attempt is visible;
 - *lost*: every copy of a committed attempt is visible;
-- *torn*: of the copies of one attempt all are visible or none is;
+- *torn*: the copies of one attempt are visible together;
 - *vanished*: a copy that was read during the run is there in the end, at its offset;
 - *offsets*: the group has committed the end of every input partition.
 
@@ -24,7 +24,7 @@ from .checker import Verdict
 
 
 class Outcome(Enum):
-    """What its copier learnt of an attempt."""
+    """The outcome of an attempt, as its copier learnt it."""
 
     UNKNOWN = "unknown"
     COMMITTED = "committed"

@@ -69,7 +69,7 @@ def copy_of(record: ConsumerRecord) -> Copy:
 
 
 class Copying:
-    """A topic that grows, copiers, a reader of their copies, and what is known of all."""
+    """A topic that grows, copiers, a reader of their copies, and the history of all."""
 
     def __init__(self, cluster: LocalCluster, seed: int) -> None:
         self.cluster = cluster
@@ -106,7 +106,7 @@ class Copying:
                     break
 
     async def _harm(self, process: asyncio.subprocess.Process) -> bool:
-        """Whether a successor has to start."""
+        """Returns True if a successor has to start."""
         how = self.chance.choice(("kill", "stop", "zombie"))
         self.faults[f"{how} copier"] += 1
         if how == "kill":

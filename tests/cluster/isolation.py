@@ -61,7 +61,7 @@ async def read_to_the_end(bootstrap: str, wire: str, isolation_level: str) -> li
 
 
 async def read_decided_and_open_transactions(writers: Writers, *wires: str) -> None:
-    """Two transactions that are committed, one that is aborted, and an open one, which stays so."""
+    """Two committed transactions, an aborted one, and one that stays open."""
     admin, plain, bootstrap = writers.admin, writers.plain, writers.bootstrap
     first, second, third = writers.first, writers.second, writers.third
     await admin.create_topics(NewTopic(TOPIC, 1, 3, {"min.insync.replicas": "2"}))

@@ -129,7 +129,7 @@ def test_prepared_transactions_outlive_their_producer_and_all_brokers(start_clus
 
     asyncio.run(end_them(cluster, texts))
     assert listed(cluster) == [("stuck", "Ongoing")]
-    # Nobody completes this one, and it holds back what was committed behind it.
+    # This transaction stays prepared, so readers do not get the transactions committed after it.
     assert b"after kept" not in asyncio.run(read_values(TOPIC, "read_committed", **settings))
     run(cluster, "force-terminate", "stuck")
     assert listed(cluster) == []

@@ -257,7 +257,7 @@ class Party:
             self.send(self.client.coordinator, end, 3 if self.version is not None else None)
 
     def go_on(self) -> None:
-        """What the producer does next, in its old epoch."""
+        """Continue with the next step of the producer, in its old epoch."""
         if self.step == "initialised":
             self.transact()
         elif self.step == "writing":
@@ -283,7 +283,7 @@ class Party:
             self.connection.socket.close()
 
     def faults(self, visible: dict[bytes, int], offset: int | None) -> Iterator[str]:
-        """What is wrong with the outcome: ``visible`` counts the partitions that show a value."""
+        """The faults of the outcome; ``visible`` counts the partitions that show a value."""
         committed = 0
         for transaction in self.transactions:
             count = visible.get(transaction.value, 0)
@@ -383,7 +383,7 @@ class Table:
             assert admin.list_transactions(states=("Ongoing", "PrepareCommit", "PrepareAbort")) == []
 
     def told(self) -> dict[str, set[bool | None]]:
-        """What the producers of each step learnt of the transaction that the fault met."""
+        """The outcomes of the transaction during the fault, as the producers of each step learnt them."""
         told: dict[str, set[bool | None]] = {}
         for party in self.parties:
             met = party.transactions[1 if party.step == "next" else 0]
@@ -623,7 +623,7 @@ def test_a_hanging_transaction_is_found_and_can_be_aborted(harmed: LocalCluster)
         hanging = party.begin()
         wait_for(lambda: party.write_one(hanging, place) is ErrorCode.NONE, "the record is refused")
         admin.alter_configs({brokers: {VERIFICATION: None}})
-        # The next transaction of the partition is committed, and nobody can read it.
+        # The next transaction of the partition is committed, but read_committed readers do not reach it.
         follower = Party(harmed, table.topic, "follower", None, LONG_MS)
         follower.init()
         follower.transact()

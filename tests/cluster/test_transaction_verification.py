@@ -110,7 +110,7 @@ def test_a_late_produce_after_an_abort_leaves_no_hanging_transaction(
 
 
 def test_records_that_are_sent_together_keep_their_order(shared_cluster: LocalCluster, topic: str) -> None:
-    """The first one waits for the coordinator, and none of the others overtakes it."""
+    """The first batch waits for the coordinator, and the others are appended after it."""
     client = TransactionalClient(shared_cluster, topic)
     client.init()
     for partition in partitions(topic):

@@ -52,7 +52,7 @@ def test_transactions_over_six_partitions_are_committed_and_aborted_as_a_whole(c
     assert producer.add_error(EVERYWHERE[0]) is ErrorCode.PRODUCER_FENCED
     assert producer.end_error(committed=True) is ErrorCode.PRODUCER_FENCED
 
-    # Nobody ends this one.
+    # This transaction stays open.
     successor.write(b"late", EVERYWHERE[0], EVERYWHERE[5])
     successor.wait_state("CompleteAbort")
     assert successor.end_error(committed=True) is not ErrorCode.NONE

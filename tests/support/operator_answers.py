@@ -30,14 +30,14 @@ from tests.support.marker_answers import markers_answer
 
 
 class Transactions:
-    """What two brokers answer about transactions; each id's coordinator is the broker in its name."""
+    """The answers of two brokers; the coordinator of an id is the broker in its name."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         self.described: dict[str, DescribedTransaction] = {}
         self.producers: dict[TopicPartition, list[ActiveProducer]] = {}
         self.moved_to: int | None = None
-        """The broker that coordinates every id now, although it is not the one that was named first."""
+        """The coordinator of all ids after a move, in place of the brokers in their names."""
         answers: dict[int, Callable[[FakeBroker, Any], Any]] = {
             ApiKey.FIND_COORDINATOR: self._find,
             ApiKey.LIST_TRANSACTIONS: self._list,

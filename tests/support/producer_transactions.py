@@ -311,7 +311,7 @@ def _produced(body: Any, code_of: Callable[[TopicPartition, Any], int]) -> Produ
 
 
 def _refusal(api: ApiKey, body: Any, code: int) -> Any:
-    """The answer with this code, for every partition where an API has codes for each."""
+    """The answer with this code, repeated for every partition if the API has codes for each."""
     match api:
         case ApiKey.FIND_COORDINATOR:
             coordinators = [Coordinator(key=key, error_code=code) for key in body.coordinator_keys]

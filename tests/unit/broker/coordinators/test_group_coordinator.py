@@ -378,7 +378,7 @@ def test_a_marker_after_a_move_of_the_coordinator_ends_the_loaded_transaction(
 def test_a_marker_that_comes_while_groups_are_loaded_ends_the_transaction(
     is_read: bool, led_again: Log, hosting: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not the loading reads the marker itself."""
+    """The loading may read the marker itself, or miss it."""
     read = led_shards.last_records
 
     def mark() -> None:

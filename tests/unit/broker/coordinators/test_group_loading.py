@@ -285,7 +285,7 @@ def test_any_history_of_transactions_is_loaded_as_a_replay_says(seed: int, log: 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_compaction_changes_no_offset_of_a_transaction(seed: int, log: Log) -> None:
-    """The last committed value survives, and no aborted one hides it; what is pending stays so."""
+    """The last committed value survives, aborted values do not hide it, and pending ones stay pending."""
     history = History(seed, log)
     for value in range(60):
         history.step(value)

@@ -124,7 +124,7 @@ def test_without_a_coordinator_the_client_retries(leading: Serving) -> None:
 
 
 def test_a_marker_between_the_answer_and_the_append_refuses_the_batch(broker: Serving) -> None:
-    """Else the late batch would begin a transaction that nobody ends."""
+    """The late batch would begin a transaction without an end."""
     late = send(broker, records(0), version=V1)
     abort(broker)
     broker.coordinators.here[0].respond(ErrorCode.NONE)
@@ -145,8 +145,8 @@ def test_a_late_produce_after_an_abort_leaves_no_hanging_transaction(broker: Ser
 
 
 def test_a_transaction_of_the_first_protocol_is_not_continued_in_the_second(broker: Serving) -> None:
-    """A producer lives through an upgrade: its former transaction was aborted, has the same epoch, and its
-    marker is on its way. That marker, or the next commit, would end both."""
+    """After an upgrade, the producer's former transaction is aborted, has the same epoch, and lacks its
+    marker. That marker, or the next commit, would end both transactions."""
     coordinators = broker.coordinators
     coordinators.answer_at_once = ErrorCode.NONE
     send(broker, records(0), version=V1)

@@ -244,7 +244,7 @@ class TransactionsAgainstAList(LogMachine):
             assert received == self.committed(self.log_start, end)
 
     def delivered(self, data: bytes, fetch_offset: int, pending: list) -> list[int]:
-        """What a consumer makes of a response: Kafka's algorithm."""
+        """The records that a consumer takes from a response, by Kafka's algorithm."""
         pending = sorted(pending, key=lambda one: one.first_offset)
         aborted: set[int] = set()
         result: list[int] = []

@@ -22,7 +22,7 @@ class Driven(Pipeline):
         super().__init__(limits)
         self.turns: list[Request] = []
         self.next_lane: Lane | None = None
-        """Where the last resumed request runs."""
+        """The thread on which the last resumed request runs."""
 
     def received(self, *payloads: bytes, lane: Lane = Lane.NETWORK) -> list[Request]:
         requests = [

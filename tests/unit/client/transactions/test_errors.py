@@ -1,4 +1,4 @@
-"""Every error of a coordinator or leader is retried, or named to the user with what is possible after it.
+"""Errors of coordinators and leaders are retried, or raised as errors that say if an abort is possible.
 
 The expectations are those of Java's TransactionManager.
 """
