@@ -1,8 +1,8 @@
 """One assigned partition: its position, its fetched batches, and the choice of the replica to read.
 
 Guarantees: records come in offset order, each once and at or above the position; under read_committed no
-record of an aborted transaction comes. The position moves over markers and skipped batches. Batches are decoded
-in `poll`. The memory of an answer is reused after its last batch was decoded, and no view of it is used after
+record of an aborted transaction. The position moves over markers and skipped batches. Batches are decoded in
+`poll`. The memory of an answer is reused after its last batch was decoded, and no view of it is used after
 that. The rules for the read replica (KIP-392) and after a truncation (KIP-320) are pure functions.
 
 A partition's state belongs to the consumer's event loop.
