@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
-from tests.support.retries import mark_retried, show_flaky
+from tests.support.retries import has_processes, mark_retried, show_flaky
+from tests.support.shares import in_shares
 
 # The duration of an example is random while other tests and their clusters run. A run that fails must fail
 # again, so the examples follow from the test. `--hypothesis-profile=search` looks for others.
@@ -44,8 +45,15 @@ def pytest_configure() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, object, object]:
     mark_retried(config, items, _TESTS)
+    outcome = yield
+    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = in_shares(items, lambda item: has_processes(item, _TESTS), workers)
+    return outcome
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

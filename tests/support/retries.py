@@ -15,16 +15,20 @@ from typing import Final
 
 import pytest
 
-_MAY_BE_RETRIED: Final = ("cluster", "compat", "chaos", "spark")
+_WITH_PROCESSES: Final = ("cluster", "compat", "chaos", "spark")
+
+
+def has_processes(item: pytest.Item, tests: Path) -> bool:
+    """Whether it lies in a folder of `tests` whose tests start real processes."""
+    return any(item.path.is_relative_to(tests / name) for name in _WITH_PROCESSES)
 
 
 def mark_retried(config: pytest.Config, items: list[pytest.Item], tests: Path) -> None:
     """Mark the items that may be retried, by their folder in `tests`; none if the plugin is off."""
     if not config.pluginmanager.hasplugin("rerunfailures"):
         return
-    folders = [tests / name for name in _MAY_BE_RETRIED]
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in folders):
+        if has_processes(item, tests):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
