@@ -1,8 +1,9 @@
 """Copiers of one group copy a topic exactly once, while they and the cluster are harmed.
 
 Copiers are killed, stopped and resumed, also after a successor with their transactional id has started;
-brokers and ZooKeeper are killed and paused (`nemesis`). In the end the output under
-read_committed is the input, and no transaction hangs.
+brokers and ZooKeeper are killed and paused (`nemesis`), and the level of ``transaction.version`` changes, so
+that producers go from one protocol to the other. In the end the output under read_committed is the input, and
+no transaction hangs.
 
 ``CHAOS_SECONDS`` says how long, ``CHAOS_SEED`` repeats the choices of an earlier run (not their timing).
 """
@@ -17,15 +18,16 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.client import Admin, Consumer, ConsumerRecord, Producer
+from barnabas.client.admin.features import UpgradeType
 from barnabas.client.admin.transactions import ONGOING
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.deploy.local import LocalCluster
@@ -33,6 +35,7 @@ from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 
 from ..cluster.tools import ClusterView, StartCluster
+from ..compat.clients import Unavailable, alone, run_tool
 from . import copier
 from .copy_checker import Attempt, Copy, CopyHistory, Outcome, Place, check_copies
 from .nemesis import Nemesis
@@ -41,12 +44,11 @@ SECONDS = float(os.environ.get("CHAOS_SECONDS", "3"))
 PARTITIONS = 4
 KEYS = 40
 GROUP, INPUT, OUTPUT = "copiers", "input", "output"
-WIRES = ("native", "kafka", "native")
-"""The protocol of each copier; KIP-890's second part is only in the first."""
 RECORDS_PER_S = 150
 ENOUGH = 300
 """The least number of records."""
 HEALING_S = 90.0
+HERE: Final = Path(__file__).parent
 SETTINGS = {
     "zookeeper.session.timeout.ms": "2000",
     "replica.lag.time.max.ms": "4000",
@@ -55,6 +57,17 @@ SETTINGS = {
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
 }
+
+
+class Program(NamedTuple):
+    """A copier: the words that start it, and the protocol that it speaks."""
+
+    words: tuple[str, ...]
+    wire: str
+
+
+NATIVE, KAFKA = (Program((sys.executable, str(HERE / "copier.py")), wire) for wire in ("native", "kafka"))
+CONFLUENT = Program((sys.executable, str(HERE / "confluent_copier.py")), "kafka")
 
 
 def partitions_of(topic: str, count: int = PARTITIONS) -> list[TopicPartition]:
@@ -71,8 +84,10 @@ def copy_of(record: ConsumerRecord) -> Copy:
 class Copying:
     """A topic that grows, copiers, a reader of their copies, and the history of all."""
 
-    def __init__(self, cluster: LocalCluster, seed: int) -> None:
+    def __init__(self, cluster: LocalCluster, seed: int, programs: Sequence[Program]) -> None:
+        """One copier at a time of each program, each with a transactional id."""
         self.cluster = cluster
+        self._programs = programs
         self.chance = random.Random(seed)
         self.history = CopyHistory()
         self.acknowledged: set[bytes] = set()
@@ -129,11 +144,11 @@ class Copying:
         process.send_signal(signal.SIGCONT)
 
     async def _start(self, number: int) -> asyncio.subprocess.Process:
-        topics, wire = (INPUT, OUTPUT, str(PARTITIONS)), WIRES[number % len(WIRES)]
-        program = str(Path(__file__).parent / "copier.py")
+        words, wire = self._programs[number]
+        topics = INPUT, OUTPUT, str(PARTITIONS)
         with self.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, program, self.cluster.bootstrap, GROUP, *topics, f"copier-{number}", wire),
+                *(*words, self.cluster.bootstrap, GROUP, *topics, f"copier-{number}", wire),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -178,6 +193,18 @@ class Copying:
     def _sent(self, value: bytes, metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
         if metadata is not None:
             self.acknowledged.add(value)
+
+    async def change_levels(self) -> None:
+        """Raise and lower ``transaction.version``."""
+        async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+            while not self.is_quiet:
+                await asyncio.sleep(self.chance.uniform(0.2, 2))
+                level, kind = self.chance.choice(((2, UpgradeType.UPGRADE), (0, UpgradeType.SAFE_DOWNGRADE)))
+                try:
+                    await admin.update_features({"transaction.version": level}, kind, timeout_ms=2_000)
+                    self.faults["level changed"] += 1
+                except BarnabasError as error:
+                    self.faults[f"level: {error}"[:60]] += 1
 
     async def read(self) -> None:
         """Read copies while they are written."""
@@ -274,7 +301,12 @@ class Copying:
     async def _copy(self, harm: Coroutine[Any, Any, None]) -> None:
         tasks = [
             asyncio.create_task(work)
-            for work in (self.write(), self.read(), *(self.keep(number) for number in range(len(WIRES))))
+            for work in (
+                self.write(),
+                self.read(),
+                self.change_levels(),
+                *(self.keep(number) for number in range(len(self._programs))),
+            )
         ]
         try:
             await harm
@@ -318,9 +350,7 @@ def make_topics(cluster: LocalCluster) -> ClusterView:
     return view
 
 
-@pytest.mark.cluster
-@pytest.mark.timeout(SECONDS + 600)
-async def test_copiers_copy_exactly_once_under_random_faults(start_cluster: StartCluster) -> None:
+async def copy_under_faults(start_cluster: StartCluster, programs: Sequence[Program]) -> None:
     seed = announce_seed()
     cluster = await asyncio.to_thread(start_cluster, own_zookeeper=True, settings=SETTINGS)
     view = await asyncio.to_thread(make_topics, cluster)
@@ -330,5 +360,26 @@ async def test_copiers_copy_exactly_once_under_random_faults(start_cluster: Star
             view.wait_isr(topic, 3, HEALING_S)
 
     nemesis = Nemesis(cluster, seed, settle, OUTPUT)
-    copying = Copying(cluster, seed)
+    copying = Copying(cluster, seed, programs)
     await copying.run(asyncio.to_thread(nemesis.run, SECONDS))
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(SECONDS + 600)
+async def test_copiers_copy_exactly_once_under_random_faults(start_cluster: StartCluster) -> None:
+    await copy_under_faults(start_cluster, (NATIVE, KAFKA, CONFLUENT))
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(SECONDS + 900)
+@pytest.mark.skipif(
+    "CHAOS_SECONDS" not in os.environ, reason="franz-go takes a minute to build; see make chaos"
+)
+async def test_copiers_of_franz_go_copy_exactly_once_under_random_faults(start_cluster: StartCluster) -> None:
+    try:
+        with alone("franz-go") as folder:
+            program = folder / "copier"
+            await asyncio.to_thread(run_tool, ["go", "build", "-o", str(program), "."], HERE / "franz_go")
+    except Unavailable as error:
+        pytest.skip(f"the copier cannot be built: {error}")
+    await copy_under_faults(start_cluster, (Program((str(program),), "kafka"),) * 3)
