@@ -25,11 +25,8 @@ static leader that skips the assignment).
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -42,13 +39,13 @@ from barnabas.broker.coordinators.group_effects import (
     JoinOptions,
     Outbox,
     TransactionEnd,
-    generation_error,
 )
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, Record
 from barnabas.broker.coordinators.members import Member, Members
 from barnabas.broker.coordinators.offsets import CommittedOffset, GroupOffsets, OpenTransactions
 from barnabas.broker.coordinators.rebalance import GroupState, Rebalance, join_refused
-from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from barnabas.broker.coordinators.static_members import StaticMembers
+from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import (
@@ -67,8 +64,6 @@ from barnabas.protocol.messages.groups import (
 )
 from barnabas.protocol.messages.offsets import OffsetFetchResponsePartition
 
-logger = logging.getLogger(__name__)
-
 GROUP_TYPE: Final = "classic"
 _LATEST: Final = JoinOptions()
 _NAME_CHARS_IN_ID: Final = 255
@@ -81,18 +76,6 @@ class OffsetDeletion(NamedTuple):
     error: ErrorCode
     partitions: dict[TopicPartition, ErrorCode]
     effects: Effects
-
-
-class _Replacement(NamedTuple):
-    """A static member that came back under a new id, in a generation that continues."""
-
-    generation_id: int
-    member: Member
-    token: Token
-    former: Member
-    """A copy from before the return."""
-    former_leader_id: str | None
-    can_skip_assignment: bool
 
 
 class Group:
@@ -112,6 +95,7 @@ class Group:
         self._outbox = Outbox(group_id)
         self._members = Members()
         self._rebalance = Rebalance(group_id, config, self._members, self._outbox, now)
+        self._static_members = StaticMembers(group_id, self._members, self._rebalance, self._outbox)
         self.offsets = GroupOffsets(
             group_id,
             config.offset_metadata_max_bytes,
@@ -311,8 +295,6 @@ class Group:
         self._rebalance.wait_for_join(member, candidate.join_token)
         self._rebalance.prepare(f"member {member_id} joins again", now)
 
-    # ---- static members that come back
-
     def _join_static(
         self, candidate: Member, instance_id: str, protocol_type: str, options: JoinOptions, now: Moment
     ) -> None:
@@ -320,82 +302,8 @@ class Group:
         former_id = self._members.id_of_instance(instance_id)
         if former_id is None:
             self._admit(candidate, new_id, protocol_type, now)
-            return
-        logger.info(
-            "group %s: member %s replaces %s of instance %s", self.group_id, new_id, former_id, instance_id
-        )
-        rebalance, member, token = self._rebalance, self._members[former_id], candidate.join_token
-        replacement = _Replacement(
-            rebalance.generation_id,
-            member,
-            token,
-            dataclasses.replace(member),
-            self._members.leader_id,
-            options.can_skip_assignment,
-        )
-        rebalance.refuse_waiting(member, ErrorCode.FENCED_INSTANCE_ID, former_id)
-        rebalance.rename(member, new_id)
-        self._members.update(member, candidate)
-        rebalance.keep_alive(member, now)
-        rebalance.wait_for_join(member, token)
-        if rebalance.state is GroupState.STABLE and self._fits_assignment(member, replacement.former):
-            # The generation continues with the new id, so the other members need not know.
-            assignment = {each.member_id: each.assignment for each in self._members}
-            rebalance.store(assignment, partial(self._replacement_stored, replacement))
         else:
-            # A leader that got the former id in this generation would assign to that id.
-            rebalance.prepare(f"instance {instance_id} came back as {new_id}", now)
-
-    def _fits_assignment(self, member: Member, former: Member) -> bool:
-        """Whether the current assignment suits a member that came back.
-
-        It does not if the group would choose another protocol now, or if the member reads other topics.
-        (Kafka ignores the topics, so that such a member never gets the new ones.) The rest of the metadata
-        says what a member owns and differs after every restart.
-        """
-        name = self._members.choose_protocol()
-        if name != self._rebalance.protocol_name:
-            return False
-        return self._rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE or subscribed_topics(
-            protocol.metadata for protocol in former.protocols if protocol.name == name
-        ) == subscribed_topics(protocol.metadata for protocol in member.protocols if protocol.name == name)
-
-    def _replacement_stored(
-        self, replacement: _Replacement, error: ErrorCode, base_offset: int, now: Moment
-    ) -> None:
-        """Answer the member, or undo the replacement if it could not be stored.
-
-        If a rebalance has begun meanwhile, the member's JoinGroup waits for that one like all others.
-        """
-        rebalance, member, token = self._rebalance, replacement.member, replacement.token
-        is_waiting = (
-            rebalance.state is GroupState.STABLE
-            and rebalance.generation_id == replacement.generation_id
-            and member.join_token is token
-        )
-        if not is_waiting:
-            return
-        self._members.set_join_token(member, None)
-        rebalance.keep_alive(member, now)
-        if error is not ErrorCode.NONE:
-            former = replacement.former
-            logger.warning(
-                "group %s: member %s could not be stored (%s); %s stays",
-                self.group_id,
-                member.member_id,
-                error.name,
-                former.member_id,
-            )
-            rebalance.rename(member, former.member_id)
-            self._members.update(member, former)
-            self._outbox.answer(token, join_refused(generation_error(error), NO_MEMBER))
-        elif replacement.can_skip_assignment:
-            is_leader = self._members.leader_id == member.member_id
-            self._outbox.answer(token, rebalance.joined(member, skip_assignment=is_leader))
-        else:
-            # An older client that leads would send an assignment, which a Stable group ignores. So it gets
-            # another leader's id.
-            self._outbox.answer(token, rebalance.joined(member, leader_id=replacement.former_leader_id))
+            self._static_members.replace(self._members[former_id], new_id, candidate, options, now)
 
     # ---- SyncGroup, Heartbeat, LeaveGroup
 
