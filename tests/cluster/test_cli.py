@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,23 +18,19 @@ from barnabas.deploy.process import ProcessId
 from barnabas.deploy.state import read_record
 from tests.support.waiting import wait_for
 
-from .tools import COMMAND, clean_environment, run_command
+from .tools import COMMAND, call_command, clean_environment, run_command
 
 Barnabas = Callable[..., subprocess.CompletedProcess[str]]
+Command = Callable[..., subprocess.CompletedProcess[str]]
 Foreground = tuple[subprocess.Popen[str], dict[str, Any]]
 
 
-@pytest.fixture
-def barnabas(cluster: LocalCluster) -> Barnabas:
+def commands_to(cluster: LocalCluster, run_one: Command = run_command) -> Barnabas:
     """Runs a command against the cluster; `check` (default) wants exit code 0."""
+    named = {"BARNABAS_BOOTSTRAP": cluster.bootstrap, "BARNABAS_DIR": str(cluster.directory)}
 
-    def run(*words: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = run_command(
-            *words,
-            stdin=stdin,
-            BARNABAS_BOOTSTRAP=cluster.bootstrap,
-            BARNABAS_DIR=str(cluster.directory),
-        )
+    def run(*words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
+        done = run_one(*words, **more, **named)
         if check:
             assert done.returncode == exit_codes.OK, f"{words}: {done.stdout}\n{done.stderr}"
         return done
@@ -41,18 +38,29 @@ def barnabas(cluster: LocalCluster) -> Barnabas:
     return run
 
 
-def test_produced_lines_are_consumed(barnabas: Barnabas, tmp_path: Path) -> None:
-    barnabas("topics", "create", "flights", "--partitions", "2", "--replication-factor", "3")
+@pytest.fixture
+def barnabas(shared_cluster: LocalCluster) -> Barnabas:
+    return commands_to(shared_cluster)
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"flights-{uuid.uuid4().hex[:8]}"
+
+
+def test_produced_lines_are_consumed(barnabas: Barnabas, topic: str, tmp_path: Path) -> None:
+    barnabas("topics", "create", topic, "--partitions", "2", "--replication-factor", "3")
     lines = [f"carrier{number % 7}:flight {number}" for number in range(500)]
     (tmp_path / "lines").write_text("\n".join(lines) + "\n")
 
     summary = json.loads(
-        barnabas("produce", "flights", str(tmp_path / "lines"), "--key-separator", ":", "--json").stdout
+        barnabas("produce", topic, str(tmp_path / "lines"), "--key-separator", ":", "--json").stdout
     )
     assert (summary["sent"], summary["acknowledged"], summary["error"]) == (500, 500, None)
-    barnabas("produce", "flights", "--partition", "1", stdin="from stdin, without a key")
+    barnabas("produce", topic, "--partition", "1", stdin="from stdin, without a key")
 
-    shown = barnabas("consume", "flights", "--json").stdout.splitlines()
+    shown = barnabas("consume", topic, "--json").stdout.splitlines()
     records = [json.loads(line) for line in shown]
     assert sorted(f"{r['key']}:{r['value']}" for r in records if r["key"]) == sorted(lines)
     assert [(r["partition"], r["value"]) for r in records if r["key"] is None] == [
@@ -64,12 +72,12 @@ def test_produced_lines_are_consumed(barnabas: Barnabas, tmp_path: Path) -> None
     ]
 
 
-def test_consume_begins_and_ends_at_the_chosen_places(barnabas: Barnabas) -> None:
-    barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
-    barnabas("produce", "t", stdin="".join(f"{number}\n" for number in range(10)))
+def test_consume_begins_and_ends_at_the_chosen_places(barnabas: Barnabas, topic: str) -> None:
+    barnabas("topics", "create", topic, "--partitions", "1", "--replication-factor", "1")
+    barnabas("produce", topic, stdin="".join(f"{number}\n" for number in range(10)))
 
     def consume(*words: str) -> list[str]:
-        return barnabas("consume", "t", *words).stdout.splitlines()
+        return barnabas("consume", topic, *words).stdout.splitlines()
 
     assert consume() == [str(number) for number in range(10)]
     assert consume("--from", "7") == ["7", "8", "9"]
@@ -81,10 +89,10 @@ def test_consume_begins_and_ends_at_the_chosen_places(barnabas: Barnabas) -> Non
     assert consume("--from", "99") == []
 
 
-def test_follow_prints_later_records(barnabas: Barnabas, cluster: LocalCluster) -> None:
-    barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
+def test_follow_prints_later_records(barnabas: Barnabas, topic: str, shared_cluster: LocalCluster) -> None:
+    barnabas("topics", "create", topic, "--partitions", "1", "--replication-factor", "1")
     follower = subprocess.Popen(
-        [*COMMAND, "consume", "t", "--follow", "--bootstrap", cluster.bootstrap],
+        [*COMMAND, "consume", topic, "--follow", "--bootstrap", shared_cluster.bootstrap],
         stdout=subprocess.PIPE,
         text=True,
         env=clean_environment(),
@@ -92,7 +100,7 @@ def test_follow_prints_later_records(barnabas: Barnabas, cluster: LocalCluster) 
     try:
         assert follower.stdout is not None
         for line in ("one", "two"):
-            barnabas("produce", "t", stdin=f"{line}\n")
+            barnabas("produce", topic, stdin=f"{line}\n")
             assert follower.stdout.readline() == f"{line}\n"
         follower.send_signal(signal.SIGINT)
         follower.communicate(timeout=60)
@@ -102,60 +110,67 @@ def test_follow_prints_later_records(barnabas: Barnabas, cluster: LocalCluster) 
         follower.wait()
 
 
-def test_errors_name_the_mistake_and_have_their_exit_codes(barnabas: Barnabas) -> None:
-    barnabas("topics", "create", "flights", "--partitions", "2", "--replication-factor", "3")
+def test_errors_name_the_mistake_and_have_their_exit_codes(
+    barnabas: Barnabas, shared_cluster: LocalCluster, topic: str
+) -> None:
+    called = commands_to(shared_cluster, call_command)
+    typo, hint = topic.replace("flights", "fligths"), f"did you mean {topic}?"
+    barnabas("topics", "create", topic, "--partitions", "2", "--replication-factor", "3")
     for words, code, said in [
-        (("produce", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
-        (("consume", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
-        (("topics", "describe", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
-        (("topics", "delete", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
-        (("status", "--topic", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
-        (("topics", "create", "flights"), exit_codes.FAILED, "TOPIC_ALREADY_EXISTS"),
+        (("produce", typo), exit_codes.NOT_FOUND, hint),
+        (("consume", typo), exit_codes.NOT_FOUND, hint),
+        (("topics", "describe", typo), exit_codes.NOT_FOUND, hint),
+        (("topics", "delete", typo), exit_codes.NOT_FOUND, hint),
+        (("status", "--topic", typo), exit_codes.NOT_FOUND, hint),
+        (("topics", "create", topic), exit_codes.FAILED, "TOPIC_ALREADY_EXISTS"),
         (("topics", "create", "bad name"), exit_codes.FAILED, "INVALID_TOPIC"),
         (("topics", "create", "t", "--replication-factor", "9"), exit_codes.FAILED, "INVALID_REPLICATION"),
         (("topics", "create", "t", "--config", "retension.ms=1"), exit_codes.FAILED, "retension.ms"),
-        (("topics", "alter", "fligths", "--set", "a=1"), exit_codes.NOT_FOUND, "did you mean flights?"),
-        (("topics", "alter", "flights", "--set", "retention.ms=1 h"), exit_codes.FAILED, "a whole number"),
-        (("topics", "alter", "flights", "--set", "retension.ms=1"), exit_codes.FAILED, "mean retention.ms?"),
-        (("topics", "alter", "flights"), exit_codes.USAGE, "nothing to change"),
-        (("topics", "add-partitions", "flights", "1"), exit_codes.FAILED, "cannot be removed"),
-        (("topics", "add-partitions", "fligths", "9"), exit_codes.NOT_FOUND, "did you mean flights?"),
-        (("topics", "add-partitions", "flights", "3", "--replicas", "x"), exit_codes.USAGE, "as 1,2,3"),
+        (("topics", "alter", typo, "--set", "a=1"), exit_codes.NOT_FOUND, hint),
+        (("topics", "alter", topic, "--set", "retention.ms=1 h"), exit_codes.FAILED, "a whole number"),
+        (("topics", "alter", topic, "--set", "retension.ms=1"), exit_codes.FAILED, "mean retention.ms?"),
+        (("topics", "alter", topic), exit_codes.USAGE, "nothing to change"),
+        (("topics", "add-partitions", topic, "1"), exit_codes.FAILED, "cannot be removed"),
+        (("topics", "add-partitions", typo, "9"), exit_codes.NOT_FOUND, hint),
+        (("topics", "add-partitions", topic, "3", "--replicas", "x"), exit_codes.USAGE, "as 1,2,3"),
         (("configs", "describe", "--broker", "9"), exit_codes.NOT_FOUND, "live are 1, 2, 3"),
         (("configs", "describe", "--broker", "1", "log.retension.ms"), exit_codes.NOT_FOUND, "did you mean"),
         (("configs", "alter", "--broker", "1", "--set", "num.io.threads=2"), exit_codes.FAILED, "dynamic"),
         (("configs", "alter", "--all-brokers", "--set", "a=1", "--delete", "a"), exit_codes.USAGE, "twice"),
-        (("consume", "flights", "--partition", "7"), exit_codes.NOT_FOUND, "only 0 to 1"),
-        (("consume", "flights", "--from", "noon"), exit_codes.USAGE, "expected beginning, end"),
-        (("produce", "flights", "--set", "linger.sm=1"), exit_codes.USAGE, "linger"),
+        (("consume", topic, "--partition", "7"), exit_codes.NOT_FOUND, "only 0 to 1"),
+        (("consume", topic, "--from", "noon"), exit_codes.USAGE, "expected beginning, end"),
+        (("produce", topic, "--set", "linger.sm=1"), exit_codes.USAGE, "linger"),
         (("kill", "9"), exit_codes.NOT_FOUND, "there is no broker 9; there are 1, 2, 3"),
     ]:
-        done = barnabas(*words, check=False)
+        done = called(*words, check=False)
         assert said in done.stderr, f"{words}: {done.stderr}"
         assert done.returncode == code, words
-    missing = barnabas("produce", "flights", "--key-separator", ":", stdin="a:b\nno separator\n", check=False)
+    missing = barnabas("produce", topic, "--key-separator", ":", stdin="a:b\nno separator\n", check=False)
     assert missing.returncode == exit_codes.FAILED
     assert "line 2 has no key separator ':'" in missing.stderr
     assert (
-        barnabas("topics", "create", "flights", "--if-not-exists").stdout.strip()
-        == "topic flights exists already"
+        barnabas("topics", "create", topic, "--if-not-exists").stdout.strip()
+        == f"topic {topic} exists already"
     )
 
 
-def test_topics_can_be_described_and_deleted(barnabas: Barnabas) -> None:
+def test_topics_can_be_described_and_deleted(barnabas: Barnabas, topic: str) -> None:
     created = json.loads(
-        barnabas("topics", "create", "t", "--partitions", "3", "--replication-factor", "2", "--json").stdout
+        barnabas("topics", "create", topic, "--partitions", "3", "--replication-factor", "2", "--json").stdout
     )
     assert created["created"] is True
     assert [len(partition["replicas"]) for partition in created["partitions"]] == [2, 2, 2]
-    assert json.loads(barnabas("topics", "list", "--json").stdout) == ["t"]
-    (described,) = json.loads(barnabas("topics", "describe", "t", "--json").stdout)
+    listed = json.loads(barnabas("topics", "list", "--json").stdout)
+    assert topic in listed
+    assert not any(name.startswith("__") for name in listed)
+    (described,) = json.loads(barnabas("topics", "describe", topic, "--json").stdout)
     assert described["topic_id"] == created["topic_id"]
-    assert json.loads(barnabas("topics", "delete", "t", "--json").stdout) == {"deleted": ["t"]}
-    assert "t" not in barnabas("topics", "list").stdout.split()
+    assert json.loads(barnabas("topics", "delete", topic, "--json").stdout) == {"deleted": [topic]}
+    assert topic not in barnabas("topics", "list").stdout.split()
 
 
-def test_settings_are_shown_and_changed_and_partitions_added(barnabas: Barnabas) -> None:
+def test_settings_are_shown_and_changed_and_partitions_added(cluster: LocalCluster) -> None:
+    barnabas = commands_to(cluster)
     barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "3")
     barnabas("topics", "alter", "t", "--set", "retention.ms=5", "--append", "cleanup.policy=compact")
     checked = barnabas("topics", "alter", "t", "--set", "retention.ms=9", "--validate-only").stdout
@@ -186,7 +201,8 @@ def test_settings_are_shown_and_changed_and_partitions_added(barnabas: Barnabas)
     assert barnabas("topics", "add-partitions", "t", "4").stdout.strip() == "topic t has 4 partitions"
 
 
-def test_status_shows_every_replica_and_every_problem(barnabas: Barnabas, cluster: LocalCluster) -> None:
+def test_status_shows_every_replica_and_every_problem(cluster: LocalCluster) -> None:
+    barnabas = commands_to(cluster)
     barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "3")
     barnabas("produce", "t", stdin="one\ntwo\n")
 
@@ -242,10 +258,12 @@ def test_perf_writes_and_reads_the_chosen_number(barnabas: Barnabas) -> None:
     assert (read["records"], read["value_bytes"]) == (5000, 500_000)
 
 
-def test_a_log_of_a_running_broker_can_be_dumped(barnabas: Barnabas, cluster: LocalCluster) -> None:
-    barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "3")
-    barnabas("produce", "t", stdin="one\ntwo\n")
-    segment = cluster.broker(1).log_dirs[0] / "t-0" / "00000000000000000000.log"
+def test_a_log_of_a_running_broker_can_be_dumped(
+    barnabas: Barnabas, topic: str, shared_cluster: LocalCluster
+) -> None:
+    barnabas("topics", "create", topic, "--partitions", "1", "--replication-factor", "3")
+    barnabas("produce", topic, stdin="one\ntwo\n")
+    segment = shared_cluster.broker(1).log_dirs[0] / f"{topic}-0" / "00000000000000000000.log"
 
     def dumped() -> list[str]:
         lines = barnabas("log", "dump", str(segment), "--deep", "--json").stdout.splitlines()

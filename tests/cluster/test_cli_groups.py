@@ -19,7 +19,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import wait_for
 
-from .tools import COMMAND, partitions_seen_by, run_command
+from .tools import COMMAND, call_command, partitions_seen_by, run_command
 
 Groups = Callable[..., Any]
 
@@ -33,7 +33,7 @@ def groups_of(cluster: LocalCluster) -> Groups:
     """Runs `barnabas groups … --json`; returns the printed object, or an exit code other than 0."""
 
     def run(*words: str) -> Any:
-        done = run_command("groups", *words, "--json", BARNABAS_BOOTSTRAP=cluster.bootstrap)
+        done = call_command("groups", *words, "--json", BARNABAS_BOOTSTRAP=cluster.bootstrap)
         if done.returncode != exit_codes.OK:
             assert done.stderr.startswith(("barnabas groups: ", "usage: ")), done.stderr
             return done.returncode
