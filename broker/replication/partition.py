@@ -31,6 +31,7 @@ from barnabas.broker.replication.isr import (
     PendingIsr,
 )
 from barnabas.broker.replication.reading import read_records
+from barnabas.broker.replication.replica_role import ReplicaRole
 from barnabas.broker.replication.replica_views import (
     EVER,
     FollowerPosition,
@@ -44,13 +45,9 @@ from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
-    NO_BROKER,
-    NO_CONTROLLER_EPOCH,
-    NO_LEADER_EPOCH,
     NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
-    ControllerEpoch,
     LeaderEpoch,
     Offset,
     TopicPartition,
@@ -66,7 +63,7 @@ _FOLLOWER: Final = Isolation.FOLLOWER
 _READ_COMMITTED: Final = Isolation.READ_COMMITTED
 
 
-class Partition:
+class Partition(ReplicaRole):
     """``max_lag_ms`` is ``replica.lag.time.max.ms``; times are monotonic milliseconds.
 
     The public attributes are changed under the lock, and each may be read without it.
@@ -82,27 +79,13 @@ class Partition:
         max_lag_ms: float,
         min_insync_replicas: int,
     ) -> None:
-        self.partition = partition
+        super().__init__(partition, broker_id)
         self.log = log
         self.min_insync_replicas = min_insync_replicas
-        self.role = Role.NONE
-        self.leader = NO_BROKER
-        self.leader_epoch = NO_LEADER_EPOCH
-        self.controller_epoch = NO_CONTROLLER_EPOCH
-        self.leading_since = NO_LEADER_EPOCH
-        """The epoch in which this replica last became leader; its log is not truncated while it leads on."""
         self.high_watermark = self.last_stable_offset = log.log_start_offset
         self._set_high_watermark(Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset)))
-        self._broker_id = broker_id
         self._lock = threading.Lock()
-        self._refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        """The error of requests that need a leader, while this replica does not lead."""
-        self._replicas: tuple[BrokerId, ...] = ()
         self._followers = FollowerStates(broker_id, max_lag_ms)
-
-    @property
-    def is_leader(self) -> bool:
-        return self.role is _LEADER
 
     @property
     def log_end_offset(self) -> Offset:
@@ -147,6 +130,7 @@ class Partition:
             with self.log.lock:
                 self.log.epoch_cache.assign(state.leader_epoch, log_end_offset)
             self._take_over(state)
+            self._set_high_watermark(self.high_watermark)
             self.role = Role.LEADER
             if is_new_leader:
                 self.leading_since = self.leader_epoch
@@ -167,6 +151,7 @@ class Partition:
             if not self._is_news(state):
                 return False
             self._take_over(state)
+            self._set_high_watermark(self.high_watermark)
             self.role = Role.FOLLOWER
             self._followers.clear()
             return True
@@ -174,25 +159,8 @@ class Partition:
     def set_offline(self, refusal: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """Give up the role. ``refusal`` is the error of later requests, such as KAFKA_STORAGE_ERROR."""
         with self._lock:
-            self._refusal = refusal
-            self.role = Role.NONE
-            self.leader = NO_BROKER
+            self._give_up(refusal)
             self._followers.clear()
-
-    def _is_news(self, state: LeaderAndIsrPartition) -> bool:
-        if state.leader_epoch < self.leader_epoch:
-            raise api_error(
-                ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"{self.partition} is at leader epoch {self.leader_epoch}, not {state.leader_epoch}",
-            )
-        return state.leader_epoch > self.leader_epoch or self.role is Role.NONE
-
-    def _take_over(self, state: LeaderAndIsrPartition) -> None:
-        self.leader = BrokerId(state.leader)
-        self.leader_epoch = LeaderEpoch(state.leader_epoch)
-        self.controller_epoch = ControllerEpoch(state.controller_epoch)
-        self._replicas = tuple(BrokerId(replica) for replica in state.replicas)
-        self._set_high_watermark(self.high_watermark)
 
     # Appends of a leader
 
@@ -354,30 +322,6 @@ class Partition:
         with self._lock:
             self.check_leading(current_leader_epoch)
             return EpochEnd(*self.log.epoch_cache.end_offset_for(epoch, self.log.log_end_offset))
-
-    def check_leading(self, current_leader_epoch: int = -1, since: LeaderEpoch = EVER) -> None:
-        """Raises FENCED_ or UNKNOWN_LEADER_EPOCH; NOT_LEADER_OR_FOLLOWER, also if it leads for less long."""
-        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
-            self._refuse_epoch(current_leader_epoch)
-        if self.role is not _LEADER or since < self.leading_since:
-            raise api_error(
-                self._refusal,
-                f"broker {self._broker_id} does not lead {self.partition}; broker {self.leader} does",
-            )
-
-    def _check_readable(self, current_leader_epoch: int, from_any_replica: bool) -> None:
-        if not (from_any_replica and self.role is Role.FOLLOWER):
-            self.check_leading(current_leader_epoch)
-        elif current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
-            self._refuse_epoch(current_leader_epoch)
-
-    def _refuse_epoch(self, given: int) -> None:
-        """Refuse an epoch that is older (FENCED_LEADER_EPOCH) or newer (UNKNOWN_LEADER_EPOCH) than ours."""
-        is_behind = given < self.leader_epoch
-        raise api_error(
-            ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"{self.partition} is at leader epoch {self.leader_epoch}, not {given}",
-        )
 
     def _out_of_range(self, offset: Offset, start: Offset, end: Offset) -> ApiError:
         return api_error(
@@ -573,14 +517,6 @@ class Partition:
                 log.epoch_cache.latest_epoch,
                 log.log_start_offset,
                 log.topic_id or NO_TOPIC_ID,
-            )
-
-    def _check_following(self, leader_epoch: LeaderEpoch) -> None:
-        if self.role is not Role.FOLLOWER or self.leader_epoch != leader_epoch:
-            raise api_error(
-                ErrorCode.FENCED_LEADER_EPOCH,
-                f"{self.partition} is {self.role.value} at leader epoch {self.leader_epoch}, "
-                f"no longer a follower at {leader_epoch}",
             )
 
     def _truncate(self, offset: Offset) -> None:

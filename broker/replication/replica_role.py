@@ -1,0 +1,103 @@
+"""The role of a replica, its leader and epochs, and the requests that it refuses for them.
+
+A request of an older or newer leader epoch is refused (KIP-320). A leader that continues in a later epoch has
+led since its first one: its log was not truncated, so its earlier appends are still in it.
+
+`Partition` changes the attributes under its lock; each may be read without it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from barnabas.broker.replication.replica_views import EVER, Role
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import (
+    NO_BROKER,
+    NO_CONTROLLER_EPOCH,
+    NO_LEADER_EPOCH,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    TopicPartition,
+)
+from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
+
+# Looking up a member of an Enum takes 0.3 µs in Python 3.11.
+_LEADER: Final = Role.LEADER
+
+
+class ReplicaRole:
+    def __init__(self, partition: TopicPartition, broker_id: BrokerId) -> None:
+        self.partition = partition
+        self.role = Role.NONE
+        self.leader = NO_BROKER
+        self.leader_epoch = NO_LEADER_EPOCH
+        self.controller_epoch = NO_CONTROLLER_EPOCH
+        self.leading_since = NO_LEADER_EPOCH
+        """The epoch in which this replica last became leader; its log is not truncated while it leads on."""
+        self._broker_id = broker_id
+        self._refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        """The error of requests that need a leader, while this replica does not lead."""
+        self._replicas: tuple[BrokerId, ...] = ()
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is _LEADER
+
+    # Changes
+
+    def _is_news(self, state: LeaderAndIsrPartition) -> bool:
+        if state.leader_epoch < self.leader_epoch:
+            raise api_error(
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+                f"{self.partition} is at leader epoch {self.leader_epoch}, not {state.leader_epoch}",
+            )
+        return state.leader_epoch > self.leader_epoch or self.role is Role.NONE
+
+    def _take_over(self, state: LeaderAndIsrPartition) -> None:
+        """Take the leader, the epochs and the replicas of a new state."""
+        self.leader = BrokerId(state.leader)
+        self.leader_epoch = LeaderEpoch(state.leader_epoch)
+        self.controller_epoch = ControllerEpoch(state.controller_epoch)
+        self._replicas = tuple(BrokerId(replica) for replica in state.replicas)
+
+    def _give_up(self, refusal: ErrorCode) -> None:
+        """Have no role any more."""
+        self._refusal = refusal
+        self.role = Role.NONE
+        self.leader = NO_BROKER
+
+    # Refusals
+
+    def check_leading(self, current_leader_epoch: int = -1, since: LeaderEpoch = EVER) -> None:
+        """Raises FENCED_ or UNKNOWN_LEADER_EPOCH; NOT_LEADER_OR_FOLLOWER, also if it leads for less long."""
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            self._refuse_epoch(current_leader_epoch)
+        if self.role is not _LEADER or since < self.leading_since:
+            raise api_error(
+                self._refusal,
+                f"broker {self._broker_id} does not lead {self.partition}; broker {self.leader} does",
+            )
+
+    def _check_readable(self, current_leader_epoch: int, from_any_replica: bool) -> None:
+        if not (from_any_replica and self.role is Role.FOLLOWER):
+            self.check_leading(current_leader_epoch)
+        elif current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            self._refuse_epoch(current_leader_epoch)
+
+    def _refuse_epoch(self, given: int) -> None:
+        """Refuse an epoch that is older (FENCED_LEADER_EPOCH) or newer (UNKNOWN_LEADER_EPOCH) than ours."""
+        is_behind = given < self.leader_epoch
+        raise api_error(
+            ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"{self.partition} is at leader epoch {self.leader_epoch}, not {given}",
+        )
+
+    def _check_following(self, leader_epoch: LeaderEpoch) -> None:
+        if self.role is not Role.FOLLOWER or self.leader_epoch != leader_epoch:
+            raise api_error(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self.partition} is {self.role.value} at leader epoch {self.leader_epoch}, "
+                f"no longer a follower at {leader_epoch}",
+            )
