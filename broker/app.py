@@ -123,8 +123,7 @@ class Broker:
         self._start_part("socket server", self._server.bind, lambda: self._server.stop(_DRAIN_MS))
         session.is_starting = True
         self._start_part("ZooKeeper session", self._store.start, session.close)
-        cluster_id = self._store.cluster_id()
-        self._store.features.begin(NEW_CLUSTER)
+        cluster_id = self._store.cluster_id(NEW_CLUSTER)
         self._features.load()
         config_changes = self._make_config_changes()
         config_changes.load()

@@ -25,7 +25,7 @@ from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
-from barnabas.zookeeper.requests import Watch, exists, first_error, list_children, read
+from barnabas.zookeeper.requests import Watch, exists, first_error, read
 from barnabas.zookeeper.session import SessionEvent, ZooKeeperSession
 from barnabas.zookeeper.znodes import BrokerRegistration, FinalizedFeatures, LevelRange, MalformedZnode
 
@@ -60,17 +60,6 @@ class FeatureStore:
             return FinalizedFeatures()
         data, stat = node[paths.FEATURES]
         return znodes.decode_features(paths.FEATURES, data, stat.version)
-
-    def begin(self, levels: Levels) -> None:
-        """Write the first levels of a new cluster, which has neither topics nor the node.
-
-        A cluster with topics is older than its features, and keeps level 0 until it is upgraded.
-        """
-        if self.session.run(exists(paths.FEATURES)) is None and not list_children(self.session, paths.TOPICS):
-            data = znodes.encode_features(levels)
-            created = self.session.attempt(lambda zk: zk.create_async(paths.FEATURES, data))
-            if created.error is not None and not isinstance(created.error, NodeExistsError):
-                raise created.error
 
     def change(self, edit: Edit) -> FinalizedFeatures:
         """Write what ``edit`` makes of the present levels; it is called again if others write meanwhile.

@@ -115,20 +115,36 @@ class ClusterStore:
 
     # Brokers
 
-    def cluster_id(self) -> str:
-        """The cluster's id, created by the first caller."""
-        new_id = znodes.encode_cluster_id(znodes.encode_uuid(znodes.random_uuid()))
+    def cluster_id(self, levels: Mapping[str, int]) -> str:
+        """The cluster's id, created by the first caller together with the first levels of its features.
+
+        One transaction creates both. So a cluster that has an id but no levels is older than features, and
+        keeps level 0 until it is upgraded.
+        """
         node = read(self.session, [paths.CLUSTER_ID])
         if not node:
-            created = self.session.attempt(
-                lambda zk: zk.create_async(paths.CLUSTER_ID, new_id, makepath=True)
-            )
-            if created.error is not None and not isinstance(created.error, NodeExistsError):
-                raise created.error
+            self._create_cluster(levels)
             node = read(self.session, [paths.CLUSTER_ID])
         if not node:
             raise MalformedZnode(f"{paths.CLUSTER_ID} was deleted while it was being read")
         return znodes.decode_cluster_id(paths.CLUSTER_ID, node[paths.CLUSTER_ID][0])
+
+    def _create_cluster(self, levels: Mapping[str, int]) -> None:
+        """Unless another broker creates it first."""
+        new_id = znodes.encode_cluster_id(znodes.encode_uuid(znodes.random_uuid()))
+        # Otherwise it is an older cluster whose id was deleted by hand.
+        is_new = not self.topics() and self.session.run(exists(paths.FEATURES)) is None
+
+        def start(zk: Any) -> Any:
+            transaction = zk.transaction()
+            transaction.create(paths.CLUSTER_ID, new_id)
+            if is_new:
+                transaction.create(paths.FEATURES, znodes.encode_features(levels))
+            return transaction.commit_async()
+
+        error = first_error(self.session.run(start))
+        if error is not None and not isinstance(error, NodeExistsError):
+            raise error
 
     def register_broker(
         self, registration: BrokerRegistration, *, newer_than: BrokerEpoch = NO_BROKER_EPOCH

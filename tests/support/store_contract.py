@@ -115,9 +115,10 @@ def register_elsewhere(store: ClusterStore, ours: BrokerRegistration, **argument
 def test_the_first_store_creates_the_nodes_and_the_id_of_the_cluster(open_store: OpenStore) -> None:
     first, second = open_store(), open_store()
     assert all(first.session.run(lambda zk, path=path: zk.exists_async(path)) for path in paths.PERSISTENT)
-    cluster_id = first.cluster_id()
+    cluster_id = first.cluster_id({"f": 2})
     assert len(cluster_id) == 22
-    assert second.cluster_id() == cluster_id
+    assert second.cluster_id({"f": 1}) == cluster_id
+    assert second.features.read().levels == {"f": 2}
 
 
 def test_registering_again_in_the_same_session_gives_the_same_epoch(store: ClusterStore) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 
 import pytest
 
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper import paths
+from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from barnabas.zookeeper.features import (
     FeatureChanges,
     Levels,
@@ -17,12 +19,14 @@ from barnabas.zookeeper.features import (
     UnsupportedFeatureLevel,
 )
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.znodes import FinalizedFeatures, LevelRange
+from barnabas.zookeeper.znodes import FinalizedFeatures, LevelRange, encode_cluster_id
 from tests.support.building import fatal
 from tests.support.controller_fakes import NoThreads, Znodes
 from tests.support.store_contract import ONE, registration
 
 NAME = "transaction.version"
+CREATION = 3
+"""The requests that the first broker of a cluster makes before the one that creates it."""
 AT_2 = b'{"version":2,"status":1,"features":{"transaction.version":{"max_version_level":2}}}'
 
 
@@ -41,26 +45,61 @@ def following(store: ClusterStore, highest: int = 2) -> FeatureChanges:
 
 
 def put(znodes: Znodes, data: bytes) -> None:
-    if paths.FEATURES not in znodes.server.nodes:
-        znodes.open_store().session.run(lambda zk: zk.create_async(paths.FEATURES, data))
-    else:
-        znodes.server.set_by_hand(paths.FEATURES, data)
+    znodes.put(paths.FEATURES, data)
 
 
-def test_a_new_cluster_begins_with_the_default_levels(znodes: Znodes, store: ClusterStore) -> None:
-    store.features.begin({NAME: 2})
-    assert znodes.server.data(paths.FEATURES) == AT_2
-    znodes.open_store().features.begin({NAME: 0})
-    assert store.features.read() == FinalizedFeatures({NAME: 2}, 0)
+# The first levels
 
 
-def test_a_cluster_that_is_older_than_features_stays_without_levels(
-    znodes: Znodes, store: ClusterStore
-) -> None:
-    store.session.run(lambda zk: zk.create_async(paths.topic("t"), b"{}"))
-    store.features.begin({NAME: 2})
+@pytest.mark.parametrize("is_last_done", [False, True])
+@pytest.mark.parametrize("requests", range(CREATION + 2))
+def test_a_cluster_gets_its_levels_although_its_first_broker_dies(requests: int, is_last_done: bool) -> None:
+    """At any request of the start, whose outcome is lost; the second broker finds what the first has made."""
+    znodes = Znodes()
+    threads = NoThreads()
+    dying = znodes.open_store(threads)
+    assert threads.client is not None
+    threads.client.break_after(requests, is_last_done=is_last_done, waits_away=1_000)
+    with suppress(ZooKeeperUnavailable):
+        dying.cluster_id({NAME: 2})
+    next_one = znodes.open_store()
+    next_one.cluster_id({NAME: 2})
+    assert next_one.features.read() == FinalizedFeatures({NAME: 2}, 0)
+
+
+@pytest.mark.parametrize("requests", range(CREATION + 2))
+def test_brokers_that_start_together_create_one_cluster(znodes: Znodes, requests: int) -> None:
+    threads = NoThreads()
+    store, other = znodes.open_store(threads), znodes.open_store()
+    ids: list[str] = []
+    assert threads.client is not None
+    threads.client.interrupt_after(requests, lambda: ids.append(other.cluster_id({NAME: 1})))
+    ids.append(store.cluster_id({NAME: 2}))
+    assert (len(ids), len(set(ids))) == (2, 1)
+    level = 1 if requests <= CREATION else 2
+    assert store.features.read() == FinalizedFeatures({NAME: level}, 0)
+
+
+def test_a_cluster_that_is_older_than_features_has_no_levels(znodes: Znodes, store: ClusterStore) -> None:
+    """It has an id, and perhaps no topic yet."""
+    znodes.put(paths.CLUSTER_ID, encode_cluster_id("older"))
+    store.cluster_id({NAME: 2})
     assert store.features.read() == FinalizedFeatures()
     assert store.features.read().level(NAME) == 0
+
+
+def test_a_deleted_cluster_id_changes_no_level(znodes: Znodes, store: ClusterStore) -> None:
+    znodes.put(paths.topic("t"), b"{}")
+    store.cluster_id({NAME: 2})
+    assert store.features.read() == FinalizedFeatures()
+    store.features.change(lambda _, __: {NAME: 1})
+    for path in (paths.topic("t"), paths.CLUSTER_ID):
+        znodes.server.delete_all(path)
+    store.cluster_id({NAME: 2})
+    assert store.features.read() == FinalizedFeatures({NAME: 1}, 0)
+
+
+# Changes
 
 
 def test_a_change_is_made_of_the_present_levels(store: ClusterStore) -> None:
