@@ -14,7 +14,7 @@ from barnabas.protocol.messages.features import TRANSACTION_VERSION, FeatureUpda
 from barnabas.zookeeper.znodes import BrokerRegistration, LevelRange
 
 SUPPORTED: Final[Mapping[str, LevelRange]] = {TRANSACTION_VERSION: LevelRange(0, 2)}
-NEW_CLUSTER: Final[Mapping[str, int]] = {TRANSACTION_VERSION: 0}
+NEW_CLUSTER: Final[Mapping[str, int]] = {TRANSACTION_VERSION: 2}
 """The levels of a new cluster."""
 _ABSENT: Final = LevelRange(0, 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,22 +11,25 @@ import pytest
 
 from barnabas.cli import exit_codes
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.messages.features import TRANSACTION_VERSION as NAME
 from tests.support.waiting import wait_for
 
-from .raw_client import RawClient
 from .test_broker_start import refusal
-from .tools import ClusterView, run_command
+from .tools import ClusterView, ZooKeeperClient, run_command, running
+from .transaction_level import set_level, wait_for_level
 
 PATH = "/feature"
 
 
 @pytest.fixture
 def cluster(shared_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """At level 0."""
     with ClusterView(shared_cluster).zookeeper() as zookeeper:
         before, _ = zookeeper.get(PATH)
+        set_level(shared_cluster, 0)
         yield shared_cluster
+        # A test may leave a node that no broker accepts.
         zookeeper.set(PATH, before)
 
 
@@ -35,18 +39,24 @@ def features(cluster: LocalCluster, *words: str) -> str:
     return done.stdout
 
 
-def wait_for_level(cluster: LocalCluster, level: int) -> None:
-    """Wait until each broker has this level."""
+def test_a_new_cluster_has_the_highest_level(shared_cluster: LocalCluster) -> None:
+    wait_for_level(shared_cluster, 2)
+    [described] = json.loads(features(shared_cluster, "describe"))["features"]
+    assert described == {"feature": NAME, "supported_from": 0, "supported_to": 2, "finalized": 2}
 
-    def levels() -> list[int]:
-        found = []
-        for broker_id in (1, 2, 3):
-            with RawClient(cluster.broker(broker_id).endpoint) as client:
-                answer = client.ask(ApiVersionsRequest(client_software_name="a", client_software_version="1"))
-            found.append({f.name: f.max_version_level for f in answer.finalized_features}.get(NAME, 0))
-        return found
 
-    wait_for(lambda: levels() == [level] * 3, lambda: f"the levels are {levels()}, expected {level}")
+def test_a_cluster_of_an_older_version_keeps_level_0_until_it_is_upgraded(
+    tmp_path: Path, zookeeper: ZooKeeper | ExistingZooKeeper
+) -> None:
+    """A version without features has made its znodes, and has no topic yet."""
+    chroot = f"/older-{uuid.uuid4()}"
+    with ZooKeeperClient(zookeeper.connect) as client:
+        client.create(f"{chroot}/cluster/id", b'{"version":"1","id":"wyRe5D2JQPy7cU1cN0kLnA"}', makepath=True)
+    cluster = LocalCluster(tmp_path / "cluster", brokers=1, zookeeper=f"{zookeeper.connect}{chroot}")
+    with running(cluster):
+        wait_for_level(cluster, 0)
+        features(cluster, "upgrade", f"{NAME}=2")
+        wait_for_level(cluster, 2)
 
 
 def test_a_level_is_raised_and_lowered_on_every_broker(cluster: LocalCluster) -> None:

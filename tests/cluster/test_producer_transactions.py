@@ -13,6 +13,8 @@ from barnabas.deploy.local import LocalCluster
 from benchmarks.peers.apache_kafka import ApacheKafka
 from tests.support.waiting import until
 
+from .transaction_level import finalised
+
 PARTITIONS = 3
 DEADLINE_S = 60.0
 Brokers = LocalCluster | ApacheKafka
@@ -108,9 +110,14 @@ async def committed(reader: Consumer, tp: TopicPartition) -> int | None:
     return None if offset is None else offset.offset
 
 
-@pytest.mark.parametrize("wire", ["native", "kafka"])
-def test_transactions_are_committed_aborted_and_fenced(shared_cluster: LocalCluster, wire: str) -> None:
-    asyncio.run(use_transactions(f"t-{wire}", bootstrap_servers=shared_cluster.bootstrap, wire=wire))
+@pytest.mark.parametrize(("wire", "level"), [("native", 2), ("kafka", 0), ("kafka", 2)])
+def test_transactions_are_committed_aborted_and_fenced(
+    shared_cluster: LocalCluster, wire: str, level: int
+) -> None:
+    """Kafka's protocol has an epoch for every transaction from level 2 on, ours always."""
+    settings = {"bootstrap_servers": shared_cluster.bootstrap, "wire": wire}
+    with finalised(shared_cluster, level):
+        asyncio.run(use_transactions(f"t-{wire}-{level}", **settings))
 
 
 def test_the_death_of_brokers_ends_no_transaction(cluster: LocalCluster) -> None:

@@ -5,55 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
 
-from barnabas.client import Admin, Producer
-from barnabas.client.admin.admin import UpgradeType
+from barnabas.broker.features import NEW_CLUSTER
+from barnabas.client import Producer
 from barnabas.client.errors import TransactionAbortable
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.features import TRANSACTION_VERSION
-from tests.support.waiting import until
 
 from .test_producer_transactions import make_topics, read_values
 from .tools import ClusterView
 from .transaction_client import TransactionalClient
+from .transaction_level import finalised, set_level
 
 PARTS = (b"a", b"b", b"c")
-CHANGES = ((2, UpgradeType.UPGRADE), (0, UpgradeType.SAFE_DOWNGRADE))
+HIGHEST = NEW_CLUSTER[TRANSACTION_VERSION]
 
 
 @pytest.fixture
 def cluster(shared_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    with ClusterView(shared_cluster).zookeeper() as zookeeper:
-        before, _ = zookeeper.get("/feature")
+    """It has its first level again after each test."""
+    with finalised(shared_cluster, HIGHEST):
         yield shared_cluster
-        zookeeper.set("/feature", before)
 
 
-class Level:
-    """Changes the level, and waits until our client hears of it from each broker."""
-
-    def __init__(self, cluster: LocalCluster, admin: Admin) -> None:
-        self._cluster = cluster
-        self._admin = admin
-
-    async def become(self, level: int) -> None:
-        present = (await self._admin.describe_features()).features[TRANSACTION_VERSION].finalized
-        if present != level:
-            await self._admin.update_features({TRANSACTION_VERSION: level}, dict(CHANGES)[level])
-        async with asyncio.timeout(30):
-            for broker in self._cluster.brokers:
-                endpoint = f"{broker.endpoint.host}:{broker.endpoint.port}"
-                async with Admin(bootstrap_servers=endpoint) as admin:
-                    await until(partial(self._is_at, admin, level), f"{endpoint} hears of level {level}")
-
-    @staticmethod
-    async def _is_at(admin: Admin, level: int) -> bool:
-        return (await admin.describe_features()).features[TRANSACTION_VERSION].finalized == level
+async def become(cluster: LocalCluster, level: int) -> None:
+    await asyncio.to_thread(set_level, cluster, level)
 
 
 async def write_some(producer: Producer, topic: str, name: bytes, parts: tuple[bytes, ...] = PARTS) -> None:
@@ -70,25 +50,23 @@ def test_a_transaction_ends_in_the_version_in_which_it_began(
 
     async def main() -> list[bytes]:
         await make_topics(topic, **settings)
-        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            level = Level(cluster, admin)
-            await level.become(before)
-            async with Producer(**settings, transactional_id=topic) as producer:
-                await producer.begin_transaction()
-                assert producer._session is not None
-                assert producer._session.machine.uses_new_protocol is (before == 2)
-                await write_some(producer, topic, b"1", PARTS[:2])
-                await producer.flush()
-                await level.become(after)
-                await write_some(producer, topic, b"1", PARTS[2:])
-                await producer.commit_transaction()
-                with pytest.raises(KeyError):
-                    await abort_one(producer, topic)
-            async with Producer(**settings, transactional_id=topic) as producer:
-                async with producer.transaction():
-                    await write_some(producer, topic, b"2")
-                assert producer._session is not None
-                assert producer._session.machine.uses_new_protocol is (after == 2)
+        await become(cluster, before)
+        async with Producer(**settings, transactional_id=topic) as producer:
+            await producer.begin_transaction()
+            assert producer._session is not None
+            assert producer._session.machine.uses_new_protocol is (before == 2)
+            await write_some(producer, topic, b"1", PARTS[:2])
+            await producer.flush()
+            await become(cluster, after)
+            await write_some(producer, topic, b"1", PARTS[2:])
+            await producer.commit_transaction()
+            with pytest.raises(KeyError):
+                await abort_one(producer, topic)
+        async with Producer(**settings, transactional_id=topic) as producer:
+            async with producer.transaction():
+                await write_some(producer, topic, b"2")
+            assert producer._session is not None
+            assert producer._session.machine.uses_new_protocol is (after == 2)
         return await read_values(topic, "read_committed", **settings)
 
     assert asyncio.run(main()) == [name + b" " + part for name in (b"1", b"2") for part in PARTS]
@@ -123,12 +101,12 @@ def test_producers_of_all_kinds_stay_atomic_while_the_level_changes(cluster: Loc
 
     async def main() -> tuple[set[bytes], list[bytes]]:
         await make_topics("mixed", bootstrap_servers=bootstrap)
-        async with Admin(bootstrap_servers=bootstrap) as admin, asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
             producers = [
                 tasks.create_task(produce(wire, number)) for wire in ("kafka", "native") for number in (0, 1)
             ]
-            for level in (2, 0, 2, 0, 2):
-                await Level(cluster, admin).become(level)
+            for level in (0, 2, 0, 2):
+                await become(cluster, level)
             done.set()
         committed = set[bytes]().union(*(task.result() for task in producers))
         return committed, await read_values("mixed", "read_committed", bootstrap_servers=bootstrap)

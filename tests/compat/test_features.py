@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from barnabas.deploy.local import LocalCluster
+
+from ..cluster.transaction_level import finalised
 from . import (
     group_features,  # noqa: F401 - it adds its rows
     table,
@@ -13,19 +16,34 @@ from .clients import CLIENTS, Unsupported
 from .conftest import EXTERNAL
 from .features import FEATURES, Bench, NeedsBarnabas
 
+TRANSACTIONS = [name for name in FEATURES if name.startswith("transactions:")]
+pytestmark = pytest.mark.timeout(420)
 
-@pytest.mark.timeout(420)
-@pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("bench", CLIENTS, indirect=True)
-def test_a_client_at_a_feature(request: pytest.FixtureRequest, bench: Bench, feature: str) -> None:
+
+def cell_of(bench: Bench, feature: str) -> str:
     try:
-        cell = FEATURES[feature](bench) or "yes"
+        return FEATURES[feature](bench) or "yes"
     except Unsupported:
-        cell = table.NOT_THERE
+        return table.NOT_THERE
     except NeedsBarnabas:
         pytest.skip("needs Barnabas' own client, and COMPAT_BOOTSTRAP names another cluster")
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("bench", CLIENTS, indirect=True)
+def test_a_client_at_a_feature(bench: Bench, feature: str) -> None:
+    cell = cell_of(bench, feature)
     if not EXTERNAL:
         table.check(table.FEATURES, feature, bench.driver.name, cell)
+
+
+@pytest.mark.parametrize("bench", CLIENTS, indirect=True)
+def test_a_clients_transactions_before_their_upgrade(bench: Bench, compat_cluster: LocalCluster) -> None:
+    """They are the same in a cluster of an older version."""
+    with finalised(compat_cluster, 0):
+        cells = {feature: cell_of(bench, feature) for feature in TRANSACTIONS}
+    rows = table.read(table.PAGE.read_text(encoding="utf-8"), table.FEATURES)
+    assert cells == {feature: rows[feature][bench.driver.name] for feature in TRANSACTIONS}
 
 
 def test_the_table_has_no_row_that_is_not_tried() -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.deploy.local import LocalCluster
 from tests.support.waiting import wait_for
 
+from ..cluster.transaction_level import finalised
 from .java import Tool
 from .wire import Connection
 
@@ -152,15 +154,15 @@ def test_the_versions_that_brokers_offer_are_understood(tool: Tool, bootstrap: s
     assert said.count("Fetch(1): 4 to 13 [usable: 13]") == len(bootstrap.split(","))
 
 
-def test_the_feature_tool_raises_and_lowers_a_level(tool: Tool, bootstrap: str) -> None:
+def test_the_feature_tool_raises_and_lowers_a_level(tool: Tool, compat_cluster: LocalCluster) -> None:
     def features(*words: str) -> str:
-        return tool("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", bootstrap, *words)
+        at = ("--bootstrap-server", compat_cluster.bootstrap)
+        return tool("org.apache.kafka.tools.FeatureCommand", *at, *words)
 
     level = "transaction.version=2"
-    try:
+    with finalised(compat_cluster, 0):
         assert "can be upgraded" in features("upgrade", "--feature", level, "--dry-run")
         assert "was upgraded to 2" in features("upgrade", "--feature", level)
         (line,) = [row for row in features("describe").splitlines() if "transaction.version" in row]
         assert "SupportedMaxVersion: 2\tFinalizedVersionLevel: 2" in line
-    finally:
         assert "was disabled" in features("disable", "--feature", "transaction.version")

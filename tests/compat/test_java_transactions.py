@@ -22,10 +22,10 @@ from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView
 from ..cluster.transaction_client import TransactionalClient
+from ..cluster.transaction_level import finalised
 from .clients import Driver, Unavailable
 from .conftest import StartDriver
 from .java import NEWER, Tool, java_command
-from .transaction_level import finalised
 
 pytestmark = pytest.mark.timeout(600)
 COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
@@ -78,18 +78,11 @@ def committed(reference: Driver, cluster: LocalCluster, topic: str, count: int) 
     return [record["value"] for record in found]
 
 
-@pytest.mark.parametrize(
-    ("version", "level"),
-    [(VERSION, 0), (NEWER, 2)],
-    ids=["Java 3.9, version 0", "Java 4, version 2"],
-)
+@pytest.mark.parametrize("version", [VERSION, NEWER], ids=["Java 3.9", "Java 4"])
 def test_a_killed_copier_copies_every_record_once(
-    compat_cluster: LocalCluster,
-    driver_of: StartDriver,
-    tmp_path: Path,
-    version: str,
-    level: int,
+    compat_cluster: LocalCluster, driver_of: StartDriver, tmp_path: Path, version: str
 ) -> None:
+    """In the former protocol of transactions, and in the one of level 2."""
     try:
         java = java_command(version)
     except Unavailable as error:
@@ -106,7 +99,7 @@ def test_a_killed_copier_copies_every_record_once(
     command += ["--input-topic", f"{name}-in", "--input-partition", "0", "--output-topic", f"{name}-out"]
     command += ["--consumer-group", name, "--transactional-id", name, "--use-group-metadata"]
     command += ["--transaction-size", f"{TRANSACTION_RECORDS}", "--transaction-timeout", "5000"]
-    with finalised(compat_cluster, level):
+    with finalised(compat_cluster, 2):
         copier = Copier(command, tmp_path)
         try:
             copier.wait_copied(RECORDS // 3)
@@ -128,9 +121,9 @@ def test_a_killed_copier_copies_every_record_once(
         assert ends == {"0": RECORDS}
         described = TransactionalClient(compat_cluster, name).describe()
     assert described.transaction_state == "CompleteCommit"
-    # With version 2 every transaction raises the epoch; with version 0 the time-out and a restart do.
+    # The newer protocol raises it in every transaction, the former one after the time-out and a restart.
     transactions = RECORDS // TRANSACTION_RECORDS
-    assert described.producer_epoch >= transactions if level == 2 else described.producer_epoch <= 3
+    assert described.producer_epoch >= transactions if version == NEWER else described.producer_epoch <= 3
 
 
 @contextmanager
