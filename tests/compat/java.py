@@ -21,6 +21,10 @@ NAME = f"Java {VERSION}"
 NEWER: Final = "4.3.1"
 """The release of Java clients that use `transaction.version` 2; of Kafka 4.4 there are no tools yet."""
 _NEWER_ARCHIVES: Final = Path(__file__).with_name("kafka_clients_4.sha256")
+_STREAMS_ARCHIVES: Final = {
+    VERSION: Path(__file__).with_name("kafka_streams.sha256"),
+    NEWER: Path(__file__).with_name("kafka_streams_4.sha256"),
+}
 _TIMEOUT_S = 120.0
 LIGHT: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -79,10 +83,37 @@ def java_tools() -> Tool:
 
 def java_command(version: str = VERSION, more_paths: Sequence[Path | str] = ()) -> list[str]:
     """A command that needs a class and its arguments, with the clients of a release. Raises Unavailable."""
+    folder = _clients(version)
     try:
-        folder = archives() if version == VERSION else fetch_list(f"kafka-clients-{version}", _NEWER_ARCHIVES)
         return [find_java(), *LIGHT, "-cp", ":".join([*map(str, more_paths), f"{folder}/*"])]
-    except (PeerError, DeployError) as error:
+    except DeployError as error:
+        raise Unavailable(str(error)) from error
+
+
+def compiled(program: str, folder: Path, version: str = VERSION) -> list[str]:
+    """A command that runs a program of `drivers/` with the clients and the Kafka Streams of a release.
+
+    It is compiled into a folder, by a compiler that needs no JDK. Raises Unavailable.
+    """
+    jars = fetch_list(f"kafka-streams-{version}", _STREAMS_ARCHIVES[version])
+    command = java_command(version, [folder, f"{jars}/*"])
+    clients = _clients(version)
+    paths = [*jars.glob("kafka-*"), *clients.glob("kafka-clients-*"), *clients.glob("slf4j-api-*")]
+    compiler = (command[0], "-cp", f"{jars}/*", "org.eclipse.jdt.internal.compiler.batch.Main")
+    source = Path(__file__).parent / "drivers" / f"{program}.java"
+    subprocess.run(
+        [*compiler, "-11", "-cp", ":".join(map(str, paths)), "-d", str(folder), str(source)], check=True
+    )
+    return [*command, program]
+
+
+def _clients(version: str) -> Path:
+    """The folder of the archives with the clients of a release. Raises Unavailable."""
+    if version != VERSION:
+        return fetch_list(f"kafka-clients-{version}", _NEWER_ARCHIVES)
+    try:
+        return archives()
+    except PeerError as error:
         raise Unavailable(str(error)) from error
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import os
-import subprocess
 import threading
 import uuid
 from collections import Counter
@@ -20,18 +19,17 @@ import pytest
 from barnabas.client.blocking import Consumer, Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import ManagedProcess, tail
-from barnabas.deploy.zookeeper import find_java
 from barnabas.protocol.ids import TopicPartition
-from benchmarks.peers.apache_kafka import VERSION, archives
+from benchmarks.peers.apache_kafka import VERSION
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView
+from ..cluster.transaction_level import finalised
 from .clients import Unavailable
 from .conftest import StartDriver
-from .java import fetch_list, java_command
+from .java import NEWER, compiled
 
 pytestmark = pytest.mark.timeout(600)
-HERE = Path(__file__).parent
 PARTITIONS = 3
 KILLS = max(2, int(float(os.environ.get("CHAOS_SECONDS", "0")) / 10))
 BETWEEN_KILLS = 400
@@ -41,22 +39,18 @@ LINE_WORDS = 5
 PAUSE_S = 0.002
 
 
-@pytest.fixture(scope="module")
-def application(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command of the word count, compiled by a compiler that needs no JDK."""
+@pytest.fixture(params=[(VERSION, 0), (NEWER, 2)], ids=["Streams 3.9, level 0", "Streams 4, level 2"])
+def application(
+    request: pytest.FixtureRequest, compat_cluster: LocalCluster, tmp_path: Path
+) -> Iterator[list[str]]:
+    """The command of the word count, while the level of transactions is that of its protocol."""
+    version, level = request.param
     try:
-        jars = fetch_list(f"kafka-streams-{VERSION}", HERE / "kafka_streams.sha256")
-        folder = tmp_path_factory.mktemp("classes")
-        command = java_command(more_paths=[folder, f"{jars}/*"])
+        command = compiled("WordCount", tmp_path, version)
     except Unavailable as error:
         pytest.skip(str(error))
-    paths = ":".join(
-        str(path) for path in (*jars.glob("kafka-streams-*"), *archives().glob("kafka-clients-*"))
-    )
-    main = ("-cp", f"{jars}/*", "org.eclipse.jdt.internal.compiler.batch.Main")
-    source = HERE / "drivers" / "WordCount.java"
-    subprocess.run([find_java(), *main, "-11", "-cp", paths, "-d", str(folder), str(source)], check=True)
-    return [*command, "WordCount"]
+    with finalised(compat_cluster, level):
+        yield command
 
 
 class Lines:
