@@ -42,7 +42,8 @@ class Links:
         self._ends: dict[str, tuple[Endpoint, Endpoint]] = {}
         """Target → the address of its proxy, and its own address."""
         self._reserved: list[socket.socket] = []
-        self._open: dict[str, set[asyncio.StreamWriter]] = {}
+        self._open: dict[tuple[str, str], set[asyncio.StreamWriter]] = {}
+        """By source and target."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._errors: list[BaseException] = []
         self._loop = asyncio.new_event_loop()
@@ -65,6 +66,10 @@ class Links:
     def refuse(self, target: int | str) -> None:
         """Make a target look dead from now on: its connections are reset, and its port refuses."""
         self._run(self._refuse(str(target)))
+
+    def reset(self, source: int | str) -> None:
+        """Reset the connections that a source has opened; it may connect again at once."""
+        self._call(self._abort, lambda link: link[0] == str(source))
 
     def mend(self) -> None:
         """Make all links work again, without refusals."""
@@ -121,8 +126,12 @@ class Links:
         server = self._servers.pop(target, None)
         if server is not None:
             server.close()
-        for writer in self._open.get(target, set()):
-            writer.transport.abort()
+        self._abort(lambda link: link[1] == target)
+
+    def _abort(self, is_meant: Callable[[tuple[str, str]], bool]) -> None:
+        for link, ends in self._open.items():
+            for writer in ends if is_meant(link) else ():
+                writer.transport.abort()
 
     async def _accept_all(self) -> None:
         for target in self._ends.keys() - self._servers.keys():
@@ -147,7 +156,7 @@ class Links:
         # their clients would time out and connect again, ever more often.
         source = await asyncio.to_thread(self._source, peer[1], local[1]) if peer is not None else CLIENT
         opened = [writer]
-        ends = self._open.setdefault(target, set())
+        ends = self._open.setdefault((source, target), set())
         ends.add(writer)
         try:
             await self._passable(source, target)
