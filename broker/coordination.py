@@ -10,6 +10,7 @@ from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.broker_links import BrokerLinks
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
 from barnabas.broker.metadata_cache import MetadataCache
@@ -46,16 +47,16 @@ class Coordination:
             request_timeout_ms=config.replica_socket_timeout_ms,
             on_fatal=on_fatal,
         )
-        self.groups = GroupCoordinator(
-            config,
-            replicas,
-            metadata,
-            reaper,
-            create_topic=lambda: auto_topics.ask_internal(OFFSETS_TOPIC),
-            count_partitions=lambda: count_partitions(OFFSETS_TOPIC),
-            now=now,
-            on_fatal=on_fatal,
-        )
+
+        def calls(topic: str) -> CoordinatorCalls:
+            return {
+                "create_topic": lambda: auto_topics.ask_internal(topic),
+                "count_partitions": lambda: count_partitions(topic),
+                "now": now,
+                "on_fatal": on_fatal,
+            }
+
+        self.groups = GroupCoordinator(config, replicas, metadata, reaper, **calls(OFFSETS_TOPIC))
         self.transactions = TransactionCoordinator(
             config,
             replicas,
@@ -64,13 +65,9 @@ class Coordination:
             producer_ids=producer_ids,
             links=self.links,
             marker_writer=replicas.markers,
-            create_topic=lambda: auto_topics.ask_internal(TRANSACTIONS_TOPIC),
-            count_partitions=lambda: count_partitions(TRANSACTIONS_TOPIC),
             transaction_version=transaction_version,
-            now=now,
-            on_fatal=on_fatal,
+            **calls(TRANSACTIONS_TOPIC),
         )
-
         self.verification = self._make_verification(config, replicas)
 
     def _make_verification(self, config: BrokerConfig, replicas: ReplicaManager) -> TransactionVerification:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -27,6 +28,7 @@ from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transaction_markers import Links
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
@@ -320,48 +322,26 @@ class Serving:
             now_ms=lambda: 0,
             is_enabled=True,
         )
-        config = self.config = config_of(folder, broker_id, settings)
+        self.config = config_of(folder, broker_id, settings)
         manager = self.managed.manager
         self.wall_ms = 1_700_000_000_000
         self.partitions_in_zookeeper: int | None = None
         self.transaction_version = 0
-        self.groups = GroupCoordinator(
-            config,
-            manager,
-            self.managed.metadata,
-            self.managed.reaper,
-            create_topic=lambda: self.auto_topics.ask_internal(OFFSETS_TOPIC),
-            count_partitions=lambda: self.partitions_in_zookeeper,
-            now=lambda: Moment(self.managed.now_ms(), self.wall_ms),
-            on_fatal=fatal,
-        )
-        self.groups.listen()
-        manager.markers.listeners.append(self.groups.transaction_ended)
         self.sent = RecordedLinks()
-        producer_ids = ProducerIds(self.blocks.claim, cast(Any, self.slow))
+        self.producer_ids = ProducerIds(self.blocks.claim, cast(Any, self.slow))
+        coordinated = self.config, manager, self.managed.metadata, self.managed.reaper
+        self.groups = GroupCoordinator(*coordinated, **self._coordinator_calls(OFFSETS_TOPIC))
+        self.groups.listen()
         self.transactions = TransactionCoordinator(
-            config,
-            manager,
-            self.managed.metadata,
-            self.managed.reaper,
-            producer_ids=producer_ids,
+            *coordinated,
+            producer_ids=self.producer_ids,
             links=links or self.sent,
             marker_writer=manager.markers,
-            create_topic=lambda: self.auto_topics.ask_internal(TRANSACTIONS_TOPIC),
-            count_partitions=lambda: self.partitions_in_zookeeper,
             transaction_version=lambda: self.transaction_version,
-            now=lambda: Moment(self.managed.now_ms(), self.wall_ms),
-            on_fatal=fatal,
+            **self._coordinator_calls(TRANSACTIONS_TOPIC),
         )
         self.transactions.listen()
-        self.log_dir_moves = LogDirMoves(
-            self.logs,
-            threads=1,
-            bytes_per_second=math.inf,
-            checkpoint_high_watermarks=self.managed.manager.checkpoint_high_watermarks,
-            note_error=self.managed.manager.disk_failures.note,
-            on_fatal=fatal,
-        )
+        self.log_dir_moves = self._make_log_dir_moves()
         self.coordinators = Coordinators({})
         self.verification = TransactionVerification(
             broker_id,
@@ -372,33 +352,47 @@ class Serving:
             is_enabled=True,
         )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
-        self.groups.shards.loaded_listeners.append(
-            lambda: self.topic_purgatory.check_and_complete(OFFSETS_TOPIC)
+        self.groups.shards.loaded_listeners.append(partial(self._wake, [OFFSETS_TOPIC]))
+        self.transactions.shards.loaded_listeners.append(partial(self._wake, [TRANSACTIONS_TOPIC]))
+        self.managed.metadata.on_update(self._wake)
+        self.dispatch = Dispatcher(self._services())
+
+    def _make_log_dir_moves(self) -> LogDirMoves:
+        return LogDirMoves(
+            self.logs,
+            threads=1,
+            bytes_per_second=math.inf,
+            checkpoint_high_watermarks=self.managed.manager.checkpoint_high_watermarks,
+            note_error=self.managed.manager.disk_failures.note,
+            on_fatal=fatal,
         )
-        self.transactions.shards.loaded_listeners.append(
-            lambda: self.topic_purgatory.check_and_complete(TRANSACTIONS_TOPIC)
-        )
-        metadata = self.managed.metadata
-        metadata.on_update(self._wake)
-        self.dispatch = Dispatcher(
-            Services(
-                config=config,
-                cluster_id="cluster",
-                replicas=self.managed.manager,
-                metadata=metadata,
-                topic_purgatory=self.topic_purgatory,
-                topics=self.topics,
-                auto_topics=self.auto_topics,
-                configs=cast(Any, self.configs),
-                features=self.features,
-                controller=self.controller,
-                slow_work=cast(Any, self.slow),
-                producer_ids=producer_ids,
-                groups=self.groups,
-                transactions=self.transactions,
-                verification=self.verification,
-                log_dir_moves=self.log_dir_moves,
-            )
+
+    def _coordinator_calls(self, topic: str) -> CoordinatorCalls:
+        return {
+            "create_topic": lambda: self.auto_topics.ask_internal(topic),
+            "count_partitions": lambda: self.partitions_in_zookeeper,
+            "now": lambda: Moment(self.managed.now_ms(), self.wall_ms),
+            "on_fatal": fatal,
+        }
+
+    def _services(self) -> Services:
+        return Services(
+            config=self.config,
+            cluster_id="cluster",
+            replicas=self.managed.manager,
+            metadata=self.managed.metadata,
+            topic_purgatory=self.topic_purgatory,
+            topics=self.topics,
+            auto_topics=self.auto_topics,
+            configs=cast(Any, self.configs),
+            features=self.features,
+            controller=self.controller,
+            slow_work=cast(Any, self.slow),
+            producer_ids=self.producer_ids,
+            groups=self.groups,
+            transactions=self.transactions,
+            verification=self.verification,
+            log_dir_moves=self.log_dir_moves,
         )
 
     def _wake(self, topics: Iterable[str]) -> None:

@@ -13,10 +13,12 @@ from barnabas.broker.coordinators.transaction_effects import (
     AddPartitions,
     Append,
     Effects,
+    Ended,
     EndTransaction,
     InitProducerId,
     MarkersToWrite,
     PrepareTransaction,
+    ProducerGiven,
     ProducerIdWanted,
     Request,
     TransactionLimits,
@@ -25,12 +27,15 @@ from barnabas.broker.coordinators.transaction_effects import (
 from barnabas.broker.coordinators.transaction_records import TransactionMetadata
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import LeaderEpoch, ProducerId, TopicPartition
+from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 from tests.support.grouping import WALL_MS
 
 TIMEOUT_MS = 60_000
 FIRST_ID = 1_000
 P0, P1, P2 = (TopicPartition("t", partition) for partition in range(3))
+
+
+OK = ErrorCode.NONE
 
 
 class TransactionRig:
@@ -154,3 +159,22 @@ def abort(epoch: int, version: int = 0, *, producer_id: int = FIRST_ID) -> EndTr
 
 def prepare(epoch: int, *, producer_id: int = FIRST_ID) -> PrepareTransaction:
     return PrepareTransaction(producer_id, epoch)
+
+
+def given(epoch: int, producer_id: int = FIRST_ID) -> ProducerGiven:
+    return ProducerGiven(OK, ProducerId(producer_id), ProducerEpoch(epoch))
+
+
+def ended(epoch: int, producer_id: int = FIRST_ID) -> Ended:
+    return Ended(OK, ProducerId(producer_id), ProducerEpoch(epoch))
+
+
+def ongoing(epoch: int = 0, *, version: int = 2) -> TransactionRig:
+    """The first producer, in a transaction over P0 and P1."""
+    rig = TransactionRig()
+    rig.do_all(init())
+    for _ in range(epoch):
+        rig.do_all(add(rig.stored.producer_epoch))
+        rig.do_all(commit(rig.stored.producer_epoch, version))
+    assert rig.do_all(add(epoch, P0, P1)) is OK
+    return rig

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from barnabas.broker.coordinators.transaction import APPEND_RETRY_MS, MAX_APPEND_RETRY_MS
+from barnabas.broker.coordinators.transaction import APPEND_RETRY_MS
 from barnabas.broker.coordinators.transaction_effects import (
     MAX_WAITING,
     WAIT_MS,
@@ -15,12 +13,13 @@ from barnabas.broker.coordinators.transaction_effects import (
     ProducerGiven,
 )
 from barnabas.broker.coordinators.transaction_records import TransactionMetadata
-from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH, NO_TIMEOUT_MS
+from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH
 from barnabas.broker.coordinators.transaction_state import IllegalTransition, TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.support.transacting import (
     FIRST_ID,
+    OK,
     P0,
     P1,
     P2,
@@ -29,22 +28,14 @@ from tests.support.transacting import (
     abort,
     add,
     commit,
+    ended,
+    given,
     init,
-    keep,
-    prepare,
+    ongoing,
     verify,
 )
 
 S = TransactionState
-OK = ErrorCode.NONE
-
-
-def given(epoch: int, producer_id: int = FIRST_ID) -> ProducerGiven:
-    return ProducerGiven(OK, ProducerId(producer_id), ProducerEpoch(epoch))
-
-
-def ended(epoch: int, producer_id: int = FIRST_ID) -> Ended:
-    return Ended(OK, ProducerId(producer_id), ProducerEpoch(epoch))
 
 
 def test_a_new_id_gets_a_producer_id_once_the_record_is_replicated() -> None:
@@ -78,17 +69,6 @@ def test_a_transaction_is_committed() -> None:
     rig.settle()
     assert rig.state is S.COMPLETE_COMMIT
     assert not rig.machine.is_droppable
-
-
-def ongoing(epoch: int = 0, *, version: int = 2) -> TransactionRig:
-    """The first producer, in a transaction over P0 and P1."""
-    rig = TransactionRig()
-    rig.do_all(init())
-    for _ in range(epoch):
-        rig.do_all(add(rig.stored.producer_epoch))
-        rig.do_all(commit(rig.stored.producer_epoch, version))
-    assert rig.do_all(add(epoch, P0, P1)) is OK
-    return rig
 
 
 # ---- the epoch of each transaction
@@ -389,89 +369,6 @@ def test_a_zombie_does_not_wait() -> None:
     assert rig.send(commit(0)) == Ended(ErrorCode.PRODUCER_FENCED)
 
 
-# ---- appends that fail
-
-UNCERTAIN = [
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.UNKNOWN_SERVER_ERROR,
-]
-
-
-def test_a_decision_that_was_not_appended_leaves_the_transaction_as_it_was() -> None:
-    rig = ongoing()
-    rig.send(commit(0))
-    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert rig.answer() == Ended(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    assert rig.state is S.ONGOING
-    assert rig.do_all(abort(0)) == ended(0)
-
-
-@pytest.mark.parametrize("error", UNCERTAIN)
-def test_a_decision_that_may_be_in_the_log_is_not_reversed(error: ErrorCode) -> None:
-    rig = ongoing()
-    rig.send(commit(0))
-    decision = rig.appends[0].records
-    rig.settle(error)
-    assert rig.answer().error is not OK
-    # Neither a contrary end nor the time-out nor a new producer decides otherwise.
-    assert rig.send(abort(0), "abort") is None
-    assert rig.send(init(), "init") is None
-    assert not rig.appends
-    rig.pass_time(APPEND_RETRY_MS)
-    assert [append.records for append in rig.appends] == [decision]
-    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
-    rig.pass_time(TIMEOUT_MS)
-    assert [append.records for append in rig.appends] == [decision]
-    rig.settle()
-    assert rig.markers[0].committed
-    assert rig.answer("abort") == Ended(ErrorCode.CONCURRENT_TRANSACTIONS)
-
-
-def test_a_fence_is_appended_until_the_log_has_it() -> None:
-    rig = ongoing()
-    rig.send(init())
-    assert rig.state is S.PREPARE_EPOCH_FENCE
-    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert rig.send(commit(0), "end") is None
-    rig.pass_time(APPEND_RETRY_MS)
-    rig.finish()
-    assert rig.answer() == given(2)
-    assert rig.answer("end") == Ended(ErrorCode.PRODUCER_FENCED)
-
-
-def test_a_completion_is_appended_until_the_log_has_it() -> None:
-    rig = ongoing()
-    rig.send(commit(0))
-    rig.settle()
-    rig.write_markers()
-    rig.settle(ErrorCode.REQUEST_TIMED_OUT)
-    rig.pass_time(APPEND_RETRY_MS)
-    rig.settle()
-    assert rig.state is S.COMPLETE_COMMIT
-
-
-def test_the_time_between_appends_grows() -> None:
-    rig = ongoing()
-    rig.send(commit(0))
-    waits = []
-    for _ in range(8):
-        rig.settle(ErrorCode.REQUEST_TIMED_OUT)
-        waits.append(rig.machine.next_deadline_ms - rig.now_ms)
-        rig.pass_time(waits[-1])
-    assert waits == [100, 200, 400, 800, *[MAX_APPEND_RETRY_MS] * 4]
-
-
-def test_a_record_that_is_too_large_is_an_error_of_the_request() -> None:
-    rig = ongoing()
-    rig.send(add(0, P2))
-    rig.settle(ErrorCode.MESSAGE_TOO_LARGE)
-    assert rig.answer() is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert rig.stored.partitions == {P0, P1}
-
-
 # ---- time
 
 
@@ -532,120 +429,6 @@ def test_an_ongoing_transaction_does_not_expire() -> None:
     rig.now_ms += 2 * rig.limits.expiration_ms
     rig.do(rig.machine.expire(rig.now))
     assert not rig.appends
-
-
-# ---- moves
-
-
-def test_a_loaded_decision_is_replicated_before_its_markers_are_sent() -> None:
-    rig = ongoing()
-    rig.send(commit(0, 2))
-    rig.settle()
-    stored = rig.stored
-    rig = TransactionRig(stored)
-    assert not rig.markers
-    assert rig.appends[0].records[0].value == stored
-    rig.settle()
-    assert rig.markers[0].committed
-    assert rig.markers[0].transaction_version == 2
-    rig.finish()
-    assert rig.state is S.COMPLETE_COMMIT
-
-
-def test_a_loaded_state_is_replicated_before_an_answer_rests_on_it() -> None:
-    rig = TransactionRig(ongoing().stored)
-    assert rig.send(verify(0, P0, P2)) is None
-    rig.settle()
-    assert rig.answer() == {P0: OK, P2: ErrorCode.TRANSACTION_ABORTABLE}
-    assert rig.send(add(0, P0)) is OK
-
-
-def test_a_confirmation_that_fails_is_the_answer() -> None:
-    rig = TransactionRig(ongoing().stored)
-    rig.send(add(0, P0))
-    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert rig.answer() is ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-
-def test_unloading_answers_all_that_wait() -> None:
-    rig = ongoing()
-    rig.send(commit(0), "end")
-    rig.send(init(), "init")
-    rig.do(rig.machine.unload(rig.now))
-    assert rig.answer("end") == Ended(ErrorCode.NOT_COORDINATOR)
-    assert rig.answer("init") == ProducerGiven(ErrorCode.NOT_COORDINATOR)
-    assert rig.machine.next_deadline_ms == math.inf
-    assert rig.send(add(0)) is ErrorCode.NOT_COORDINATOR
-    rig.settle()
-    assert not rig.markers
-
-
-def test_reports_of_former_markers_do_not_count() -> None:
-    rig = ongoing()
-    rig.do_all(commit(0))
-    rig.do_all(add(0, P0))
-    rig.send(commit(0))
-    rig.settle()
-    rig.do(rig.machine.markers_written(rig.markers[0].number - 1, [P0], rig.now))
-    assert not rig.appends
-
-
-# ---- preparation
-
-
-def test_a_prepared_transaction_has_no_timeout_and_takes_no_more_partitions() -> None:
-    rig = ongoing()
-    assert rig.do_all(prepare(0)) is OK
-    assert rig.stored.timeout_ms == NO_TIMEOUT_MS
-    assert rig.machine.describe().is_prepared
-    assert rig.machine.next_deadline_ms == math.inf
-    assert rig.send(add(0, P2)) is ErrorCode.INVALID_TXN_STATE
-    assert rig.send(verify(0, P0)) == {P0: ErrorCode.INVALID_TXN_STATE}
-    assert rig.do_all(commit(0, 2)) == ended(1)
-    assert rig.stored.timeout_ms == TIMEOUT_MS
-
-
-def test_a_new_producer_keeps_a_prepared_transaction() -> None:
-    rig = ongoing()
-    rig.do_all(prepare(0))
-    kept = rig.do_all(keep())
-    assert kept == ProducerGiven(
-        OK, ProducerId(FIRST_ID), ProducerEpoch(2), ProducerId(FIRST_ID), ProducerEpoch(0)
-    )
-    rig.load(rig.stored)
-    # A process outside ends it. It gets no epoch: that would be the new producer's.
-    assert rig.do_all(commit(0, 2)) == Ended(OK)
-    assert rig.do_all(commit(0, 2)) == Ended(OK)
-    assert rig.do_all(add(0)) is ErrorCode.PRODUCER_FENCED
-    assert rig.do_all(add(2)) is OK
-
-
-def test_the_new_producer_ends_a_kept_transaction() -> None:
-    rig = ongoing()
-    rig.do_all(prepare(0))
-    rig.do_all(keep())
-    assert rig.do_all(abort(2, 2)) == ended(3)
-    assert rig.do_all(abort(2, 2)) == ended(3)
-    assert rig.send(commit(0, 2)) == Ended(ErrorCode.PRODUCER_FENCED)
-
-
-def test_a_new_producer_that_does_not_keep_it_aborts_a_prepared_transaction() -> None:
-    rig = ongoing()
-    rig.do_all(prepare(0))
-    rig.do_all(keep())
-    assert rig.do_all(init()) == given(4)
-    assert rig.do_all(add(2)) is ErrorCode.PRODUCER_FENCED
-
-
-def test_a_kept_transaction_at_the_last_epoch_leads_to_a_new_producer_id() -> None:
-    last = TransactionMetadata(
-        S.ONGOING, ProducerId(7), LAST_EPOCH, NO_TIMEOUT_MS, 0, frozenset({P0}), 0, prepared_timeout_ms=9
-    )
-    rig = TransactionRig(last)
-    assert rig.do_all(keep())[1:] == (FIRST_ID, 1, 7, LAST_EPOCH)
-    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == Ended(OK)
-    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == Ended(OK)
-    assert rig.do_all(add(1)) is OK
 
 
 # ---- views

@@ -1,0 +1,87 @@
+"""One transactional id with a prepared transaction (KIP-939)."""
+
+from __future__ import annotations
+
+import math
+
+from barnabas.broker.coordinators.transaction_effects import Ended, ProducerGiven
+from barnabas.broker.coordinators.transaction_records import TransactionMetadata
+from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH, NO_TIMEOUT_MS
+from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import ProducerEpoch, ProducerId
+from tests.support.transacting import (
+    FIRST_ID,
+    OK,
+    P0,
+    P2,
+    TIMEOUT_MS,
+    TransactionRig,
+    abort,
+    add,
+    commit,
+    ended,
+    given,
+    init,
+    keep,
+    ongoing,
+    prepare,
+    verify,
+)
+
+S = TransactionState
+
+
+def test_a_prepared_transaction_has_no_timeout_and_takes_no_more_partitions() -> None:
+    rig = ongoing()
+    assert rig.do_all(prepare(0)) is OK
+    assert rig.stored.timeout_ms == NO_TIMEOUT_MS
+    assert rig.machine.describe().is_prepared
+    assert rig.machine.next_deadline_ms == math.inf
+    assert rig.send(add(0, P2)) is ErrorCode.INVALID_TXN_STATE
+    assert rig.send(verify(0, P0)) == {P0: ErrorCode.INVALID_TXN_STATE}
+    assert rig.do_all(commit(0, 2)) == ended(1)
+    assert rig.stored.timeout_ms == TIMEOUT_MS
+
+
+def test_a_new_producer_keeps_a_prepared_transaction() -> None:
+    rig = ongoing()
+    rig.do_all(prepare(0))
+    kept = rig.do_all(keep())
+    assert kept == ProducerGiven(
+        OK, ProducerId(FIRST_ID), ProducerEpoch(2), ProducerId(FIRST_ID), ProducerEpoch(0)
+    )
+    rig.load(rig.stored)
+    # A process outside ends it. It gets no epoch: that would be the new producer's.
+    assert rig.do_all(commit(0, 2)) == Ended(OK)
+    assert rig.do_all(commit(0, 2)) == Ended(OK)
+    assert rig.do_all(add(0)) is ErrorCode.PRODUCER_FENCED
+    assert rig.do_all(add(2)) is OK
+
+
+def test_the_new_producer_ends_a_kept_transaction() -> None:
+    rig = ongoing()
+    rig.do_all(prepare(0))
+    rig.do_all(keep())
+    assert rig.do_all(abort(2, 2)) == ended(3)
+    assert rig.do_all(abort(2, 2)) == ended(3)
+    assert rig.send(commit(0, 2)) == Ended(ErrorCode.PRODUCER_FENCED)
+
+
+def test_a_new_producer_that_does_not_keep_it_aborts_a_prepared_transaction() -> None:
+    rig = ongoing()
+    rig.do_all(prepare(0))
+    rig.do_all(keep())
+    assert rig.do_all(init()) == given(4)
+    assert rig.do_all(add(2)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_kept_transaction_at_the_last_epoch_leads_to_a_new_producer_id() -> None:
+    last = TransactionMetadata(
+        S.ONGOING, ProducerId(7), LAST_EPOCH, NO_TIMEOUT_MS, 0, frozenset({P0}), 0, prepared_timeout_ms=9
+    )
+    rig = TransactionRig(last)
+    assert rig.do_all(keep())[1:] == (FIRST_ID, 1, 7, LAST_EPOCH)
+    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == Ended(OK)
+    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == Ended(OK)
+    assert rig.do_all(add(1)) is OK
