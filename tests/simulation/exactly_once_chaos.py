@@ -12,7 +12,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic, DeleteTopicState
 from tests.simulation.broker import SimBroker
 from tests.simulation.disk_chaos import DiskChaos
-from tests.simulation.exactly_once_clients import Producer, Reader
+from tests.simulation.exactly_once_clients import Kind, OffsetReader, Producer, Reader
 from tests.simulation.exactly_once_judge import Judge
 from tests.simulation.exactly_once_world import BRIEF, DATA, OFFSETS, STATES, ExactlyOnceWorld
 
@@ -22,7 +22,7 @@ _LAST_MS: Final = 30_000
 _TURN_MS: Final = 700
 _IDS: Final = ("x", "y")
 _PRODUCERS: Final = 5
-_KINDS: Final = ((1,), (2,), (1, 2))
+_KINDS: Final = ((Kind.FIRST,), (Kind.SECOND,), (Kind.FIRST, Kind.SECOND), (Kind.CHANGING,), tuple(Kind))
 _FAULTS: Final = {
     "start": 3.0,
     "crash producer": 1.0,
@@ -40,6 +40,7 @@ _FAULTS: Final = {
     "depose": 0.4,
     "delete topic": 0.6,
     "create topic": 1.0,
+    "change level": 1.0,
 }
 
 
@@ -53,11 +54,13 @@ class Chaos(DiskChaos):
         self.judge = self.world.judge = Judge(self.world)
         self.trace = self.world.trace
         self.producers: list[Producer] = []
-        self._versions = draw.choice(_KINDS)
+        self._kinds = draw.choice(_KINDS)
         self._weights = [weight * draw.choice((0.0, 0.5, 1.0, 2.0)) for weight in _FAULTS.values()]
         # Without it a history could be without any.
         self._weights[0] = _FAULTS["start"]
         self.readers = [Reader(self.world, tp) for tp in (*DATA, OFFSETS)]
+        for transactional_id in _IDS:
+            OffsetReader(self.world, transactional_id)
         for _ in range(2):
             self._start_producer()
         self.world.at(0, self._fault)
@@ -71,12 +74,12 @@ class Chaos(DiskChaos):
 
     def _start_producer(self, transactional_id: str | None = None, *, is_last: bool = False) -> Producer:
         draw = self.random
-        version = draw.choice(self._versions)
+        kind = draw.choice(self._kinds)
         if transactional_id is None:
             transactional_id = draw.choice(_IDS)
         name = f"p{len(self.producers)}"
         self.world.note(f"{name} of {transactional_id} starts")
-        producer = Producer(self.world, name, transactional_id, version, is_last=is_last)
+        producer = Producer(self.world, name, transactional_id, kind, is_last=is_last)
         self.producers.append(producer)
         return producer
 
@@ -103,6 +106,8 @@ class Chaos(DiskChaos):
                 world.at(lasts_ms, world.cut.clear)
             case "depose":
                 world.depose_controller()
+            case "change level":
+                world.transaction_version = 2 - world.transaction_version
             case "delete topic" | "create topic":
                 self._change_topic(fault)
             case _:
@@ -215,7 +220,7 @@ class Chaos(DiskChaos):
     # The whole
 
     def run(self) -> None:
-        """Raises AssertionError or InvariantViolation if a promise is broken."""
+        """Raises BrokenPromises, or at once another AssertionError or InvariantViolation."""
         world = self.world
         world.run_until(FAULTS_END_MS)
         world.end_faults()
@@ -237,7 +242,7 @@ class Chaos(DiskChaos):
         self.judge.check_at_rest()
 
     def _is_at_rest(self) -> bool:
-        if not self.world.is_whole:
+        if not self.world.is_whole or any(self.judge.faults_of_offsets()):
             return False
         try:
             self.judge.check_at_rest()

@@ -1,18 +1,26 @@
-"""Producers that write in transactions over many partitions, and readers of committed records.
+"""Producers that write in transactions over many partitions, and readers of committed records and offsets.
 
 A producer is a process of one transactional id: of version 1, which adds partitions itself and keeps its
-epoch, or of version 2. It asks one thing at a time, and again until the answer is final; so requests arrive
-late and twice. After an error it aborts, and begins with a raised epoch, as real clients do.
+epoch, or of version 2. Some change their version between transactions, in both directions, and not all of
+those raise their epoch then, as Java's producer and ours do. A producer asks one thing at a time, and again
+until the answer is final; so requests arrive late and twice. After an error it aborts, and begins with a
+raised epoch, as real clients do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition, by_topic
+from barnabas.protocol.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+)
 from barnabas.protocol.messages.produce import (
     InitProducerIdRequest,
     PartitionProduceData,
@@ -87,6 +95,12 @@ class End(NamedTuple):
     is_commit: bool
 
 
+class Kind(Enum):
+    FIRST = "version 1"
+    SECOND = "version 2"
+    CHANGING = "a changing version"
+
+
 class Gone(Exception):
     """The producer cannot go on."""
 
@@ -97,7 +111,7 @@ class Producer(Process):
         world: ExactlyOnceWorld,
         name: str,
         transactional_id: str,
-        version: int,
+        kind: Kind,
         *,
         is_last: bool = False,
     ) -> None:
@@ -106,7 +120,10 @@ class Producer(Process):
         self.judge: Judge = world.judge
         self.name = name
         self.transactional_id = transactional_id
-        self.version = version
+        self.group = group_of(transactional_id)
+        self.kind = kind
+        self.version = 2 if kind is Kind.SECOND else 1
+        """Of the transaction that it is in."""
         self.is_last = is_last
         self.attempt: Attempt | None = None
         """The transaction that it is in, until it begins the next one."""
@@ -119,7 +136,7 @@ class Producer(Process):
         self.begin()
 
     def __str__(self) -> str:
-        return f"{self.name} of {self.transactional_id} (version {self.version})"
+        return f"{self.name} of {self.transactional_id} ({self.kind.value})"
 
     # Life
 
@@ -127,7 +144,11 @@ class Producer(Process):
         try:
             yield from self._init(Init())
             while True:
-                yield Sleep(self.world.random.uniform(1, 400))
+                if self.kind is Kind.CHANGING and self.world.random.random() < 0.5:
+                    # At once: the markers of its former transaction may be on their way.
+                    yield from self._change_version()
+                else:
+                    yield Sleep(self.world.random.uniform(1, 400))
                 yield from self._transact()
         except Gone:
             return
@@ -138,6 +159,11 @@ class Producer(Process):
             raise Gone
         self._be(given.producer_id, given.producer_epoch)
 
+    def _change_version(self) -> Generator[Any, Any, None]:
+        self.version = 3 - self.version
+        if self.world.random.random() < 0.3:
+            yield from self._init(Init(self._producer_id, self._epoch))
+
     def _be(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self._producer_id, self._epoch):
             self._sequences.clear()
@@ -146,14 +172,14 @@ class Producer(Process):
     def _transact(self) -> Generator[Any, Any, None]:
         draw = self.world.random
         self._number += 1
-        attempt = self.attempt = self.judge.begin(self, self._number)
+        attempt = self.attempt = self.judge.begin(self, self._number, (self._producer_id, self._epoch))
         names = draw.sample([*DATA, BRIEF, OFFSETS], draw.randint(2, 4))
         if self.is_last:
             names = [*DATA, OFFSETS]
         error, has_begun = yield from self._write(attempt, names)
         is_well = error is ErrorCode.NONE
         is_commit = is_well and (self.is_last or draw.random() < 0.7)
-        attempt.is_commit_sent = is_commit
+        attempt.is_end_sent, attempt.is_commit_sent = True, is_commit
         if has_begun or self.version == 2:
             ended = yield End(is_commit)
             if ended.error_code != ErrorCode.NONE:
@@ -260,7 +286,7 @@ class Producer(Process):
             case AddOffsets():
                 body, api_version = (
                     AddOffsetsToTxnRequest(
-                        transactional_id=me[0], producer_id=me[1], producer_epoch=me[2], group_id=self._group
+                        transactional_id=me[0], producer_id=me[1], producer_epoch=me[2], group_id=self.group
                     ),
                     3,
                 )
@@ -312,7 +338,7 @@ class Producer(Process):
         )
         body = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
-            group_id=self._group,
+            group_id=self.group,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             topics=[TxnOffsetCommitRequestTopic(name=COMMITTED.topic, partitions=[partition])],
@@ -321,12 +347,13 @@ class Producer(Process):
         def heard(response: Any) -> None:
             answered(ErrorCode(response.topics[0].partitions[0].error_code))
 
-        target = self.world.group_coordinator_of(self._group)
+        target = self.world.group_coordinator_of(self.group)
         self._send(target, body, heard, 4 if self.version == 1 else 5)
 
-    @property
-    def _group(self) -> str:
-        return f"g-{self.transactional_id}"
+
+def group_of(transactional_id: str) -> str:
+    """The group whose offsets the producers of an id commit."""
+    return f"g-{transactional_id}"
 
 
 def _of_brief_topic(error: ErrorCode | None) -> ErrorCode | None:
@@ -366,3 +393,23 @@ class Reader:
         if shown:
             world.check()
             world.judge.shows(self._tp, shown)
+
+
+class OffsetReader:
+    """Asks for the offset of a group, mostly for a stable one, as a consumer does when it begins."""
+
+    def __init__(self, world: ExactlyOnceWorld, transactional_id: str) -> None:
+        self._world = world
+        self._group = group_of(transactional_id)
+        world.at(0, self._turn)
+
+    def _turn(self) -> None:
+        world = self._world
+        topic = OffsetFetchRequestTopic(name=COMMITTED.topic, partition_indexes=[COMMITTED.partition])
+        body = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=self._group, topics=[topic])],
+            require_stable=world.random.random() < 0.7,
+        )
+        # The judge sees every answer.
+        world.request(world.group_coordinator_of(self._group), body, lambda response: None)
+        world.at(world.random.uniform(100, 1_500), self._turn)

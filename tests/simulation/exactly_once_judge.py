@@ -6,16 +6,18 @@ markers of each partition (`truth`); `log_transactions` compares every replica a
 Without an epoch for every transaction (version 1) nothing tells a late message of one transaction from one of
 the next: see "Torn transactions" in ``docs/decisions/transaction-coordinator.md``. The judge sees such a
 message arrive, and excuses only the attempts that it hits: by an EndTxn that is handled after its producer
-has gone on, by a marker that ends a later transaction than that of its decision, and by a commit of offsets
-that is handled after its producer has gone on.
+has gone on with the same epoch, by a marker that ends a later transaction than that of its decision, and by
+a commit of offsets that is handled after its producer has gone on with the same epoch.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from barnabas.broker.coordinators.group_records import OffsetRecord, from_bytes
@@ -23,6 +25,7 @@ from barnabas.broker.coordinators.transaction_records import TransactionMetadata
 from barnabas.broker.coordinators.transaction_state import IDLE, TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.offsets import OffsetFetchRequest
 from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.messages.transactions import (
     EndTxnRequest,
@@ -42,6 +45,23 @@ if TYPE_CHECKING:
     from tests.simulation.exactly_once_world import ExactlyOnceWorld
     from tests.simulation.truth import Truth
 
+
+class Promise(Enum):
+    G0 = "the transactions of an id do not mix, and have one order in all partitions"
+    G1A = "no record of an aborted transaction is read"
+    G1B = "no record is read before its transaction ends, and none without those before it"
+    ATOMICITY = "a transaction has the same end in all partitions"
+    COMPLETENESS = "a committed transaction is there, with each of its records once"
+    FENCING = "a producer that was fenced writes and ends nothing"
+    OFFSETS = "a group's offsets are those of its last committed transaction, and no pending one is stable"
+
+
+class BrokenPromises(AssertionError):
+    def __init__(self, broken: dict[Promise, str]) -> None:
+        super().__init__("; ".join(f"{promise.name}: {text}" for promise, text in broken.items()))
+        self.promises = set(broken)
+
+
 COMPLETE: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
@@ -51,9 +71,13 @@ class Attempt:
 
     producer: Producer
     number: int
+    epoch: tuple[int, int]
+    """The producer's id and epoch."""
+    version: int
     sent: dict[int, int] = field(default_factory=dict)
     """Value → the moment of its first request."""
     acknowledged: dict[TopicPartition, list[int]] = field(default_factory=lambda: defaultdict(list))
+    is_end_sent: bool = False
     is_commit_sent: bool = False
     told: bool | None = None
     """The end that the producer was told: True for a commit."""
@@ -61,7 +85,7 @@ class Attempt:
     """Whether a late message of version 1 was handled in it."""
 
     def __str__(self) -> str:
-        return f"{self.producer} #{self.number}"
+        return f"{self.producer} #{self.number} of version {self.version}"
 
 
 class About(NamedTuple):
@@ -85,11 +109,15 @@ class Judge:
     def __init__(self, world: ExactlyOnceWorld) -> None:
         self.world = world
         self.attempts: list[Attempt] = []
+        self.broken: dict[Promise, str] = {}
+        """The promises that were broken, each with what was seen first."""
         self.errors: set[ErrorCode] = set()
         self.stored: dict[str, TransactionMetadata] = {}
         """Transactional id → its last committed record."""
         self.seen: dict[TopicPartition, list[int]] = defaultdict(list)
         """The values that the reader of each partition has shown, in order."""
+        self.seen_offsets: set[int] = set()
+        """The values whose offsets a group has shown."""
         self._attempt_of: dict[int, Attempt] = {}
         self._strays: set[int] = set()
         """Offsets of a late commit of version 1."""
@@ -101,10 +129,15 @@ class Judge:
         """Producer id → the number of its committed completions."""
         self._read_states = dict.fromkeys(STATES, 0)
 
+    def _require(self, promise: Promise, holds: bool, text: str) -> None:
+        """Note a broken promise. The history goes on, because it may break others."""
+        if not holds:
+            self.broken.setdefault(promise, f"at {self.world.now_ms / 1000:.1f} s {text}")
+
     # Steps of clients
 
-    def begin(self, producer: Producer, number: int) -> Attempt:
-        attempt = Attempt(producer, number)
+    def begin(self, producer: Producer, number: int, epoch: tuple[int, int]) -> Attempt:
+        attempt = Attempt(producer, number, epoch, producer.version)
         self.attempts.append(attempt)
         return attempt
 
@@ -120,35 +153,44 @@ class Judge:
     def arrives(self, token: Token) -> None:
         """A request is handled; one of version 1 may be of an earlier transaction."""
         about: About = token.about
-        if isinstance(token.request, EndTxnRequest) and about.producer.version == 1:
+        if isinstance(token.request, EndTxnRequest):
             self._excuse_later(about)
-        if isinstance(token.request, TxnOffsetCommitRequest) and about.producer.version == 1:
-            assert about.attempt is not None
-            if about.producer.attempt is not about.attempt:
-                self._strays |= about.attempt.sent.keys()
+        if isinstance(token.request, TxnOffsetCommitRequest):
+            attempt, present = about.attempt, about.producer.attempt
+            assert attempt is not None
+            assert present is not None
+            if present is not attempt and present.epoch == attempt.epoch:
+                self._strays |= attempt.sent.keys()
 
     def _excuse_later(self, about: About) -> None:
-        """A late end may end any transaction that its producer has begun since."""
+        """A late end may end any transaction that its producer has begun since with the same epoch."""
         assert about.attempt is not None
         for attempt in self.attempts:
-            if attempt.producer is about.producer and attempt.number > about.attempt.number:
+            is_later = attempt.producer is about.producer and attempt.number > about.attempt.number
+            if is_later and attempt.epoch == about.attempt.epoch:
+                assert about.attempt.version == 1, f"{attempt} has the epoch of {about.attempt}"
                 attempt.is_hit = True
 
     def check_answer(self, token: Token, response: Any) -> None:
+        if isinstance(token.request, OffsetFetchRequest):
+            self._shows_offset(token.broker, token.request, response)
+            return
         about: About = token.about
         error = ErrorCode(getattr(response, "error_code", 0))
         self.errors.add(error)
         if isinstance(token.request, EndTxnRequest):
-            if about.producer.version == 1:
-                # It may have waited in the coordinator.
-                self._excuse_later(about)
+            # It may have waited in the coordinator.
+            self._excuse_later(about)
             if error is ErrorCode.NONE:
-                owner = self._owner_at(about.producer.transactional_id, about.at)
-                assert owner is about.producer, f"{about.attempt} ended after {owner} had fenced it"
+                self._check_fence(about.attempt, about.at, "ended")
         if isinstance(response, InitProducerIdResponse | EndTxnResponse) and error is ErrorCode.NONE:
             producer = response.producer_id, response.producer_epoch
             other = self._given.setdefault(producer, about.producer)
-            assert other is about.producer, f"{producer} is given to {other} and to {about.producer}"
+            self._require(
+                Promise.FENCING,
+                other is about.producer,
+                f"{producer} is given to {other} and to {about.producer}",
+            )
         if isinstance(response, InitProducerIdResponse) and error is ErrorCode.NONE:
             self._owners[about.producer.transactional_id].append((next(self._moments), about.producer))
 
@@ -233,16 +275,48 @@ class Judge:
         """A reader of committed records shows these, which follow those before."""
         for _, entry in records:
             value = value_of(tp, entry)
-            attempt = self._attempt_of[value]
-            assert attempt.is_commit_sent or attempt.is_hit, f"{value} of {attempt} is shown: not committed"
+            self._check_read(value, f"{value} is shown in {tp}")
             self.seen[tp].append(value)
         for attempt in {self._attempt_of[value_of(tp, entry)] for _, entry in records}:
             shown = [value for value in self.seen[tp] if self._attempt_of[value] is attempt]
             whole = attempt.acknowledged[tp]
             # A transaction that began between two of its records, and is still open, hides the later one.
-            assert shown == whole[: len(shown)] or attempt.is_hit or tp == OFFSETS, (
-                f"{shown} of {attempt} are shown in {tp}, written were {whole}"
+            self._require(
+                Promise.G1B,
+                shown == whole[: len(shown)] or attempt.is_hit or tp == OFFSETS,
+                f"{shown} of {attempt} are shown in {tp}, written were {whole}",
             )
+
+    def _check_read(self, value: int, what: str) -> None:
+        attempt = self._attempt_of[value]
+        producer = attempt.producer
+        is_open = not attempt.is_end_sent and producer.attempt is attempt and not producer.is_gone
+        is_excused = attempt.is_hit or value in self._strays
+        self._require(Promise.G1B, is_excused or not is_open, f"{what}, and {attempt} is open")
+
+    def _shows_offset(self, broker: SimBroker, request: OffsetFetchRequest, response: Any) -> None:
+        """A group shows an offset; if it must be stable, no other may be pending at its coordinator."""
+        (group,) = response.groups
+        group_id, partitions = group.group_id, [each for topic in group.topics for each in topic.partitions]
+        if group.error_code or partitions[0].error_code:
+            return
+        value = partitions[0].committed_offset
+        if value >= 0:
+            self._check_read(value, f"{group_id} has {value}")
+            self.seen_offsets.add(value)
+        (truth,) = self._truths([OFFSETS])
+        shard = self.world.parts[broker.id].groups.shards.get(OFFSETS.partition)
+        if not request.require_stable or shard is None or shard.since != truth.state.leader_epoch:
+            # A former coordinator does not know of later commits.
+            return
+        truth.check()
+        pending = [each for one in truth.transactions.all if one.is_open for each in self._values(truth, one)]
+        for each in pending:
+            attempt = self._attempt_of[each]
+            # A commit without an answer may be in the log, and the coordinator has forgotten it.
+            is_pending = attempt.producer.group == group_id and each in attempt.acknowledged[OFFSETS]
+            text = f"{group_id} shows {value} as stable, and {each} of {attempt} is pending"
+            self._require(Promise.OFFSETS, not is_pending, text)
 
     # The end
 
@@ -258,72 +332,115 @@ class Judge:
                     f"broker {broker.id}: {partition.view()} is not stable"
                 )
             assert world.parts[broker.id].are_at_rest, f"broker {broker.id} has markers or questions left"
-        self._check_offsets()
         world.forget_lost_requests()
         assert not world.waiting, f"not answered: {[token.request for token in world.waiting]}"
 
-    def _check_offsets(self) -> None:
-        """Each group has the offset of its last committed transaction, and none is pending."""
+    def faults_of_offsets(self) -> Iterator[str]:
+        """The groups that do not have the offset of their last committed transaction."""
         (truth,) = self._truths([OFFSETS])
         committed: dict[str, int] = {}
-        for one in truth.transactions.all:
-            for value in [] if one.is_aborted else self._values(truth, one):
-                transactional_id = self._attempt_of[value].producer.transactional_id
-                committed[f"g-{transactional_id}"] = value
+        for value in self._committed(truth):
+            committed[self._attempt_of[value].producer.group] = value
         leader = self.world.brokers[truth.state.leader]
         shard = self.world.parts[leader.id].groups.shards.get(OFFSETS.partition)
-        assert shard is not None, f"broker {leader.id} coordinates no group"
+        if shard is None:
+            yield f"broker {leader.id} coordinates no group"
+            return
         groups = {group.group_id: group for group in shard.machines()}
         for group_id, value in committed.items():
-            offsets = groups[group_id].offsets if group_id in groups else None
-            stored = None if offsets is None else offsets.get(COMMITTED)
-            assert stored is not None, f"{group_id} has no offset, committed was {value}"
-            assert stored.committed_offset == value, f"{group_id} has {stored}, committed was {value}"
+            stored = groups[group_id].offsets.get(COMMITTED) if group_id in groups else None
+            if stored is None or stored.committed_offset != value:
+                yield f"{group_id} has {stored}, committed was {value}"
 
     def check_end(self) -> None:
+        """Raises BrokenPromises for all that the history has broken."""
+        truths = self._truths([*DATA, BRIEF, OFFSETS])
+        self._check_order(truths)
         fates: dict[Attempt, dict[bool, set[int]]] = defaultdict(lambda: defaultdict(set))
         placed: Counter[int] = Counter()
-        for truth in self._truths([*DATA, BRIEF, OFFSETS]):
+        for truth in truths:
             for one in truth.transactions.all:
                 for value in self._values(truth, one):
                     attempt = self._attempt_of[value]
                     fates[attempt][not one.is_aborted].add(value)
                     placed[value] += truth.tp != OFFSETS
-                    self._check_fence(attempt, value)
+                    self._check_fence(attempt, attempt.sent[value], f"wrote {value}")
         for value, times in placed.items():
-            assert times <= 1, f"{value} of {self._attempt_of[value]} is there {times} times"
+            text = f"{value} of {self._attempt_of[value]} is there {times} times"
+            self._require(Promise.COMPLETENESS, times <= 1, text)
         deleted = self._deleted()
         for attempt in self.attempts:
             if not attempt.is_hit:
                 self._check_fate(attempt, fates[attempt], deleted)
         for tp in (*DATA, OFFSETS):
             (truth,) = self._truths([tp])
-            committed = [
-                value
-                for one in truth.transactions.all
-                if not one.is_aborted
-                for value in self._values(truth, one)
-            ]
-            assert sorted(self.seen[tp]) == sorted(committed), f"the reader of {tp} has not shown all"
+            missing = Counter(self._committed(truth))
+            missing.subtract(self.seen[tp])
+            for value, times in missing.items():
+                self._require(Promise.COMPLETENESS, times <= 0, f"the reader of {tp} has not shown {value}")
+                self._require(Promise.G1A, times >= 0, f"the reader of {tp} has shown {value}")
+        (truth,) = self._truths([OFFSETS])
+        for value in self.seen_offsets - set(self._committed(truth)):
+            self._require(Promise.OFFSETS, False, f"a group has shown {value}, which is not committed")
+        for fault in self.faults_of_offsets():
+            self._require(Promise.OFFSETS, False, fault)
+        if self.broken:
+            raise BrokenPromises(self.broken)
+
+    def _check_order(self, truths: Iterable[Truth]) -> None:
+        """Two transactions of one id never mix in a log, and have the same order in all partitions."""
+        order: TopologicalSorter[Attempt] = TopologicalSorter()
+        for truth in truths:
+            last: dict[str, Attempt] = {}
+            for one in truth.transactions.all:
+                attempts = dict.fromkeys(
+                    attempt
+                    for value in self._values(truth, one)
+                    if not (attempt := self._attempt_of[value]).is_hit and value not in self._strays
+                )
+                text = f"{truth.tp}: {', '.join(map(str, attempts))} are one transaction, {one}"
+                self._require(Promise.G0, len(attempts) <= 1, text)
+                for attempt in attempts:
+                    former = last.get(attempt.producer.transactional_id, attempt)
+                    if former is not attempt:
+                        order.add(attempt, former)
+                    last[attempt.producer.transactional_id] = attempt
+        try:
+            order.prepare()
+        except CycleError as error:
+            self._require(Promise.G0, False, f"{', '.join(map(str, error.args[1]))} follow each other")
 
     def _values(self, truth: Truth, one: Transaction) -> list[int]:
         return [value_of(truth.tp, truth.committed[offset]) for offset in one.offsets]
 
-    def _check_fence(self, attempt: Attempt, value: int) -> None:
-        owner = self._owner_at(attempt.producer.transactional_id, attempt.sent[value])
-        assert owner is attempt.producer, f"{value} of {attempt} was written after {owner} had fenced it"
+    def _committed(self, truth: Truth) -> list[int]:
+        """The values of committed transactions."""
+        return [
+            value
+            for one in truth.transactions.all
+            if not one.is_aborted
+            for value in self._values(truth, one)
+        ]
+
+    def _check_fence(self, attempt: Attempt | None, moment: int, what: str) -> None:
+        assert attempt is not None
+        owner = self._owner_at(attempt.producer.transactional_id, moment)
+        text = f"{attempt} {what} after {owner} had fenced it"
+        self._require(Promise.FENCING, owner is attempt.producer, text)
 
     def _check_fate(self, attempt: Attempt, fates: dict[bool, set[int]], deleted: set[int]) -> None:
         committed, aborted = fates[True] - self._strays, fates[False] - self._strays
-        assert not (committed and aborted), f"{attempt} is torn: committed {committed}, aborted {aborted}"
-        assert attempt.is_commit_sent or not committed, f"{attempt} was not committed: {committed}"
-        if attempt.told is False:
-            assert not committed, f"{attempt} was aborted: {committed}"
+        if committed and aborted:
+            text = f"{attempt} is torn: committed {committed}, aborted {aborted}"
+            self._require(Promise.ATOMICITY, False, text)
+            return
+        is_committed = attempt.is_commit_sent and attempt.told is not False
+        self._require(Promise.G1A, is_committed or not committed, f"{attempt} was not committed: {committed}")
         if attempt.told is True:
-            assert not aborted, f"{attempt} was committed: {aborted}"
+            self._require(Promise.COMPLETENESS, not aborted, f"{attempt} was committed, but not {aborted}")
             acknowledged = {value for values in attempt.acknowledged.values() for value in values}
-            missing = acknowledged - committed - deleted - self._strays
-            assert not missing, f"{attempt} is committed without {missing}"
+            missing = acknowledged - committed - aborted - deleted - self._strays
+            self._require(Promise.COMPLETENESS, not missing, f"{attempt} is committed without {missing}")
 
     def _deleted(self) -> set[int]:
         """The values that were written to a topic that was deleted, or perhaps were."""

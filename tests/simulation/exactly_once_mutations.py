@@ -6,15 +6,21 @@ See `mutations` for their form. Mistakes in the rules of one transactional id ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from barnabas.broker.coordinators import transaction_markers, transaction_shard
+from barnabas.broker.coordinators.offsets import GroupOffsets
 from barnabas.broker.coordinators.transaction_markers import MarkerQueue
 from barnabas.broker.coordinators.transaction_records import TransactionMetadata
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_transactions import LogTransactions
+from barnabas.broker.replication.markers import TransactionMarker
 from barnabas.protocol.errors import ErrorCode
+from tests.simulation.exactly_once_judge import Promise
+from tests.simulation.exactly_once_world import DATA
 from tests.simulation.log_transaction_mutations import (
     a_marker_is_answered_before_it_is_replicated,
     everything_committed_is_stable,
@@ -67,16 +73,89 @@ def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
     setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
 
 
+def a_transaction_is_continued_in_the_other_protocol(setattr_: SetAttr) -> None:
+    """Found in this code, and as in Kafka: the markers of the former transaction may be on their way."""
+    setattr_(LogTransactions, "continues", lambda self, producer_id, *, adds: True)
+
+
+def every_transaction_is_committed(setattr_: SetAttr) -> None:
+    _mark(setattr_, lambda marker: marker._replace(committed=True))
+
+
+def every_transaction_is_aborted(setattr_: SetAttr) -> None:
+    _mark(setattr_, lambda marker: marker._replace(committed=False))
+
+
+def one_partition_gets_an_abort(setattr_: SetAttr) -> None:
+    """If its leader gets no other markers."""
+
+    def but_one(marker: TransactionMarker) -> TransactionMarker:
+        return marker._replace(committed=marker.committed and set(marker.partitions) != {DATA[2]})
+
+    _mark(setattr_, but_one)
+
+
+def _mark(setattr_: SetAttr, change: Callable[[TransactionMarker], TransactionMarker]) -> None:
+    marker = transaction_markers._Part.marker
+    setattr_(transaction_markers._Part, "marker", lambda self: change(marker(self)))
+
+
+def pending_offsets_count_at_once(setattr_: SetAttr) -> None:
+    load_pending = GroupOffsets.load_pending
+
+    def hasty(self: GroupOffsets, producer_id: int, partition: Any, committed: Any) -> None:
+        load_pending(self, producer_id, partition, committed)
+        self.load(partition, committed)
+
+    setattr_(GroupOffsets, "load_pending", hasty)
+
+
+def pending_offsets_count_after_an_abort(setattr_: SetAttr) -> None:
+    _end_offsets(setattr_, is_commit=True)
+
+
+def pending_offsets_are_dropped_by_a_commit(setattr_: SetAttr) -> None:
+    _end_offsets(setattr_, is_commit=False)
+
+
+def _end_offsets(setattr_: SetAttr, *, is_commit: bool) -> None:
+    ended = GroupOffsets.transaction_ended
+    setattr_(
+        GroupOffsets,
+        "transaction_ended",
+        lambda self, end: ended(self, end._replace(is_commit=is_commit)),
+    )
+
+
+def pending_offsets_are_stable(setattr_: SetAttr) -> None:
+    setattr_(GroupOffsets, "_is_unstable", lambda self, partition: False)
+
+
 MUTATIONS: dict[Mutation, int] = {
     a_lost_marker_is_not_sent_again: 4,
-    a_marker_is_answered_before_it_is_replicated: 7,
-    a_refused_marker_counts_as_written: 4,
-    a_transaction_is_complete_with_the_first_marker: 11,
-    an_ongoing_transaction_is_loaded_without_its_partitions: 0,
+    a_marker_is_answered_before_it_is_replicated: 15,
+    a_refused_marker_counts_as_written: 6,
+    a_transaction_is_continued_in_the_other_protocol: 80,
+    an_ongoing_transaction_is_loaded_without_its_partitions: 3,
     coordinators_are_not_asked: 0,
-    epochs_are_not_checked: 0,
     everything_committed_is_stable: 0,
     markers_have_an_earlier_epoch: 0,
-    readers_get_no_aborted_transactions: 0,
+    readers_get_no_aborted_transactions: 1,
 }
-"""The search starts at the given seed to save time."""
+"""These break several promises, or a history cannot come to rest. The search starts at the given seed to save
+time."""
+
+FOUND_ALONE: dict[Promise, dict[Mutation, int]] = {
+    Promise.G0: {a_transaction_is_complete_with_the_first_marker: 4},
+    Promise.G1A: {every_transaction_is_committed: 9},
+    Promise.G1B: {pending_offsets_count_at_once: 14},
+    Promise.ATOMICITY: {one_partition_gets_an_abort: 6},
+    Promise.COMPLETENESS: {every_transaction_is_aborted: 0},
+    Promise.FENCING: {epochs_are_not_checked: 9},
+    Promise.OFFSETS: {
+        pending_offsets_are_dropped_by_a_commit: 0,
+        pending_offsets_are_stable: 2,
+        pending_offsets_count_after_an_abort: 2,
+    },
+}
+"""In the history of the given seed, or a later one, only the check of this promise finds the mistake."""

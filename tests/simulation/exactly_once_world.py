@@ -197,7 +197,7 @@ class SimLinks:
             if target.is_up and target.life == life and ends not in world.cut and not world.chance(0.03):
                 world.at(world.random.uniform(0, 5), lambda: give(response))
 
-        world.at(world.delay(), arrive)
+        world.at(world.delay(world.slow_links), arrive)
 
 
 class ExactlyOnceWorld(TimedWorld):
@@ -207,6 +207,8 @@ class ExactlyOnceWorld(TimedWorld):
         draw = random.Random(seed)
         self.max_lag_ms = draw.choice((1_500, 6_000))
         self.transaction_version = draw.choice((0, 2))
+        self.slow_links = draw.choice((0.04, 0.04, 0.3))
+        """The part of the requests between brokers, such as markers, that are late."""
         self.parts: dict[BrokerId, Parts] = {}
         super().__init__(
             draw, 3, draw.choice((1, 2, 2)), tp=STATES[0], is_controller_apart=draw.random() < 0.5
@@ -248,8 +250,8 @@ class ExactlyOnceWorld(TimedWorld):
             }
         )
 
-    def delay(self) -> float:
-        return self.random.uniform(100, 6_000) if self.chance(0.04) else self.random.uniform(0, 10)
+    def delay(self, slow: float = 0.04) -> float:
+        return self.random.uniform(100, 6_000) if self.chance(slow) else self.random.uniform(0, 10)
 
     def run_coordinators(self, broker: SimBroker) -> None:
         parts = self.parts[broker.id]

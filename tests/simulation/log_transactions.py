@@ -39,6 +39,8 @@ _PRODUCERS = 4
 _COORDINATOR = BrokerId(-3)
 _TIMEOUT_MS = 3_000
 _ROUNDS = 20
+_NO_MARKER = 1 << 62
+"""Above all offsets."""
 
 
 @dataclass(slots=True)
@@ -48,8 +50,12 @@ class Transaction:
     producer_id: int
     offsets: list[int] = field(default_factory=list)
     """Of its records."""
-    marker_offset: int = 1 << 62
+    marker_offset: int = _NO_MARKER
     is_aborted: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.marker_offset == _NO_MARKER
 
 
 class TrueTransactions:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation.exactly_once_chaos import Chaos
-from tests.simulation.exactly_once_mutations import MUTATIONS
+from tests.simulation.exactly_once_judge import BrokenPromises, Promise
+from tests.simulation.exactly_once_mutations import FOUND_ALONE, MUTATIONS
 from tests.simulation.mutations import Mutation
 from tests.simulation.seeds import assert_found, noting_the_seed, seeds_of, seeds_to_run
 
@@ -32,7 +34,7 @@ def test_transactions_keep_their_promises_in_every_schedule(chunk: int) -> None:
 
 def test_the_schedules_commit_and_abort_in_both_versions() -> None:
     attempts = [attempt for seed in range(8) for attempt in run(seed).judge.attempts]
-    ends = {(attempt.producer.version, attempt.told) for attempt in attempts}
+    ends = {(attempt.version, attempt.told) for attempt in attempts}
     assert ends >= {(1, True), (1, False), (2, True), (2, False)}
 
 
@@ -40,3 +42,29 @@ def test_the_schedules_commit_and_abort_in_both_versions() -> None:
 def test_a_known_mistake_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation(monkeypatch.setattr)
     assert_found(run, MUTATIONS[mutation], SEEDS_TO_FIND_A_MISTAKE)
+
+
+def test_each_promise_has_a_mistake_that_breaks_it_alone() -> None:
+    assert set(FOUND_ALONE) == set(Promise)
+
+
+@pytest.mark.parametrize(
+    ("promise", "mutation"),
+    [(promise, mutation) for promise, mutations in FOUND_ALONE.items() for mutation in mutations],
+    ids=lambda value: value.name if isinstance(value, Promise) else value.__name__,
+)
+def test_a_check_alone_finds_a_mistake(
+    promise: Promise, mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch.setattr)
+    first = FOUND_ALONE[promise][mutation]
+    for seed in range(first, first + SEEDS_TO_FIND_A_MISTAKE):
+        try:
+            run(seed)
+        except BrokenPromises as broken:
+            if broken.promises == {promise}:
+                return
+        except (AssertionError, InvariantViolation):
+            # Other histories cannot come to rest, or replicas break their promises too.
+            continue
+    pytest.fail(f"in no history is {promise} the only broken promise")
