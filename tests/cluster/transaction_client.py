@@ -111,27 +111,29 @@ class TransactionalClient:
             topic_data=[TopicProduceData(name=partition.topic, partition_data=data)],
         )
 
-    def produce(self, partition: TopicPartition, sequence: int, epoch: int | None = None) -> ErrorCode:
+    def produce(
+        self,
+        partition: TopicPartition,
+        sequence: int,
+        epoch: int | None = None,
+        value: bytes | None = None,
+    ) -> ErrorCode:
         """Send a record once."""
         leader = ClusterView(self._cluster).leader(*partition)
         with RawClient(self._cluster.broker(leader).endpoint) as client:
-            return self.result(client.ask(self.request(partition, sequence, epoch), self._version))
+            return self.result(client.ask(self.request(partition, sequence, epoch, value), self._version))
 
     def write(self, value: bytes, *partitions: TopicPartition, sequence: int = 0) -> None:
         """Write a record to these partitions, by default the first of the producer's epoch."""
         for partition in partitions:
-            leader = ClusterView(self._cluster).leader(*partition)
-            with RawClient(self._cluster.broker(leader).endpoint) as client:
-                answer = client.ask(self.request(partition, sequence, value=value), self._version)
-            error = self.result(answer)
-            assert error is ErrorCode.NONE, f"{partition}: {error.name}"
+            self.produce_at_last(partition, sequence, value)
 
-    def produce_at_last(self, partition: TopicPartition, sequence: int) -> None:
-        """Send a record until it is written, as producers do while a coordinator moves."""
+    def produce_at_last(self, partition: TopicPartition, sequence: int, value: bytes | None = None) -> None:
+        """Send a record until it is written, as producers do while a coordinator moves or is new."""
         seen: list[ErrorCode] = []
 
         def is_written() -> bool:
-            seen.append(self.produce(partition, sequence))
+            seen.append(self.produce(partition, sequence, value=value))
             assert seen[-1] is ErrorCode.NONE or seen[-1].retriable, seen
             return seen[-1] is ErrorCode.NONE
 
