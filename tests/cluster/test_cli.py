@@ -114,7 +114,7 @@ def test_errors_name_the_mistake_and_have_their_exit_codes(
     barnabas: Barnabas, shared_cluster: LocalCluster, topic: str
 ) -> None:
     called = commands_to(shared_cluster, call_command)
-    typo, hint = topic.replace("flights", "fligths"), f"did you mean {topic}?"
+    typo, hint = topic.replace("flights", "fligths"), f"did you mean {topic}"
     barnabas("topics", "create", topic, "--partitions", "2", "--replication-factor", "3")
     for words, code, said in [
         (("produce", typo), exit_codes.NOT_FOUND, hint),
