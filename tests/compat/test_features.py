@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from barnabas.deploy.local import LocalCluster
@@ -16,6 +18,8 @@ from .clients import CLIENTS, Unsupported
 from .conftest import EXTERNAL
 from .features import FEATURES, Bench, NeedsBarnabas
 
+AT_LEVEL_0 = [name for name in CLIENTS if name != "kafka-python" or "CHAOS_SECONDS" in os.environ]
+"""Without the slowest one; ``CHAOS_SECONDS`` adds it."""
 TRANSACTIONS = [name for name in FEATURES if name.startswith("transactions:")]
 pytestmark = pytest.mark.timeout(420)
 
@@ -37,7 +41,7 @@ def test_a_client_at_a_feature(bench: Bench, feature: str) -> None:
         table.check(table.FEATURES, feature, bench.driver.name, cell)
 
 
-@pytest.mark.parametrize("bench", CLIENTS, indirect=True)
+@pytest.mark.parametrize("bench", AT_LEVEL_0, indirect=True)
 def test_a_clients_transactions_before_their_upgrade(bench: Bench, compat_cluster: LocalCluster) -> None:
     """They are the same in a cluster of an older version."""
     with finalised(compat_cluster, 0):
