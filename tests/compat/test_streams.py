@@ -1,7 +1,7 @@
 """Kafka Streams counts words exactly once, although the application is killed while it runs.
 
-Each word's committed counts must be 1, 2, 3, … without a gap or a repetition. ``CHAOS_SECONDS`` adds kills, and
-Kafka Streams 3.9.
+Each word's committed counts must be 1, 2, 3, … without a gap or a repetition. ``CHAOS_SECONDS`` adds
+kills, and Kafka Streams 3.9.
 """
 
 from __future__ import annotations
