@@ -33,11 +33,13 @@ from barnabas.broker.log.file_system import (
     segment_name,
 )
 from barnabas.broker.log.producer_state import (
-    COMPARED_BYTES,
     NONE,
     SNAPSHOT_ENTRY,
+    ProducerImage,
     ProducerState,
     ProducerStates,
+    entries_of,
+    entry_count,
 )
 from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
 
@@ -88,7 +90,7 @@ def decode_snapshot(data: bytes, source: object) -> list[ProducerState]:
 
 class _KeptSnapshot(NamedTuple):
     offset: int
-    images: list[bytes]
+    images: list[ProducerImage]
 
 
 class ProducerSnapshots:
@@ -131,7 +133,7 @@ class ProducerSnapshots:
         return True
 
     def write_or_keep(self, offset: int, states: ProducerStates) -> None:
-        """Write a snapshot, or keep references to many producers; `write_kept` writes them without the lock.
+        """Write a snapshot, or keep the values of many producers, which `write_kept` writes without the lock.
 
         A crash in between only costs time: an older snapshot and the batches after it give the same state.
         """
@@ -166,16 +168,15 @@ class ProducerSnapshots:
     def _is_new(self, offset: int) -> bool:
         return offset > 0 and not (self._offsets and self._offsets[-1] >= offset)
 
-    def _write_images(self, path: Path, images: list[bytes]) -> None:
+    def _write_images(self, path: Path, images: list[ProducerImage]) -> None:
         """Write in pieces, because one large copy would hold the interpreter lock too long."""
-        count = sum(min(len(image), COMPARED_BYTES) for image in images) // SNAPSHOT_ENTRY.size
-        head = _COUNT.pack(count)
+        head = _COUNT.pack(sum(map(entry_count, images)))
         crc = crc32c(head)
         position = _HEAD.size + len(head)
         descriptor = self._files.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         try:
             for start in range(0, len(images), _PIECE):
-                piece = b"".join([image[-COMPARED_BYTES:] for image in images[start : start + _PIECE]])
+                piece = b"".join(map(entries_of, images[start : start + _PIECE]))
                 crc = crc32c(piece, crc)
                 self._files.write_all(descriptor, piece, position)
                 position += len(piece)

@@ -21,7 +21,7 @@ Read and changed under the log's lock. Source: `ProducerStateManager`, `Producer
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -46,6 +46,10 @@ epoch, and the first offset of the ongoing transaction or -1."""
 _LAST: Final = struct.Struct(">iq")
 _LAST_FROM_END: Final = SNAPSHOT_ENTRY.size - 10
 """Positions of the newest batch's last sequence and last offset, from the end of the bytes."""
+_TRANSACTION: Final = struct.Struct(">iq")
+"""The end of an entry: coordinator epoch, first offset of the ongoing transaction."""
+_MARKED: Final = struct.Struct(">qiq")
+"""The same, after the timestamp."""
 COMPARED_BYTES: Final = _BATCHES_COMPARED * SNAPSHOT_ENTRY.size
 _KEPT_BYTES: Final = _BATCHES_KEPT * SNAPSHOT_ENTRY.size
 _EVICTED_AT_ONCE: Final = 16
@@ -143,30 +147,9 @@ class ProducerState:
             return self._marker_ms
         return self.recent[-1].timestamp_ms if self._packed else NONE
 
-    @property
-    def image(self) -> bytes:
-        """As `entries`, perhaps with older batches before; the bytes of the state itself if possible."""
-        is_marked = (
-            self.current_transaction_first_offset != NONE
-            or self.coordinator_epoch != NONE
-            or self._marker_ms is not None
-            or not self._packed
-        )
-        return self._marked_entries() if is_marked else self._packed
-
     def entries(self) -> bytes:
         """The snapshot entries: the batches to compare duplicates with, or one entry without a batch."""
-        return self.image[-COMPARED_BYTES:]
-
-    def _marked_entries(self) -> bytes:
-        """The entries with the values that no batch carries; Kafka reads those of the last entry."""
-        entries = [entry[:6] for entry in SNAPSHOT_ENTRY.iter_unpack(self._packed[-COMPARED_BYTES:])]
-        if not entries:
-            entries = [(self.producer_id, self.epoch, NONE, NONE, 0, NONE)]
-        last = (*entries.pop()[:5], self.timestamp_ms)
-        marks = (self.coordinator_epoch, self.current_transaction_first_offset)
-        parts = [SNAPSHOT_ENTRY.pack(*entry, self.coordinator_epoch, NONE) for entry in entries]
-        return b"".join((*parts, SNAPSHOT_ENTRY.pack(*last, *marks)))
+        return entries_of(_IMAGE(self))
 
     def mark(self, timestamp_ms: int, coordinator_epoch: int) -> None:
         """Take a marker for the last write."""
@@ -203,6 +186,42 @@ class ProducerState:
         self.has_earlier = True
         self._packed = b""
         self.epoch = epoch
+
+
+ProducerImage = tuple[int, int, bytes, int | None, int, int]
+"""A producer's values at one moment, for a snapshot: those that `_IMAGE` takes."""
+_IMAGE: Final[Callable[[ProducerState], ProducerImage]] = attrgetter(
+    "producer_id",
+    "epoch",
+    "_packed",
+    "_marker_ms",
+    "coordinator_epoch",
+    "current_transaction_first_offset",
+)
+
+
+def entries_of(image: ProducerImage) -> bytes:
+    """The snapshot entries of a producer.
+
+    The last one has the values that no batch carries; both Kafka and `decode_snapshot` take them from there.
+    """
+    producer_id, epoch, packed, marker_ms, coordinator_epoch, first_offset = image
+    if not packed:
+        timestamp_ms = NONE if marker_ms is None else marker_ms
+        return SNAPSHOT_ENTRY.pack(
+            producer_id, epoch, NONE, NONE, 0, timestamp_ms, coordinator_epoch, first_offset
+        )
+    compared = packed[-COMPARED_BYTES:]
+    if marker_ms is not None:
+        return compared[: -_MARKED.size] + _MARKED.pack(marker_ms, coordinator_epoch, first_offset)
+    if first_offset == coordinator_epoch == NONE:
+        return compared
+    return compared[: -_TRANSACTION.size] + _TRANSACTION.pack(coordinator_epoch, first_offset)
+
+
+def entry_count(image: ProducerImage) -> int:
+    """The number of the snapshot entries of a producer."""
+    return min(len(image[2]), COMPARED_BYTES) // SNAPSHOT_ENTRY.size or 1
 
 
 class ProducerStates:
@@ -496,9 +515,9 @@ class ProducerStates:
         self.transactions.cut(end_offset)
         return True
 
-    def images(self) -> list[bytes]:
-        """Each producer's bytes as in `ProducerState.entries`, older batches first; nothing is copied."""
-        return [state.image for state in self._by_id.values()]
+    def images(self) -> list[ProducerImage]:
+        """The values of each producer now, for `entries_of` without the lock: it takes ten times as long."""
+        return list(map(_IMAGE, self._by_id.values()))
 
     def bound(self, most: int) -> int:
         """Evict the producers that have not written for longest if there are too many; returns their number.

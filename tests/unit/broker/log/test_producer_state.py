@@ -15,11 +15,19 @@ from hypothesis import strategies as st
 
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.producer_snapshots import ProducerSnapshots, decode_snapshot, encode_snapshot
-from barnabas.broker.log.producer_state import MAX_SEQUENCE, ProducerState, ProducerStates, RecentBatch
+from barnabas.broker.log.producer_state import (
+    MAX_SEQUENCE,
+    ProducerState,
+    ProducerStates,
+    RecentBatch,
+    entries_of,
+    entry_count,
+)
 from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import BatchHeader, parse_header
-from tests.support.logs import PRODUCER_ID, produced, written
+from barnabas.protocol.records import MarkerType, marker_of
+from tests.support.logs import PRODUCER_ID, marker, produced, written
 
 
 def states_with(*headers: BatchHeader, now_ms: int = 0) -> ProducerStates:
@@ -264,6 +272,32 @@ def test_a_snapshot_of_kafkas_gives_the_one_batch_it_has_and_a_producer_without_
         (2, 5, (), 77, 8, -1),
     ]
     assert described(decode_snapshot(encode_snapshot(result), "x")) == described(result)
+
+
+def test_images_describe_their_moment_whatever_the_producers_do_afterwards() -> None:
+    states = states_with(
+        written(0, 0, producer_id=1),
+        written(1, 0, producer_id=2, is_transactional=True),
+        written(2, 0, producer_id=3, is_transactional=True),
+        *SEVEN_BATCHES,
+    )
+    abort = marker(MarkerType.ABORT, producer_id=3, coordinator_epoch=6, timestamp_ms=99)
+    states.note(parse_header(abort), 0, marker_of(abort))
+    commit = marker(MarkerType.COMMIT, producer_id=4, coordinator_epoch=7, timestamp_ms=100)
+    states.note(parse_header(commit), 0, marker_of(commit))
+    before, images = [state.entries() for state in states], states.images()
+    for producer_id in range(1, 5):
+        states.note(written(200, 1, producer_id=producer_id, is_transactional=True), 0)
+    assert [entries_of(image) for image in images] == before
+    assert [len(entries) // 46 for entries in before] == [entry_count(image) for image in images]
+    last_entries = [struct.unpack(">qhiqiqiq", entries[-46:]) for entries in before]
+    assert [(entry[0], *entry[5:]) for entry in last_entries] == [
+        (1, 0, -1, -1),
+        (2, 0, -1, 1),
+        (3, 99, 6, -1),
+        (PRODUCER_ID, 6, -1, -1),
+        (4, 100, 7, -1),
+    ]
 
 
 def test_no_producer_is_ten_bytes() -> None:
