@@ -111,6 +111,7 @@ class Judge:
         self.attempts: list[Attempt] = []
         self.broken: dict[Promise, str] = {}
         """The promises that were broken, each with what was seen first."""
+        self.checked: Counter[Promise] = Counter()
         self.errors: set[ErrorCode] = set()
         self.stored: dict[str, TransactionMetadata] = {}
         """Transactional id → its last committed record."""
@@ -131,6 +132,7 @@ class Judge:
 
     def _require(self, promise: Promise, holds: bool, text: str) -> None:
         """Note a broken promise. The history goes on, because it may break others."""
+        self.checked[promise] += 1
         if not holds:
             self.broken.setdefault(promise, f"at {self.world.now_ms / 1000:.1f} s {text}")
 
@@ -430,9 +432,10 @@ class Judge:
 
     def _check_fate(self, attempt: Attempt, fates: dict[bool, set[int]], deleted: set[int]) -> None:
         committed, aborted = fates[True] - self._strays, fates[False] - self._strays
-        if committed and aborted:
-            text = f"{attempt} is torn: committed {committed}, aborted {aborted}"
-            self._require(Promise.ATOMICITY, False, text)
+        is_torn = bool(committed and aborted)
+        text = f"{attempt} is torn: committed {committed}, aborted {aborted}"
+        self._require(Promise.ATOMICITY, not is_torn, text)
+        if is_torn:
             return
         is_committed = attempt.is_commit_sent and attempt.told is not False
         self._require(Promise.G1A, is_committed or not committed, f"{attempt} was not committed: {committed}")

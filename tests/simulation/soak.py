@@ -43,6 +43,7 @@ class Summary:
     acknowledged: int = 0
     topics: Counter[str] = field(default_factory=Counter)
     transactions: Counter[str] = field(default_factory=Counter)
+    checks: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: Summary) -> None:
@@ -54,6 +55,7 @@ class Summary:
         self.acknowledged += other.acknowledged
         self.topics.update(other.topics)
         self.transactions.update(other.transactions)
+        self.checks.update(other.checks)
         self.failures += other.failures
 
     def __str__(self) -> str:
@@ -70,6 +72,7 @@ class Summary:
             f"{self.committed:,} records committed, {self.acknowledged:,} of them acknowledged",
             f"topics: {', '.join(f'{what} {count:,}' for what, count in self.topics.items())}",
             f"transactions: {', '.join(f'{what} {count:,}' for what, count in self.transactions.items())}",
+            f"checks: {', '.join(f'{what} {count:,}' for what, count in self.checks.items())}",
             f"{len(self.failures):,} failures",
             *(f"  seed {seed}: {what}" for seed, what in shown),
         ]
@@ -105,6 +108,7 @@ def run_transactions(seeds: range) -> Summary:
             for attempt in chaos.judge.attempts:
                 summary.transactions[_ENDS[attempt.told]] += 1
                 summary.transactions["hit by a late message of version 1"] += attempt.is_hit
+            summary.checks.update({promise.name: count for promise, count in chaos.judge.checked.items()})
     return summary
 
 
