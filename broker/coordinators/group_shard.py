@@ -152,5 +152,5 @@ class GroupShard(MachineShard[Group]):
         return machine.restart_sessions(now)
 
     def _postponed(self, machine: Group, now: Moment) -> None:
-        """Nobody could send heartbeats: restart all sessions."""
+        """Restart all sessions, because members could not send heartbeats."""
         machine.restart_sessions(now)

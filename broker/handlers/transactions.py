@@ -136,7 +136,7 @@ class _Adding:
 
 
 def _refused(services: Services, request: ApiRequest, names: Sequence[TopicPartition]) -> Errors:
-    """The errors if one of these partitions cannot be added; then none of them is.
+    """The errors of all partitions if one of them cannot be added; else an empty mapping.
 
     As in Kafka no client names a topic of the brokers. Only a leader does, with version 4: the partition that
     has the offsets of a group.

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.coordinator import Coordinator
 from tests.support.fake_broker import FakeCluster
 
 
@@ -23,3 +24,11 @@ async def pair() -> AsyncIterator[FakeCluster]:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         yield cluster
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[Coordinator]:
+    """The coordinator of two brokers, with the topic "t" of six partitions."""
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 6)
+        yield Coordinator(cluster)

@@ -26,7 +26,7 @@ from tests.support.store_contract import ONE, registration
 
 NAME = "transaction.version"
 CREATION = 3
-"""The requests that the first broker of a cluster makes before the one that creates it."""
+"""The requests that the first broker of a cluster makes before it creates the znode."""
 AT_2 = b'{"version":2,"status":1,"features":{"transaction.version":{"max_version_level":2}}}'
 
 

@@ -1,0 +1,170 @@
+"""The offsets that members of a group commit and start at, and their proof of membership for transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from barnabas.client.errors import ApiError, CommitFailed, ErrorCode, InvalidConfiguration
+from barnabas.client.offsets import GroupMetadata
+from barnabas.protocol.messages.offsets import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from barnabas.protocol.schema import ApiKey
+from tests.support.coordinator import Coordinator
+from tests.support.waiting import until
+
+from .test_consumer import fill, read, values
+from .test_group import P, consumer_of, member_of, poll_until, subscriber_of
+
+
+def refusal(body: Any, code: int) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code)
+                    for one in topic.partitions
+                ],
+            )
+            for topic in body.topics
+        ]
+    )
+
+
+async def test_the_next_member_starts_at_the_committed_offsets(coordinator: Coordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    async with subscriber_of(coordinator, enable_auto_commit=False) as consumer:
+        await read(consumer, 10, max_records=10)
+        await consumer.commit()
+        await read(consumer, 10, max_records=10)
+        committed = await consumer.committed([P[0], P[1]])
+        assert committed[P[0]] is not None
+        assert committed[P[0]].offset == 10
+        assert committed[P[0]].leader_epoch == 0
+        assert committed[P[1]] is not None
+        assert committed[P[1]].offset == 0
+        assert (await consumer.committed([("t", 9)])) == {("t", 9): None}
+    async with subscriber_of(coordinator, enable_auto_commit=False) as consumer:
+        assert await read(consumer, 20) == values(10, 30)
+
+
+async def test_the_group_metadata_is_that_of_the_present_generation(coordinator: Coordinator) -> None:
+    async with member_of(coordinator, group_instance_id="i") as consumer:
+        first = consumer.group_metadata()
+        assert first.group_id == "g"
+        assert first.group_instance_id == "i"
+        assert coordinator.group("g").members == [first.member_id]
+
+
+async def test_an_evicted_member_has_no_group_metadata(coordinator: Coordinator) -> None:
+    """Without a member id, the coordinator would accept its offsets in a transaction."""
+    async with member_of(coordinator) as consumer:
+        coordinator.kick("g", consumer.group_metadata().member_id)
+
+        def is_refused() -> bool:
+            try:
+                consumer.group_metadata()
+            except CommitFailed:
+                return True
+            return False
+
+        # A heartbeat finds it out.
+        await until(is_refused)
+
+
+async def test_without_a_subscription_the_group_metadata_has_no_member(coordinator: Coordinator) -> None:
+    async with consumer_of(coordinator) as consumer:
+        consumer.assign([P[0]])
+        assert consumer.group_metadata() == GroupMetadata("g")
+    async with consumer_of(coordinator, group_id=None) as consumer:
+        with pytest.raises(InvalidConfiguration, match="group_metadata"):
+            consumer.group_metadata()
+
+
+async def test_the_user_commits_offsets(coordinator: Coordinator) -> None:
+    async with member_of(coordinator, enable_auto_commit=False) as consumer:
+        await consumer.commit({P[1]: 5, P[2]: (7, "note")})
+        outcomes: list[Any] = []
+        await consumer.commit_nowait({P[3]: 9}, lambda offsets, error: outcomes.append((offsets, error)))
+        assert outcomes == [({P[3]: (9, "", -1)}, None)]
+        with pytest.raises(ValueError, match="-1"):
+            await consumer.commit({P[1]: -1})
+    offsets = coordinator.group("g").offsets
+    assert (offsets["t", 1][0], offsets["t", 2][:2], offsets["t", 3][0]) == (5, (7, "note"), 9)
+
+
+async def test_an_automatic_commit_never_covers_records_that_were_not_handed_out(
+    coordinator: Coordinator,
+) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    seen = 0
+    async with subscriber_of(coordinator, auto_commit_interval_ms=0) as consumer:
+        async for _ in consumer:
+            committed = coordinator.group("g").offsets.get(("t", 0), (0,))[0]
+            assert committed <= seen
+            # Working on a record takes its time, in which commits may happen.
+            await asyncio.sleep(0.002)
+            seen += 1
+            if seen == 30:
+                break
+        await until(lambda: ("t", 0) in coordinator.group("g").offsets)
+        assert 0 < coordinator.group("g").offsets["t", 0][0] < 30
+        await poll_until(lambda: coordinator.group("g").offsets["t", 0][0] == 30, consumer)
+
+
+async def test_manually_assigned_partitions_start_at_committed_offsets(coordinator: Coordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.assign([P[0]])
+        assert await read(consumer, 30) == values(0, 30)
+        await consumer.commit({P[0]: 12})
+    async with consumer_of(coordinator) as consumer:
+        consumer.assign([P[0], P[1]])
+        assert await consumer.position(P[0]) == 12
+        assert await read(consumer, 18) == values(12, 30)
+    # Closing commits, without being a member.
+    assert coordinator.group("g").offsets["t", 0][0] == 30
+    assert not coordinator.cluster.requests(ApiKey.JOIN_GROUP)
+
+
+async def test_a_seek_overrides_committed_offsets(coordinator: Coordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    gate = coordinator.cluster.brokers[1].gate(ApiKey.OFFSET_FETCH)
+    coordinator.commit("g", 12)
+    async with consumer_of(coordinator) as consumer:
+        consumer.assign([P[0]])
+        consumer.seek(P[0], 25)
+        gate.set()
+        assert await read(consumer, 5) == values(25, 30)
+
+
+async def test_a_commit_refused_for_a_rebalance_raises_an_error(coordinator: Coordinator) -> None:
+    async with member_of(coordinator, enable_auto_commit=False) as consumer:
+        for code, raised in (
+            (ErrorCode.REBALANCE_IN_PROGRESS, ApiError),
+            (ErrorCode.ILLEGAL_GENERATION, CommitFailed),
+        ):
+            coordinator.cluster.brokers[1].script(
+                ApiKey.OFFSET_COMMIT, lambda body, code=code: refusal(body, code)
+            )
+            with pytest.raises(raised):
+                await consumer.commit({P[0]: 1})
+            await poll_until(
+                lambda: consumer.assignment() and coordinator.group("g").state == "Stable", consumer
+            )
+
+
+async def test_a_commit_is_retried_while_the_coordinator_loads(coordinator: Coordinator) -> None:
+    async with member_of(coordinator) as consumer:
+        coordinator.cluster.brokers[1].script(
+            ApiKey.OFFSET_COMMIT,
+            *[lambda body: refusal(body, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)] * 2,
+        )
+        await consumer.commit({P[0]: 1})
+        assert coordinator.group("g").offsets["t", 0][0] == 1
