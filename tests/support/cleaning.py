@@ -23,13 +23,14 @@ def cleaned_batches(
 ) -> list[bytes]:
     """What is left of batches: a batch without a record stays if it ends at one of the needed offsets.
 
+    Markers stay.
     `needed` are the last offsets of producers, `ends` the next offsets of segments.
     """
     left: list[bytes] = []
     stays = {*needed, *(end - 1 for end in ends)}
     for batch in batches:
         offsets = [record.offset for record in decode_records(batch)]
-        if offsets and all(map(keep, offsets)):
+        if parse_header(batch).is_control or (offsets and all(map(keep, offsets))):
             left.append(batch)
         elif any(map(keep, offsets)) or parse_header(batch).last_offset in stays:
             left.append(bytes(kept_of(batch, lambda record: keep(record.offset))))
@@ -66,6 +67,9 @@ def build(log: Log, keep: Keep, first: int = 0, count: int = 1) -> Built:
             data = b"".join(cleaned_batches(batches_of(segment), keep, needed, ends))
             if data:
                 cleaned.append(data, list(iter_batches(data)))
+            if segment.transaction_index is not None:
+                for aborted in segment.transaction_index.all():
+                    cleaned.segment.add_aborted(aborted)
         cleaned.finish()
     except BaseException:
         cleaned.discard()

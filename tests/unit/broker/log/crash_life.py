@@ -6,7 +6,8 @@ disk and compares. After a power cut:
 - every record below `Log.recovery_point` exists as it was written;
 - the batches are the ones that the log held at one moment, up to some offset, never a mixture of two moments;
 - the log start is not above the one that was set, no log is offline, no checkpoint is damaged;
-- a log with records has its topic id; epochs, indexes and producer states agree with the batches;
+- a log with records has its topic id; epochs, indexes, producer states and transactions agree with the
+  batches, see `crash_transactions`;
 - a partition whose deletion was acknowledged does not exist.
 
 After a kill -9 the log has every acknowledged record, and no truncated one.
@@ -15,28 +16,34 @@ After a kill -9 the log has every acknowledged record, and no truncated one.
 from __future__ import annotations
 
 import random
+import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.checkpoints import OffsetCheckpoint
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.segment_swap import replace_segments
-from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_marker
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
-from barnabas.protocol.records import decode_records
+from barnabas.protocol.records import MarkerType, decode_records
 from tests.support.cleaning import build, cleaned_batches
-from tests.support.logs import append_batches, crash
+from tests.support.logs import crash
 
-from .power_cut import PowerCutDisk
+from .crash_transactions import judge_transactions
+from .power_cut import Image, PowerCutDisk, write_image
 
+FIRST_TRANSACTIONAL = 100
+"""Producers with this id or a higher one write in transactions only."""
 CHECKPOINTS = (
     "recovery-point-offset-checkpoint",
     "log-start-offset-checkpoint",
@@ -61,7 +68,7 @@ class Expected:
 
     topic_id: TopicId
     batches: Batches = ()
-    ended: list[Batches] = field(default_factory=list)
+    ended: tuple[Batches, ...] = ()
     """The batches before each truncation."""
     end: int = 0
     start: int = 0
@@ -122,6 +129,11 @@ class Life:
         assert result is not None, (key, self.logs_here.offline_partitions)
         return result
 
+    def state(self) -> Hashable:
+        """Everything that images are compared with."""
+        logs = tuple((key, *vars(expected).values()) for key, expected in self.logs.items())
+        return logs, frozenset(self.gone), frozenset(self.doomed)
+
     # What a broker does
 
     def create(self, key: TopicPartition) -> None:
@@ -149,9 +161,17 @@ class Life:
             producer_id=producer_id,
             producer_epoch=0 if is_idempotent else -1,
             base_sequence=sequence if is_idempotent else -1,
+            is_transactional=producer_id >= FIRST_TRANSACTIONAL,
         )
         if is_idempotent:
             self.sequences[key, producer_id] = sequence + count
+        stamp(built, 0, offset, self.epoch)
+        return bytes(built)
+
+    def marker(self, key: TopicPartition, offset: int, producer_id: int, kind: MarkerType) -> bytes:
+        """A marker as the log will hold it at an offset."""
+        self.now_ms += 10
+        built = build_marker(producer_id, 0, kind, self.epoch, self.now_ms)
         stamp(built, 0, offset, self.epoch)
         return bytes(built)
 
@@ -159,18 +179,30 @@ class Life:
         expected = self.logs[key]
         batch = self.batch(key, expected.end, producer_id, size, count)
         self._take(expected, batch)
-        sent = bytearray(batch)
-        stamp(sent, 0, 0, -1)
-        result = append_batches(self.log(key), sent, self.epoch, self.now_ms)
-        assert result.log_end_offset == expected.end
-        self._answered(key)
+        guard = None
+        if producer_id >= FIRST_TRANSACTIONAL:
+            guard = self.log(key).begin_verification(producer_id, 0)
+        self._lead(key, batch, AppendOrigin.CLIENT, None if guard is None else {producer_id: guard})
+
+    def end(self, key: TopicPartition, producer_id: int, kind: MarkerType) -> None:
+        """End a transaction, or write its marker once more."""
+        expected = self.logs[key]
+        data = self.marker(key, expected.end, producer_id, kind)
+        self._take(expected, data)
+        self._lead(key, data, AppendOrigin.MARKERS)
 
     def follow(self, key: TopicPartition, batches: int, *, size: int = 60) -> None:
         """Append several batches of a leader at once."""
         expected = self.logs[key]
         sent = b""
         for _ in range(batches):
-            batch = self.batch(key, expected.end, self.random.choice((-1, 5)), size, 1)
+            producer_id = self.random.choice((-1, 5, 101, 102))
+            # By offset, so that a batch after a truncation is as long as the truncated one.
+            if expected.end % 4 == 3:
+                ended, kind = self.random.choice((101, 102)), self.random.choice(list(MarkerType))
+                batch = self.marker(key, expected.end, ended, kind)
+            else:
+                batch = self.batch(key, expected.end, producer_id, size, 1)
             self._take(expected, batch)
             sent += batch
         self.log(key).append_as_follower(sent, self.now_ms)
@@ -207,9 +239,14 @@ class Life:
             expected.start = self.log(key).log_start_offset
 
     def clean(self, key: TopicPartition, first: int = 0, count: int = 1, *, keeps: float = 0.5) -> None:
-        """Replace some sealed segments by one with some of their records."""
+        """Replace some sealed segments, without unstable records, by one with some of their records."""
         log, expected = self.log(key), self.logs[key]
-        old = log.segments[:-1][first : first + count]
+        unstable = log.first_unstable_offset(expected.end)
+        old = [
+            segment
+            for segment in log.segments[:-1][first : first + count]
+            if unstable is None or segment.next_offset <= unstable
+        ]
         if not old or not any(segment.size for segment in old):
             return
         start, end = old[0].base_offset, old[-1].next_offset
@@ -330,6 +367,21 @@ class Life:
         for state in self.log(key).producers:
             self.sequences[key, state.producer_id] = state.last_sequence + 1
 
+    def _lead(
+        self,
+        key: TopicPartition,
+        batch: bytes,
+        origin: AppendOrigin,
+        guards: VerificationGuards | None = None,
+    ) -> None:
+        sent = bytearray(batch)
+        stamp(sent, 0, 0, -1)
+        produced = ProducedBatches(memoryview(sent), list(iter_batches(sent)))
+        log = self.log(key)
+        result = log.append_as_leader(produced, self.epoch, self.now_ms, origin=origin, guards=guards)
+        assert result.log_end_offset == self.logs[key].end
+        self._answered(key)
+
     def _take(self, expected: Expected, batch: bytes) -> None:
         expected.batches = (*expected.batches, batch)
         expected.end = header(batch).next_offset
@@ -342,7 +394,7 @@ class Life:
     @contextmanager
     def _cut(self, key: TopicPartition, kept: Batches, end: int, safe: int) -> Iterator[None]:
         expected = self.logs[key]
-        expected.ended.append(expected.batches)
+        expected.ended = (*expected.ended, expected.batches)
         expected.safe = min(expected.safe, safe)
         expected.least_end = min(safe, expected.end)
         expected.batches, expected.end = kept, end
@@ -368,6 +420,27 @@ class Found(NamedTuple):
     history: Batches
     """All batches up to the end, including those below the start."""
     first_dirty: int
+
+
+class Judge:
+    """Judges images of a disk, each only once for one state of the model."""
+
+    def __init__(self, life: Life, folder: Path) -> None:
+        self._life = life
+        self._folder = folder / "image"
+        self._judged: set[Hashable] = set()
+
+    def __call__(self, image: Image, *, is_kill: bool) -> None:
+        content = self._life.state(), frozenset(image.items())
+        # The rules for a kill include those for a power cut.
+        if (content, True) in self._judged or (content, is_kill) in self._judged:
+            return
+        self._judged.add((content, is_kill))
+        write_image(image, self._folder)
+        try:
+            judge(self._life, self._folder, is_kill=is_kill)
+        finally:
+            shutil.rmtree(self._folder)
 
 
 def judge(life: Life, image: Path, *, is_kill: bool) -> dict[TopicPartition, Found]:
@@ -442,6 +515,8 @@ def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
         history if result else tuple(batch for each in (expected.batches, *expected.ended) for batch in each)
     )
     _judge_producers(log, result, held, expected.removed)
+    if result:
+        judge_transactions(log, result, (*held, *expected.removed))
     for batch in result:
         records = [record for record in decode_records(batch) if record.offset >= start]
         if records:
@@ -473,7 +548,7 @@ def _history(result: Batches, start: int, end: int, expected: Expected) -> Batch
 def _judge_producers(log: Log, result: Batches, history: Batches, removed: Batches) -> None:
     last: dict[int, BatchHeader] = {}
     for batch in result:
-        if header(batch).producer_id >= 0:
+        if header(batch).producer_id >= 0 and not header(batch).is_control:
             last[header(batch).producer_id] = header(batch)
     for producer_id, head in last.items():
         state = log.producers.get(producer_id)

@@ -12,21 +12,23 @@ The model, for ext4 and XFS with write-back caching, and stricter where POSIX pr
 - A durable write (RWF_DSYNC) survives, with the metadata to read those bytes, and nothing else of the file.
 - After a kill -9 all changes survive, and any leading part of the last write.
 
-The real files, which the log reads, are changed too; the image after a power cut is written into another
-folder.
+The real files, which the log reads, are changed too; `write_image` writes an image into another folder.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.file_system import FileSystem
 
 _BLOCK_BYTES: Final = 512
+
+Image = dict[str, bytes | None]
+"""The bytes of each file, and None for each folder, by path; a folder comes before its files."""
 
 
 class _File:
@@ -207,18 +209,17 @@ class PowerCutDisk(FileSystem):
 
     # Images
 
-    def write_killed(self, target: Path, random: random.Random, *, torn: bool) -> None:
-        """Write the image after a kill -9."""
+    def killed(self, random: random.Random, *, torn: bool) -> Image:
+        """The image after a kill -9."""
         last = self._last_written if torn else None
-        _write_tree(
-            target,
+        return _image(
             self._top,
             lambda folder: folder.names,
             lambda file: file.after_kill(random, is_last=file is last),
         )
 
-    def write_cut(self, target: Path, random: random.Random) -> None:
-        """Write one of the many possible images after a power cut."""
+    def cut(self, random: random.Random) -> Image:
+        """One of the many possible images after a power cut."""
         names: dict[_Folder, dict[str, _File | _Folder]] = {}
         for change in self._surviving(random):
             for folder, name, node in change:
@@ -234,13 +235,16 @@ class PowerCutDisk(FileSystem):
                 contents[file] = file.after_power_cut(random)
             return contents[file]
 
-        _write_tree(target, self._top, lambda folder: names.get(folder, folder.safe), content)
+        return _image(self._top, lambda folder: names.get(folder, folder.safe), content)
 
     def check_follows(self) -> None:
         """Check that every change went through this object."""
         result = _Folder()
         _read_tree(self.root, result)
-        assert dict(_flat(result)) == dict(_flat(self._top))
+        found, expected = (
+            _image(folder, lambda each: each.names, lambda file: file.now) for folder in (result, self._top)
+        )
+        assert found == expected
 
     def _surviving(self, random: random.Random) -> list[_Change]:
         pending = self._pending
@@ -303,23 +307,28 @@ def _read_tree(path: Path, folder: _Folder) -> None:
         folder.names[child.name] = folder.safe[child.name] = node
 
 
-def _write_tree(
-    path: Path,
+def _image(
     folder: _Folder,
     names_of: Callable[[_Folder], dict[str, _File | _Folder]],
     content_of: Callable[[_File], bytes],
-) -> None:
-    path.mkdir()
+    under: str = "",
+) -> Image:
+    image: Image = {}
     for name, node in names_of(folder).items():
+        path = under + name
         if isinstance(node, _File):
-            (path / name).write_bytes(content_of(node))
+            image[path] = content_of(node)
         else:
-            _write_tree(path / name, node, names_of, content_of)
+            image[path] = None
+            image |= _image(node, names_of, content_of, f"{path}/")
+    return image
 
 
-def _flat(folder: _Folder, under: str = "") -> Iterator[tuple[str, bytes]]:
-    for name, node in folder.names.items():
-        if isinstance(node, _File):
-            yield f"{under}/{name}", node.now
+def write_image(image: Image, target: Path) -> None:
+    """Write an image into a new folder."""
+    target.mkdir()
+    for name, data in image.items():
+        if data is None:
+            (target / name).mkdir()
         else:
-            yield from _flat(node, f"{under}/{name}")
+            (target / name).write_bytes(data)

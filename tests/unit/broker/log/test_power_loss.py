@@ -1,7 +1,4 @@
-"""The logs of a broker that is stopped at every single file operation, by a power cut or a kill -9.
-
-The first tests check which changes the simulated disk may lose, and which it must keep.
-"""
+"""The logs of a broker that is stopped at every single file operation, by a power cut or a kill -9."""
 
 from __future__ import annotations
 
@@ -15,134 +12,22 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log import log_manager, recovery, segment_swap
+from barnabas.broker.log import log_manager, producer_snapshots, producer_state, recovery, segment_swap
 from barnabas.broker.log.checkpoints import LogBounds
 from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.file_system import FileSystem, SyncState
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import for_each
+from barnabas.broker.log.producer_state import NONE, ProducerImage, entries_of
 from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.transaction_index import TransactionIndex
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.records import MarkerType
 from tests.support.defaults import log_config
 
-from .crash_life import Found, Life, judge
-from .power_cut import PowerCutDisk
-
-
-def images(tmp_path: Path, act: Callable[[PowerCutDisk, Path], None]) -> set[tuple[tuple[str, bytes], ...]]:
-    """The images after 200 power cuts: the files, each with its bytes."""
-    root = tmp_path / "disk"
-    root.mkdir()
-    disk = PowerCutDisk(root)
-    act(disk, root)
-    disk.check_follows()
-    result = set()
-    for seed in range(200):
-        image = tmp_path / str(seed)
-        disk.write_cut(image, random.Random(seed))
-        files = sorted(path for path in image.rglob("*") if path.is_file())
-        result.add(tuple((str(path.relative_to(image)), path.read_bytes()) for path in files))
-    return result
-
-
-def write(disk: PowerCutDisk, path: Path, data: bytes, position: int = 0) -> None:
-    descriptor = disk.open(path, os.O_CREAT | os.O_RDWR)
-    disk.write_all(descriptor, data, position)
-    os.close(descriptor)
-
-
-def write_safely(disk: PowerCutDisk, path: Path, data: bytes) -> None:
-    write(disk, path, data)
-    disk.fsync(path)
-    disk.fsync(path.parent)
-
-
-def test_synced_bytes_always_survive(tmp_path: Path) -> None:
-    def act(disk: PowerCutDisk, root: Path) -> None:
-        write_safely(disk, root / "f", b"safe")
-
-    assert images(tmp_path, act) == {(("f", b"safe"),)}
-
-
-def test_a_name_and_its_bytes_are_lost_apart(tmp_path: Path) -> None:
-    result = images(tmp_path, lambda disk, root: write(disk, root / "f", b"new"))
-    assert result >= {(), (("f", b""),), (("f", b"new"),)}
-
-
-def test_blocks_of_one_file_are_lost_apart(tmp_path: Path) -> None:
-    def act(disk: PowerCutDisk, root: Path) -> None:
-        write_safely(disk, root / "f", bytes(1024))
-        write(disk, root / "f", b"a" * 512)
-        write(disk, root / "f", b"b" * 512, 512)
-
-    result = {image[0][1] for image in images(tmp_path, act)}
-    assert result == {first * 512 + second * 512 for first in (b"\0", b"a") for second in (b"\0", b"b")}
-
-
-def test_truncated_bytes_do_not_come_back_with_the_new_size(tmp_path: Path) -> None:
-    def act(disk: PowerCutDisk, root: Path) -> None:
-        write_safely(disk, root / "f", b"o" * 1024)
-        disk.truncate(root / "f", 0)
-        disk.truncate(root / "f", 512)
-
-    result = {image[0][1] for image in images(tmp_path, act)}
-    assert result == {b"o" * 1024, b"", bytes(512)}
-
-
-def test_a_durable_write_survives_and_covers_no_other_bytes(tmp_path: Path) -> None:
-    def act(disk: PowerCutDisk, root: Path) -> None:
-        write_safely(disk, root / "f", b"o" * 1024)
-        write(disk, root / "f", b"n" * 512)
-        descriptor = disk.open(root / "f", os.O_RDWR)
-        disk.write_durably(descriptor, bytes(512), 512)
-        os.close(descriptor)
-
-    result = {image[0][1] for image in images(tmp_path, act)}
-    assert result == {first * 512 + bytes(512) for first in (b"o", b"n")}
-
-
-@pytest.mark.parametrize("is_forced", [False, True])
-def test_a_rename_is_found_whole_or_not_at_all(tmp_path: Path, is_forced: bool) -> None:
-    def act(disk: PowerCutDisk, root: Path) -> None:
-        disk.write_atomically(root / "f", b"old", durable=True)
-        disk.write_atomically(root / "f", b"new", durable=is_forced)
-
-    result = images(tmp_path, act)
-    if is_forced:
-        assert result == {(("f", b"new"),)}
-    else:
-        assert {(("f", b"old"),), (("f", b"new"),), (("f", b""),)} <= result
-        assert all(dict(image)["f"] in (b"old", b"new", b"", bytes(3)) for image in result)
-
-
-def test_an_unlinked_file_may_be_back_and_a_deleted_folder_too(tmp_path: Path) -> None:
-    def act(disk: PowerCutDisk, root: Path) -> None:
-        disk.mkdir_durably(root / "d")
-        disk.write_atomically(root / "d" / "f", b"old", durable=True)
-        disk.rmtree(root / "d")
-
-    assert images(tmp_path, act) == {(), (("d/f", b"old"),)}
-
-
-def test_a_kill_loses_nothing_but_the_end_of_the_last_write(tmp_path: Path) -> None:
-    root = tmp_path / "disk"
-    root.mkdir()
-    disk = PowerCutDisk(root)
-    left: list[bytes] = []
-
-    def kill(what: str) -> None:
-        if what.startswith("write"):
-            for seed in range(50):
-                image = tmp_path / f"{len(left)}"
-                disk.write_killed(image, random.Random(seed), torn=True)
-                left.append((image / "f").read_bytes())
-
-    write(disk, root / "f", bytes(6))
-    disk.on_change = kill
-    write(disk, root / "f", b"abc", 2)
-    assert set(left) == {bytes(2) + b"abc"[:count].ljust(4, b"\0") for count in range(4)}
-
+from .crash_life import Found, Judge, Life, judge
+from .power_cut import PowerCutDisk, write_image
 
 SEEDS = int(os.environ.get("BARNABAS_CRASH_SEEDS", "2"))
 """The number of power cuts at each file operation."""
@@ -153,30 +38,25 @@ CONFIG = log_config(segment_bytes=2_000, index_interval_bytes=300, retention_ms=
 class CrashPoints:
     """Judges images of a disk after every change of it."""
 
-    def __init__(self, folder: Path, disk: PowerCutDisk) -> None:
-        self.life: Life | None = None
+    def __init__(self, disk: PowerCutDisk) -> None:
+        self.judge: Judge | None = None
         self.disk = disk
         self.count = 0
-        self._image = folder / "image"
-        disk.on_change = self.judge
+        disk.on_change = self.changed
 
-    def judge(self, what: str) -> None:
-        if self.life is None:
+    def changed(self, what: str) -> None:
+        if self.judge is None:
             return
         self.count += 1
         for seed in range(SEEDS + 2):
             chosen = random.Random(f"{self.count} {seed}")
             is_kill = seed < 2
-            if is_kill:
-                self.disk.write_killed(self._image, chosen, torn=seed == 1)
-            else:
-                self.disk.write_cut(self._image, chosen)
+            image = self.disk.killed(chosen, torn=seed == 1) if is_kill else self.disk.cut(chosen)
             try:
-                judge(self.life, self._image, is_kill=is_kill)
+                self.judge(image, is_kill=is_kill)
             except Exception as error:
                 way = "kill -9" if is_kill else "power cut"
                 raise AssertionError(f"{way} {seed} after operation {self.count}, {what}: {error}") from error
-            shutil.rmtree(self._image)
 
 
 def lived(
@@ -188,10 +68,10 @@ def lived(
     root = folder / "disk"
     root.mkdir()
     disk = PowerCutDisk(root)
-    points = CrashPoints(folder, disk)
+    points = CrashPoints(disk)
     life = Life(disk, 0, config, dirs)
     life.begin()
-    points.life = life
+    points.judge = Judge(life, folder)
     script(life)
     disk.check_follows()
     life.kill()
@@ -201,7 +81,8 @@ def lived(
 def appends_rolls_and_flushes(life: Life) -> None:
     life.create(A)
     for number in range(14):
-        life.produce(A, producer_id=number % 3 - 1, size=200)
+        life.produce(A, producer_id=(-1, 0, 100)[number % 3], size=200)
+    life.end(A, 100, MarkerType.ABORT)
     life.checkpoint()
     life.create(B)
     life.follow(B, 12)
@@ -210,7 +91,7 @@ def appends_rolls_and_flushes(life: Life) -> None:
     life.follow(B, 12, size=150)
     life.checkpoint()
     life.checkpoint_high_watermarks()
-    life.produce(A, producer_id=1, count=3)
+    life.produce(A, producer_id=100, count=3)
 
 
 def truncations(life: Life) -> None:
@@ -236,16 +117,18 @@ def truncations(life: Life) -> None:
 def deletions_of_records(life: Life) -> None:
     life.create(A)
     for number in range(20):
-        life.produce(A, producer_id=number % 2, size=200)
+        life.produce(A, producer_id=(0, 100)[number % 2], size=200)
+    life.end(A, 100, MarkerType.ABORT)
     life.delete_records(A, 3)
     life.checkpoint()
-    life.delete_records(A, 18)
+    life.delete_records(A, 19)
     life.checkpoint()
     for number in range(10):
-        life.produce(A, producer_id=number % 2, size=200)
+        life.produce(A, producer_id=100 + number % 2, size=200)
     life.retention()
+    life.end(A, 101, MarkerType.COMMIT)
     life.checkpoint()
-    life.delete_records(A, 29)
+    life.delete_records(A, 31)
     life.produce(A)
     life.retention()
     life.checkpoint()
@@ -272,12 +155,12 @@ def moves_between_log_dirs(life: Life) -> None:
     life.create(A)
     life.create(B)
     for number in range(14):
-        life.produce(A, producer_id=number % 3 - 1, size=200)
+        life.produce(A, producer_id=(-1, 0, 100)[number % 3], size=200)
     life.flush(A)
     life.checkpoint()
     life.start_move(A, "others")
     life.copy(A, max_bytes=900)
-    life.produce(A, producer_id=1)
+    life.end(A, 100, MarkerType.ABORT)
     life.checkpoint()
     life.truncate(A, 9)
     life.produce(A)
@@ -308,7 +191,9 @@ def moves_between_log_dirs(life: Life) -> None:
 def cleanings(life: Life) -> None:
     life.create(A)
     for number in range(14):
-        life.produce(A, producer_id=number % 3 - 1, size=200, count=1 + number % 2)
+        life.produce(A, producer_id=(-1, 0, 100)[number % 3], size=200, count=1 + number % 2)
+        if number % 6 == 5:
+            life.end(A, 100, MarkerType.ABORT)
     life.clean(A, 0, 2)
     life.follow(A, 12, size=150)
     life.clean(A, 1, 2, keeps=0.2)
@@ -410,11 +295,13 @@ def live_at_random(life: Life, chosen: random.Random) -> None:
         return
     somewhere = chosen.randint(expected.start, expected.end)
     near_the_end = max(expected.start, expected.end - chosen.randrange(6))
-    producer_id, count = chosen.randint(-1, 2), chosen.randint(1, 3)
+    producer_id, count = chosen.choice((-1, 0, 1, 100, 101)), chosen.randint(1, 3)
+    kind = chosen.choice(list(MarkerType))
     size = chosen.choice((60, 60, 200))
     things: list[tuple[int, Callable[[], None]]] = [
         (20, lambda: life.produce(key, producer_id=producer_id, size=size, count=count)),
         (20, lambda: life.follow(key, chosen.randint(1, 12), size=size)),
+        (5, lambda: life.end(key, chosen.choice((100, 101, 102)), kind)),
         (6, lambda: life.truncate(key, near_the_end)),
         (2, lambda: life.truncate(key, somewhere)),
         (1, lambda: life.restart(key, chosen.choice((expected.end + 5, somewhere)))),
@@ -481,14 +368,12 @@ def test_a_life_of_many_crashes(fast_folder: Path, seed: int) -> None:
     for crash in range(12):
         live_until_crash(life, disk, result, f"{seed} {crash}")
         is_kill = chosen.random() < 0.3
-        after = fast_folder / str(crash + 1)
-        if is_kill:
-            disk.write_killed(after, chosen, torn=chosen.random() < 0.5)
-        else:
-            disk.write_cut(after, chosen)
-        shutil.copytree(after, copy)
+        image = disk.killed(chosen, torn=chosen.random() < 0.5) if is_kill else disk.cut(chosen)
+        write_image(image, copy)
         result = judge(life, copy, is_kill=is_kill)
         shutil.rmtree(copy)
+        after = fast_folder / str(crash + 1)
+        write_image(image, after)
         shutil.rmtree(disk.root)
         disk = PowerCutDisk(after)
 
@@ -545,6 +430,14 @@ def _force_no_final_name(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PowerCutDisk, "fsync", fsync_others)
 
 
+def _snapshot_no_transactions(patch: pytest.MonkeyPatch) -> None:
+    def entries_without(image: ProducerImage) -> bytes:
+        return entries_of((*image[:5], NONE))
+
+    patch.setattr(producer_snapshots, "entries_of", entries_without)
+    patch.setattr(producer_state, "entries_of", entries_without)
+
+
 PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Life], None]]] = {
     "truncated records are not forced away": (
         lambda patch: patch.setattr(PowerCutDisk, "write_durably", _write_unsafely),
@@ -577,6 +470,11 @@ PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Life], 
         lambda patch: patch.setattr(LogBounds, "is_later_first_dirty_promised", False),
         cleanings,
     ),
+    "indexes of aborted transactions are not forced": (
+        lambda patch: patch.setattr(TransactionIndex, "fsync", lambda index: None),
+        deletions_of_records,
+    ),
+    "snapshots have no ongoing transactions": (_snapshot_no_transactions, deletions_of_records),
     "names of folders are not forced": (_force_no_folder_of_folders, appends_rolls_and_flushes),
 }
 

@@ -9,8 +9,6 @@ the committed ones.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
@@ -23,36 +21,14 @@ from tests.support.compaction import compact, keyed_batch
 from tests.support.logs import marker
 from tests.unit.broker.log.log_machine import LogMachine
 
+from .transaction_replay import Row, Transaction, row_of, stable_offset, transactions_of
+
 NO_PRODUCER = -1
 Action = tuple[int, MarkerType | str]
 ACTIONS = st.tuples(
     st.integers(1, 3),
     st.sampled_from(["transactional"] * 3 + ["plain", "without a producer", *MarkerType, *MarkerType]),
 )
-
-
-class Row(NamedTuple):
-    """A batch or a marker."""
-
-    first: int
-    last: int
-    producer_id: int
-    is_transactional: bool
-    marker: MarkerType | None
-
-
-class Transaction(NamedTuple):
-    producer_id: int
-    rows: list[Row]
-    end: Row | None
-
-    @property
-    def first(self) -> int:
-        return self.rows[0].first
-
-    @property
-    def is_aborted(self) -> bool:
-        return self.end is not None and self.end.marker is MarkerType.ABORT
 
 
 class TransactionsAgainstAList(LogMachine):
@@ -68,24 +44,10 @@ class TransactionsAgainstAList(LogMachine):
     # The model
 
     def transactions(self) -> list[Transaction]:
-        ongoing: dict[int, list[Row]] = {}
-        result = []
-        for row in self.rows:
-            if row.marker is not None:
-                rows = ongoing.pop(row.producer_id, [])
-                if rows:
-                    result.append(Transaction(row.producer_id, rows, row))
-            elif row.is_transactional:
-                ongoing.setdefault(row.producer_id, []).append(row)
-        return result + [Transaction(producer_id, rows, None) for producer_id, rows in ongoing.items()]
+        return transactions_of(self.rows)
 
     def last_stable_offset(self) -> int:
-        unstable = [
-            transaction.first
-            for transaction in self.transactions()
-            if transaction.end is None or transaction.end.last >= self.high_watermark
-        ]
-        return max(self.log_start, min([self.high_watermark, *unstable]))
+        return stable_offset(self.transactions(), self.log_start, self.high_watermark)
 
     def committed(self, start: int, end: int) -> list[int]:
         not_committed = {
@@ -122,12 +84,11 @@ class TransactionsAgainstAList(LogMachine):
         else:
             stamp(data, 0, self.end, 0)
             self.log.append_as_follower(data, 0)
-        kind = None
-        if header.is_control:
-            kind = marker_of(data).type
-        last = self.end + header.last_offset_delta
-        self.rows.append(Row(self.end, last, header.producer_id, header.is_transactional, kind))
-        self.end = last + 1
+        # The log has stamped the offsets into the data.
+        row = row_of(bytes(data))
+        assert row.first == self.end
+        self.rows.append(row)
+        self.end = row.last + 1
 
     def batch(self, count: int, producer_id: int, sequence: int, is_transactional: bool) -> bytearray:
         records = [(b"%d" % (self.end + number), b"v") for number in range(count)]
