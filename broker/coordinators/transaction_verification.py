@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 VERIFICATION: Final = "transaction.partition.verification.enable"
 """The dynamic setting. Without it, partitions are added to transactions and not verified."""
 TIMEOUT_MS: Final = WAIT_MS + 1_000
-"""How long another broker may take. Its coordinator may wait for the end of the transaction before."""
+"""The limit for another broker, whose coordinator may wait for the end of the former transaction."""
 MAX_IN_FLIGHT: Final = 16
 MAX_WAITING: Final = 10_000
 """The questions to one broker that wait to be sent."""
@@ -56,7 +56,7 @@ _RETRIABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 class Question(NamedTuple):
-    """Whether these partitions are in the producer's ongoing transaction; with ``adds``, put them into it."""
+    """Are these partitions in the producer's ongoing transaction? With ``adds``, put them into it."""
 
     transactional_id: str
     producer_id: int

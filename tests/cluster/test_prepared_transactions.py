@@ -22,16 +22,17 @@ from .transaction_client import TransactionalClient
 
 SETTINGS = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
 TOPIC = "prepared"
+TIMEOUT_MS = 3_000
 IDS = ("first", "second", "kept", "left", "stuck")
 PREPARE = """
 import asyncio, sys
 from barnabas.client import Producer, TopicPartition
 from barnabas.client.offsets import GroupMetadata
 
-async def main(bootstrap, topic, *ids):
+async def main(bootstrap, topic, timeout_ms, *ids):
     for number, name in enumerate(ids):
         producer = Producer(
-            bootstrap_servers=bootstrap, transactional_id=name, transaction_timeout_ms=1_000
+            bootstrap_servers=bootstrap, transactional_id=name, transaction_timeout_ms=int(timeout_ms)
         )
         await producer.start()
         await producer.begin_transaction()
@@ -49,14 +50,16 @@ asyncio.run(main(*sys.argv[1:]))
 def prepare_and_kill(bootstrap: str) -> dict[str, str]:
     """One process prepares a transaction of each id, and is killed; returns the texts that it printed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", PREPARE, bootstrap, TOPIC, *IDS],
+        [sys.executable, "-c", PREPARE, bootstrap, TOPIC, str(TIMEOUT_MS), *IDS],
         stdout=subprocess.PIPE,
         text=True,
         env=clean_environment(),
     )
     assert process.stdout is not None
     try:
-        return {name: process.stdout.readline().strip() for name in IDS}
+        texts = {name: process.stdout.readline().strip() for name in IDS}
+        assert all(texts.values()), f"the producer ended with {process.wait()}; it prepared {texts}"
+        return texts
     finally:
         process.kill()
         process.wait()
@@ -112,6 +115,8 @@ def test_prepared_transactions_outlive_their_producer_and_all_brokers(start_clus
     cluster = start_cluster(settings=SETTINGS)
     settings = {"bootstrap_servers": cluster.bootstrap}
     asyncio.run(make_topics(TOPIC, **settings))
+    # The first look creates the offsets topic, before a transaction that could time out meanwhile.
+    assert set(asyncio.run(committed_offsets(cluster)).values()) == {None}
     texts = prepare_and_kill(cluster.bootstrap)
     for broker in (1, 2, 3):
         cluster.kill(broker)
@@ -121,9 +126,9 @@ def test_prepared_transactions_outlive_their_producer_and_all_brokers(start_clus
     wait_for(lambda: view.live_brokers() == {1, 2, 3})
     view.wait_isr(TOPIC, 3)
 
-    # By now their second is over.
+    # All are open for longer than their time-out.
+    wait_for(lambda: min(row["age_ms"] for row in run(cluster, "list", "--prepared")) > TIMEOUT_MS)
     assert listed(cluster) == [(name, "Ongoing") for name in IDS]
-    assert min(row["age_ms"] for row in run(cluster, "list", "--prepared")) > 1_000
     assert asyncio.run(read_values(TOPIC, "read_committed", **settings)) == []
     assert len(asyncio.run(read_values(TOPIC, "read_uncommitted", **settings))) == 3 * len(IDS)
 
