@@ -28,6 +28,8 @@ _STREAMS_ARCHIVES: Final = {
 _TIMEOUT_S = 120.0
 LIGHT: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
+COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
+TRANSACTIONS: Final = "org.apache.kafka.tools.TransactionsCommand"
 GROUPS: Final = ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--timeout", "60000")
 """The tool for groups gives up after five seconds by itself, the start of its clients included."""
 

@@ -16,16 +16,19 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.client import NewTopic
+from barnabas.client.blocking import Admin, Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.schema import ApiKey
 from tests.support.waiting import wait_for
 
+from ..cluster.transaction_level import finalised
 from . import table
 from .clients import CLIENTS, Driver, Unavailable, Unsupported
 from .conftest import EXTERNAL, UNHARMED
 from .features import record
-from .java import GROUPS, NAME, Tool, java_tools
+from .java import COPIER, GROUPS, NAME, NEWER, TRANSACTIONS, Tool, java_command, java_tools
 from .offsets_topic import have_offsets_topic_made
 from .wire import API_VERSIONS, Connection
 
@@ -119,9 +122,9 @@ class Relay:
 
 
 @pytest.fixture(scope="module")
-def relayed(
+def relayed_cluster(
     tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
-) -> Iterator[Relay]:
+) -> Iterator[tuple[Relay, LocalCluster]]:
     """A relay before a cluster of one broker, which is only reached through it."""
     if EXTERNAL:
         pytest.skip("needs a cluster of our own, and COMPAT_BOOTSTRAP names another")
@@ -136,10 +139,15 @@ def relayed(
         try:
             cluster.start()
             have_offsets_topic_made(relay.address)
-            yield relay
+            yield relay, cluster
         finally:
             cluster.kill_all()
             cluster.close()
+
+
+@pytest.fixture(scope="module")
+def relayed(relayed_cluster: tuple[Relay, LocalCluster]) -> Relay:
+    return relayed_cluster[0]
 
 
 def tour(relayed: Relay, driver: Driver) -> None:
@@ -176,6 +184,7 @@ def tour(relayed: Relay, driver: Driver) -> None:
     ask("create_partitions", total=2)
     ask("delete_records", partition=0, before=3)
     group_tour(relayed, driver, bootstrap, topic)
+    transaction_tour(driver, bootstrap, topic)
     ask("delete_topic")
 
 
@@ -200,6 +209,30 @@ def group_tour(relayed: Relay, driver: Driver, bootstrap: str, topic: str) -> No
     ask("delete_group")
     with contextlib.suppress(Unsupported):
         driver.ask("list_groups", bootstrap=bootstrap)
+
+
+def transaction_tour(driver: Driver, bootstrap: str, topic: str) -> None:
+    """A transaction with offsets that is committed, and one that is aborted."""
+
+    def ask(command: str, **arguments: object) -> None:
+        with contextlib.suppress(Unsupported):
+            answer = driver.ask(command, **arguments)
+            assert not any("error" in place for place in answer or []), answer
+
+    ask("txn_start", bootstrap=bootstrap, transactional_id=topic)
+    for end in ("txn_commit", "txn_abort"):
+        ask("txn_begin")
+        ask("txn_send", records=[record(topic, end, key=end)])
+        ask("txn_offsets", group=f"{topic}-transactions", topic=topic, offsets={"0": 1})
+        ask(end)
+    ask("txn_close")
+
+
+def copy(tool: Tool, bootstrap: str, topic: str) -> None:
+    """Copy the records of a partition in transactions."""
+    places = ("--input-topic", topic, "--input-partition", "0", "--output-topic", f"{topic}-copy")
+    ids = ("--transactional-id", topic, "--consumer-group", f"{topic}-copier", "--use-group-metadata")
+    tool(COPIER, "--broker-list", bootstrap, *places, *ids, "--transaction-size", "4")
 
 
 def java_tour(tool: Tool, bootstrap: str, folder: Path) -> None:
@@ -229,6 +262,11 @@ def java_tour(tool: Tool, bootstrap: str, folder: Path) -> None:
     tool(*groups, "--describe", "--group", topic)
     tool(*groups, "--delete-offsets", "--group", topic, "--topic", f"{topic}:1")
     tool(*groups, "--delete", "--group", topic)
+    copy(tool, bootstrap, topic)
+    transactions = (TRANSACTIONS, *server)
+    tool(*transactions, "list")
+    tool(*transactions, "describe", "--transactional-id", topic)
+    tool(*transactions, "describe-producers", "--topic", f"{topic}-copy", "--partition", "0")
     tool(f"{tools}.ClusterTool", "cluster-id", *server)
     tool(f"{tools}.TopicCommand", *of_topic, "--delete")
 
@@ -266,3 +304,26 @@ def test_the_versions_that_a_client_chooses(relayed: Relay, name: str, tmp_path:
     for key, (low, high) in offered.items():
         row = f"{key} {API_NAMES[key]} {low} to {high}"
         table.check(table.VERSIONS, row, name, str(chosen.get(key, table.NOT_THERE)))
+
+
+def test_java_4_lets_the_brokers_add_partitions_in_version_2(
+    relayed_cluster: tuple[Relay, LocalCluster],
+) -> None:
+    relayed, cluster = relayed_cluster
+    try:
+        tool = Tool(java_command(NEWER))
+    except Unavailable as error:
+        pytest.skip(str(error))
+    topic = f"tour-{uuid.uuid4().hex[:12]}"
+    with Admin(bootstrap_servers=relayed.address) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1), NewTopic(f"{topic}-copy", 1, 1)])
+    with Producer(bootstrap_servers=relayed.address) as producer:
+        for _ in range(8):
+            producer.send(topic, b"v")
+        producer.flush()
+    with finalised(cluster, 2):
+        relayed.forget()
+        copy(tool, relayed.address, topic)
+        sent = relayed.seen
+    assert {(ApiKey.PRODUCE, 12), (ApiKey.TXN_OFFSET_COMMIT, 5), (ApiKey.END_TXN, 5)} <= sent
+    assert not {ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN} & {key for key, _ in sent}

@@ -309,7 +309,7 @@ class KcatMember(Member):
 
 
 class KcatTransactions(Transactions):
-    """A kcat that puts all lines into one transaction, commits at their end, and aborts when interrupted."""
+    """A kcat that puts all lines into one transaction, and commits at their end."""
 
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
         self._bootstrap = bootstrap
@@ -339,11 +339,11 @@ class KcatTransactions(Transactions):
         raise Unsupported("kcat sends no offsets in a transaction")
 
     def commit(self) -> list[dict[str, Any]]:
-        found = _DELIVERED.findall(self._end(None))
+        found = _DELIVERED.findall(self._end())
         return [{"partition": int(partition), "offset": int(offset)} for partition, offset in found]
 
     def abort(self) -> None:
-        self._end(signal.SIGINT)
+        raise Unsupported("kcat aborts if it is interrupted, and does not say from when on")
 
     def close(self) -> None:
         if self._process is not None:
@@ -355,11 +355,9 @@ class KcatTransactions(Transactions):
         command = [KCAT, "-P", "-b", self._bootstrap, "-t", topic, "-K", KEY_MARK, "-vvv", *self._options]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def _end(self, number: signal.Signals | None) -> str:
+    def _end(self) -> str:
         process, self._process = self._process, None
         assert process is not None
-        if number is not None:
-            process.send_signal(number)
         said = process.communicate(timeout=_TIMEOUT_S)[1].decode("utf-8", "replace")
         if process.returncode:
             raise ClientError(-1, "kcat", said.strip())
