@@ -312,13 +312,26 @@ class Judge:
             # A former coordinator does not know of later commits.
             return
         truth.check()
-        pending = [each for one in truth.transactions.all if one.is_open for each in self._values(truth, one)]
-        for each in pending:
+        ended = self._ended_at(broker, truth)
+        unmarked = [one for one in truth.transactions.all if one.is_open and one.producer_id not in ended]
+        for each in [value for one in unmarked for value in self._values(truth, one)]:
             attempt = self._attempt_of[each]
             # A commit without an answer may be in the log, and the coordinator has forgotten it.
             is_pending = attempt.producer.group == group_id and each in attempt.acknowledged[OFFSETS]
             text = f"{group_id} shows {value} as stable, and {each} of {attempt} is pending"
             self._require(Promise.OFFSETS, not is_pending, text)
+
+    def _ended_at(self, broker: SimBroker, truth: Truth) -> set[int]:
+        """The producers with markers in a broker's log that are not committed yet.
+
+        A coordinator that loads its groups begins with all that its log holds. If the next leader lacks such
+        a marker, the transaction's coordinator writes it again, with the outcome that the groups have shown.
+        """
+        view = broker.disk.view(OFFSETS)
+        assert view is not None
+        entries = view.between(len(truth.committed), view.log.log_end_offset)
+        markers = [entry for entry in entries if entry is not None and entry.commits is not None]
+        return {entry.writer for entry in markers if entry.writer is not None}
 
     # The end
 
