@@ -203,7 +203,7 @@ _IMAGE: Final[Callable[[ProducerState], ProducerImage]] = attrgetter(
 def entries_of(image: ProducerImage) -> bytes:
     """The snapshot entries of a producer.
 
-    The last one has the values that no batch carries; both Kafka and `decode_snapshot` take them from there.
+    The last one has the values that no batch carries, as Kafka reads them; all have the coordinator epoch.
     """
     producer_id, epoch, packed, marker_ms, coordinator_epoch, first_offset = image
     if not packed:
@@ -212,6 +212,11 @@ def entries_of(image: ProducerImage) -> bytes:
             producer_id, epoch, NONE, NONE, 0, timestamp_ms, coordinator_epoch, first_offset
         )
     compared = packed[-COMPARED_BYTES:]
+    if coordinator_epoch != NONE:
+        size, earlier = SNAPSHOT_ENTRY.size, _TRANSACTION.pack(coordinator_epoch, NONE)
+        ends = range(size, len(compared), size)
+        parts = [compared[end - size : end - _TRANSACTION.size] + earlier for end in ends]
+        compared = b"".join((*parts, compared[-size:]))
     if marker_ms is not None:
         return compared[: -_MARKED.size] + _MARKED.pack(marker_ms, coordinator_epoch, first_offset)
     if first_offset == coordinator_epoch == NONE:
