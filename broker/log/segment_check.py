@@ -112,10 +112,13 @@ class SegmentReport(NamedTuple):
 
 
 def sequence_fault(before: Produced, after: Produced, missing: int) -> str | None:
-    """Why a producer's batch cannot follow its former one, if `missing` offsets lie between them."""
+    """Why a producer's batch cannot follow its former one, if `missing` offsets lie between them.
+
+    The batches of a coordinator, offsets in transactions, have an epoch but no sequence.
+    """
     if after.epoch < before.epoch:
         return f"its producer's epoch falls from {before.epoch} to {after.epoch}"
-    if missing:
+    if missing or after.base_sequence < 0:
         return None
     expected = (before.last_sequence + 1) & MAX_SEQUENCE if after.epoch == before.epoch else 0
     if after.base_sequence == expected:
@@ -208,7 +211,7 @@ class _SegmentCheck:
             del self._unseen_times[relative]
         if header.record_count:
             self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
-        if header.producer_id >= 0 and header.base_sequence >= 0:
+        if header.producer_id >= 0 and not header.is_control:
             self._note_producer(walk.position, header)
         self._is_cleaned |= not header.record_count
         if header.is_transactional or header.is_control:
@@ -217,10 +220,11 @@ class _SegmentCheck:
             self._check_records(walk, header)
 
     def _note_producer(self, position: int, header: BatchHeader) -> None:
+        first = header.base_sequence
         batch = Produced(
             header.producer_epoch,
-            header.base_sequence,
-            (header.base_sequence + header.last_offset_delta) & MAX_SEQUENCE,
+            first,
+            (first + header.last_offset_delta) & MAX_SEQUENCE if first >= 0 else first,
             header.last_offset,
             position,
             self._missing,
