@@ -18,6 +18,7 @@ from barnabas.broker.coordinators.transaction_records import TransactionMetadata
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import ScannedLog
+from barnabas.broker.log.producer_state import MAX_SEQUENCE
 from barnabas.broker.log.segment_check import check_segment
 from barnabas.broker.log.verification import segment_tasks, verify_log
 from barnabas.cli.log_entries import Damage, DumpedBatch, base_offset_of, read_batches, read_entries
@@ -114,13 +115,23 @@ def producer_lines(entry: dict[str, Any]) -> Iterator[str]:
     """One line for each batch that a snapshot has of a producer."""
     head = (
         f"producerId: {entry['producer_id']} producerEpoch: {entry['producer_epoch']} "
-        f"coordinatorEpoch: {entry['coordinator_epoch']} currentTxnFirstOffset: OptionalLong.empty"
+        f"coordinatorEpoch: {entry['coordinator_epoch']} currentTxnFirstOffset: OptionalLong"
     )
+    first_offset = entry["current_transaction_first_offset"]
+    if not entry["batches"]:
+        # A marker with a raised epoch leaves none of it.
+        yield f"{head}.empty lastTimestamp: {entry['timestamp_ms']} "
     for batch in entry["batches"]:
+        delta = batch["last_offset"] - batch["base_offset"]
+        # Kafka counts back from the last sequence, also from the -1 of a coordinator's batch.
+        first_sequence = (batch["last_sequence"] - delta) & MAX_SEQUENCE
+        # The entry of the last batch alone has the open transaction.
+        is_open = first_offset >= 0 and batch is entry["batches"][-1]
+        ongoing = f"[{first_offset}]" if is_open else ".empty"
         yield (
-            f"{head} lastTimestamp: {batch['timestamp_ms']} firstSequence: {batch['base_sequence']} "
+            f"{head}{ongoing} lastTimestamp: {batch['timestamp_ms']} firstSequence: {first_sequence} "
             f"lastSequence: {batch['last_sequence']} lastOffset: {batch['last_offset']} "
-            f"offsetDelta: {batch['last_offset'] - batch['base_offset']} timestamp: {batch['timestamp_ms']}"
+            f"offsetDelta: {delta} timestamp: {batch['timestamp_ms']}"
         )
 
 
@@ -196,8 +207,14 @@ def test_kafka_finds_every_index_sane(dump: Tool, files: list[Path]) -> None:
 def test_kafka_decodes_the_offsets_topic(dump: Tool, files: list[Path]) -> None:
     logs = [path for path in files if path.parent.name == "consumer_offsets-0" and path.suffix == ".log"]
     lines = [line for found in dump("--offsets-decoder", logs).values() for line in found]
-    records = [line.partition(" key: ")[2] for line in lines if line.startswith("| ")]
-    assert len(records) == 150
+    records = [line.partition(" key: ")[2] for line in lines if line.startswith("| ") and " key: " in line]
+    assert len(records) == 150 + 3
+    of_transactions = [line for line in lines if "isTransactional: true" in line]
+    assert ["isControl: true" in line for line in of_transactions] == [False, True, False, True, False]
+    for partition in (40, 41, 42):
+        key = f'{{"type":"1","data":{{"group":"g","topic":"t","partition":{partition}}}}}'
+        (committed,) = (line for line in records if line.startswith(key))
+        assert f'"offset":{partition}' in committed
     key = '{"type":"1","data":{"group":"g","topic":"t","partition":3}}'
     values = [line.partition(" payload: ")[2] for line in records if line.startswith(key)]
     assert [value[:14] for value in values] == ['{"version":"3"', '{"version":"1"', "<DELETE>"]
@@ -228,7 +245,12 @@ def test_kafka_decodes_the_transaction_topic(dump: Tool, tmp_path: Path) -> None
         prepared_timeout_ms=30_000,
     )
     empty = plain._replace(state=TransactionState.EMPTY, partitions=frozenset())
-    values = [plain, tagged, empty, None]
+    others = {
+        TransactionState.PREPARE_ABORT: "PrepareAbort",
+        TransactionState.COMPLETE_COMMIT: "CompleteCommit",
+        TransactionState.COMPLETE_ABORT: "CompleteAbort",
+    }
+    values = [plain, tagged, empty, *(empty._replace(state=state) for state in others), None]
     records = [to_bytes(TransactionRecord("id", value), level) for level in (0, 2) for value in values]
     log = tmp_path / f"{0:020d}.log"
     log.write_bytes(build_batch(records, timestamp_ms=1_700_000_000_000))
@@ -241,6 +263,9 @@ def test_kafka_decodes_the_transaction_topic(dump: Tool, tmp_path: Path) -> None
     assert found == 2 * [
         f"{head}producerId:7,producerEpoch:3,state=Ongoing,partitions=[t-1],{tail}",
         f"{head}producerId:7,producerEpoch:3,state=PrepareCommit,partitions=[t-1],{tail}",
-        f"{head}producerId:7,producerEpoch:3,state=Empty,partitions=[],{tail}",
+        *(
+            f"{head}producerId:7,producerEpoch:3,state={name},partitions=[],{tail}"
+            for name in ("Empty", *others.values())
+        ),
         f"{head}<DELETE>",
     ]

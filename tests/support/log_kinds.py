@@ -111,6 +111,21 @@ def transactional(folder: Path) -> Log:
     return log
 
 
+def with_open_transactions(folder: Path) -> Log:
+    """Two producers end each transaction with a marker of the next epoch; the third never ends its own."""
+    log = opened(folder)
+    for number in range(30):
+        producer_id, epoch = 7 + number % 3, number // 3
+        if producer_id == 9:
+            follow(log, [produced(3 * epoch, 3, producer_id=9, is_transactional=True)])
+            continue
+        kind = MarkerType.ABORT if number % 2 else MarkerType.COMMIT
+        data = produced(0, 3, producer_id=producer_id, epoch=epoch, is_transactional=True)
+        follow(log, [data, marker(kind, producer_id=producer_id, epoch=epoch + 1, coordinator_epoch=number)])
+    follow(log, [produced(0, 1, producer_id=8, epoch=10, is_transactional=True)])
+    return log
+
+
 def truncated(folder: Path) -> Log:
     log = idempotent(folder)
     log.truncate_to(41)
@@ -194,7 +209,21 @@ def consumer_offsets(folder: Path) -> Log:
             GroupRecord(f"g{number}", None),
         ]
         append_batches(log, build_batch(map(to_bytes, records), timestamp_ms=TIMESTAMP_MS))
+    for number, kind in ((40, MarkerType.COMMIT), (41, MarkerType.ABORT), (42, None)):
+        commit = OffsetAndMetadata(number, TIMESTAMP_MS, 5, "in a transaction")
+        record = OffsetRecord("g", TopicPartition("t", number), commit)
+        follow(log, [of_transaction([to_bytes(record)], 7)], 0)
+        if kind is not None:
+            follow(log, [marker(kind, producer_id=7)], 0)
     return log
+
+
+def of_transaction(records: Iterable[tuple[bytes | None, bytes | None]], producer_id: int) -> bytearray:
+    """A batch as TxnOffsetCommit leads to: without sequence numbers."""
+    builder = RecordBatchBuilder()
+    for key, value in records:
+        builder.append(key, value, None, TIMESTAMP_MS)
+    return builder.build(producer_id=producer_id, producer_epoch=0, base_sequence=-1, is_transactional=True)
 
 
 def with_gaps(folder: Path) -> Log:
@@ -264,6 +293,7 @@ LOGS = (
     stamped_by_the_broker,
     with_times_in_any_order,
     transactional,
+    with_open_transactions,
     truncated,
     recovered,
     rolled_by_time,
