@@ -77,9 +77,10 @@ def test_paused(barnabas_cluster, barnabas_topic):
 
 
 def test_a_marker_overrides_the_settings_of_the_ini_file(tmp_path: Path) -> None:
+    """Transactions work in clusters of one and of two brokers too."""
     code = """
 import pytest
-from barnabas.client.blocking import Admin
+from barnabas.client.blocking import Admin, Consumer, Producer
 from barnabas.client import ConfigResource
 
 def retention(cluster):
@@ -87,11 +88,30 @@ def retention(cluster):
         broker = ConfigResource.broker(cluster.broker_ids[0])
         return admin.describe_configs(broker)[broker]["log.retention.ms"].value
 
-def test_ini(barnabas_cluster):
+def committed(cluster, topic):
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="one") as producer:
+        with producer.transaction():
+            producer.send(topic, b"committed")
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            producer.send_and_wait(topic, b"aborted")
+            1 / 0
+        with producer.transaction():
+            producer.send(topic, b"committed too")
+    settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed", "group_id": "readers"}
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, **settings) as consumer:
+        consumer.subscribe([topic])
+        values = []
+        while len(values) < 2:
+            values += [record.value for record in consumer.poll(1_000)]
+    return values
+
+def test_ini(barnabas_cluster, barnabas_topic):
+    assert committed(barnabas_cluster, barnabas_topic) == [b"committed", b"committed too"]
     assert (len(barnabas_cluster.broker_ids), retention(barnabas_cluster)) == (2, "1000000")
 
 @pytest.mark.barnabas(brokers=1, settings={"log.retention.ms": 2000000})
-def test_marker(barnabas_cluster):
+def test_marker(barnabas_cluster, barnabas_topic):
+    assert committed(barnabas_cluster, barnabas_topic) == [b"committed", b"committed too"]
     assert (len(barnabas_cluster.broker_ids), retention(barnabas_cluster)) == (1, "2000000")
 """
     ini = "barnabas_brokers = 2\nbarnabas_settings =\n    log.retention.ms=1000000"

@@ -142,6 +142,32 @@ def test_a_data_frame_is_a_snapshot_and_a_new_load_sees_more(
     assert read(topic).count() == 15
 
 
+def test_committed_records_are_read_up_to_the_last_stable_offset(
+    read: Read, make_topic: MakeTopic, produce: Any, spark_cluster: LocalCluster
+) -> None:
+    topic = make_topic()
+    settings: dict[str, Any] = {"bootstrap_servers": spark_cluster.bootstrap}
+    with Producer(**settings, transactional_id=f"{topic}-1") as producer:
+        for value, ends in ((b"a", "commit"), (b"b", "abort"), (b"c", "commit")):
+            producer.begin_transaction()
+            for _ in range(5):
+                producer.send(topic, value, partition=0)
+            producer.flush()
+            producer.commit_transaction() if ends == "commit" else producer.abort_transaction()
+    with Producer(**settings, transactional_id=f"{topic}-2") as producer:
+        producer.begin_transaction()
+        producer.send_and_wait(topic, b"open", partition=0)
+        produce(topic, [record(0, b"after")])
+
+        def counts(level: str) -> Counter[bytes]:
+            rows = read(topic, "value binary", **{"kafka.isolation.level": level}).collect()
+            return Counter(bytes(row["value"]) for row in rows)
+
+        assert counts("read_committed") == {b"a": 5, b"c": 5}
+        assert counts("read_uncommitted") == {b"a": 5, b"b": 5, b"c": 5, b"open": 1, b"after": 1}
+        producer.abort_transaction()
+
+
 def test_an_empty_topic_is_an_empty_data_frame(read: Read, make_topic: MakeTopic) -> None:
     assert read(make_topic(2)).collect() == []
 
