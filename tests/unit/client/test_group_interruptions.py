@@ -26,15 +26,12 @@ from .test_group import (
     Diary,
     P,
     consumer_of,
-    coordinator,
     member_of,
     poll_until,
-    refusal,
     shares,
     subscriber_of,
 )
-
-__all__ = ["coordinator"]
+from .test_group_offsets import refusal
 
 
 def joins(coordinator: Coordinator) -> int:
