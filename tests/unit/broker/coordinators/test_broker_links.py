@@ -86,6 +86,8 @@ def test_requests_share_a_connection(rig: Rig, peer: ControlledBroker) -> None:
     for _ in range(3):
         rig.send()
     assert all(isinstance(answer, ApiVersionsResponse) for answer in rig.wait_answers(3))
+    # The peer counts a connection after it has begun to serve it.
+    wait_for(lambda: peer.connections_made)
     assert (len(peer.requests), peer.connections_made) == (3, 1)
 
 
