@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -179,28 +180,30 @@ def test_a_prepared_transaction_is_completed_after_its_producer_is_gone(shared_c
 
 
 def test_a_producer_goes_on_after_its_transaction_timed_out(shared_cluster: LocalCluster) -> None:
+    topic = f"late-{uuid.uuid4().hex[:8]}"
+
     async def main() -> None:
         settings = {"bootstrap_servers": shared_cluster.bootstrap}
-        await make_topics("late", **settings)
+        await make_topics(topic, **settings)
         async with (
             Admin(**settings) as admin,
-            Producer(**settings, transactional_id="late", transaction_timeout_ms=200) as producer,
+            Producer(**settings, transactional_id=topic, transaction_timeout_ms=1_500) as producer,
         ):
             await producer.begin_transaction()
-            await send_values(producer, "late", b"1", b"2")
+            await send_values(producer, topic, b"1", b"2")
             await producer.flush()
 
             async def is_aborted() -> bool:
-                return (await admin.describe_transactions("late"))["late"].state == "CompleteAbort"
+                return (await admin.describe_transactions(topic))[topic].state == "CompleteAbort"
 
             await until(is_aborted, "the transaction times out")
             with pytest.raises(TransactionAbortable):
-                await producer.send_offsets_to_transaction({TopicPartition("late", 0): 1}, "late")
+                await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, topic)
             with pytest.raises(TransactionAbortable):
                 await producer.commit_transaction()
             await producer.abort_transaction()
             async with producer.transaction():
-                await send_values(producer, "late", b"3")
-        assert await read_values("late", "read_committed", **settings) == [b"3"]
+                await send_values(producer, topic, b"3")
+        assert await read_values(topic, "read_committed", **settings) == [b"3"]
 
     asyncio.run(main())
