@@ -55,7 +55,7 @@ class Transaction:
 
 @dataclass(slots=True, eq=False)
 class Party:
-    """One transactional id at one step."""
+    """A transactional id, brought to one step of a transaction before a fault."""
 
     cluster: LocalCluster
     topic: str

@@ -89,7 +89,7 @@ class Attempt:
 
 
 class About(NamedTuple):
-    """What a client says of a request: which moment it is from, and which transaction."""
+    """A client's note about a request: the moment it was sent, and its transaction."""
 
     attempt: Attempt | None
     producer: Producer

@@ -82,7 +82,7 @@ def _config(broker_id: int) -> BrokerConfig:
 
 
 class Parts:
-    """What a process has beyond its replicas, put together as in `barnabas.broker.coordination`."""
+    """The coordinators of a process, connected as in `barnabas.broker.coordination`."""
 
     def __init__(self, world: ExactlyOnceWorld, broker: SimBroker) -> None:
         def now() -> Moment:

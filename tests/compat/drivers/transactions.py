@@ -14,7 +14,7 @@ Places = list[dict[str, Any]]
 
 
 class Transactions(ABC):
-    """One transactional producer, used as the client's manual says. A method may return an awaitable."""
+    """A transactional producer, called as the client's manual says. Methods may return awaitables."""
 
     @abstractmethod
     def begin(self) -> Outcome:

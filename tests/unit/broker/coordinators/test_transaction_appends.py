@@ -1,4 +1,4 @@
-"""One transactional id whose appends fail or have an unknown outcome, or whose coordinator moves."""
+"""Appends of a transactional id fail, have an unknown outcome, or end with the coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One transactional id with a prepared transaction (KIP-939)."""
+"""A prepared transaction has no time-out, and any process that knows its epoch may end it (KIP-939)."""
 
 from __future__ import annotations
 

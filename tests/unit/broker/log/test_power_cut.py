@@ -1,4 +1,4 @@
-"""What the simulated disk may lose in a power cut or a kill -9, and what it must keep."""
+"""The simulated disk loses writes in a power cut or a kill -9, but keeps all that was forced before."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def test_with_the_old_protocol_partitions_and_offsets_are_added_first(
     assert calls[0] == "ADD_PARTITIONS_TO_TXN"
     assert calls.index("ADD_OFFSETS_TO_TXN") + 1 == calls.index("TXN_OFFSET_COMMIT")
     assert old.of("x").committed == [{b"1", b"2"}] * 2
-    # One epoch, and numbers that go on.
+    # Both transactions have the same epoch, and the sequences continue.
     assert old.of("x").sequences == {("t", 0): (0, 2), ("t", 1): (0, 2)}
 
 
