@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -290,9 +291,14 @@ def read_transactions(
     """The transactions of a log, with all that have ended at or above a high watermark.
 
     A snapshot tells only which transactions are ongoing. If it is above the high watermark, the markers
-    between the two may still be truncated, so the batches from an older snapshot on are read. Raises
-    LogDirFailure.
+    between the two may still be truncated. Where there are none, what is known was so at the high watermark
+    too; otherwise the batches from an older snapshot on are read, about a segment. Raises LogDirFailure.
     """
+    until = known.markers_known_from
+    between = takewhile(lambda batch: batch[0].base_offset < until, segments.produced_from(high_watermark))
+    if all(marker is None for _, marker in between):
+        known.markers_known_from = high_watermark
+        return known
     offset, states = snapshots.load_newest(high_watermark) or (0, [])
     producers = ProducerStates(states, offset)
     for header, marker in segments.produced_from(offset):

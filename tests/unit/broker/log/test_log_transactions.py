@@ -12,6 +12,7 @@ import pytest
 from barnabas.broker.log import log_transactions, transaction_index
 from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import AppendOrigin
 from barnabas.broker.log.recovery import LogLoader
@@ -486,3 +487,22 @@ def test_a_restart_knows_the_markers_that_are_not_replicated(open_log: OpenLog, 
         assert log.first_unstable_offset(high_watermark) == unstable
         assert log.begin_verification(PRODUCER_ID, 0) is guard
         log.abandon()
+
+
+def test_a_restart_reads_only_what_is_not_replicated_if_no_transaction_ended_there(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    write(log, 0)
+    end(log, COMMIT)
+    write(log, 1)
+    write(log, 0, producer_id=OTHER_ID)
+    log.close(0)
+    log = open_log(is_clean=True)
+    read_from = spy(monkeypatch, LogSegments, "produced_from")
+    assert log.first_unstable_offset(3) == 2
+    assert log.first_unstable_offset(4) == 2
+    assert read_from == [3]
+    end(log, COMMIT)
+    assert log.first_unstable_offset(4) == 2, "the marker is not replicated"
+    assert log.first_unstable_offset(5) == 3
