@@ -30,9 +30,9 @@ from .clients import Unavailable
 from .conftest import StartDriver
 from .java import NEWER, compiled
 
-pytestmark = pytest.mark.timeout(600)
 PARTITIONS = 3
 KILLS = max(2, int(float(os.environ.get("CHAOS_SECONDS", "0")) / 10))
+pytestmark = pytest.mark.timeout(480 + 60 * KILLS)
 BETWEEN_KILLS = 400
 """The committed counts that each process adds, at the least, before it is killed."""
 WORDS = tuple(f"word{number}" for number in range(17))
