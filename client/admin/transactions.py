@@ -402,7 +402,22 @@ async def find_hanging_transactions(
 
     described = await for_each([listing.transactional_id for listing in listed], describe)
     by_producer = {listing.producer_id: listing.transactional_id for listing in listed}
-    return hanging_transactions(silent, by_producer, described)
+    hanging = hanging_transactions(silent, by_producer, described)
+    if not hanging:
+        return []
+    # A transaction that has ended since it was found is not in its coordinator's answer either.
+    now = await describe_producers(cluster, {entry.partition for entry in hanging}, broker_id, timeout_ms)
+    still_open = {
+        (tp, producer.producer_id, producer.transaction_start_offset)
+        for tp, of_partition in now.items()
+        for producer in of_partition
+    }
+    return [
+        entry
+        for entry in hanging
+        if (entry.partition, entry.producer.producer_id, entry.producer.transaction_start_offset)
+        in still_open
+    ]
 
 
 def silent_transactions(

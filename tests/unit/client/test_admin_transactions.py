@@ -195,6 +195,22 @@ async def test_hanging_transactions_are_those_that_no_coordinator_will_end(
         assert await admin.find_hanging_transactions([T0], broker_id=1) == found[:2]
 
 
+async def test_a_transaction_that_ends_meanwhile_does_not_hang(transactions: Transactions) -> None:
+    hour = 3_600_000
+    transactions.producers = {T0: [active(7, 10, age_ms=hour), active(8, 20, age_ms=hour)]}
+    transactions.add("ended-1", 7, "CompleteCommit")
+
+    def ended(body: Any) -> Any:
+        answer = transactions.describe(transactions.cluster.brokers[1], body)
+        transactions.producers = {T0: [active(7, 30), active(8, 20, age_ms=hour)]}
+        return answer
+
+    transactions.cluster.brokers[1].script(ApiKey.DESCRIBE_TRANSACTIONS, ended)
+    async with connected(transactions) as admin:
+        found = await admin.find_hanging_transactions([T0])
+        assert [entry.producer.producer_id for entry in found] == [8]
+
+
 def test_an_id_that_expires_meanwhile_leaves_its_transaction_hanging() -> None:
     producer = ProducerState(7, 0, 0, 100, None, 3)
     assert silent_transactions({T0: [producer]}, 100) == []
