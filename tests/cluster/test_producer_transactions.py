@@ -14,6 +14,7 @@ from barnabas.deploy.local import LocalCluster
 from benchmarks.peers.apache_kafka import ApacheKafka
 from tests.support.waiting import until
 
+from .isolation import wait_for_markers
 from .transaction_level import finalised
 
 PARTITIONS = 3
@@ -23,6 +24,8 @@ Brokers = LocalCluster | ApacheKafka
 
 async def read_values(topic: str, isolation_level: str, **settings: Any) -> list[bytes]:
     """The values of a topic up to its present end, sorted."""
+    async with Admin(**settings) as admin:
+        await wait_for_markers(admin)
     values: list[bytes] = []
     async with Consumer(
         **settings, auto_offset_reset="earliest", isolation_level=isolation_level

@@ -17,6 +17,7 @@ from .isolation import (
     Writers,
     read_decided_and_open_transactions,
     read_to_the_end,
+    wait_for_markers,
     write,
 )
 from .tools import run_command
@@ -56,6 +57,7 @@ async def test_committed_readers_see_decided_transactions_through_a_failover(clu
         await write(third, b"c1")
         assert await read_to_the_end(bootstrap, "kafka", "read_committed") == COMMITTED
         await third.commit_transaction()
+        await wait_for_markers(admin)
         committed = [*COMMITTED, b"c0", b"p1", b"c1"]
         for wire in ("native", "kafka"):
             assert await read_to_the_end(bootstrap, wire, "read_committed") == committed

@@ -103,5 +103,7 @@ def test_aborted_records_stay_aborted_while_the_level_changes(
     outcomes = producer.outcomes()
     assert outcomes == {number: ("aborted", "committed")[number % 2] for number in range(len(outcomes))}
     expected = [b"%d" % number for number, outcome in outcomes.items() if outcome == "committed"]
+    last = outcomes[len(outcomes) - 1]
+    described.wait_state("CompleteCommit" if last == "committed" else "CompleteAbort")
     found = linked.view.read("t", PARTITIONS, "read_committed")
     assert sorted(map(bytes, filter(None, found))) == sorted(expected * PARTITIONS)
