@@ -487,7 +487,9 @@ class BrokerConfig:
         _positive, 2, "Replicas of that topic that must be in sync, or no transaction begins or ends."
     )
     transaction_state_log_segment_bytes: int = setting(
-        _positive, 104_857_600, "Size of that topic's segments."
+        _positive,
+        1 << 20,
+        "Size of that topic's segments; 104857600 in Kafka. A new coordinator reads the newest one whole.",
     )
     transaction_max_timeout_ms: int = setting(
         _positive, 900_000, "The longest time-out of transactions that a producer may request."
