@@ -38,13 +38,12 @@ _ADDS_PARTITIONS_SINCE: Final = 12
 """From this version on, the brokers add the partitions of a transaction, not the client (KIP-890)."""
 _MAX_ON_NETWORK_THREAD: Final = 500
 """Partitions."""
-_TRANSIENT: Final = frozenset(
+_OF_COORDINATORS: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
-        ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
 """The answers of a coordinator after which the same batch may be accepted later."""
@@ -231,15 +230,17 @@ def _guards(
 def _unconfirmed(request: ApiRequest, error: ErrorCode) -> ApiError:
     """The error for a producer whose transaction was not confirmed, as the versions of its protocol know it.
 
-    Producers before Kafka's version 12 retry NOT_ENOUGH_REPLICAS, but not the errors of coordinators.
+    Kafka's producers retry NOT_ENOUGH_REPLICAS, but not the errors of coordinators; from version 12 on they
+    know CONCURRENT_TRANSACTIONS.
     """
+    is_native = request.api_version is None
     if error is ErrorCode.PRODUCER_FENCED:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
     elif error is ErrorCode.TRANSACTION_ABORTABLE and not request.is_since(_KNOWS_ABORTABLE_SINCE):
         code = ErrorCode.INVALID_TXN_STATE
-    elif error in _TRANSIENT and not (
-        error is ErrorCode.CONCURRENT_TRANSACTIONS and request.is_since(_ADDS_PARTITIONS_SINCE)
-    ):
+    elif error is ErrorCode.CONCURRENT_TRANSACTIONS and request.is_since(_ADDS_PARTITIONS_SINCE):
+        code = error
+    elif error is ErrorCode.OPERATION_NOT_ATTEMPTED or (error in _OF_COORDINATORS and not is_native):
         code = ErrorCode.NOT_ENOUGH_REPLICAS
     else:
         code = error

@@ -477,7 +477,7 @@ class Accumulator:
             for _, timestamp_ms, key, value, headers in half:
                 builder.append(key, value, headers, timestamp_ms)
             part = ProducerBatch(queue.tp, builder, created_at=batch.created_at)
-            part.attempts, part.flight = batch.attempts, batch.flight
+            part.attempts, part.pauses, part.flight = batch.attempts, batch.pauses, batch.flight
             part.may_be_written = batch.may_be_written
             part.close()
             parts.append(part)

@@ -71,6 +71,8 @@ class ProducerBatch:
     record_count: int = 0
     reserved_bytes: int = 0
     attempts: int = 0
+    pauses: int = 0
+    """The attempts that waited before; each wait is longer than the one before."""
     base_sequence: int = -1
     flight: int = 0
     """Counts the attempts, to distinguish the answer to an earlier one from the last."""

@@ -22,7 +22,17 @@ log = logging.getLogger(__name__)
 
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 """Codes that smaller batches may cure: above ``max.message.bytes``, or larger than a segment."""
-NOT_WRITTEN: Final = frozenset(
+OF_COORDINATORS: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Codes of a broker that cannot ask the coordinator of the transaction yet. The end of the former one,
+or of a move, is near."""
+NOT_WRITTEN: Final = OF_COORDINATORS | frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.MESSAGE_TOO_LARGE,

@@ -24,7 +24,13 @@ from barnabas.client.errors import DeliveryTimedOut, report_bug
 from barnabas.client.metadata import LEADERSHIP_ERRORS
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
 from barnabas.client.producer.batch import BatchState, ProducerBatch, now
-from barnabas.client.producer.identities import GAP, NOT_WRITTEN, TOO_LARGE, IdentitySource
+from barnabas.client.producer.identities import (
+    GAP,
+    NOT_WRITTEN,
+    OF_COORDINATORS,
+    TOO_LARGE,
+    IdentitySource,
+)
 from barnabas.client.producer.transactions import (
     CONCURRENT_BACKOFF_MS,
     LAST_PRODUCE_OF_OLD_PROTOCOL,
@@ -429,11 +435,12 @@ class Sender:
         self._retry_or_fail(queue, batch, error, backoff_ms)
 
     def _backoff_ms(self, batch: ProducerBatch, code: int) -> float:
-        config = self._config
-        # The former transaction of this producer ends soon.
-        is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS
-        first_ms = CONCURRENT_BACKOFF_MS if is_short else config.retry_backoff_ms
-        return jittered(doubled(first_ms, batch.attempts, config.retry_backoff_max_ms))
+        """The wait before the next attempt. Attempts that waited for nothing do not make it longer."""
+        first_ms, longest_ms = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
+        if code in OF_COORDINATORS:
+            first_ms, longest_ms = CONCURRENT_BACKOFF_MS, max(CONCURRENT_BACKOFF_MS, first_ms)
+        batch.pauses += 1
+        return jittered(doubled(first_ms, batch.pauses - 1, longest_ms))
 
     def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: ApiError) -> None:
         """The broker lacks an earlier batch, which is still to be sent again, or there is a gap.

@@ -145,7 +145,7 @@ def test_a_produce_that_waits_for_a_coordinator_that_dies_is_answered_and_retrie
         connection.send(raw_client.encoded(client.request(partition, 0)))
         killable.kill(coordinator)
         answer = connection.answer_to(client.request(partition, 0))
-    assert client.result(answer) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert client.result(answer) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     client.produce_at_last(partition, 0)
     client.end(committed=True)
     wait_all_stable(killable, partition)

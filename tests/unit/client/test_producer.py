@@ -18,6 +18,7 @@ from barnabas.client.errors import (
     ErrorCode,
     InvalidConfiguration,
 )
+from barnabas.client.producer import sender
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.partitioners import partition_of_key
 from barnabas.client.producer.producer import Producer
@@ -264,6 +265,28 @@ async def test_retries_are_bounded_by_number(cluster: FakeCluster) -> None:
         with pytest.raises(ApiError, match="NOT_ENOUGH_REPLICAS"):
             await producer.send_and_wait("t", b"1")
     assert len(cluster.requests(ApiKey.PRODUCE)) == 3
+
+
+async def test_only_attempts_that_waited_make_the_next_wait_longer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_ms: list[float] = []
+
+    def noted(wait_ms: float) -> float:
+        waits_ms.append(wait_ms)
+        return 0.0
+
+    monkeypatch.setattr(sender, "jittered", noted)
+    codes = [
+        *[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3,
+        *[ErrorCode.NOT_ENOUGH_REPLICAS] * 2,
+        *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 3,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    ]
+    cluster.brokers[1].script(ApiKey.PRODUCE, *map(refuse, codes))
+    async with Producer(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=100) as producer:
+        await producer.send_and_wait("t", b"1")
+    assert waits_ms == [100, 200, 80, 100, 100, 1_000]
 
 
 async def test_delivery_times_out_with_the_last_error_as_its_cause(cluster: FakeCluster) -> None:
