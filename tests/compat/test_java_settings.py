@@ -70,6 +70,7 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("listeners", "is dynamic"): RESTART,
     ("advertised.listeners", "is dynamic"): RESTART,
     ("listener.security.protocol.map", "is dynamic"): RESTART,
+    ("transaction.state.log.segment.bytes", "default"): "a new coordinator reads the newest segment whole",
     ("num.network.threads", "default"): ONE_THREAD,
     ("num.network.threads", "is dynamic"): RESTART,
     ("num.io.threads", "is dynamic"): RESTART,
