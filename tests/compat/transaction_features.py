@@ -217,7 +217,7 @@ def fencing(bench: Bench) -> None:
     assert seen(bench, topic, 2) == [text("of the second"), text("more of the second")]
 
 
-@feature("transactions: the time-out aborts one, and its producer is told")
+@feature("transactions: the time-out aborts one, and its producer gets an error")
 def time_out(bench: Bench) -> None:
     topic, name = bench.topic(), bench.name()
     with Producer(bench, name, timeout_ms=1_000) as late:
