@@ -48,6 +48,8 @@ TIMESTAMP_TYPE_MASK: Final = 0x08
 TRANSACTIONAL_MASK: Final = 0x10
 CONTROL_MASK: Final = 0x20
 DELETE_HORIZON_MASK: Final = 0x40
+_COMPRESSIONS: Final = tuple(Compression)
+"""By code: a call of the Enum takes 0.7 µs."""
 _MAX_COMPRESSION: Final = max(Compression)
 _KNOWN_ATTRIBUTES: Final = frozenset(
     attributes for attributes in range(0x80) if attributes & COMPRESSION_MASK <= _MAX_COMPRESSION
@@ -108,7 +110,7 @@ class BatchHeader(NamedTuple):
         code = self.attributes & COMPRESSION_MASK
         if code > _MAX_COMPRESSION:
             raise api_error(ErrorCode.CORRUPT_MESSAGE, f"compression {code} of a batch is unknown")
-        return Compression(code)
+        return _COMPRESSIONS[code]
 
     @property
     def timestamp_type(self) -> TimestampType:

@@ -31,7 +31,13 @@ from barnabas.protocol.errors import ErrorCode, MalformedFrame, Unencodable, api
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.produce import PartitionProduceResponse
-from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, iter_batches
+from barnabas.protocol.record_batch import (
+    CONTROL_MASK,
+    HEADER_BYTES,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    iter_batches,
+)
 from barnabas.protocol.records import MarkerType, decode_fields, decode_marker
 
 logger = logging.getLogger(__name__)
@@ -44,6 +50,7 @@ MAX_REPORTED: Final = 10
 READ_BYTES: Final = 1 << 20
 """The size of one read of the log."""
 _ACKS_ALL: Final = -1
+_OF_TRANSACTIONS: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 _MAX_RECORD_OVERHEAD_BYTES: Final = 30
 
 R = TypeVar("R")
@@ -152,7 +159,7 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> LastRecords | None:
         for at, header in iter_batches(records):
             position = max(position, header.last_offset + 1)
             batch = records[at : at + header.size_bytes]
-            if header.is_control or header.is_transactional:
+            if header.attributes & _OF_TRANSACTIONS:
                 transactions.read(header, batch)
                 continue
             for offset, _, key, value, _ in decode_fields(batch):
