@@ -20,7 +20,7 @@ from barnabas.cli.demo.flights import Departure
 from barnabas.cli.demo.ledger import Audit, Ledger
 from barnabas.cli.demo.screen import Update
 from barnabas.cli.exit_codes import CommandError
-from barnabas.client import Consumer, Producer, RecordMetadata
+from barnabas.client import Admin, Consumer, Producer, RecordMetadata
 from barnabas.client.metadata import TopicInfo
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import BarnabasError
@@ -207,18 +207,23 @@ async def produce_all(
 async def consume_all(
     bootstrap: str, topic: str, partitions: Iterable[int], audit: Audit, show_progress: Update
 ) -> Traffic:
-    """Pass every committed record below the present ends to the audit.
+    """Pass every committed record below the present high watermarks to the audit.
 
-    Raises CommandError if no more records arrive before the end.
+    It waits for the markers of transactions whose commit was answered already. Raises CommandError if no more
+    records arrive before the end.
     """
     assigned = [TopicPartition(topic, partition) for partition in partitions]
     size_bytes = 0
     started = time.monotonic()
-    async with Consumer(
-        bootstrap_servers=bootstrap, auto_offset_reset="none", isolation_level="read_committed"
-    ) as consumer:
+    async with (
+        Admin(bootstrap_servers=bootstrap) as admin,
+        Consumer(
+            bootstrap_servers=bootstrap, auto_offset_reset="none", isolation_level="read_committed"
+        ) as consumer,
+    ):
         consumer.assign(assigned)
-        ends = {tp: int(offset) for tp, offset in (await consumer.end_offsets(assigned)).items() if offset}
+        listed = await admin.list_offsets(dict.fromkeys(assigned, "latest"))
+        ends = {tp: int(found.offset) for tp, found in listed.items() if found.offset}
         consumer.seek_to_beginning()
         last_seen = time.monotonic()
         while ends:
