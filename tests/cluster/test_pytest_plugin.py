@@ -91,12 +91,12 @@ def retention(cluster):
 def committed(cluster, topic):
     with Producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="one") as producer:
         with producer.transaction():
-            producer.send(topic, b"committed")
+            producer.send(topic, b"committed", partition=0)
         with pytest.raises(ZeroDivisionError), producer.transaction():
-            producer.send_and_wait(topic, b"aborted")
+            producer.send_and_wait(topic, b"aborted", partition=0)
             1 / 0
         with producer.transaction():
-            producer.send(topic, b"committed too")
+            producer.send(topic, b"committed too", partition=0)
     settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed", "group_id": "readers"}
     with Consumer(bootstrap_servers=cluster.bootstrap_servers, **settings) as consumer:
         consumer.subscribe([topic])
