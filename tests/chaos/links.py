@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ ZOOKEEPER = "zookeeper"
 _HOST = "127.0.0.1"
 _HOST_IN_TABLE = b"0100007F"
 _CHUNK = 1 << 16
+_TURNS = 10
 
 
 class Links:
@@ -106,7 +107,9 @@ class Links:
 
     async def _place(self, target: str, endpoint: Endpoint) -> Endpoint:
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._spawn(self._carry(target, endpoint, reader, writer))
+            carrying = self._spawn(self._carry(target, endpoint, reader, writer))
+            # Also if it is cancelled before it begins.
+            carrying.add_done_callback(lambda _: writer.transport.abort())
 
         if target not in self._ends:
             self._ends[target] = self._reserve(), endpoint
@@ -125,8 +128,19 @@ class Links:
     async def _refuse(self, target: str) -> None:
         server = self._servers.pop(target, None)
         if server is not None:
-            server.close()
+            await self._stop_accepting([server])
         self._abort(lambda link: link[1] == target)
+
+    async def _stop_accepting(self, servers: Collection[asyncio.Server]) -> None:
+        """Close servers. The loop begins an accepted connection some turns later, and leaks it if its server
+        is closed by then."""
+        for server in servers:
+            for listening in server.sockets:
+                self._loop.remove_reader(listening.fileno())
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        for server in servers:
+            server.close()
 
     def _abort(self, is_meant: Callable[[tuple[str, str]], bool]) -> None:
         for link, ends in self._open.items():
@@ -198,8 +212,7 @@ class Links:
 
     async def _close(self) -> None:
         self._mend()
-        for server in self._servers.values():
-            server.close()
+        await self._stop_accepting(self._servers.values())
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

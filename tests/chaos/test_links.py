@@ -6,8 +6,10 @@ The case that finds most runs always; ``make chaos`` runs all cases, and then cu
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +20,7 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import Endpoint, TopicPartition
 from tests.support.waiting import wait_for
 
 from ..cluster.raw_client import RawClient, batch_of
@@ -257,3 +259,16 @@ def test_links_that_are_cut_at_random_lose_nothing(linked: LinkedCluster) -> Non
     except AssertionError as error:
         error.add_note(f"seed {seed}:\n" + "\n".join(steps))
         raise
+
+
+def test_proxies_that_end_while_connections_begin_leave_no_socket() -> None:
+    """An unclosed socket is a warning when it is collected, and so an error of a test."""
+    with socket.create_server(("127.0.0.1", 0)) as target:
+        for _ in range(10):
+            links = Links(lambda: {})
+            place = links.place(1, Endpoint(*target.getsockname()))
+            clients = [socket.create_connection(place) for _ in range(5)]
+            links.close()
+            for client in clients:
+                client.close()
+    gc.collect()
