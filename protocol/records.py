@@ -5,7 +5,7 @@ A record is, in varints except for the attributes byte:
     length | attributes 1 | timestamp delta | offset delta | key length, key | value length, value
     header count, then for each: name length, name | value length, value
 
-The loop reads the common form inline and leaves the rest to a slower, complete reader.
+`_append_common` reads the common form inline and leaves the rest to `_decode_record`, slower but complete.
 Malformed bytes never cause a read past the end of the batch. The record of a control batch is a marker, which
 `decode_marker` reads. Pure functions, any thread.
 
@@ -185,101 +185,97 @@ def record_bytes(
 
 
 def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
-    """The hot loop. Returns the fields and the position after the last record.
+    """The fields, and the position after the last record."""
+    fields: list[RecordFields] = []
+    position = _append_common(fields, data, 0, header)
+    while len(fields) < header.record_count:
+        start = position
+        previous_offset = fields[-1][0] if fields else header.base_offset - 1
+        time_delta, delta, key, value, headers, position = _decode_record(data, start)
+        offset = header.base_offset + delta
+        if offset <= previous_offset:
+            raise _malformed("offset delta", start, delta, len(data))
+        fields.append((offset, header.base_timestamp + time_delta, key, value, headers))
+        position = _append_common(fields, data, position, header)
+    return fields, position
+
+
+def _append_common(fields: list[RecordFields], data: bytes, start: int, header: BatchHeader) -> int:
+    """The hot loop. Returns the position of the first record that is not of the common form, or the end.
 
     It reads every number as one of one or two bytes. A record for which that is wrong, or that is unusual in
-    any other way (headers, a long timestamp delta, malformed bytes), fails one of the comparisons and is read
-    again by `_decode_record`, which handles every form and every error.
+    any other way (headers, a long timestamp delta, malformed bytes), fails one of the comparisons.
     """
-    fields: list[RecordFields] = []
-    append = fields.append
-    base_offset = header.base_offset
-    base_timestamp = header.base_timestamp
-    previous_delta = -1
-    size = len(data)
-    position = 0
-    no_headers: Headers = ()
+    append, size = fields.append, len(data)
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    previous_delta = (fields[-1][0] - base_offset) << 1 if fields else -1
     key: bytes | None
     value: bytes | None
-    for _ in range(header.record_count):
-        start = position
-        try:
-            length = data[position]
-            if length < 128:
+    try:
+        for _ in range(header.record_count - len(fields)):
+            length, position = data[start], start + 1
+            if length > 127:
+                length += (data[position] << 7) - 128
                 position += 1
-            else:
-                length += (data[position + 1] << 7) - 128
-                position += 2
             end = position + (length >> 1)
             # data[position] is the record's attributes, unused in magic 2.
-            time = data[position + 1]
-            delta = data[position + 2]
-            if delta < 128:
-                position += 3
-            else:
-                delta += (data[position + 3] << 7) - 128
-                position += 4
+            time, delta = data[position + 1], data[position + 2]
+            position += 3
+            if delta > 127:
+                delta += (data[position] << 7) - 128
+                position += 1
             number = data[position]
             position += 1
-            if number == 1:
-                key = None
-            else:
-                following = position + (number >> 1)
-                key = data[position:following]
-                position = following
+            key = None
+            if number != 1:
+                key_end = position + (number >> 1)
+                key = data[position:key_end]
+                position = key_end
                 length |= (number & 1) | (number & 128) << 7
             number = data[position]
-            if number == 1:
-                value = None
-                position += 1
-            else:
-                if number < 128:
+            position += 1
+            value = None
+            if number != 1:
+                if number > 127:
+                    number += (data[position] << 7) - 128
                     position += 1
-                else:
-                    number += (data[position + 1] << 7) - 128
-                    position += 2
-                following = position + (number >> 1)
-                value = data[position:following]
-                position = following
+                value_end = position + (number >> 1)
+                value = data[position:value_end]
+                position = value_end
                 length |= number & ~0x3FFE
             # Bit 0 of a folded number is its sign; a bit above the fourteenth means a third byte.
-            unusual = (
+            if (
                 (length | delta) & ~0x3FFE
                 or time > 127
                 or position + 1 != end
                 or end > size
                 or data[position]
-            )
-        except IndexError:
-            # A misread number may point past the end; that does not mean that the bytes are malformed.
-            unusual = True
-        if unusual:
-            time_delta, delta, key, value, headers, position = _decode_record(data, start)
-            timestamp = base_timestamp + time_delta
-        else:
-            delta >>= 1
-            timestamp = base_timestamp + ((time >> 1) ^ -(time & 1))
-            headers = no_headers
-            position = end
-        if delta <= previous_delta:
-            raise _malformed("offset delta", start, delta, size)
-        previous_delta = delta
-        append((base_offset + delta, timestamp, key, value, headers))
-    return fields, position
+                or delta <= previous_delta
+            ):
+                return start
+            append((base_offset + (delta >> 1), base_timestamp + ((time >> 1) ^ -(time & 1)), key, value, ()))
+            start, previous_delta = end, delta
+    except IndexError:
+        # A misread number may point past the end; that does not mean that the bytes are malformed.
+        return start
+    return start
 
 
 def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
-    """One record of any form: timestamp delta, offset delta, key, value, headers, position after it."""
+    """One record of any form: timestamp delta, offset delta, key, value, headers, position after it.
+
+    Raises INVALID_RECORD, and UnicodeDecodeError for a header's name.
+    """
     size = len(data)
-    length, position = decode_varint(data, position)
+    length, position = _short_varint(data, position)
     end = position + length
     if length < MIN_RECORD_BYTES - 1 or end > size:
         raise _malformed("length", position, length, size)
-    time_delta, position = decode_varint(data, position + 1)
-    offset_delta, position = decode_varint(data, position)
+    time_delta, position = _short_varint(data, position + 1)
+    offset_delta, position = _short_varint(data, position)
     key, position = _decode_bytes(data, position, end, "key length")
     value, position = _decode_bytes(data, position, end, "value length")
-    count, position = decode_varint(data, position)
+    count, position = _short_varint(data, position)
     # At least two bytes per header, so that a huge count cannot cause a huge loop.
     if not 0 <= count <= (end - position) // 2:
         raise _malformed("header count", position, count, size)
@@ -296,7 +292,7 @@ def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, 
 
 
 def _decode_bytes(data: bytes, position: int, end: int, what: str) -> tuple[bytes | None, int]:
-    length, position = decode_varint(data, position)
+    length, position = _short_varint(data, position)
     if length == -1:
         return None, position
     if not 0 <= length <= end - position:
