@@ -20,6 +20,7 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.produce import (
+    NOT_YET_CONFIRMED,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -38,15 +39,6 @@ _ADDS_PARTITIONS_SINCE: Final = 12
 """From this version on, the brokers add the partitions of a transaction, not the client (KIP-890)."""
 _MAX_ON_NETWORK_THREAD: Final = 500
 """Partitions."""
-_OF_COORDINATORS: Final = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-"""The answers of a coordinator after which the same batch may be accepted later."""
 
 Named = tuple[TopicPartition, ProducedBatches]
 Refusals = Mapping[TopicPartition, PartitionProduceResponse]
@@ -240,7 +232,7 @@ def _unconfirmed(request: ApiRequest, error: ErrorCode) -> ApiError:
         code = ErrorCode.INVALID_TXN_STATE
     elif error is ErrorCode.CONCURRENT_TRANSACTIONS and request.is_since(_ADDS_PARTITIONS_SINCE):
         code = error
-    elif error is ErrorCode.OPERATION_NOT_ATTEMPTED or (error in _OF_COORDINATORS and not is_native):
+    elif error is ErrorCode.OPERATION_NOT_ATTEMPTED or (error in NOT_YET_CONFIRMED and not is_native):
         code = ErrorCode.NOT_ENOUGH_REPLICAS
     else:
         code = error

@@ -16,23 +16,13 @@ from barnabas.client.errors import report_bug
 from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.protocol.backoff import Retries
 from barnabas.protocol.errors import BarnabasError, ErrorCode, raise_for
-from barnabas.protocol.messages.produce import InitProducerIdRequest
+from barnabas.protocol.messages.produce import NOT_YET_CONFIRMED, InitProducerIdRequest
 
 log = logging.getLogger(__name__)
 
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 """Codes that smaller batches may cure: above ``max.message.bytes``, or larger than a segment."""
-OF_COORDINATORS: Final = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-"""Codes of a broker that cannot ask the coordinator of the transaction yet. The end of the former one,
-or of a move, is near."""
-NOT_WRITTEN: Final = OF_COORDINATORS | frozenset(
+NOT_WRITTEN: Final = NOT_YET_CONFIRMED | frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.MESSAGE_TOO_LARGE,

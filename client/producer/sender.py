@@ -24,13 +24,7 @@ from barnabas.client.errors import DeliveryTimedOut, report_bug
 from barnabas.client.metadata import LEADERSHIP_ERRORS
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
 from barnabas.client.producer.batch import BatchState, ProducerBatch, now
-from barnabas.client.producer.identities import (
-    GAP,
-    NOT_WRITTEN,
-    OF_COORDINATORS,
-    TOO_LARGE,
-    IdentitySource,
-)
+from barnabas.client.producer.identities import GAP, NOT_WRITTEN, TOO_LARGE, IdentitySource
 from barnabas.client.producer.transactions import (
     CONCURRENT_BACKOFF_MS,
     LAST_PRODUCE_OF_OLD_PROTOCOL,
@@ -42,6 +36,7 @@ from barnabas.protocol.backoff import doubled, jittered
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.produce import (
+    NOT_YET_CONFIRMED,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -437,7 +432,7 @@ class Sender:
     def _backoff_ms(self, batch: ProducerBatch, code: int) -> float:
         """The wait before the next attempt. Attempts that waited for nothing do not make it longer."""
         first_ms, longest_ms = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
-        if code in OF_COORDINATORS:
+        if code in NOT_YET_CONFIRMED:
             first_ms, longest_ms = CONCURRENT_BACKOFF_MS, max(CONCURRENT_BACKOFF_MS, first_ms)
         batch.pauses += 1
         return jittered(doubled(first_ms, batch.pauses - 1, longest_ms))

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from barnabas.protocol import schema as s
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.schema import RecordsToSend
+
+NOT_YET_CONFIRMED: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Codes of a native Produce whose transaction the coordinator cannot confirm yet: its former transaction
+ends, or the coordinator moves or loads. Nothing is written, and the wait is short."""
 
 
 @s.message
