@@ -86,8 +86,8 @@ class Coordination:
 
     def call_when_loaded(self, listener: Callable[[str], object]) -> None:
         """Call the listener with the topic's name whenever one of its partitions has been loaded."""
-        self.groups.shards.loaded_listeners.append(lambda: listener(OFFSETS_TOPIC))
-        self.transactions.shards.loaded_listeners.append(lambda: listener(TRANSACTIONS_TOPIC))
+        for shards in (self.groups.shards, self.transactions.shards):
+            shards.loaded_listeners.append(lambda partition: listener(partition.topic))
 
     def start(self) -> None:
         self.links.start()

@@ -67,10 +67,12 @@ T = TypeVar("T")
 class Hosted(Generic[M]):
     """A machine with its lock and its timer."""
 
-    __slots__ = ("is_gone", "key", "lock", "machine", "timer")
+    __slots__ = ("is_gone", "is_started", "key", "lock", "machine", "timer")
 
-    def __init__(self, key: str, machine: M) -> None:
+    def __init__(self, key: str, machine: M, *, is_started: bool = True) -> None:
         self.key = key
+        # Set under the lock. False for a loaded machine before its first event.
+        self.is_started = is_started
         self.machine = machine
         self.lock = threading.Lock()
         # Under the lock. Then the machine is in no table, and a caller that waited for the lock looks again.
@@ -145,7 +147,7 @@ class MachineShard(ABC, Generic[M]):
 
     @abstractmethod
     def _started(self, machine: M, now: Moment) -> AnyEffects:
-        """The first event of a machine that was loaded."""
+        """The first event of a machine that was loaded, before all others."""
 
     @abstractmethod
     def _postponed(self, machine: M, now: Moment) -> None:
@@ -169,17 +171,21 @@ class MachineShard(ABC, Generic[M]):
             raise api_error(ErrorCode.NOT_COORDINATOR, f"{self.partition} is led by another broker now")
 
     def serve(self, machines: Mapping[str, M]) -> bool:
-        """Serve these machines from now on; False if the shard was closed meanwhile."""
-        loaded = {key: Hosted(key, machine) for key, machine in machines.items()}
+        """Serve these machines from now on; False if the shard was closed meanwhile. Then `start_loaded`."""
+        loaded = {key: Hosted(key, machine, is_started=False) for key, machine in machines.items()}
         with self._lock:
             if self.state is not ShardState.LOADING:
                 return False
             self._finish_loading(machines)
-            self._hosted = dict(loaded)
+            self._hosted = loaded
             self.state = ShardState.SERVING
-        for hosted in loaded.values():
-            self._apply(hosted, self._started)
         return True
+
+    def start_loaded(self) -> None:
+        with self._lock:
+            all_hosted = list(self._hosted.values())
+        for hosted in all_hosted:
+            self._contained(hosted, self._start)
 
     def fail(self) -> None:
         with self._lock:
@@ -195,7 +201,7 @@ class MachineShard(ABC, Generic[M]):
         with self._lock:
             closed, self._hosted = list(self._hosted.values()), {}
         for hosted in closed:
-            self._apply_contained(hosted, lambda machine, now: machine.unload(now))
+            self._contained(hosted, lambda one: self._apply(one, lambda machine, now: machine.unload(now)))
 
     # ---- events
 
@@ -237,7 +243,7 @@ class MachineShard(ABC, Generic[M]):
         with self._lock:
             all_hosted = list(self._hosted.values())
         for hosted in all_hosted:
-            self._apply_contained(hosted, event)
+            self._contained(hosted, lambda one: self._apply(one, event))
 
     def _find(self, key: str, create: bool) -> Hosted[M] | None:
         self.check_serving()
@@ -256,10 +262,10 @@ class MachineShard(ABC, Generic[M]):
                 hosted = self._hosted[key] = Hosted(key, self._make(key, self._now()))
             return hosted
 
-    def _apply_contained(self, hosted: Hosted[M], event: Callable[[M, Moment], AnyEffects]) -> None:
-        """`_apply` for one of many machines: an unforeseen error must not keep the event from the others."""
+    def _contained(self, hosted: Hosted[M], work: Callable[[Hosted[M]], object]) -> None:
+        """Work on one of many machines: an unforeseen error must not keep it from the others."""
         try:
-            self._apply(hosted, event)
+            work(hosted)
         except InvariantViolation:
             raise
         except Exception:
@@ -269,6 +275,8 @@ class MachineShard(ABC, Generic[M]):
         self, hosted: Hosted[M], event: Callable[[M, Moment], AnyEffects], removed: Removed | None = None
     ) -> bool:
         """Apply an event and carry out its effects; False if the machine is gone."""
+        if not hosted.is_started:
+            self._start(hosted)
         with hosted.lock:
             if hosted.is_gone:
                 return False
@@ -280,6 +288,18 @@ class MachineShard(ABC, Generic[M]):
         if removed is not None and all(append.number is not None for append in effects.appends):
             removed(ErrorCode.NONE)
         return True
+
+    def _start(self, hosted: Hosted[M]) -> None:
+        """Give a loaded machine its first event, unless it has had it."""
+        with hosted.lock:
+            if hosted.is_started:
+                return
+            hosted.is_started = True
+            effects = self._started(hosted.machine, self._now())
+            refused = self._enqueue(hosted, effects.appends, None)
+            self._set_timer(hosted)
+            self._drop_if_done(hosted)
+        self._carry_out(hosted, effects, refused)
 
     def _enqueue(
         self, hosted: Hosted[M], appends: Sequence[Append[Any]], removed: Removed | None

@@ -56,6 +56,10 @@ class Shard(Protocol):
         """Raises COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR."""
         ...
 
+    def start_loaded(self) -> None:
+        """Give everything that was loaded its first event; requests are served already."""
+        ...
+
     def fail(self) -> None:
         """Loading met an unforeseen error: refuse requests until the leadership changes."""
         ...
@@ -96,8 +100,8 @@ class LedShards(Generic[S]):
         self._make_shard = make_shard
         self._fill = load
         self._now_ms = now_ms
-        self.loaded_listeners: list[Callable[[], object]] = []
-        """Called on the thread when a shard has been loaded."""
+        self.loaded_listeners: list[Callable[[TopicPartition], object]] = []
+        """Called on the thread when a shard is no longer being loaded: it serves, or has failed or closed."""
         self.longest_load_ms = 0.0
         """Of one shard, since the start."""
         # Guards the fields below; the thread waits on it.
@@ -229,13 +233,22 @@ class LedShards(Generic[S]):
     def _ready(self) -> Work | None:
         """The most urgent work: first answer the requests of shards that have to be closed."""
         if self._to_close:
-            return self._to_close.popleft().close
+            shard = self._to_close.popleft()
+            return lambda: self._close(shard)
         if self._urgent:
             return self._urgent.popleft()
         if self._to_load:
             shard = self._to_load.popleft()
             return lambda: self._load(shard)
         return self._other_work.popleft() if self._other_work else None
+
+    def _close(self, shard: S) -> None:
+        shard.close()
+        self._notify(shard)
+
+    def _notify(self, shard: S) -> None:
+        for listener in self.loaded_listeners:
+            listener(shard.partition)
 
     def _load(self, shard: S) -> None:
         started_ms = self._now_ms()
@@ -256,12 +269,14 @@ class LedShards(Generic[S]):
             doing = f"loading its {self._contents}"
             self._replicas.roles.failed.note(shard.partition, error, doing, is_retried=False)
             shard.fail()
+            self._notify(shard)
             return
         if records is not None and entries is not None:
             load_ms = self._now_ms() - started_ms
             self.longest_load_ms = max(self.longest_load_ms, load_ms)
-            for listener in self.loaded_listeners:
-                listener()
+            self._notify(shard)
+            with without_collection():
+                shard.start_loaded()
             logger.info(
                 "coordinates %s since leader epoch %d: %d %s of %d records, loaded in %.0f ms",
                 shard.partition,

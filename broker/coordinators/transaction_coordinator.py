@@ -2,7 +2,8 @@
 
 `transaction` has the rules of one id. A partition of the transaction topic has one coordinator at a time: its
 leader, whose leader epoch is the coordinator epoch in all markers, so that leaders of partitions recognise
-the markers of a former coordinator.
+the markers of a former coordinator. A request that comes while its id is being loaded is kept until then, for
+`LOADING_WAIT_MS` at most: refused, the client would lose a retry's pause at every failover.
 
 Any thread. No call waits.
 """
@@ -17,18 +18,23 @@ from barnabas.broker.coordinators.coordinator_log import LastRecords
 from barnabas.broker.coordinators.internal_topic import new_transactions_topic
 from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls, TopicCoordinator, max_batch_bytes
 from barnabas.broker.coordinators.transaction import Transaction
-from barnabas.broker.coordinators.transaction_effects import Request, TransactionLimits, refused
+from barnabas.broker.coordinators.transaction_effects import (
+    LOADING_WAIT_MS,
+    Request,
+    TransactionLimits,
+    refused,
+)
 from barnabas.broker.coordinators.transaction_markers import Links, MarkerQueue, MarkerWriter
 from barnabas.broker.coordinators.transaction_records import TransactionRecord, to_bytes
 from barnabas.broker.coordinators.transaction_shard import TransactionShard, transactions_of
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
-from barnabas.broker.purgatory import Reaper
+from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, Unencodable
-from barnabas.protocol.ids import LeaderEpoch, TopicId
+from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import DescribedTransaction
 from barnabas.protocol.messages.topics import CreatableTopic
 
@@ -39,6 +45,25 @@ RESERVED_BYTES: Final = 256
 what the decision stores in addition (under 100), which must fit or the transaction could never end."""
 MARKER_TIMEOUT_MS: Final = 5_000
 """The time for the in-sync replicas to get a marker that is appended here; then it is written again."""
+MAX_WAITING_FOR_LOADING: Final = 10_000
+"""Requests; more are refused at once."""
+
+
+class _UntilLoaded(DelayedOperation):
+    """A request that waits until its id is no longer being loaded."""
+
+    def __init__(
+        self, deadline_ms: float, *, is_loading: Callable[[], bool], apply: Callable[[], None]
+    ) -> None:
+        super().__init__(deadline_ms)
+        self._is_loading = is_loading
+        self._apply = apply
+
+    def try_complete(self) -> bool:
+        return not self._is_loading()
+
+    def on_complete(self) -> None:
+        self._apply()
 
 
 class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
@@ -74,6 +99,10 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
             writer=marker_writer,
             timeout_ms=MARKER_TIMEOUT_MS,
         )
+        self._waiting = Purgatory(
+            "transactional ids being loaded", reaper, max_operations=MAX_WAITING_FOR_LOADING
+        )
+        self.shards.loaded_listeners.append(self._waiting.check_and_complete)
 
     @staticmethod
     def _new_topic(config: BrokerConfig) -> CreatableTopic:
@@ -85,16 +114,41 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
 
     def stop(self) -> None:
         super().stop()
+        self._waiting.shut_down()
         self.markers.stop()
 
     # ---- requests
 
-    def apply(self, transactional_id: str, request: Request, answer: Callable[[Any], None]) -> None:
-        """Call ``answer`` once, now or later, on any thread, with the response that the request documents."""
+    def apply(
+        self,
+        transactional_id: str,
+        request: Request,
+        answer: Callable[[Any], None],
+        *,
+        may_wait: bool = True,
+    ) -> None:
+        """Call ``answer`` once, now or later, on any thread, with the response that the request documents.
+
+        With ``may_wait`` it waits while the id is being loaded.
+        """
         try:
-            self.shard_of(transactional_id).handle(transactional_id, request, answer)
+            index = self.topic.partition_of(transactional_id)
+            if may_wait and self.shards.is_loading(index):
+                self._apply_when_loaded(index, transactional_id, request, answer)
+            else:
+                self.shards.find(index).handle(transactional_id, request, answer)
         except ApiError as error:
             answer(refused(request, error.code))
+
+    def _apply_when_loaded(
+        self, index: int, transactional_id: str, request: Request, answer: Callable[[Any], None]
+    ) -> None:
+        waiting = _UntilLoaded(
+            self._reaper.clock_ms() + LOADING_WAIT_MS,
+            is_loading=lambda: self.shards.is_loading(index),
+            apply=lambda: self.apply(transactional_id, request, answer, may_wait=False),
+        )
+        self._waiting.try_complete_else_watch(waiting, [TopicPartition(self.topic.name, index)])
 
     def describe(self, transactional_id: str) -> DescribedTransaction | None:
         """The transaction of an id; None if the id is unknown. Raises as `shard_of`."""

@@ -13,6 +13,8 @@ from barnabas.protocol.ids import NO_PRODUCER_ID, LeaderEpoch, ProducerEpoch, Pr
 
 WAIT_MS: Final = 5_000
 """The time that a request waits for a transition of its id, by default."""
+LOADING_WAIT_MS: Final = 1_000
+"""The time that a request waits for its id to be loaded."""
 MAX_WAITING: Final = 16
 """The requests of one id that may wait. One producer has one at a time; the others are of zombies."""
 

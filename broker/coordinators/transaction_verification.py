@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.transaction_effects import (
+    LOADING_WAIT_MS,
     WAIT_MS,
     AddPartitions,
     Request,
@@ -47,8 +48,9 @@ logger = logging.getLogger(__name__)
 
 VERIFICATION: Final = "transaction.partition.verification.enable"
 """The dynamic setting. Without it, partitions are added to transactions and not verified."""
-TIMEOUT_MS: Final = WAIT_MS + 1_000
-"""The limit for another broker, whose coordinator may wait for the end of the former transaction."""
+TIMEOUT_MS: Final = LOADING_WAIT_MS + WAIT_MS + 1_000
+"""The limit for another broker, whose coordinator may wait until it has loaded the id, and then for the end
+of the former transaction."""
 MAX_IN_FLIGHT: Final = 16
 MAX_WAITING: Final = 10_000
 """The questions to one broker that wait to be sent."""

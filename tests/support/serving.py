@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -352,8 +351,8 @@ class Serving:
             is_enabled=True,
         )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
-        self.groups.shards.loaded_listeners.append(partial(self._wake, [OFFSETS_TOPIC]))
-        self.transactions.shards.loaded_listeners.append(partial(self._wake, [TRANSACTIONS_TOPIC]))
+        for shards in (self.groups.shards, self.transactions.shards):
+            shards.loaded_listeners.append(lambda partition: self._wake([partition.topic]))
         self.managed.metadata.on_update(self._wake)
         self.dispatch = Dispatcher(self._services())
 

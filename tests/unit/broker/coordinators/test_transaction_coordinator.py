@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, last_records
+from barnabas.broker.coordinators.transaction import Transaction
+from barnabas.broker.coordinators.transaction_effects import LOADING_WAIT_MS
 from barnabas.broker.coordinators.transaction_shard import TransactionShard
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.protocol.errors import ErrorCode
@@ -27,7 +32,9 @@ from tests.support.transaction_requests import (
     work,
 )
 
+E = ErrorCode
 S = TransactionState
+Event = Callable[[Serving, pytest.MonkeyPatch], None]
 EXPIRATION_MS = 7 * 24 * 3_600_000
 
 
@@ -80,6 +87,92 @@ def test_an_ongoing_transaction_times_out_under_the_next_coordinator(coordinatin
     assert state_of(coordinating) == "Ongoing"
     coordinating.managed.pass_time(1)
     assert state_of(coordinating) == "PrepareAbort"
+
+
+def load_again(serving: Serving) -> None:
+    """Another broker coordinates for a while; what this broker has is not loaded yet."""
+    lead_transactions(serving, epoch=1, leader=2)
+    work(serving)
+    lead_transactions(serving, epoch=2)
+
+
+def test_requests_wait_until_their_ids_are_loaded(coordinating: Serving) -> None:
+    producer = begin(coordinating, HERE)
+    load_again(coordinating)
+    adding, ending = coordinating.send(add(producer, THERE)), coordinating.send(end(producer))
+    coordinating.managed.pass_time(LOADING_WAIT_MS - 1)
+    assert not adding.is_answered
+    assert not ending.is_answered
+    work(coordinating)
+    assert errors(adding.response) == {THERE: NONE}
+    assert ending.response.error_code == NONE
+    answer_markers(coordinating)
+    assert state_of(coordinating) == "CompleteCommit"
+
+
+def test_a_loaded_id_is_resumed_once_and_before_the_requests_that_waited(
+    coordinating: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = begin(coordinating)
+    load_again(coordinating)
+    ending = coordinating.send(end(producer))
+    events: list[str] = []
+
+    def noted(name: str) -> None:
+        event = getattr(Transaction, name)
+
+        def with_note(*arguments: Any) -> Any:
+            events.append(name)
+            return event(*arguments)
+
+        monkeypatch.setattr(Transaction, name, with_note)
+
+    noted("resume")
+    noted("handle")
+    work(coordinating)
+    assert ending.is_answered
+    assert events == ["resume", "handle"]
+
+
+def leave(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    lead_transactions(serving, epoch=3, leader=2)
+    work(serving)
+
+
+def fail(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TransactionShard, "load", lambda shard, loaded: 1 / 0)
+    work(serving)
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        (lambda serving, _: serving.managed.pass_time(LOADING_WAIT_MS), E.COORDINATOR_LOAD_IN_PROGRESS),
+        (leave, E.NOT_COORDINATOR),
+        (fail, E.COORDINATOR_NOT_AVAILABLE),
+        (lambda serving, _: serving.transactions.stop(), E.NOT_COORDINATOR),
+    ],
+)
+def test_a_request_that_waits_for_its_id_is_answered_whatever_comes(
+    coordinating: Serving, monkeypatch: pytest.MonkeyPatch, event: Event, code: ErrorCode
+) -> None:
+    load_again(coordinating)
+    waiting = coordinating.send(init())
+    assert not waiting.is_answered
+    event(coordinating, monkeypatch)
+    assert waiting.response.error_code == code
+    assert coordinating.transactions._waiting.waiting == 0
+
+
+def test_too_many_requests_do_not_wait_for_their_ids(
+    coordinating: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinating.transactions._waiting, "_max_operations", 1)
+    load_again(coordinating)
+    first = coordinating.send(init())
+    assert coordinating.call(init()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    work(coordinating)
+    assert first.response.error_code == NONE
 
 
 def test_markers_of_a_closed_shard_are_sent_by_the_next_one_only(coordinating: Serving) -> None:
