@@ -185,7 +185,7 @@ def record_bytes(
 
 
 def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
-    """The fields, and the position after the last record."""
+    """Read all records of a batch. Returns their fields, and the position after the last one."""
     fields: list[RecordFields] = []
     position = _append_common(fields, data, 0, header)
     while len(fields) < header.record_count:
@@ -201,7 +201,9 @@ def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
 
 
 def _append_common(fields: list[RecordFields], data: bytes, start: int, header: BatchHeader) -> int:
-    """The hot loop. Returns the position of the first record that is not of the common form, or the end.
+    """Append the fields of the records up to the first that is not of the common form: the hot loop.
+
+    Returns the position of that record, or the end.
 
     It reads every number as one of one or two bytes. A record for which that is wrong, or that is unusual in
     any other way (headers, a long timestamp delta, malformed bytes), fails one of the comparisons.
@@ -262,9 +264,10 @@ def _append_common(fields: list[RecordFields], data: bytes, start: int, header: 
 
 
 def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
-    """One record of any form: timestamp delta, offset delta, key, value, headers, position after it.
+    """Read a record of any form.
 
-    Raises INVALID_RECORD, and UnicodeDecodeError for a header's name.
+    Returns its timestamp delta, offset delta, key, value and headers, and the position after it. Raises
+    INVALID_RECORD, and UnicodeDecodeError for a header's name.
     """
     size = len(data)
     length, position = _short_varint(data, position)
