@@ -131,6 +131,31 @@ class DelayedOperation(ABC):
             return not self._is_completed
 
 
+class DelayedCall(DelayedOperation):
+    """Makes a call when a condition holds, or at the deadline; then ``on_deadline`` is called first."""
+
+    def __init__(
+        self,
+        deadline_ms: float,
+        is_due: Callable[[], bool],
+        call: Callable[[], None],
+        on_deadline: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(deadline_ms)
+        self._is_due = is_due
+        self._call = call
+        self._on_deadline = on_deadline
+
+    def try_complete(self) -> bool:
+        return self._is_due()
+
+    def on_expiration(self) -> None:
+        self._on_deadline()
+
+    def on_complete(self) -> None:
+        self._call()
+
+
 class Reaper:
     """Expires late operations of any number of purgatories, on one thread.
 

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 from barnabas.broker.coordinators.broker_links import Answer
 from barnabas.broker.coordinators.transaction_effects import MarkersToWrite
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper
+from barnabas.broker.purgatory import DelayedCall, Purgatory, Reaper
 from barnabas.broker.replication.markers import MarkerOutcome, MarkersAnswer, TransactionMarker
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, LocalError, known_code
@@ -309,7 +309,11 @@ class MarkerQueue:
 
     def _retry(self, part: _Part, leaders: Mapping[TopicPartition, _Leader], pause_ms: float) -> None:
         """Send these again: at once if one has another leader by now, else when it has, or after a pause."""
-        retry = _Retry(self, part.sending, leaders, part.failures + 1, self._reaper.clock_ms() + pause_ms)
+        retry = DelayedCall(
+            self._reaper.clock_ms() + pause_ms,
+            lambda: self._has_moved(part.sending, leaders),
+            lambda: self._send_all(part.sending, leaders, part.failures + 1),
+        )
         self._delayed.try_complete_else_watch(retry, {name.topic for name in leaders})
 
     def _topics_changed(self, names: Iterable[str]) -> None:
@@ -329,30 +333,6 @@ class MarkerQueue:
 
     def _has_moved(self, sending: _Sending, leaders: Mapping[TopicPartition, _Leader]) -> bool:
         return any(self._leader_of(name, sending) != leader for name, leader in leaders.items())
-
-
-class _Retry(DelayedOperation):
-    """Markers that wait for another leader, or for the end of a pause."""
-
-    def __init__(
-        self,
-        queue: MarkerQueue,
-        sending: _Sending,
-        leaders: Mapping[TopicPartition, _Leader],
-        failures: int,
-        deadline_ms: float,
-    ) -> None:
-        super().__init__(deadline_ms)
-        self._queue = queue
-        self._sending = sending
-        self._leaders = leaders
-        self._failures = failures
-
-    def try_complete(self) -> bool:
-        return self._queue._has_moved(self._sending, self._leaders)
-
-    def on_complete(self) -> None:
-        self._queue._send_all(self._sending, self._leaders, self._failures)
 
 
 def _pause_ms(failures: int) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Final, ParamSpec, TypeVarTuple
 
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.network.request import Request
-from barnabas.broker.purgatory import DelayedOperation, Purgatory
+from barnabas.broker.purgatory import DelayedCall, Purgatory
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.errors import MessageTooComplex, Unencodable
@@ -117,7 +117,8 @@ class ApiRequest:
 
         At the deadline ``on_deadline`` runs first, then the answer.
         """
-        delayed = _DelayedAnswer(wait_ms, is_due, self.answering(answer), on_deadline)
+        deadline_ms = monotonic_ms() + max(0, wait_ms)
+        delayed = DelayedCall(deadline_ms, is_due, self.answering(answer), on_deadline)
         purgatory.try_complete_else_watch(delayed, keys)
 
     def run_slowly(self, slow_work: SlowWork, work: Callable[[*Ts], None], *args: *Ts) -> None:
@@ -134,28 +135,3 @@ class ApiRequest:
     def respond_with(self, buffers: list[Buffer]) -> None:
         """Answer with the result of `encoded` for another request of the same Kafka protocol version."""
         self.raw.respond(codec_kafka.for_another_request(buffers, self.correlation_id))
-
-
-class _DelayedAnswer(DelayedOperation):
-    """An answer that waits for a condition, or until a deadline."""
-
-    def __init__(
-        self,
-        wait_ms: int,
-        is_due: Callable[[], bool],
-        answer: Callable[[], None],
-        on_deadline: Callable[[], None],
-    ) -> None:
-        super().__init__(monotonic_ms() + max(0, wait_ms))
-        self._is_due = is_due
-        self._answer = answer
-        self._on_deadline = on_deadline
-
-    def try_complete(self) -> bool:
-        return self._is_due()
-
-    def on_expiration(self) -> None:
-        self._on_deadline()
-
-    def on_complete(self) -> None:
-        self._answer()
