@@ -85,9 +85,9 @@ class Coordination:
         )
 
     def call_when_loaded(self, listener: Callable[[str], object]) -> None:
-        """Call the listener with the topic's name whenever one of its partitions has been loaded."""
+        """Call the listener with the topic's name when one of its partitions was loaded or closed."""
         for shards in (self.groups.shards, self.transactions.shards):
-            shards.loaded_listeners.append(lambda partition: listener(partition.topic))
+            shards.state_listeners.append(lambda partition: listener(partition.topic))
 
     def start(self) -> None:
         self.links.start()

@@ -100,8 +100,8 @@ class LedShards(Generic[S]):
         self._make_shard = make_shard
         self._fill = load
         self._now_ms = now_ms
-        self.loaded_listeners: list[Callable[[TopicPartition], object]] = []
-        """Called on the thread when a shard is no longer being loaded: it serves, or has failed or closed."""
+        self.state_listeners: list[Callable[[TopicPartition], object]] = []
+        """Called on the thread with the partition of a shard that begins to serve, fails or is closed."""
         self.longest_load_ms = 0.0
         """Of one shard, since the start."""
         # Guards the fields below; the thread waits on it.
@@ -247,7 +247,7 @@ class LedShards(Generic[S]):
         self._notify(shard)
 
     def _notify(self, shard: S) -> None:
-        for listener in self.loaded_listeners:
+        for listener in self.state_listeners:
             listener(shard.partition)
 
     def _load(self, shard: S) -> None:
@@ -265,27 +265,34 @@ class LedShards(Generic[S]):
                     self._condition.wait(RETRY_MS / 1000)
             return
         except Exception as error:  # noqa: BLE001 - any error fails only this partition
-            # The next coordinator would fail on the same bytes.
-            doing = f"loading its {self._contents}"
-            self._replicas.roles.failed.note(shard.partition, error, doing, is_retried=False)
-            shard.fail()
-            self._notify(shard)
+            self._failed(shard, error)
             return
-        if records is not None and entries is not None:
-            load_ms = self._now_ms() - started_ms
-            self.longest_load_ms = max(self.longest_load_ms, load_ms)
-            self._notify(shard)
+        if records is None or entries is None:
+            return
+        load_ms = self._now_ms() - started_ms
+        self.longest_load_ms = max(self.longest_load_ms, load_ms)
+        logger.info(
+            "coordinates %s since leader epoch %d: %d %s of %d records, loaded in %.0f ms",
+            shard.partition,
+            shard.since,
+            entries,
+            self._contents,
+            len(records.by_key),
+            load_ms,
+        )
+        self._notify(shard)
+        try:
             with without_collection():
                 shard.start_loaded()
-            logger.info(
-                "coordinates %s since leader epoch %d: %d %s of %d records, loaded in %.0f ms",
-                shard.partition,
-                shard.since,
-                entries,
-                self._contents,
-                len(records.by_key),
-                load_ms,
-            )
+        except Exception as error:  # noqa: BLE001 - any error fails only this partition
+            self._failed(shard, error)
+
+    def _failed(self, shard: S, error: Exception) -> None:
+        """An unforeseen error stops no broker: the next coordinator would fail on the same bytes."""
+        doing = f"loading its {self._contents}"
+        self._replicas.roles.failed.note(shard.partition, error, doing, is_retried=False)
+        shard.fail()
+        self._notify(shard)
 
     def _last_records(self, shard: S) -> LastRecords | None:
         """None if the shard was closed meanwhile."""

@@ -2,8 +2,10 @@
 
 `transaction` has the rules of one id. A partition of the transaction topic has one coordinator at a time: its
 leader, whose leader epoch is the coordinator epoch in all markers, so that leaders of partitions recognise
-the markers of a former coordinator. A request that comes while its id is being loaded is kept until then, for
-`LOADING_WAIT_MS` at most: refused, the client would lose a retry's pause at every failover.
+the markers of a former coordinator.
+
+A request for an id that is being loaded waits, for `LOADING_WAIT_MS` at most. If it were refused, its client
+would wait for a back-off after every failover.
 
 Any thread. No call waits.
 """
@@ -11,6 +13,7 @@ Any thread. No call waits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Unpack
 
 from barnabas.broker.config.settings import BrokerConfig
@@ -30,7 +33,7 @@ from barnabas.broker.coordinators.transaction_shard import TransactionShard, tra
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
-from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper
+from barnabas.broker.purgatory import DelayedCall, Purgatory, Reaper
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, Unencodable
@@ -47,23 +50,6 @@ MARKER_TIMEOUT_MS: Final = 5_000
 """The time for the in-sync replicas to get a marker that is appended here; then it is written again."""
 MAX_WAITING_FOR_LOADING: Final = 10_000
 """Requests; more are refused at once."""
-
-
-class _UntilLoaded(DelayedOperation):
-    """A request that waits until its id is no longer being loaded."""
-
-    def __init__(
-        self, deadline_ms: float, *, is_loading: Callable[[], bool], apply: Callable[[], None]
-    ) -> None:
-        super().__init__(deadline_ms)
-        self._is_loading = is_loading
-        self._apply = apply
-
-    def try_complete(self) -> bool:
-        return not self._is_loading()
-
-    def on_complete(self) -> None:
-        self._apply()
 
 
 class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
@@ -102,7 +88,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
         self._waiting = Purgatory(
             "transactional ids being loaded", reaper, max_operations=MAX_WAITING_FOR_LOADING
         )
-        self.shards.loaded_listeners.append(self._waiting.check_and_complete)
+        self.shards.state_listeners.append(self._waiting.check_and_complete)
 
     @staticmethod
     def _new_topic(config: BrokerConfig) -> CreatableTopic:
@@ -119,36 +105,30 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
 
     # ---- requests
 
-    def apply(
-        self,
-        transactional_id: str,
-        request: Request,
-        answer: Callable[[Any], None],
-        *,
-        may_wait: bool = True,
-    ) -> None:
-        """Call ``answer`` once, now or later, on any thread, with the response that the request documents.
-
-        With ``may_wait`` it waits while the id is being loaded.
-        """
+    def apply(self, transactional_id: str, request: Request, answer: Callable[[Any], None]) -> None:
+        """Call ``answer`` once, now or later, on any thread, with the response that the request documents."""
         try:
             index = self.topic.partition_of(transactional_id)
-            if may_wait and self.shards.is_loading(index):
-                self._apply_when_loaded(index, transactional_id, request, answer)
-            else:
-                self.shards.find(index).handle(transactional_id, request, answer)
         except ApiError as error:
             answer(refused(request, error.code))
+            return
+        if self.shards.is_loading(index):
+            waiting = DelayedCall(
+                self._reaper.clock_ms() + LOADING_WAIT_MS,
+                lambda: not self.shards.is_loading(index),
+                partial(self._apply, index, transactional_id, request, answer),
+            )
+            self._waiting.try_complete_else_watch(waiting, [TopicPartition(self.topic.name, index)])
+        else:
+            self._apply(index, transactional_id, request, answer)
 
-    def _apply_when_loaded(
+    def _apply(
         self, index: int, transactional_id: str, request: Request, answer: Callable[[Any], None]
     ) -> None:
-        waiting = _UntilLoaded(
-            self._reaper.clock_ms() + LOADING_WAIT_MS,
-            is_loading=lambda: self.shards.is_loading(index),
-            apply=lambda: self.apply(transactional_id, request, answer, may_wait=False),
-        )
-        self._waiting.try_complete_else_watch(waiting, [TopicPartition(self.topic.name, index)])
+        try:
+            self.shards.find(index).handle(transactional_id, request, answer)
+        except ApiError as error:
+            answer(refused(request, error.code))
 
     def describe(self, transactional_id: str) -> DescribedTransaction | None:
         """The transaction of an id; None if the id is unknown. Raises as `shard_of`."""

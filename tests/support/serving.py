@@ -352,7 +352,7 @@ class Serving:
         )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
         for shards in (self.groups.shards, self.transactions.shards):
-            shards.loaded_listeners.append(lambda partition: self._wake([partition.topic]))
+            shards.state_listeners.append(lambda partition: self._wake([partition.topic]))
         self.managed.metadata.on_update(self._wake)
         self.dispatch = Dispatcher(self._services())
 

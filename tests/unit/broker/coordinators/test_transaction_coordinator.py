@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, last_records
+from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.transaction import Transaction
 from barnabas.broker.coordinators.transaction_effects import LOADING_WAIT_MS
 from barnabas.broker.coordinators.transaction_shard import TransactionShard
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import NONE
@@ -132,6 +134,20 @@ def test_a_loaded_id_is_resumed_once_and_before_the_requests_that_waited(
     work(coordinating)
     assert ending.is_answered
     assert events == ["resume", "handle"]
+
+
+def test_an_unforeseen_error_of_a_loaded_id_does_not_stop_the_broker(
+    coordinating: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(transaction: Transaction, now: Moment) -> None:
+        raise InvariantViolation("planted")
+
+    begin(coordinating)
+    load_again(coordinating)
+    monkeypatch.setattr(Transaction, "resume", broken)
+    work(coordinating)
+    assert "planted" in coordinating.managed.manager.roles.failed.reasons()[PARTITION]
+    assert coordinating.call(init("another")).error_code == NONE
 
 
 def leave(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
