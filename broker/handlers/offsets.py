@@ -43,6 +43,8 @@ _SEVERAL_GROUPS_SINCE: Final = 8
 _ERROR_OF_GROUP_SINCE: Final = 2
 _DEFAULT_RETENTION: Final = -1
 """The ``retention_time_ms`` that leaves the retention to the broker's settings."""
+_LAST_TIMESTAMP_MS: Final = (1 << 63) - 1
+"""The latest time that a record of an offset can hold."""
 
 
 def is_known(services: Services, name: TopicPartition) -> bool:
@@ -74,14 +76,13 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
         request.respond(_commit_response(body, {**outcome, **unknown}))
 
     def commit(group: Group, now: Moment) -> Effects:
-        retention_ms = body.retention_time_ms
         offsets = Commit(
             offsets_to_commit(
                 services,
                 body.topics,
                 unknown,
                 now.wall_ms,
-                None if retention_ms == _DEFAULT_RETENTION else now.wall_ms + retention_ms,
+                _expiry_ms(now.wall_ms, body.retention_time_ms),
             ),
             body.member_id,
             body.group_instance_id,
@@ -99,6 +100,14 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
             answer(dict.fromkeys(names, ErrorCode.ILLEGAL_GENERATION))
     except ApiError as error:
         answer(dict.fromkeys(names, error.code))
+
+
+def _expiry_ms(now_ms: int, retention_ms: int) -> int | None:
+    """When an offset expires whose client set the retention, at the latest at the last timestamp; else None.
+
+    (In Kafka the sum overflows, so that the offset expires at once.)
+    """
+    return None if retention_ms == _DEFAULT_RETENTION else min(now_ms + retention_ms, _LAST_TIMESTAMP_MS)
 
 
 def offsets_to_commit(

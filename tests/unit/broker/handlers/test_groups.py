@@ -327,6 +327,17 @@ def test_the_retention_of_a_commit_is_obeyed(hosting: Serving) -> None:
     assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("topic", 0), None)
 
 
+@pytest.mark.parametrize(("retention_ms", "is_kept"), [((1 << 63) - 1, True), (-(1 << 63), False)])
+def test_a_retention_may_have_every_value_of_its_field(
+    hosting: Serving, retention_ms: int, is_kept: bool
+) -> None:
+    request = commit(7)
+    request.retention_time_ms = retention_ms
+    assert hosting.call(request, version=4).topics[0].partitions[0].error_code == NONE
+    hosting.groups.expire_offsets()
+    assert fetched(hosting) == ({("topic", 0): 7} if is_kept else {})
+
+
 # Operators
 
 
