@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector, connect
+from barnabas.protocol.backoff import doubled
 from barnabas.protocol.ids import BrokerEpoch, Endpoint
 from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.session import Threads
@@ -28,6 +29,8 @@ from barnabas.zookeeper.znodes import ControllerNode
 log = logging.getLogger("barnabas.controller")
 
 _RETRY_S: Final = 0.25
+_FIRST_RETRY_S: Final = 0.01
+"""After a connection that ended at once; doubled for each further one, up to ``_RETRY_S``."""
 _FAILED_RETRY_S: Final = 0.1
 
 
@@ -58,6 +61,8 @@ class ControllerSentinel:
         # The controller that was declared dead last; its node stays until a broker deletes it.
         self._gone: ControllerNode | None = None
         self._socket: socket.socket | None = None
+        self._ended_at_once = 0
+        """Connections in a row to this target that lasted less than ``_RETRY_S``."""
         self._is_stopping = False
         self._thread = make_thread("controller-sentinel", self._run, on_fatal, log)
 
@@ -73,6 +78,7 @@ class ControllerSentinel:
                 # A dead process does not become controller.
                 self._detector.proved_alive(target.node.broker_id, target.broker_epoch)
             self._target = target
+            self._ended_at_once = 0
             self._interrupt()
 
     def stop(self) -> None:
@@ -130,9 +136,17 @@ class ControllerSentinel:
             finally:
                 with self._changed:
                     self._socket = None
-        if time.monotonic() - since < _RETRY_S:
-            # A broker that closes accepted connections (max.connections) must not cause a busy loop.
-            self._pause(target)
+        self._connection_ended(target, time.monotonic() - since)
+
+    def _connection_ended(self, target: Target, lasted_s: float) -> None:
+        with self._changed:
+            if self._target != target:
+                return
+            self._ended_at_once = 0 if lasted_s >= _RETRY_S else self._ended_at_once + 1
+        if self._ended_at_once:
+            # A broker that closes accepted connections (max.connections) must not cause a busy loop. But a
+            # killed process may accept once more: its connections are reset before its port is closed.
+            self._pause(target, doubled(_FIRST_RETRY_S, self._ended_at_once - 1, _RETRY_S))
 
     def _not_connected(self, target: Target, result: ConnectResult, began_s: float) -> None:
         node = target.node
@@ -151,6 +165,6 @@ class ControllerSentinel:
             log.info("controller %d at %s %s", node.broker_id, target.endpoint, result.value)
         self._pause(target, _RETRY_S if result is ConnectResult.SILENT else _FAILED_RETRY_S)
 
-    def _pause(self, target: Target, pause_s: float = _RETRY_S) -> None:
+    def _pause(self, target: Target, pause_s: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopping or self._target != target, pause_s)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from barnabas.controller import sentinel
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
 from barnabas.zookeeper.znodes import ControllerNode
@@ -124,6 +125,22 @@ def test_a_lost_connection_that_can_be_made_again_means_nothing(rig: Rig) -> Non
     rig.broker.drop_connections()
     wait_for(lambda: rig.broker.connections_made >= 2)
     assert rig.gone == []
+
+
+def test_the_pause_after_connections_that_end_at_once_is_short_and_grows(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process may accept once more, and its death must be noticed soon after that."""
+    monkeypatch.setattr(sentinel, "_RETRY_S", 3_600.0)
+    rig.watch()
+    wait_for(lambda: rig.broker.connections_made)
+    for number in range(4):
+        since = time.monotonic()
+        rig.broker.drop_connections()
+        wait_for(lambda: rig.broker.connections_made == number + 2)  # noqa: B023 - called in this turn
+        assert time.monotonic() - since >= sentinel._FIRST_RETRY_S * 2**number - 0.001
+    rig.broker.die()
+    wait_for(lambda: rig.gone)
 
 
 def test_without_a_target_no_death_is_reported(rig: Rig) -> None:
