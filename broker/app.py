@@ -403,6 +403,7 @@ class Broker:
                 for listener in config.advertised_listeners
             ),
             timestamp_ms=wall_clock_ms(),
+            rack=config.broker_rack,
             directories=directories,
             features=SUPPORTED,
         )

@@ -47,6 +47,7 @@ class BrokerView:
 
     id: int
     endpoint: Endpoint
+    rack: str | None = None
     is_controller: bool
     error: str | None = None
     strays: list[str] = field(default_factory=list)
@@ -120,6 +121,7 @@ class ClusterView:
                     "id": broker.id,
                     "host": broker.endpoint.host,
                     "port": broker.endpoint.port,
+                    "rack": broker.rack,
                     "is_controller": broker.is_controller,
                     "error": broker.error,
                     "strays": broker.strays,
@@ -263,6 +265,7 @@ async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> Clu
             BrokerView(
                 id=answer.node.node_id,
                 endpoint=answer.node.endpoint,
+                rack=answer.node.rack,
                 is_controller=answer.node.node_id == cluster.controller_id,
                 error=None if answer.error is None else str(answer.error),
                 strays=list(answer.strays),
@@ -287,7 +290,7 @@ def render(view: ClusterView) -> RenderableType:
 
     parts: list[RenderableType] = [
         Text(f"cluster {view.cluster_id or '(without id)'}"),
-        make_table(("broker", "endpoint", "state", "pid", ""), _broker_rows(view)),
+        make_table(("broker", "endpoint", "rack", "state", "pid", ""), _broker_rows(view)),
     ]
     parts += [
         Text(f"metrics of broker {process.id}: {process.metrics_url}")
@@ -326,9 +329,10 @@ def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
         if process is not None and process.state == "paused":
             state = "paused"
         pid = process.process.pid if process is not None and process.process else None
-        rows.append((broker.id, broker.endpoint, state, pid, "controller" if broker.is_controller else ""))
+        role = "controller" if broker.is_controller else ""
+        rows.append((broker.id, broker.endpoint, broker.rack, state, pid, role))
     for broker_id, process in sorted(processes.items()):
-        rows.append((broker_id, process.endpoint, _process_state(process), None, ""))
+        rows.append((broker_id, process.endpoint, None, _process_state(process), None, ""))
     return rows
 
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from itertools import cycle
 from types import FrameType
 from typing import Final
 
@@ -43,6 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         default=1,
         metavar="N",
         help="log dirs of each broker (default 1, or as many as it has)",
+    )
+    parser.add_argument(
+        "--racks",
+        type=_racks,
+        default=[],
+        metavar="RACK,…",
+        help="the racks of the brokers, in their order; the first rack follows the last one",
     )
     parser.add_argument(
         "--metrics",
@@ -78,6 +86,10 @@ def run(options: argparse.Namespace) -> int:
         chosen_dir(options),
         brokers=options.brokers,
         settings=settings,
+        broker_settings={
+            broker: {"broker.rack": rack}
+            for broker, rack in zip(range(1, options.brokers + 1), cycle(options.racks), strict=False)
+        },
         first_port=options.port,
         preferred_ports=range(_FIRST_PORT, _FIRST_PORT + options.brokers),
         zookeeper_port=_ZOOKEEPER_PORT,
@@ -100,6 +112,13 @@ def run(options: argparse.Namespace) -> int:
     finally:
         cluster.close()
     return OK
+
+
+def _racks(text: str) -> list[str]:
+    racks = [rack.strip() for rack in text.split(",")]
+    if not all(racks):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected names of racks, separated by commas")
+    return racks
 
 
 class _Stopped(BaseException):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -107,6 +107,11 @@ class Controller:
     def live_brokers(self) -> tuple[BrokerId, ...]:
         """Brokers that may get new partitions. Raises NOT_CONTROLLER."""
         return self._active()[0].live_brokers
+
+    @property
+    def live_racks(self) -> Mapping[BrokerId, str | None]:
+        """The rack of each of these brokers, None for no rack. Raises NOT_CONTROLLER."""
+        return self._active()[0].live_racks
 
     @property
     def writer(self) -> ControllerWriter:

@@ -3,7 +3,7 @@
 It holds the context, the state machines and the channels of one controller epoch, and handles one event after
 the other: change the context, write to ZooKeeper, send requests to the brokers. Any write may find that
 another controller was elected (`ControllerMoved`) or that ZooKeeper is unreachable. Then the term is stopped
-and never used again. Only the controller's event thread runs it; any thread may read `live_brokers` and
+and never used again. Only the controller's event thread runs it; any thread may read `live_racks` and
 `offline_partitions_count`.
 """
 
@@ -68,7 +68,7 @@ class ControllerTerm:
     ) -> None:
         self.epoch = writer.epoch
         self.context = ControllerContext()
-        self.live_brokers: tuple[BrokerId, ...] = ()
+        self.live_racks: Mapping[BrokerId, str | None] = {}
         self.offline_partitions_count = 0
         self._store = store
         self._writer = writer
@@ -93,6 +93,10 @@ class ControllerTerm:
             self._batch,
             is_enabled=settings.delete_topic_enable,
         )
+
+    @property
+    def live_brokers(self) -> tuple[BrokerId, ...]:
+        return tuple(self.live_racks)
 
     def start(self) -> None:
         """Take over: watch and load everything, inform the brokers, and elect leaders where needed."""
@@ -542,7 +546,9 @@ class ControllerTerm:
         batches = self._batch.take()
         for broker, batch in batches.items():
             self._channels.send(broker, batch)
-        live = tuple(sorted(self.context.live_brokers))
-        if batches or live != self.live_brokers:
-            self.live_brokers = live
+        live = {
+            broker: self.context.registrations[broker].rack for broker in sorted(self.context.live_brokers)
+        }
+        if batches or live != self.live_racks:
+            self.live_racks = live
             self.offline_partitions_count = len(self.context.offline_partitions())

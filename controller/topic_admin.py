@@ -167,7 +167,7 @@ class TopicAdmin:
                 else [assignment.broker_ids for assignment in topic.assignments]
             )
             added = added_partitions(
-                topic.name, current.partitions, topic.count, assignments, self._controller.live_brokers
+                topic.name, current.partitions, topic.count, assignments, self._controller.live_racks
             )
             grown = replace(current, partitions={**current.partitions, **added})
             if writer is None or writer.set_topic_assignment(topic.name, grown):
@@ -212,7 +212,7 @@ class TopicAdmin:
         return schema.replace(result, topic_id=assignment.topic_id)
 
     def _assign(self, topic: CreatableTopic) -> dict[int, ReplicaAssignment]:
-        live = self._controller.live_brokers
+        live = self._controller.live_racks
         if topic.assignments:
             if topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
                 raise api_error(

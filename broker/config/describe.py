@@ -81,7 +81,7 @@ def describe_broker(
         _described(
             name,
             declared,
-            setting_text(layers.value(name)),
+            None if (value := layers.value(name)) is None else setting_text(value),
             layers.layers(name),
             read_only=name not in DYNAMIC_NAMES,
         )
@@ -121,7 +121,7 @@ def trimmed(
 
 
 def _described(
-    name: str, declared: Setting, value: str, layers: Sequence[Layer], *, read_only: bool
+    name: str, declared: Setting, value: str | None, layers: Sequence[Layer], *, read_only: bool
 ) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=name,

@@ -54,6 +54,12 @@ class BrokerConfig:
 
     # Identity and addresses
     broker_id: BrokerId = setting(Integer(0), REQUIRED, "The id of this broker, unique within the cluster.")
+    broker_rack: str | None = setting(
+        Text(),
+        None,
+        "The rack of this broker. If all brokers have one, the replicas of a new partition are spread over "
+        "the racks.",
+    )
     listeners: tuple[Listener, ...] = setting(
         ListenerList(),
         (Listener(PLAINTEXT, "", 9092),),

@@ -92,7 +92,9 @@ def test_every_setting_is_described_with_its_type_and_a_text_that_parses_to_it()
         assert found.config_type != ConfigType.UNKNOWN
         assert found.read_only == (name not in DYNAMIC_NAMES)
         assert not found.is_sensitive
-        if not isinstance(row.default, NoDefault):
+        if row.default is None:
+            assert (found.value, made.value(name)) == (None, None)
+        elif not isinstance(row.default, NoDefault):
             assert row.kind.parse(found.value or "") == made.value(name)
     types = {result.name: result.config_type for result in describe_broker(made)}
     assert types["log.cleanup.policy"] == ConfigType.LIST

@@ -35,8 +35,8 @@ class Active:
         self.is_active = True
 
     @property
-    def live_brokers(self) -> tuple[BrokerId, ...]:
-        return self.live
+    def live_racks(self) -> dict[BrokerId, str | None]:
+        return dict.fromkeys(self.live)
 
     @property
     def writer(self) -> ControllerWriter:
