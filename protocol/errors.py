@@ -174,6 +174,7 @@ class ErrorCode(IntEnum):
     MISMATCHED_ENDPOINT_TYPE = 114, False, "the endpoint is not of the requested type"
     UNSUPPORTED_ENDPOINT_TYPE = 115, False, "endpoints of this type are unknown"
     TRANSACTION_ABORTABLE = 120, False, "the transaction must be aborted; the producer may go on"
+    REBOOTSTRAP_REQUIRED = 129, False, "the client must start again from its bootstrap servers"
 
 
 MAX_TEXT_LENGTH: Final = 2_000
@@ -327,4 +328,5 @@ class FetchSessionTopicIdError(ApiError, code=ErrorCode.FETCH_SESSION_TOPIC_ID_E
 class MismatchedEndpointTypeError(ApiError, code=ErrorCode.MISMATCHED_ENDPOINT_TYPE): ...
 class UnsupportedEndpointTypeError(ApiError, code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE): ...
 class TransactionAbortableError(ApiError, code=ErrorCode.TRANSACTION_ABORTABLE): ...
+class RebootstrapRequiredError(ApiError, code=ErrorCode.REBOOTSTRAP_REQUIRED): ...
 # fmt: on

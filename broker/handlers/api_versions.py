@@ -1,6 +1,8 @@
 """ApiVersions: the APIs of the registry, with the versions of the declared messages (KIP-35, KIP-511).
 
-The answer also names the features: the levels that this broker supports, and those that the cluster uses.
+The answer also names the features: the levels that this broker supports, and those that the cluster uses. A
+client that meant to reach another broker or cluster is told to start again from its bootstrap servers
+(KIP-1242).
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
         error = ErrorCode.NONE
         if version is not None and version >= _NAMES_ITS_SOFTWARE_FROM and not _is_valid(body):
             error = ErrorCode.INVALID_REQUEST
+        elif _is_misrouted(services, body):
+            error = ErrorCode.REBOOTSTRAP_REQUIRED
         names = [] if error else for_kafka if version is not None else native
         finalized = services.features.current
         response = ApiVersionsResponse(
@@ -74,6 +78,13 @@ def unsupported(served_from: int, served_to: int) -> ApiVersionsResponse:
 def _version(key: ApiKey) -> ApiVersion:
     first, last = APIS[key].versions
     return ApiVersion(api_key=key, min_version=first, max_version=last)
+
+
+def _is_misrouted(services: Services, body: ApiVersionsRequest) -> bool:
+    """Whether the client means another broker: one that names no cluster, as older versions, accepts any."""
+    return body.cluster_id is not None and (
+        body.cluster_id != services.cluster_id or body.node_id != services.config.broker_id
+    )
 
 
 def _is_valid(body: ApiVersionsRequest) -> bool:

@@ -1,8 +1,9 @@
-"""ApiVersions: the APIs and versions of a broker (KIP-35, KIP-511)."""
+"""ApiVersions: the APIs and versions of a broker (KIP-35, KIP-511, KIP-1242)."""
 
 from __future__ import annotations
 
 from barnabas.protocol import schema as s
+from barnabas.protocol.ids import NO_BROKER
 
 
 @s.message
@@ -42,7 +43,11 @@ class ApiVersionsResponse:
     )
 
 
-@s.request(s.ApiKey.API_VERSIONS, ApiVersionsResponse, versions=(0, 4), flexible_since=3)
+@s.request(s.ApiKey.API_VERSIONS, ApiVersionsResponse, versions=(0, 5), flexible_since=3)
 class ApiVersionsRequest(s.RequestOf[ApiVersionsResponse]):
+    """``cluster_id`` and ``node_id`` are of the broker that the client means to reach, if it knows them."""
+
     client_software_name: str = s.string(since=3, default="")
     client_software_version: str = s.string(since=3, default="")
+    cluster_id: str | None = s.string(since=5, nullable_since=5, default=None)
+    node_id: int = s.int32(since=5, default=NO_BROKER)

@@ -95,7 +95,7 @@ class Server:
         self.bodies: dict[int, Any] = {}
         """The answers by API key; the others are the echo of `Peer.answer`."""
         self.versions: dict[ApiKey, tuple[int, int]] = dict(VERSIONS)
-        self.api_versions = (0, 4)
+        self.api_versions = (0, 5)
         self.names_its_range = True
         self.greet: Callable[[int, int], bytes | None] = self.greet_well
         """Answers ApiVersions by its version and correlation id; None hangs up."""

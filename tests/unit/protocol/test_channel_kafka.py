@@ -114,7 +114,7 @@ async def test_a_peer_is_asked_for_its_versions_again_after_a_loss(server: Serve
     await until(lambda: not channel.is_connected)
     await channel.request(ASK)
     assert [head.api_version for head in server.requests] == [5, 8]
-    assert (server.greetings, len(server.peers)) == ([4, 4], 2)
+    assert (server.greetings, len(server.peers)) == ([5, 5], 2)
 
 
 # ---- the way back to older versions of ApiVersions
@@ -123,12 +123,13 @@ async def test_a_peer_is_asked_for_its_versions_again_after_a_loss(server: Serve
 @pytest.mark.parametrize(
     ("known", "named", "greetings"),
     [
-        ((0, 4), True, [4]),
-        ((0, 9), True, [4]),
-        ((0, 3), True, [4, 3]),
-        ((0, 2), True, [4, 2]),
-        ((0, 0), True, [4, 0]),
-        ((0, 2), False, [4, 0]),
+        ((0, 5), True, [5]),
+        ((0, 9), True, [5]),
+        ((0, 4), True, [5, 4]),
+        ((0, 3), True, [5, 3]),
+        ((0, 2), True, [5, 2]),
+        ((0, 0), True, [5, 0]),
+        ((0, 2), False, [5, 0]),
     ],
 )
 async def test_a_peer_with_only_older_versions_is_asked_in_one_of_them(

@@ -134,10 +134,32 @@ with warnings.catch_warnings():
         for name in ("admin", "consumer", "metadata", "producer")
     ]
 
+    from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+
+
+def _with_kip_1242(_: Any, definition: dict[str, Any]) -> dict[str, Any]:
+    """Kafka 4.4's definition of ApiVersions; both oracles end at version 4. The response has no new field."""
+    definition["validVersions"] = "0-5"
+    if definition["type"] == "request":
+        cluster_id = {"name": "ClusterId", "type": "string", "versions": "5+", "nullableVersions": "5+"}
+        node_id = {"name": "NodeId", "type": "int32", "versions": "5+", "default": "-1"}
+        definition["fields"] += [{**cluster_id, "default": "null"}, node_id]
+    return definition
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    _NEWER = {
+        cls.__name__: type(cls)(cls.__name__, (cls,), {"json_patch": classmethod(_with_kip_1242)})
+        for cls in (ApiVersionsRequest, ApiVersionsResponse)
+    }
+
 
 def kafka_python_class(case: Case, side: str) -> Any:
     name = f"{case.name}{side.capitalize()}"
-    return next((getattr(module, name) for module in _MODULES if hasattr(module, name)), None)
+    return _NEWER.get(name) or next(
+        (getattr(module, name) for module in _MODULES if hasattr(module, name)), None
+    )
 
 
 def to_kafka_python(body: Any, cls: Any, version: int) -> Any:

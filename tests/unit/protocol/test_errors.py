@@ -48,6 +48,7 @@ RETRIABLE |= {88, 89, 100, 103, 106}
         (90, "PRODUCER_FENCED"),
         (100, "UNKNOWN_TOPIC_ID"),
         (103, "INCONSISTENT_TOPIC_ID"),
+        (129, "REBOOTSTRAP_REQUIRED"),
     ],
 )
 def test_numbers_are_kafkas(number: int, name: str) -> None:

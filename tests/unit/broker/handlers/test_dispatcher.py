@@ -14,6 +14,7 @@ from barnabas.protocol import codec_kafka
 from barnabas.protocol.codec_msgpack import encode_request
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import LENGTH_BYTES
+from barnabas.protocol.ids import NO_BROKER
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.inter_broker import (
     ControlledShutdownRequest,
@@ -40,7 +41,7 @@ def test_a_native_client_gets_every_api(serving: Serving) -> None:
     assert [key.api_key for key in answer.api_keys] == sorted(HANDLERS)
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_a_kafka_client_gets_the_apis_that_have_kafka_versions(serving: Serving, version: int) -> None:
     answer = serving.call(
         ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1"), version=version
@@ -59,7 +60,7 @@ def test_a_newer_api_versions_request_is_answered_in_version_0(serving: Serving)
     answer = serving.run(Connection(bytes(newer), EXTERNAL, ApiVersionsRequest, 0)).response
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     (only,) = answer.api_keys
-    assert (only.api_key, only.min_version, only.max_version) == (ApiKey.API_VERSIONS, 0, 4)
+    assert (only.api_key, only.min_version, only.max_version) == (ApiKey.API_VERSIONS, 0, 5)
 
 
 def test_a_client_software_name_that_could_break_a_log_line_is_refused(serving: Serving) -> None:
@@ -67,6 +68,30 @@ def test_a_client_software_name_that_could_break_a_log_line_is_refused(serving: 
         ApiVersionsRequest(client_software_name="a\nb", client_software_version="1"), version=3
     )
     assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "code"),
+    [
+        ("cluster", 1, ErrorCode.NONE),
+        ("cluster", 2, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("cluster", NO_BROKER, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("another", 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("", 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        # A client at a bootstrap server knows neither.
+        (None, NO_BROKER, ErrorCode.NONE),
+        (None, 2, ErrorCode.NONE),
+    ],
+)
+def test_a_client_that_meant_another_broker_is_sent_back(
+    serving: Serving, cluster_id: str | None, node_id: int, code: ErrorCode
+) -> None:
+    body = msgspec.structs.replace(SOFTWARE, cluster_id=cluster_id, node_id=node_id)
+    answer = serving.call(body, version=5)
+    assert answer.error_code == code
+    assert bool(answer.api_keys) == (code == ErrorCode.NONE)
+    # Earlier versions cannot say which broker they mean.
+    assert serving.call(body, version=4).error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
