@@ -32,6 +32,7 @@ from barnabas.protocol.errors import (
     RequestTimedOutLocally,
     api_error,
     is_retriable,
+    raise_for,
 )
 from barnabas.protocol.frames import BufferPool
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
@@ -416,7 +417,9 @@ class Cluster:
 
     async def _ask_about(self, names: Iterable[str], *, creates: bool) -> MetadataResponse:
         topics = [MetadataRequestTopic(name=name) for name in sorted(names)]
-        return await self.ask_any(MetadataRequest(topics=topics, allow_auto_topic_creation=creates))
+        response = await self.ask_any(MetadataRequest(topics=topics, allow_auto_topic_creation=creates))
+        raise_for(response.error_code, "this is the answer to Metadata")
+        return response
 
     def _refreshed(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or self._closed:

@@ -13,7 +13,9 @@ from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     ListOffsetsPartition,
@@ -32,6 +34,8 @@ _SINCE: Final = {
     EARLIEST_TIMESTAMP: 0,
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
 """The first version of each special timestamp."""
 
@@ -101,6 +105,9 @@ def _look_up(
     partition = services.replicas.partition(name)
     partition.check_leading(requested.current_leader_epoch)
     log, epoch = partition.log, partition.leader_epoch
+    if requested.timestamp in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+        # As in Kafka without tiered storage.
+        return -1, -1, -1
     if requested.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return -1, log.log_start_offset, max(log.epoch_cache.epoch_at(log.log_start_offset), -1)
     if requested.timestamp == LATEST_TIMESTAMP:

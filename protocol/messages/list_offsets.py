@@ -8,6 +8,8 @@ LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
 
 
 @s.message
@@ -48,10 +50,14 @@ class ListOffsetsTopic:
     partitions: list[ListOffsetsPartition] = s.array(ListOffsetsPartition)
 
 
-@s.request(s.ApiKey.LIST_OFFSETS, ListOffsetsResponse, versions=(1, 8), flexible_since=6)
+@s.request(s.ApiKey.LIST_OFFSETS, ListOffsetsResponse, versions=(1, 11), flexible_since=6)
 class ListOffsetsRequest(s.RequestOf[ListOffsetsResponse]):
-    """``isolation_level`` 0 ends at the high watermark, 1 at the last stable offset."""
+    """``isolation_level`` 0 ends at the high watermark, 1 at the last stable offset.
+
+    ``timeout_ms`` bounds reads from tiered storage, which there is not.
+    """
 
     replica_id: int = s.int32(default=-1)
     isolation_level: int = s.int8(since=2, default=0, ignorable=False)
     topics: list[ListOffsetsTopic] = s.array(ListOffsetsTopic)
+    timeout_ms: int = s.int32(since=10, default=0)

@@ -49,6 +49,7 @@ class MetadataResponse:
     controller_id: int = s.int32(since=1, default=-1)
     topics: list[MetadataTopic] = s.array(MetadataTopic)
     cluster_authorized_operations: int = s.int32(since=8, until=10, default=OPERATIONS_UNKNOWN)
+    error_code: int = s.int16(since=13, default=0)
 
 
 @s.message
@@ -59,7 +60,7 @@ class MetadataRequestTopic:
     name: str | None = s.string(nullable_since=10)
 
 
-@s.request(s.ApiKey.METADATA, MetadataResponse, versions=(0, 12), flexible_since=9)
+@s.request(s.ApiKey.METADATA, MetadataResponse, versions=(0, 13), flexible_since=9)
 class MetadataRequest(s.RequestOf[MetadataResponse]):
     """``topics`` None asks for all, an empty list for none."""
 

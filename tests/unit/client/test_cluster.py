@@ -17,6 +17,7 @@ from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ClientClosed, ConnectionClosed, NoBrokerReachable
 from barnabas.client.metadata import Leader, MetadataCache
 from barnabas.client.producer.producer import Producer
+from barnabas.protocol.errors import ErrorCode, RebootstrapRequiredError
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.metadata import (
     MetadataBroker,
@@ -156,6 +157,15 @@ async def test_refreshes_at_once_are_one_request() -> None:
         gate.set()
         await asyncio.gather(*waiting)
         assert len(fake.requests(ApiKey.METADATA)) == 2
+
+
+async def test_an_answer_that_is_an_error_as_a_whole_changes_nothing() -> None:
+    async with FakeCluster() as fake, started(fake) as cluster:
+        refused = MetadataResponse(brokers=[], topics=[], error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+        fake.brokers[1].script(ApiKey.METADATA, lambda _: refused)
+        with pytest.raises(RebootstrapRequiredError):
+            await cluster.refresh()
+        assert set(cluster.nodes) == {1}
 
 
 async def test_old_metadata_is_refreshed_by_itself() -> None:

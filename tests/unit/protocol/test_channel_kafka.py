@@ -51,7 +51,7 @@ async def refusal(channel: Channel, message: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "chosen"), [((0, 12), 12), ((0, 40), 12), ((0, 9), 9), ((3, 3), 3), ((1, 1), 1)]
+    ("theirs", "chosen"), [((0, 12), 12), ((0, 40), 13), ((0, 9), 9), ((3, 3), 3), ((1, 1), 1)]
 )
 async def test_the_highest_common_version_is_used(
     server: Server, channel_to: MakeChannel, theirs: tuple[int, int], chosen: int
@@ -77,7 +77,7 @@ async def test_an_api_that_the_peer_lacks_is_named_and_nothing_is_sent(
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("theirs", [(13, 15), (0, 3)])
+@pytest.mark.parametrize("theirs", [(14, 15), (0, 3)])
 async def test_versions_without_one_in_common_are_both_named(
     server: Server, channel_to: MakeChannel, theirs: tuple[int, int]
 ) -> None:

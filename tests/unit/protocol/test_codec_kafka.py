@@ -222,7 +222,7 @@ def test_a_client_id_that_is_no_string_is_malformed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), [(3, 13), (3, -1), (1, 3), (1, 18), (0, 13), (4, 0), (240, 0), (68, 0), (-1, 0)]
+    ("key", "version"), [(3, 14), (3, -1), (1, 3), (1, 18), (0, 13), (4, 0), (240, 0), (68, 0), (-1, 0)]
 )
 def test_an_undeclared_version_is_refused_with_its_api_and_correlation_id(key: int, version: int) -> None:
     data = struct.pack(">hhih", key, version, 77, 0) + bytes(100)
@@ -390,8 +390,8 @@ def test_a_value_without_a_wire_format_is_not_sent(body: Any, version: int) -> N
 
 
 def test_an_undeclared_version_is_not_sent() -> None:
-    with pytest.raises(UnsupportedVersion, match="versions 0 to 12 are"):
-        encode_request(13, 1, "c", MetadataRequest(topics=None))
+    with pytest.raises(UnsupportedVersion, match="versions 0 to 13 are"):
+        encode_request(14, 1, "c", MetadataRequest(topics=None))
     with pytest.raises(UnsupportedVersion):
         encode_response(ApiKey.LEADER_AND_ISR, 0, 1, None)
 

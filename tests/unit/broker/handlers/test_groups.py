@@ -54,7 +54,7 @@ from tests.support.serving import EXTERNAL, INTERNAL, Serving
 # Finding the coordinator
 
 
-@pytest.mark.parametrize("version", [None, 0, 1, 2, 3, 4])
+@pytest.mark.parametrize("version", [None, *range(7)])
 def test_the_coordinator_is_the_leader_of_the_groups_partition(hosting: Serving, version: int | None) -> None:
     several = version is None or version >= 4
     request = find("g", "") if several else FindCoordinatorRequest(key="g")
@@ -70,10 +70,12 @@ def test_the_coordinator_is_the_leader_of_the_groups_partition(hosting: Serving,
 
 
 def test_only_groups_and_transactions_have_coordinators(hosting: Serving) -> None:
-    (coordinator,) = hosting.call(find("t", key_type=7)).coordinators
-    code = ErrorCode.INVALID_REQUEST
-    assert (coordinator.error_code, coordinator.node_id, coordinator.port) == (code, -1, -1)
-    assert coordinator.error_message
+    share_group, unknown = 2, 7
+    for key_type in (share_group, unknown):
+        (coordinator,) = hosting.call(find("t", key_type=key_type), version=6).coordinators
+        code = ErrorCode.INVALID_REQUEST
+        assert (coordinator.error_code, coordinator.node_id, coordinator.port) == (code, -1, -1)
+        assert coordinator.error_message
 
 
 def test_the_first_request_for_a_coordinator_creates_the_topic(serving: Serving) -> None:

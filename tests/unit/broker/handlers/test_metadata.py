@@ -151,7 +151,7 @@ def test_an_unknown_topic_is_created_and_has_no_leader_yet(empty: Serving, versi
 
 
 def test_no_topic_is_created_if_the_request_or_the_settings_forbid_it(empty: Serving) -> None:
-    for version in (None, *range(4, 13)):
+    for version in (None, *range(4, 14)):
         [topic] = empty.call(named("fresh", may_create=False), version=version).topics
         assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     empty.auto_topics.is_enabled = False

@@ -24,7 +24,9 @@ from barnabas.protocol.messages.leader_epoch import (
 )
 from barnabas.protocol.messages.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     ListOffsetsPartition,
@@ -79,14 +81,22 @@ def test_offsets_by_position_and_by_time(leading: Serving) -> None:
 
 @pytest.mark.parametrize(
     ("timestamp", "since", "offset"),
-    [(LATEST_TIMESTAMP, 1, 2), (MAX_TIMESTAMP, 7, 1), (EARLIEST_LOCAL_TIMESTAMP, 8, 0), (-9, 9, -1)],
+    [
+        (LATEST_TIMESTAMP, 1, 2),
+        (MAX_TIMESTAMP, 7, 1),
+        (EARLIEST_LOCAL_TIMESTAMP, 8, 0),
+        # Without tiered storage there is no such offset.
+        (LATEST_TIERED_TIMESTAMP, 9, -1),
+        (EARLIEST_PENDING_UPLOAD_TIMESTAMP, 11, -1),
+        (-9, 12, -1),
+    ],
 )
 def test_special_timestamps_mean_something_since_their_version(
     leading: Serving, timestamp: int, since: int, offset: int
 ) -> None:
     produce(leading, batch(b"a", b"b", timestamp_ms=10))
     catch_up(leading)
-    for version in range(1, 9):
+    for version in range(1, 12):
         answer = list_offset(leading, timestamp, version=version)
         expected = (0, offset) if version >= since else (ErrorCode.UNSUPPORTED_VERSION, -1)
         assert (answer.error_code, answer.offset) == expected
