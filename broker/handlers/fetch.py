@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.fetch_sessions import FetchSession, FetchSessions, SessionKey, SessionRequest
 from barnabas.broker.replication.fetch_wait import (
@@ -38,6 +39,8 @@ from barnabas.protocol.messages.fetch import (
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _FIRST_WITH_ZSTD: Final = 10
 _FIRST_WITH_REPLICA_STATE: Final = 15
+_FIRST_WITH_HINTS: Final = 16
+_HINTED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _MAX_WAIT_MS: Final = 600_000
 """As long as a silent connection is kept: until then a client that is gone takes up memory."""
 
@@ -141,6 +144,8 @@ class _Answer:
         self._in_session = in_session
         self._session = session
         self._knows_zstd = request.is_since(_FIRST_WITH_ZSTD)
+        version = request.api_version
+        self._knows_hints = version is not None and version >= _FIRST_WITH_HINTS
 
     def send(self, result: FetchResult) -> None:
         outcomes = self._readable(result.outcomes)
@@ -177,6 +182,7 @@ class _Answer:
 
     def _respond(self, session_id: int, outcomes: Iterable[FetchOutcome]) -> None:
         topics: dict[uuid.UUID | str, FetchTopicResponse] = {}
+        hints = LeaderHints(self._services, self._request.peer.listener_name) if self._knows_hints else None
         for outcome in outcomes:
             item = outcome.item
             key = item.topic_id or item.partition.topic
@@ -185,8 +191,14 @@ class _Answer:
                 topic = topics[key] = FetchTopicResponse(
                     topic=item.partition.topic, topic_id=item.topic_id or NO_TOPIC_ID, partitions=[]
                 )
-            topic.partitions.append(_partition(outcome))
-        self._request.respond(FetchResponse(session_id=session_id, responses=list(topics.values())))
+            answer = _partition(outcome)
+            if hints is not None and outcome.error in _HINTED:
+                answer.current_leader = hints.find(item.partition, item.current_leader_epoch)
+            topic.partitions.append(answer)
+        response = FetchResponse(session_id=session_id, responses=list(topics.values()))
+        if hints is not None:
+            response.node_endpoints = hints.endpoints
+        self._request.respond(response)
 
 
 def _partition(outcome: FetchOutcome) -> FetchPartitionResponse:

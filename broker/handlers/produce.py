@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from barnabas.broker.coordinators.transaction_verification import Outcome, Question
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.log.log_transactions import VerificationGuard
@@ -32,8 +33,10 @@ from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _ACKS: Final = (-1, 0, 1)
 _EMPTY: Final = memoryview(b"")
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _FIRST_SERVED: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_HINTS: Final = 10
 _KNOWS_ABORTABLE_SINCE: Final = 11
 _ADDS_PARTITIONS_SINCE: Final = 12
 """From this version on, the brokers add the partitions of a transaction, not the client (KIP-890)."""
@@ -85,7 +88,7 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
         rest = iter(appended)
         responses = [response or next(rest) for response in refused]
         if body.acks != 0:
-            request.respond(_response(names, responses))
+            request.respond(_response(services, request, names, responses))
             return
         for name, response in zip(names, responses, strict=True):
             if response.error_code != ErrorCode.NONE:
@@ -278,10 +281,22 @@ def _checked(
     return produced
 
 
-def _response(names: list[TopicPartition], responses: list[PartitionProduceResponse]) -> ProduceResponse:
-    return ProduceResponse(
+def _response(
+    services: Services,
+    request: ApiRequest,
+    names: list[TopicPartition],
+    responses: list[PartitionProduceResponse],
+) -> ProduceResponse:
+    answer = ProduceResponse(
         responses=[
             TopicProduceResponse(name=name, partition_responses=partitions)
             for name, partitions in by_topic(zip(names, responses, strict=True)).items()
         ]
     )
+    if request.api_version is not None and request.api_version >= _FIRST_WITH_HINTS:
+        hints = LeaderHints(services, request.peer.listener_name)
+        for name, response in zip(names, responses, strict=True):
+            if response.error_code == _NOT_LEADER:
+                response.current_leader = hints.find(name)
+        answer.node_endpoints = hints.endpoints
+    return answer

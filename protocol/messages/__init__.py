@@ -14,6 +14,7 @@ from barnabas.protocol.messages import (  # noqa: F401 - for APIS
     groups,
     inter_broker,
     leader_epoch,
+    leader_hint,
     list_offsets,
     metadata,
     offsets,

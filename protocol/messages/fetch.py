@@ -7,6 +7,7 @@ from typing import Final
 
 from barnabas.protocol import schema as s
 from barnabas.protocol.ids import NO_TOPIC_ID
+from barnabas.protocol.messages.leader_hint import LeaderIdAndEpoch, NodeEndpoint
 from barnabas.protocol.schema import RecordsToSend
 
 CONSUMER_REPLICA_ID = -1
@@ -32,12 +33,6 @@ class EpochEndOffset:
 
     epoch: int = s.int32(default=-1)
     end_offset: int = s.int64(default=-1)
-
-
-@s.message
-class LeaderIdAndEpoch:
-    leader_id: int = s.int32(default=-1)
-    leader_epoch: int = s.int32(default=-1)
 
 
 @s.message
@@ -79,6 +74,7 @@ class FetchResponse:
     error_code: int = s.int16(since=7, default=0)
     session_id: int = s.int32(since=7, default=0)
     responses: list[FetchTopicResponse] = s.array(FetchTopicResponse)
+    node_endpoints: list[NodeEndpoint] = s.array(NodeEndpoint, since=16, tag=0, default_factory=list)
 
 
 @s.message
@@ -116,7 +112,7 @@ class ReplicaState:
 
 
 # Kafka's ReplicaVerificationTool sends version 17 without asking which versions are offered.
-@s.request(s.ApiKey.FETCH, FetchResponse, versions=(4, 13), flexible_since=12, served_to=17)
+@s.request(s.ApiKey.FETCH, FetchResponse, versions=(4, 16), flexible_since=12, served_to=17)
 class FetchRequest(s.RequestOf[FetchResponse]):
     """``replica_id`` is -1 for a consumer, -2 for a tool that compares replicas, else the follower's id.
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from barnabas.protocol import schema as s
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.leader_hint import LeaderIdAndEpoch, NodeEndpoint
 from barnabas.protocol.schema import RecordsToSend
 
 NOT_YET_CONFIRMED: Final = frozenset(
@@ -39,6 +40,9 @@ class PartitionProduceResponse:
     log_start_offset: int = s.int64(since=5, default=-1)
     record_errors: list[RecordError] = s.array(RecordError, since=8, default_factory=list)
     error_message: str | None = s.string(since=8, nullable_since=8, default=None)
+    current_leader: LeaderIdAndEpoch = s.struct(
+        LeaderIdAndEpoch, since=10, tag=0, default_factory=LeaderIdAndEpoch
+    )
 
 
 @s.message
@@ -51,6 +55,7 @@ class TopicProduceResponse:
 class ProduceResponse:
     responses: list[TopicProduceResponse] = s.array(TopicProduceResponse)
     throttle_time_ms: int = s.int32(since=1, default=0)
+    node_endpoints: list[NodeEndpoint] = s.array(NodeEndpoint, since=10, tag=0, default_factory=list)
 
 
 @s.message

@@ -151,7 +151,7 @@ def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp
 def test_the_versions_that_brokers_offer_are_understood(tool: Tool, bootstrap: str) -> None:
     said = tool("kafka.admin.BrokerApiVersionsCommand", "--bootstrap-server", bootstrap)
     assert said.count("Produce(0): 0 to 12 [usable: 11]") == len(bootstrap.split(","))
-    assert said.count("Fetch(1): 4 to 13 [usable: 13]") == len(bootstrap.split(","))
+    assert said.count("Fetch(1): 4 to 16 [usable: 16]") == len(bootstrap.split(","))
 
 
 def test_the_feature_tool_raises_and_lowers_a_level(tool: Tool, compat_cluster: LocalCluster) -> None:

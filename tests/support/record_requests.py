@@ -12,7 +12,7 @@ from tests.support.building import THREE, TOPIC_ID, TP, TWO
 from tests.support.defaults import log_config
 from tests.support.serving import INTERNAL, Connection, Serving, batch
 
-LAST_PRODUCE, LAST_FETCH = 12, 13
+LAST_PRODUCE, LAST_FETCH = 12, 16
 PRODUCE_VERSIONS = [None, *range(3, LAST_PRODUCE + 1)]
 FETCH_VERSIONS = [None, *range(4, LAST_FETCH + 1)]
 

@@ -71,7 +71,7 @@ async def test_an_api_that_the_peer_lacks_is_named_and_nothing_is_sent(
     for _ in range(2):
         text = await refusal(channel, FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]))
     assert "FETCH cannot be sent" in text
-    assert "which does not have it at all; we have versions 4 to 13" in text
+    assert "which does not have it at all; we have versions 4 to 16" in text
     assert channel.in_flight == 0
     await channel.request(ASK)
     assert len(server.requests) == 1

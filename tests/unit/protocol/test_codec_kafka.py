@@ -34,9 +34,9 @@ from barnabas.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
-    LeaderIdAndEpoch,
 )
 from barnabas.protocol.messages.groups import ListGroupsRequest
+from barnabas.protocol.messages.leader_hint import LeaderIdAndEpoch
 from barnabas.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,

@@ -28,14 +28,8 @@ from barnabas.protocol.messages.fetch import FetchRequest
 from barnabas.protocol.schema import WireField, WireType, wire_fields
 from tests.support.kafka_messages import CASES, Case, messages
 
-NOT_OURS = {
-    "snapshot_id",
-    "zk_migration_ready",
-    "replica_directory_id",
-    "node_endpoints",
-    "current_leader",
-}
-"""Tagged fields of KRaft's, and leader hints (KIP-951), except where a message of ours declares them."""
+NOT_OURS = {"snapshot_id", "zk_migration_ready", "replica_directory_id"}
+"""Tagged fields of KRaft's."""
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 

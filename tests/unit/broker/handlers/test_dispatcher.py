@@ -50,7 +50,7 @@ def test_a_kafka_client_gets_the_apis_that_have_kafka_versions(serving: Serving,
     versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
     assert versions == {key: APIS[key].versions for key in HANDLERS if not APIS[key].is_native_only}
     assert versions[ApiKey.PRODUCE] == (0, 12)
-    assert versions[ApiKey.FETCH] == (4, 13)
+    assert versions[ApiKey.FETCH] == (4, 16)
 
 
 def test_a_newer_api_versions_request_is_answered_in_version_0(serving: Serving) -> None:
