@@ -22,7 +22,7 @@ from barnabas.broker.background import BackgroundWork
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
-from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.config.settings import RACK_AWARE_SELECTOR, BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.coordination import Coordination
 from barnabas.broker.coordinators.transaction_verification import VERIFICATION, TransactionVerification
@@ -138,6 +138,8 @@ class Broker:
         self._closers.append(("logs", lambda: logs.close(wall_clock_ms())))
         self._start_part("purgatory", self._reaper.start, self._reaper.stop)
         replicas = self._replicas = self._make_replicas(logs)
+        if config.replica_selector_class == RACK_AWARE_SELECTOR:
+            replicas.send_consumers_near()
         self._start_part("replicas", replicas.start, replicas.stop)
         self._start_cleaner(logs, replicas)
         membership = self._membership = Membership(self._store, replicas, on_fatal=self._on_fatal)
@@ -261,6 +263,7 @@ class Broker:
                 broker_epoch=lambda: LEAVING_BROKER_EPOCH if self._stopping else manager.roles.broker_epoch,
                 note_error=manager.disk_failures.note,
                 fail=lambda *failure: manager.roles.fail_follower(*failure),
+                wake_consumers=manager.wake_consumers,
                 on_fatal=self._on_fatal,
             )
 

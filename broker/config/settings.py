@@ -45,6 +45,8 @@ _long = Integer(0, LONG_MAX)
 _positive = Integer(1, INT_MAX)
 _positive_long = Integer(1, LONG_MAX)
 _local = Integer(-2, LONG_MAX)
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+_LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 _kafka_version = Text("a version of Kafka, such as 3.0-IV1", r"[0-9]+\.[0-9]+(\.[0-9]+)*(-IV[0-9]+)?")
 
 
@@ -159,6 +161,12 @@ class BrokerConfig:
     # Replication
     replica_lag_time_max_ms: int = setting(
         _positive_long, 10_000, "The lag after which a follower leaves the ISR."
+    )
+    replica_selector_class: str | None = setting(
+        Choice(RACK_AWARE_SELECTOR, _LEADER_SELECTOR),
+        None,
+        "With RackAwareReplicaSelector, leaders send consumers to an in-sync replica on the rack that "
+        "client.rack names; by default consumers read from leaders.",
     )
     replica_fetch_max_bytes: int = setting(_ms, 1_048_576, "Bytes per partition that a follower requests.")
     replica_fetch_response_max_bytes: int = setting(

@@ -67,6 +67,8 @@ def handle(services: Services, request: ApiRequest) -> None:
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
         isolation=Isolation.of_request(replica_id, body.isolation_level),
+        rack_id=body.rack_id,
+        listener_name=request.peer.listener_name,
     )
     uses_topic_ids = version is not None and version >= _FIRST_WITH_TOPIC_IDS
     in_session = SessionRequest(
@@ -224,6 +226,7 @@ def _partition(outcome: FetchOutcome) -> FetchPartitionResponse:
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
             for aborted in read.aborted_transactions
         ]
+    answer.preferred_read_replica = read.preferred_read_replica
     if read.diverging is not None:
         answer.diverging_epoch = EpochEndOffset(
             epoch=read.diverging.epoch, end_offset=read.diverging.end_offset

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.fetch_wait import FetchItem, FetchOutcome, FetchSource
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 
 EVICTION_MS: Final = 120_000
@@ -76,7 +76,7 @@ class SessionPartition:
     def note(self, outcome: FetchOutcome) -> bool:
         """Whether an outcome must be sent; if so it counts as sent."""
         read = outcome.read
-        if read is None or read.diverging is not None:
+        if read is None or read.is_urgent:
             # The fetcher uses nothing else of such an answer, so the next one must contain everything.
             self.sent_high_watermark = self.sent_log_start_offset = _UNSENT
             return True
@@ -185,6 +185,10 @@ class FetchSession(FetchSource):
                     active.setdefault(part)
             return [part.item for part in active]
 
+    def is_news(self, item: FetchItem, high_watermark: Offset) -> bool:
+        part = self._by_key.get(key_of(item))
+        return part is not None and part.sent_high_watermark != high_watermark
+
     def update(self, request: SessionRequest, topic_names: Mapping[TopicId, str]) -> None:
         """Take over an incremental request.
 
@@ -275,7 +279,7 @@ class FetchSession(FetchSource):
 def _is_drained(outcome: FetchOutcome) -> bool:
     """Whether the next read could find more than this one, without records, only after a change."""
     read = outcome.read
-    return read is not None and read.diverging is None and read.end_offset <= outcome.item.fetch_offset
+    return read is not None and not read.is_urgent and read.end_offset <= outcome.item.fetch_offset
 
 
 def not_found(session_id: int) -> Exception:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.purgatory import DelayedOperation
+from barnabas.broker.replication.isr import NearConsumer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation, PartitionRead
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -46,7 +47,8 @@ Work = Callable[[], None]
 class FetchParams:
     """The fetching replica, and the limits of the fetch. ``replica_id`` is negative for a consumer.
 
-    ``min_bytes`` is at most ``max_bytes``.
+    ``min_bytes`` is at most ``max_bytes``. A consumer with a rack may read from any replica (KIP-392);
+    ``listener_name`` is the listener to which it is connected.
     """
 
     replica_id: BrokerId
@@ -55,6 +57,8 @@ class FetchParams:
     min_bytes: int
     max_bytes: int
     isolation: Isolation
+    rack_id: str = ""
+    listener_name: str = ""
 
     @property
     def is_follower(self) -> bool:
@@ -62,8 +66,8 @@ class FetchParams:
 
     @property
     def reads_any_replica(self) -> bool:
-        """Whether a replica answers even if it follows, for tools that compare replicas."""
-        return self.replica_id == DEBUGGING_REPLICA_ID
+        """Whether a replica answers even if it follows: also for tools that compare replicas."""
+        return self.replica_id == DEBUGGING_REPLICA_ID or (self.rack_id != "" and not self.is_follower)
 
 
 class FetchItem(NamedTuple):
@@ -95,6 +99,10 @@ class FetchSource(Protocol):
     def items(self) -> Sequence[FetchItem]:
         """The partitions to read now, in order."""
 
+    @abstractmethod
+    def is_news(self, item: FetchItem, high_watermark: Offset) -> bool:
+        """Whether the fetcher has a session and has not been sent this high watermark."""
+
 
 class FixedItems(FetchSource):
     """The partitions that one request names."""
@@ -108,6 +116,9 @@ class FixedItems(FetchSource):
 
     def items(self) -> Sequence[FetchItem]:
         return self._items
+
+    def is_news(self, item: FetchItem, high_watermark: Offset) -> bool:
+        return False
 
 
 class FetchOutcome(NamedTuple):
@@ -167,7 +178,8 @@ class FetchResult(NamedTuple):
 class FetchReader:
     """Reads the partitions of fetches. Before `start`, cold records are read on the caller's thread.
 
-    ``note_error`` receives failed reads, since the disk may be the cause.
+    ``note_error`` receives failed reads, since the disk may be the cause. ``near_consumer`` returns the
+    consumer of a fetch if leaders may send it to a nearer replica.
     """
 
     def __init__(
@@ -181,6 +193,7 @@ class FetchReader:
     ) -> None:
         self.partition_of = partition_of
         self._note_error = note_error
+        self.near_consumer: Callable[[FetchParams], NearConsumer | None] = lambda params: None
         self._max_waiting = max_waiting
         self._turns = itertools.count()
         self._condition = threading.Condition()
@@ -211,9 +224,10 @@ class FetchReader:
         outcomes = []
         bytes_read = empty_bytes = 0
         is_urgent = is_cold = False
+        consumer = self.near_consumer(params)
         for item in items:
             has_records = bytes_read > empty_bytes
-            outcome = self._read_one(params, item, bytes_read, has_records, may_wait=False)
+            outcome = self._read_one(params, item, bytes_read, has_records, may_wait=False, consumer=consumer)
             outcomes.append(outcome)
             read = outcome.read
             if read is None:
@@ -222,7 +236,7 @@ class FetchReader:
             bytes_read += len(read.records)
             if read.is_without_records:
                 empty_bytes += len(read.records)
-            is_urgent = is_urgent or read.diverging is not None
+            is_urgent = is_urgent or read.is_urgent
             is_cold = is_cold or read.is_cold
         return FetchResult(outcomes, bytes_read, is_urgent, is_cold, empty_bytes)
 
@@ -270,11 +284,18 @@ class FetchReader:
             bytes_read += len(outcome.read.records)
             has_records = has_records or outcome.has_records
             allowed_bytes -= len(outcome.read.records)
-            is_urgent = is_urgent or outcome.read.diverging is not None
+            is_urgent = is_urgent or outcome.read.is_urgent
         return FetchResult(outcomes, bytes_read, is_urgent)
 
     def _read_one(
-        self, params: FetchParams, item: FetchItem, bytes_read: int, has_records: bool, *, may_wait: bool
+        self,
+        params: FetchParams,
+        item: FetchItem,
+        bytes_read: int,
+        has_records: bool,
+        *,
+        may_wait: bool,
+        consumer: NearConsumer | None = None,
     ) -> FetchOutcome:
         """``has_records``: the answer has some already, so no batch above the limits is read."""
         partition = None
@@ -289,6 +310,7 @@ class FetchReader:
                 from_any_replica=params.reads_any_replica,
                 min_one_batch=not has_records,
                 may_wait=may_wait,
+                consumer=consumer,
             )
         except ApiError as error:
             self._note_error(error)
@@ -366,9 +388,10 @@ def refusing_to_wait(result: FetchResult, doubt: Callable[[TopicPartition], obje
 class DelayedFetch(DelayedOperation):
     """A fetch that waits for ``fetch.min.bytes`` or its deadline.
 
-    A consumer's is woken when a high watermark moves, a follower's by every append. A change of leadership
-    wakes both; the answer is then the error. Records are read only if a partition's end has moved for this
-    reader: with read_committed a high watermark often moves without the last stable offset.
+    A consumer's is woken when a high watermark moves, a follower's by every append, and by a high watermark
+    for which consumers may be waiting at that follower. A change of leadership wakes both; the answer is
+    then the error. Records are read only if a partition's end has moved for this reader: with read_committed
+    a high watermark often moves without the last stable offset.
     """
 
     def __init__(
@@ -411,9 +434,14 @@ class DelayedFetch(DelayedOperation):
             except ApiError:
                 return True
             if params.is_follower and (
-                end < item.fetch_offset or 0 <= item.log_start_offset < partition.log.log_start_offset
+                end < item.fetch_offset
+                or 0 <= item.log_start_offset < partition.log.log_start_offset
+                or (
+                    partition.is_read_at(params.replica_id)
+                    and self._source.is_news(item, partition.high_watermark)
+                )
             ):
-                # The follower has to truncate, or to drop deleted records: answer at once.
+                # The follower has to truncate, to drop deleted records or to serve more: answer at once.
                 return True
             if end > self._ends.get(item.partition, item.fetch_offset):
                 if params.min_bytes <= 1:

@@ -161,12 +161,17 @@ class FetcherManager:
         note_error: Callable[[ApiError], None],
         on_fatal: Callable[[BaseException], None],
         fail: Fail | None = None,
+        wake_consumers: Callable[[Iterable[TopicPartition]], None] = lambda names: None,
     ) -> None:
-        """``note_error`` and ``fail``: see `LeaderFetches`."""
+        """``note_error`` and ``fail``: see `LeaderFetches`.
+
+        ``wake_consumers`` is called when the high watermarks of followers have moved.
+        """
         self.broker_id = broker_id
         self.settings = settings
         self.pool = BufferPool()
         self.thread = LoopThread("replica-fetchers", on_fatal=on_fatal, on_stop=self._close_fetchers)
+        self.wake_consumers = wake_consumers
         self._note_error = note_error
         self._flushes = ThreadPoolExecutor(_MAX_FLUSHES, thread_name_prefix="replica-flush")
 
@@ -305,6 +310,10 @@ class ReplicaFetcher:
                 answer.frame.release()
         finally:
             self._is_waiting = False
+        moved = self.fetches.take_moved()
+        if moved:
+            # Later, because the next fetch should not wait for the consumers.
+            self._manager.thread.call(self._manager.wake_consumers, moved)
         unflushed = self.fetches.take_unflushed()
         if unflushed:
             await self._manager.flush(unflushed)

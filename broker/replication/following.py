@@ -331,6 +331,7 @@ class LeaderFetches:
         self._is_refused = False
         self._broker_epoch = NO_BROKER_EPOCH
         self._unflushed: list[Log] = []
+        self._moved: list[TopicPartition] = []
 
     def next_request(self, now: float) -> NextRequest:
         """The next fetch; the caller must send it."""
@@ -391,6 +392,11 @@ class LeaderFetches:
         taken, self._unflushed = self._unflushed, []
         return taken
 
+    def take_moved(self) -> list[TopicPartition]:
+        """The partitions whose high watermark has moved; consumers may wait for it."""
+        taken, self._moved = self._moved, []
+        return taken
+
     def failed(self, error: LocalError) -> Failed:
         """No answer came: the next fetch begins a new session."""
         self.followed.reset()
@@ -430,6 +436,7 @@ class LeaderFetches:
         now: float,
         wall_clock_ms: int,
     ) -> None:
+        high_watermark = followed.partition.high_watermark
         try:
             apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=wall_clock_ms)
         except ApiError as error:
@@ -446,6 +453,8 @@ class LeaderFetches:
             self._fail(followed.partition, followed.leader_epoch, error)
         else:
             self.followed.applied(name, followed)
+            if followed.partition.high_watermark != high_watermark:
+                self._moved.append(name)
             if followed.partition.log.must_flush:
                 self._unflushed.append(followed.partition.log)
 

@@ -28,6 +28,7 @@ from barnabas.broker.replication.isr import (
     CommittedIsr,
     FollowerStates,
     IsrState,
+    NearConsumer,
     PendingIsr,
 )
 from barnabas.broker.replication.reading import read_records
@@ -45,6 +46,7 @@ from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
+    NO_BROKER,
     NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
@@ -248,10 +250,12 @@ class Partition(ReplicaRole):
         min_one_batch: bool,
         may_wait: bool = True,
         from_any_replica: bool = False,
+        consumer: NearConsumer | None = None,
     ) -> PartitionRead:
         """Read as far as the isolation allows.
 
-        ``from_any_replica`` allows a read from a follower. Raises NOT_LEADER_OR_FOLLOWER,
+        ``from_any_replica`` allows a read from a follower. A leader may send a ``consumer`` to a replica
+        that is nearer. Raises NOT_LEADER_OR_FOLLOWER,
         FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or OFFSET_OUT_OF_RANGE.
         """
         with self._lock:
@@ -275,9 +279,13 @@ class Partition(ReplicaRole):
                     return PartitionRead(
                         _EMPTY, high_watermark, last_stable_offset, start, end, bound, answer
                     )
+            offsets = (high_watermark, last_stable_offset, start, end, bound)
+            if consumer is not None and self.role is _LEADER:
+                replica = self._followers.send_consumer(consumer, fetch_offset)
+                if replica != NO_BROKER:
+                    return PartitionRead(_EMPTY, *offsets, preferred_read_replica=replica)
         if not start <= fetch_offset <= end:
             raise self._out_of_range(fetch_offset, start, end)
-        offsets = (high_watermark, last_stable_offset, start, end, bound)
         return read_records(
             self.log,
             fetch_offset,
@@ -287,6 +295,19 @@ class Partition(ReplicaRole):
             min_one_batch=min_one_batch,
             may_wait=may_wait,
         )
+
+    def is_read_at(self, follower: BrokerId) -> bool:
+        """Whether consumers may be reading from this follower, so that it needs the high watermark soon."""
+        return follower in self._followers.read_by_consumers
+
+    @property
+    def is_read_at_followers(self) -> bool:
+        return bool(self._followers.read_by_consumers)
+
+    def forget_consumers(self, now_ms: float) -> None:
+        """Forget the followers from which consumers do not read any more."""
+        with self._lock:
+            self._followers.forget_consumers(now_ms)
 
     def _end_for(self, isolation: Isolation, log_end_offset: Offset) -> Offset:
         if isolation is _FOLLOWER:

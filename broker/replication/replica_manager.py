@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
@@ -31,6 +31,7 @@ from barnabas.broker.replication.fetch_wait import (
     refusing_to_wait,
 )
 from barnabas.broker.replication.fetcher import FetcherManager
+from barnabas.broker.replication.isr import NearConsumer
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.markers import TransactionMarkers
 from barnabas.broker.replication.partition import Partition
@@ -353,9 +354,21 @@ class ReplicaManager:
         self.consumer_purgatory.check_and_complete(name)
 
     def _acknowledge(self, name: TopicPartition) -> None:
-        """Wake the produce requests that wait for the high watermark; the next fetch of followers has it."""
+        """Wake the produce requests that wait for the high watermark; the next fetch of followers has it.
+
+        A follower that consumers read is sent it at once: they would wait there for a whole fetch of it.
+        """
         self.produce_purgatory.check_and_complete(name)
-        self.follower_sessions.listeners.mark(name)
+        partition = self.roles.partitions.get(name)
+        if partition is not None and partition.is_read_at_followers:
+            self.follower_sessions.listeners.wake((name,))
+        else:
+            self.follower_sessions.listeners.mark(name)
+
+    def wake_consumers(self, names: Iterable[TopicPartition]) -> None:
+        """The high watermarks of these followers have moved; wake the consumers that read from them."""
+        for name in names:
+            self._wake_consumers_of(name)
 
     def _high_watermark_moved(self, name: TopicPartition) -> None:
         self._acknowledge(name)
@@ -402,6 +415,23 @@ class ReplicaManager:
             # After the answer, because there may be many consumers and the follower should not wait for them.
             for name in moved:
                 self._wake_consumers_of(name)
+
+    def send_consumers_near(self) -> None:
+        """Send consumers to a replica on their rack from now on, by `replica.selector.class`."""
+        self._reader.near_consumer = self._near_consumer
+
+    def _near_consumer(self, params: FetchParams) -> NearConsumer | None:
+        if not params.rack_id or params.is_follower:
+            return None
+        current, suspects = self._metadata.current, self._metadata.suspects
+        racks = {
+            broker: listed.rack
+            for broker, listed in current.brokers.items()
+            if listed.rack is not None
+            and broker not in suspects
+            and current.endpoint(broker, params.listener_name) is not None
+        }
+        return NearConsumer(params.rack_id, racks, self._now_ms())
 
     def _answer_or_park(
         self,
@@ -484,6 +514,7 @@ class ReplicaManager:
                     self.isr_changes.submit(partition, pending)
                 if partition.advance_high_watermark(now_ms):
                     self._high_watermark_moved(partition.partition)
+                partition.forget_consumers(now_ms)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks to disk, so that a restart need not begin at the log's start."""

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.broker.replication.isr import IsrState, PendingIsr
 from barnabas.broker.replication.rules import EpochEnd
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 
 EVER: Final = LeaderEpoch(1 << 31)
 """For ``since``: the caller does not mind when this replica came to lead."""
@@ -54,6 +54,7 @@ class PartitionRead(NamedTuple):
     ``is_cold``: there are records that could not be read without waiting for the disk.
     ``is_without_records``: a consumer has read all records, and the batches here hold none for it.
     ``aborted_transactions``: those among the records; None unless the reader's isolation is read_committed.
+    ``preferred_read_replica`` is set instead of records if the consumer should read there (KIP-392).
     """
 
     records: memoryview
@@ -67,6 +68,12 @@ class PartitionRead(NamedTuple):
     has_more: bool = False
     is_without_records: bool = False
     aborted_transactions: list[AbortedTransaction] | None = None
+    preferred_read_replica: BrokerId = NO_BROKER
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it must be answered at once, although it has no records."""
+        return self.diverging is not None or self.preferred_read_replica != NO_BROKER
 
 
 class FollowerProgress(NamedTuple):

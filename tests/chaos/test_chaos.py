@@ -11,6 +11,8 @@ import random
 
 import pytest
 
+from barnabas.broker.config.settings import RACK_AWARE_SELECTOR
+
 from ..cluster.tools import ClusterView, StartCluster
 from .nemesis import Nemesis
 from .topic_changes import changing_settings, churning_topics
@@ -28,7 +30,12 @@ def test_no_acknowledged_record_is_lost_under_random_faults(start_cluster: Start
     print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
     cluster = start_cluster(
         own_zookeeper=True,
-        settings={"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "4000"},
+        settings={
+            "zookeeper.session.timeout.ms": "2000",
+            "replica.lag.time.max.ms": "4000",
+            "replica.selector.class": RACK_AWARE_SELECTOR,
+        },
+        broker_settings={broker: {"broker.rack": f"rack-{broker}"} for broker in (1, 2, 3)},
     )
     view = ClusterView(cluster)
     view.create_topic("t", PARTITIONS, 3, min_insync_replicas="2", segment_bytes="65536")
@@ -37,6 +44,8 @@ def test_no_acknowledged_record_is_lost_under_random_faults(start_cluster: Start
         "t",
         PARTITIONS,
         records_per_s=800,
+        # So most partitions are read from followers.
+        rack="rack-2",
         request_timeout_ms=2_000,
         delivery_timeout_ms=40_000,
     )

@@ -45,11 +45,12 @@ class Load:
         value_bytes: int = 100,
         keys: int = 0,
         read: bool = True,
+        rack: str | None = None,
         **producer_settings: Any,
     ) -> None:
         """With `keys`, the records have that many different keys, and some are tombstones.
 
-        A second reader then reads all that is left of the log, again and again.
+        A second reader then reads all that is left of the log, again and again. `rack` is the first reader's.
         """
         self.history = History()
         self.problems: list[str] = []
@@ -58,6 +59,7 @@ class Load:
         self._per_tick = max(1, int(records_per_s * _TICK_S))
         self._value_bytes = value_bytes
         self._keys = keys
+        self._rack = rack
         self._settings = {"acks": "all", "linger_ms": 2, "delivery_timeout_ms": 60_000, **producer_settings}
         self._settings.setdefault("request_timeout_ms", 5_000)
         self._stopping = threading.Event()
@@ -187,7 +189,9 @@ class Load:
             self.problems.append(f"record {record.number} was refused: {error!r}")
 
     def _read(self) -> None:
-        with Consumer(bootstrap_servers=self._bootstrap, auto_offset_reset="earliest") as consumer:
+        with Consumer(
+            bootstrap_servers=self._bootstrap, auto_offset_reset="earliest", client_rack=self._rack
+        ) as consumer:
             consumer.assign(self.partitions)
             while not self._stopping.is_set():
                 try:

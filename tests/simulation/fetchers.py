@@ -95,6 +95,7 @@ class SimFetcher:
             if self._awaited is token:
                 self._awaited = None
                 self._pause(self.fetches.answered(response, self._broker.now_ms() / 1000, 0))
+                self._broker.replicas.wake_consumers(self.fetches.take_moved())
 
         self._send(request, apply)
         return True

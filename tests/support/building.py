@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 from barnabas.broker.metadata_cache import MetadataCache
@@ -376,6 +376,7 @@ def metadata(
     controller_epoch: int = 1,
     is_full: bool = False,
     broker_epoch: int = 0,
+    racks: Mapping[int, str] = MappingProxyType({}),
 ) -> UpdateMetadataRequest:
     return UpdateMetadataRequest(
         controller_id=2,
@@ -388,6 +389,7 @@ def metadata(
             UpdateMetadataBroker(
                 broker_id=number,
                 broker_epoch=epoch,
+                rack=racks.get(number),
                 endpoints=[BrokerListener(listener="INTERNAL", host="host", port=9000 + number)],
             )
             for number, epoch in epochs.items()
