@@ -55,6 +55,7 @@ class Dispatcher:
         except UnsupportedVersion as error:
             _refuse_version(request, error)
             return
+        request.kind = (decoded.api_key, decoded.api_version, False)
         handler = HANDLERS.get(decoded.api_key)
         listener_name = request.peer.listener_name
         if handler is None:

@@ -35,12 +35,14 @@ from barnabas.protocol.messages.fetch import (
     FetchResponse,
     FetchTopicResponse,
 )
+from barnabas.protocol.schema import ApiKey
 
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _FIRST_WITH_ZSTD: Final = 10
 _FIRST_WITH_REPLICA_STATE: Final = 15
 _FIRST_WITH_HINTS: Final = 16
 _HINTED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+_OF_FOLLOWER: Final = (ApiKey.FETCH, None, True)
 _MAX_WAIT_MS: Final = 600_000
 """As long as a silent connection is kept: until then a client that is gone takes up memory."""
 
@@ -58,6 +60,8 @@ def handle(services: Services, request: ApiRequest) -> None:
     ):
         _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
+    if is_follower:
+        request.raw.kind = _OF_FOLLOWER
     max_bytes = body.max_bytes if is_follower else min(body.max_bytes, services.config.fetch_max_bytes)
     params = FetchParams(
         replica_id=BrokerId(replica_id),

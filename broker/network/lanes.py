@@ -18,6 +18,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Generic, TypeVar
 
 from barnabas.broker.network.request import Lane, Request
@@ -125,7 +126,8 @@ class Lanes(Generic[T]):
     ``process`` answers a request, or has it answered later. ``lane_of`` chooses the lane of a request by its
     undecoded bytes. ``after_run`` is called by a thread that has run all runnable requests of a connection,
     so what several pipelined requests have in common can be done once. ``on_fatal`` is called by a thread
-    that dies; the broker must then stop, because continuing could lose data.
+    that dies; the broker must then stop, because continuing could lose data. With ``measures_times`` requests
+    get the times of their stages, for `RequestTimes`.
     """
 
     def __init__(
@@ -136,7 +138,9 @@ class Lanes(Generic[T]):
         after_run: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
         max_requests: int,
+        measures_times: bool = False,
     ) -> None:
+        self.measures_times = measures_times
         self._process = process
         self.lane_of = lane_of
         self.after_run = after_run
@@ -150,13 +154,18 @@ class Lanes(Generic[T]):
 
         Raises only what must end the broker.
         """
+        measures_times = self.measures_times
         try:
             rest = request.rest
             if rest is None:
+                if measures_times:
+                    request.started_ns = monotonic_ns()
                 self._process(request)
             else:
                 request.rest = None
                 rest()
+            if measures_times and not request.answered:
+                request.handled_ns = monotonic_ns()
         except InvariantViolation:
             raise
         except Exception as error:

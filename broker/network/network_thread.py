@@ -24,9 +24,11 @@ from typing import Any, Final, cast
 
 import uvloop
 
+from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.lanes import Lanes, RequestQueue
 from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, ConnectionLimits, Pipeline
 from barnabas.broker.network.request import Buffers, Lane, Peer, Request
+from barnabas.broker.network.request_times import RequestTimes
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.frames import BufferPool, FrameReceiver
 from barnabas.protocol.threads import make_thread
@@ -176,8 +178,9 @@ class Connection(asyncio.BufferedProtocol):
         transport, pipeline = self._transport, self._pipeline
         if transport is None or pipeline.phase is CLOSING:
             return
+        sent: list[Request] = []
         with self._lock:
-            out = pipeline.take_sendable()
+            out = pipeline.take_sendable(sent)
             if pipeline.pending:
                 self._queue_up_if_possible()
             reason = "" if pipeline.phase is OPEN else pipeline.due_close()
@@ -187,6 +190,9 @@ class Connection(asyncio.BufferedProtocol):
                 transport.write(out[0])
             else:
                 transport.writelines(out)
+        if sent and self._lanes.measures_times:
+            now_ns = time.monotonic_ns()
+            self._thread.times.note(sent, self._last_active_ns if out else now_ns, now_ns)
         if reason:
             self._close_gently(reason)
         elif not self._is_reading:
@@ -252,6 +258,8 @@ class Connection(asyncio.BufferedProtocol):
     # ---- on any thread
 
     def answer(self, request: Request, buffers: Buffers, close_reason: str) -> None:
+        if request.started_ns:
+            request.answered_ns = time.monotonic_ns()
         with self._lock:
             is_next = self._pipeline.answer(request, buffers, close_reason)
         if is_next:
@@ -320,6 +328,9 @@ class NetworkThread:
 
     def __init__(self, name: str, lanes: Lanes[Connection], *, max_idle_ms: int) -> None:
         self.lanes = lanes
+        self.times = RequestTimes()
+        """The requests that this thread has answered, if times are measured."""
+        self.busy = BusyTime()
         self._name = name
         self._max_idle_ns = max_idle_ms * 1_000_000
         self._loop = uvloop.new_event_loop()
@@ -331,6 +342,11 @@ class NetworkThread:
         self._is_running = False
         self._after_run_is_pending = False
         self._stopping = False
+
+    @property
+    def to_flush(self) -> int:
+        """Connections with answers that this thread has not taken."""
+        return len(self._to_flush)
 
     def start(self) -> None:
         self._thread.start()
@@ -348,7 +364,7 @@ class NetworkThread:
         # Cleared before the deque is emptied, so that nothing appended can be left without a wake-up.
         if not self._wake_is_pending:
             self._wake_is_pending = True
-            self._call(self._flush_all)
+            self._call(self._flush_woken)
 
     def wake_for_room(self) -> None:
         """Let every connection know that a queue has room."""
@@ -425,10 +441,14 @@ class NetworkThread:
     def begin_run(self) -> None:
         """A run of requests begins on this thread; `end_run` flushes the connections that it wakes."""
         self._is_running = True
+        if self.lanes.measures_times:
+            self.busy.begin()
 
     def end_run(self) -> None:
         self._is_running = False
         self._flush_all()
+        if self.lanes.measures_times:
+            self.busy.end()
 
     def after_run_soon(self) -> None:
         """Have `after_run` called a few turns of the loop later, once for all runs until then."""
@@ -446,6 +466,14 @@ class NetworkThread:
         except BaseException as error:
             logger.critical("what follows a run ended %s", self._name, exc_info=True)
             self.lanes.on_fatal(error)
+
+    def _flush_woken(self) -> None:
+        if not self.lanes.measures_times:
+            self._flush_all()
+            return
+        self.busy.begin()
+        self._flush_all()
+        self.busy.end()
 
     def _flush_all(self) -> None:
         self._wake_is_pending = False

@@ -196,8 +196,8 @@ class Pipeline:
             self._unsent_bytes += len(buffer)
         return self._unsent[0] is request
 
-    def take_sendable(self) -> list[bytes | bytearray | memoryview]:
-        """The answers whose turn has come; they count as sent."""
+    def take_sendable(self, sent: list[Request]) -> list[bytes | bytearray | memoryview]:
+        """The answers whose turn has come; they count as sent, and their requests are added to ``sent``."""
         out: list[bytes | bytearray | memoryview] = []
         unsent = self._unsent
         while unsent and unsent[0].answered and not unsent[0].close_reason:
@@ -205,6 +205,7 @@ class Pipeline:
             self._in_flight_bytes -= request.size_bytes
             out.extend(request.buffers)
             request.buffers = ()
+            sent.append(request)
         for buffer in out:
             self._unsent_bytes -= len(buffer)
         return out

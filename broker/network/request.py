@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from barnabas.protocol.frames import Frame
+from barnabas.protocol.schema import ApiKey
 
 
 class Lane(Enum):
@@ -31,6 +32,9 @@ class Lane(Enum):
     # The hash of an Enum is computed in Python, and lanes are keys for each request.
     __hash__ = object.__hash__
 
+
+RequestKind = tuple[ApiKey, int | None, bool]
+"""The API, its version in Kafka's protocol (None in the native one), and whether it is a follower's fetch."""
 
 Buffers = Sequence[bytes | bytearray | memoryview]
 """The bytes of a response in order, length bytes included; memoryviews are of single bytes, contiguous."""
@@ -55,16 +59,20 @@ class Request:
         "_answer",
         "_resume",
         "answered",
+        "answered_ns",
         "buffers",
         "close_reason",
         "failed",
         "frame",
+        "handled_ns",
         "is_paused",
+        "kind",
         "lane",
         "peer",
         "received_ns",
         "rest",
         "size_bytes",
+        "started_ns",
     )
 
     def __init__(
@@ -85,6 +93,13 @@ class Request:
         """The rest of the request, which `continue_in` left for another lane, or `pause` for later."""
         self.is_paused = False
         self.failed = False
+        self.kind: RequestKind | None = None
+        """What the request counts as in `RequestTimes`; None before it is decoded."""
+        self.started_ns = 0
+        """When it began to run; 0 if times are not measured, as the next two."""
+        self.handled_ns = 0
+        """When its handler returned, if it was not answered by then."""
+        self.answered_ns = 0
         self._answer = answer
         self._resume = resume
         # These belong to the connection's pipeline.

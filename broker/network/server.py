@@ -19,6 +19,7 @@ from typing import Final
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
+from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.lanes import Lanes, RequestQueue
 from barnabas.broker.network.network_thread import Connection, NetworkThread
 from barnabas.broker.network.pipeline import ConnectionLimits
@@ -65,7 +66,9 @@ class SocketServer:
         self._pool = BufferPool()
         self._bound: list[tuple[str, socket.socket]] = []
         self._acceptor: Acceptor | None = None
-        self._network_threads: list[NetworkThread] = []
+        self.network_threads: list[NetworkThread] = []
+        self.worker_times: list[BusyTime] = []
+        """Of the workers of the general lane."""
         self._workers: list[threading.Thread] = []
         self.queues: dict[Lane, RequestQueue[Connection]] = {}
 
@@ -98,9 +101,10 @@ class SocketServer:
             after_run=after_run,
             on_fatal=self._on_fatal,
             max_requests=config.queued_max_requests,
+            measures_times=config.metrics_port >= 0,
         )
         self.queues = lanes.queues
-        self._network_threads = [
+        self.network_threads = [
             NetworkThread(f"network-{number}", lanes, max_idle_ms=config.connections_max_idle_ms)
             for number in range(config.num_network_threads)
         ]
@@ -109,12 +113,15 @@ class SocketServer:
             Lane.RECORDS: _RECORDS_WORKERS,
             Lane.CONTROL: _CONTROL_WORKERS,
         }
-        self._workers = [
-            make_thread(f"{lane.value}-worker-{number}", partial(_work, lanes, lane), self._on_fatal)
-            for lane, count in counts.items()
-            for number in range(count)
-        ]
-        turns = itertools.cycle(self._network_threads)
+        self._workers = []
+        for lane, count in counts.items():
+            for number in range(count):
+                busy = BusyTime()
+                work = partial(_work, lanes, lane, busy)
+                self._workers.append(make_thread(f"{lane.value}-worker-{number}", work, self._on_fatal))
+                if lane is Lane.GENERAL:
+                    self.worker_times.append(busy)
+        turns = itertools.cycle(self.network_threads)
         self._acceptor = Acceptor(
             self._bound,
             quota=self.quota,
@@ -124,7 +131,7 @@ class SocketServer:
         )
         for worker in self._workers:
             worker.start()
-        for thread in self._network_threads:
+        for thread in self.network_threads:
             thread.start()
         self._acceptor.start()
 
@@ -138,9 +145,9 @@ class SocketServer:
             self._unbind()
             return
         stopped = acceptor.stop(1.0)
-        for thread in self._network_threads:
+        for thread in self.network_threads:
             thread.stop(drain_timeout_ms)
-        for thread in self._network_threads:
+        for thread in self.network_threads:
             stopped = thread.join(drain_timeout_ms / 1000 + 1.0) and stopped
         self._bound.clear()
         for queue in self.queues.values():
@@ -192,7 +199,7 @@ class SocketServer:
         self.ports.clear()
 
 
-def _work(lanes: Lanes[Connection], lane: Lane) -> None:
+def _work(lanes: Lanes[Connection], lane: Lane, busy: BusyTime) -> None:
     """A worker: it takes the connection whose turn it is, runs one of its requests, and so on.
 
     Its run lasts while that connection has more requests ready; `after_run` is called at the end of each.
@@ -201,6 +208,7 @@ def _work(lanes: Lanes[Connection], lane: Lane) -> None:
     idle = threading.Lock()
     idle.acquire()
     while (connection := queue.take(idle)) is not None:
+        busy.begin()
         while True:
             request = connection.take_request()
             if request is not None:
@@ -214,3 +222,4 @@ def _work(lanes: Lanes[Connection], lane: Lane) -> None:
             previous, connection = connection, queue.swap(connection)
             if connection is not previous:
                 lanes.after_run()
+        busy.end()

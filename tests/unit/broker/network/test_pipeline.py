@@ -51,7 +51,7 @@ class Driven(Pipeline):
         return ran
 
     def sent(self) -> list[bytes]:
-        return [bytes(buffer) for buffer in self.take_sendable()]
+        return [bytes(buffer) for buffer in self.take_sendable([])]
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_requests_in_flight_are_bounded(
     assert len(pipeline.run_all()) == runs
     for request in requests[:runs]:
         request.respond_nothing()
-    pipeline.take_sendable()
+    pipeline.take_sendable([])
     assert pipeline.may_read
     assert len(pipeline.run_all()) == len(sizes) - runs
 
@@ -192,7 +192,7 @@ def test_nothing_runs_while_too_much_is_unsent(
     request.respond((bytes(unsent_bytes),))
     pipeline.received(b"2")
     assert pipeline.run_all() == runs
-    pipeline.take_sendable()
+    pipeline.take_sendable([])
     assert [*runs, *pipeline.run_all()] == [b"2"]
 
 
@@ -241,7 +241,7 @@ def test_a_draining_connection_closes_when_all_is_answered_and_sent(pipeline: Dr
     assert pipeline.run_all() == [b"1"]
     request.respond((b"a",))
     assert pipeline.due_close() == ""
-    pipeline.take_sendable()
+    pipeline.take_sendable([])
     assert pipeline.due_close() == "stopping"
     pipeline.close("stopping")
     assert (pipeline.due_close(), pipeline.lose("lost")) == ("", "stopping")
@@ -271,7 +271,7 @@ def test_a_refusal_ends_a_half_closed_connection_at_once(ends_first: bool, pipel
         pipeline.peer_ends()
     assert pipeline.due_close() == ENDED
     first.respond_nothing()
-    pipeline.take_sendable()
+    pipeline.take_sendable([])
     assert pipeline.due_close() == "refused"
 
 

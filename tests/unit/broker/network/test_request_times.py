@@ -1,0 +1,114 @@
+"""The buckets of times, their percentiles, and the stages of requests."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.broker.network.request import Request
+from barnabas.broker.network.request_times import (
+    STAGES,
+    WINDOW_NS,
+    ApiTimes,
+    RequestTimes,
+    bucket_of,
+    middle_us,
+    percentiles_ms,
+)
+
+MS = 1_000_000
+times_us = st.integers(0, 10**10)
+
+
+def answered(kind: Any = "a", **times: int) -> Request:
+    stages = {"received_ns": 0, "started_ns": 0, "handled_ns": 0, "answered_ns": 0, **times}
+    return cast(Request, SimpleNamespace(kind=kind, **stages))
+
+
+def totals(times: RequestTimes, kind: Any = "a") -> ApiTimes:
+    return times.kinds()[kind]
+
+
+@given(times_us, times_us)
+def test_a_longer_time_is_in_no_earlier_bucket(one_us: int, other_us: int) -> None:
+    assert (bucket_of(one_us) <= bucket_of(other_us)) or one_us > other_us
+
+
+@given(times_us)
+def test_the_middle_of_a_bucket_is_within_a_thirty_second(time_us: int) -> None:
+    assert abs(middle_us(bucket_of(time_us)) - time_us) <= time_us / 32
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=200))
+def test_percentiles_are_those_of_the_sorted_times(totals_us: list[int]) -> None:
+    times = RequestTimes()
+    for time_us in totals_us:
+        times.note([answered()], time_us * 1_000, time_us * 1_000)
+    found = percentiles_ms([totals(times)], STAGES.index("total"), [0.5, 0.99])
+    ordered = sorted(totals_us)
+    for share, value_ms in zip([0.5, 0.99], found, strict=True):
+        rank = next(number for number in range(1, len(ordered) + 1) if number >= share * len(ordered))
+        assert value_ms == pytest.approx(ordered[rank - 1] / 1_000, rel=1 / 32, abs=0.001)
+
+
+def test_each_stage_has_its_part_of_the_time() -> None:
+    times = RequestTimes()
+    request = answered(received_ns=0, started_ns=1 * MS, handled_ns=3 * MS, answered_ns=7 * MS)
+    times.note([request], 15 * MS, 31 * MS)
+    found = {stage: percentiles_ms([totals(times)], number, [0.5])[0] for number, stage in enumerate(STAGES)}
+    expected = {"request_queue": 1, "local": 2, "remote": 4, "response_queue": 8, "response_send": 16}
+    assert found == pytest.approx({**expected, "total": 31}, rel=1 / 32)
+
+
+def test_a_request_that_its_handler_answered_has_no_remote_time() -> None:
+    times = RequestTimes()
+    # Handled after the answer: the network thread stamps it when the handler returns.
+    times.note([answered(started_ns=0, handled_ns=9 * MS, answered_ns=8 * MS)], 8 * MS, 8 * MS)
+    times.note([answered(started_ns=0, handled_ns=0, answered_ns=8 * MS)], 8 * MS, 8 * MS)
+    assert percentiles_ms([totals(times)], STAGES.index("remote"), [0.999]) == [0]
+    assert percentiles_ms([totals(times)], STAGES.index("local"), [0.01])[0] == pytest.approx(8, rel=1 / 32)
+
+
+def test_short_stages_count_as_zero() -> None:
+    times = RequestTimes()
+    for started_ns in (10_000, 20_000, 30_000, 4 * MS):
+        times.note([answered(started_ns=started_ns, answered_ns=started_ns)], 5 * MS, 5 * MS)
+    queue = percentiles_ms([totals(times)], STAGES.index("request_queue"), [0.75, 0.99])
+    assert queue == [0, pytest.approx(4, rel=1 / 32)]
+
+
+def test_unreadable_requests_are_not_counted() -> None:
+    times = RequestTimes()
+    times.note([answered(None), answered("a"), answered("a"), answered("b")], 1, 2)
+    assert {kind: api.count for kind, api in times.kinds().items()} == {"a": 2, "b": 1}
+
+
+def test_times_are_forgotten_after_two_windows_but_counts_are_not() -> None:
+    times = RequestTimes()
+    total = STAGES.index("total")
+    now_ns = WINDOW_NS
+    times.turn(now_ns)
+    times.note([answered()], 0, 100 * MS)
+    times.turn(now_ns + WINDOW_NS - 1)
+    times.turn(now_ns + WINDOW_NS)
+    times.note([answered()], 0, 1 * MS)
+    assert percentiles_ms([totals(times)], total, [0.99])[0] == pytest.approx(100, rel=1 / 32)
+    times.turn(now_ns + 2 * WINDOW_NS)
+    assert percentiles_ms([totals(times)], total, [0.99])[0] == pytest.approx(1, rel=1 / 32)
+    assert totals(times).count == 2
+
+
+def test_an_api_without_new_requests_keeps_its_last_times() -> None:
+    times = RequestTimes()
+    times.note([answered()], 0, 100 * MS)
+    for turn in range(1, 5):
+        times.turn(turn * WINDOW_NS)
+    assert percentiles_ms([totals(times)], STAGES.index("total"), [0.5])[0] == pytest.approx(100, rel=1 / 32)
+
+
+def test_without_a_request_percentiles_are_zero() -> None:
+    assert percentiles_ms([], 0, [0.5, 0.99]) == [0, 0]
