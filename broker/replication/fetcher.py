@@ -23,6 +23,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.following import Fail, FetcherSettings, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.traffic import Traffic
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ApiError, LocalError
@@ -162,8 +163,9 @@ class FetcherManager:
         on_fatal: Callable[[BaseException], None],
         fail: Fail | None = None,
         wake_consumers: Callable[[Iterable[TopicPartition]], None] = lambda names: None,
+        traffic: Traffic | None = None,
     ) -> None:
-        """``note_error`` and ``fail``: see `LeaderFetches`.
+        """``note_error`` and ``fail``: see `LeaderFetches`. ``traffic`` counts the fetched bytes.
 
         ``wake_consumers`` is called when the high watermarks of followers have moved.
         """
@@ -184,10 +186,17 @@ class FetcherManager:
                 broker_epoch=broker_epoch,
                 note_error=note_error,
                 fail=fail,
+                traffic=traffic,
             )
             return ReplicaFetcher(self, fetches, endpoint)
 
         self._table = FetcherTable(partition_of, make_fetcher)
+
+    @property
+    def max_lag(self) -> int:
+        """The most records by which a follower is behind its leader's high watermark. Any thread."""
+        fetchers = list(self._table.fetchers.values())
+        return max((fetcher.fetches.followed.max_lag for fetcher in fetchers), default=0)
 
     def start(self) -> None:
         self.thread.start()

@@ -28,6 +28,7 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import FollowerPosition
 from barnabas.broker.replication.rules import EpochEnd
+from barnabas.broker.traffic import Traffic
 from barnabas.protocol.errors import (
     ApiError,
     ConnectionClosed,
@@ -86,11 +87,13 @@ Fail = Callable[[Partition, LeaderEpoch, Exception], None]
 class FollowedPartition:
     """One partition and the leader epoch in which it is followed."""
 
-    __slots__ = ("leader_epoch", "partition", "retry_at", "retry_ms", "sent", "sent_at")
+    __slots__ = ("lag", "leader_epoch", "partition", "retry_at", "retry_ms", "sent", "sent_at")
 
     def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
+        self.lag = 0
+        """Records below the leader's high watermark that were missing here after the last answer."""
         self.sent: FollowerPosition | None = None
         self.sent_at = 0.0
         self.retry_at = 0.0
@@ -162,6 +165,11 @@ class FollowedPartitions:
 
     def __len__(self) -> int:
         return len(self._followed)
+
+    @property
+    def max_lag(self) -> int:
+        """The largest lag of a partition. Any thread."""
+        return max((followed.lag for followed in list(self._followed.values())), default=0)
 
     def add(self, name: TopicPartition, followed: FollowedPartition) -> None:
         """Follow a partition, perhaps again in another leader epoch."""
@@ -312,6 +320,7 @@ class LeaderFetches:
         broker_epoch: Callable[[], BrokerEpoch],
         note_error: Callable[[ApiError], None],
         fail: Fail | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         """``note_error`` receives failed appends, since the disk may be the cause.
 
@@ -325,6 +334,7 @@ class LeaderFetches:
         self._current_broker_epoch = broker_epoch
         self._note_error = note_error
         self._fail = fail
+        self._traffic = Traffic() if traffic is None else traffic
         # Whether the loss of the connection has been logged.
         self._is_lost = False
         # Whether the leader's port has refused a connection since its last answer.
@@ -452,6 +462,9 @@ class LeaderFetches:
             self.followed.remove(name)
             self._fail(followed.partition, followed.leader_epoch, error)
         else:
+            if data.records is not None:
+                self._traffic.replication_bytes_in += len(data.records)
+            followed.lag = max(0, data.high_watermark - followed.partition.log_end_offset)
             self.followed.applied(name, followed)
             if followed.partition.high_watermark != high_watermark:
                 self._moved.append(name)

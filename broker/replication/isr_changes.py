@@ -79,6 +79,8 @@ class IsrChanges:
         self._broker_epoch = broker_epoch
         self._now_ms = now_ms
         self._on_high_watermark = on_high_watermark
+        self.shrinks = self.expands = self.failures = 0
+        """The changes that were written, and those that another broker's write prevented."""
         self._condition = threading.Condition()
         self._pending: dict[TopicPartition, tuple[Partition, PendingIsr]] = {}
         self._to_notify: dict[TopicPartition, None] = {}
@@ -173,13 +175,17 @@ class IsrChanges:
                 topic_id=NO_TOPIC_ID if partition.log.topic_id is None else partition.log.topic_id,
             )
         except PartitionStateConflict as error:
+            self.failures += 1
             logger.info("the ISR of %s stays pending, since the controller changed it first: %s", name, error)
             return
         except ReplicaNotRegistered as error:
+            self.failures += 1
             logger.info("the ISR of %s stays %s: %s", name, sorted(pending.in_sync_replicas), error)
             if partition.settle_isr(pending, pending.committed, self._now_ms()):
                 self._on_high_watermark(name)
             return
+        self.shrinks += bool(pending.leaving)
+        self.expands += bool(pending.joining)
         logger.info(
             "ISR of %s: %s -> %s (leader epoch %d, partition epoch %d)",
             name,

@@ -38,6 +38,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.record_deletion import RecordDeletions
 from barnabas.broker.replication.replica_views import EVER
 from barnabas.broker.replication.roles import Fence, RoleChanges
+from barnabas.broker.traffic import Traffic
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse, RecordError
@@ -124,8 +125,8 @@ class ReplicaManager:
     ) -> None:
         self.broker_id = broker_id
         self.logs = logs
-        self._metadata = metadata
-        self._now_ms = now_ms
+        self._metadata, self._now_ms = metadata, now_ms
+        self.traffic = Traffic()
         self.produce_purgatory = Purgatory("produce", reaper)
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
@@ -216,6 +217,11 @@ class ReplicaManager:
         partition = self.roles.partitions.get(name)
         return None if partition is not None and partition.is_witnessed(self._now_ms()) else reason
 
+    @property
+    def max_follower_lag(self) -> int:
+        """The most records by which a follower on this broker is behind its leader's high watermark."""
+        return self._fetchers.max_lag
+
     def _writable(self, name: TopicPartition, acks: int = 1) -> Partition:
         """The `partition`; raises NOT_LEADER_OR_FOLLOWER while this broker is fenced."""
         reason = self.fence.reason if acks != ACKS_ALL else self.doubt(name)
@@ -282,7 +288,9 @@ class ReplicaManager:
                 )
             except (ApiError, RecordsRefused) as error:
                 self._refuse(response, partition, error)
+                self.traffic.of_any(name.topic).note_refusal(len(produced.view), error.code)
                 continue
+            self.traffic.of(name.topic).note_append(appended.size_bytes, appended.record_count)
             response.base_offset = appended.base_offset
             response.log_append_time_ms = appended.log_append_time_ms
             response.log_start_offset = partition.log.log_start_offset
@@ -400,6 +408,11 @@ class ReplicaManager:
         A follower has one long poll at a time: a newer fetch, even an empty one, answers the older at once.
         So a follower of additional partitions need not wait until its poll expires.
         """
+
+        def counted(answered: FetchResult) -> None:
+            self._count(params, answered)
+            answer(answered)
+
         result = self._reader.read_all(params, source.items())
         moved: list[TopicPartition] = []
         if params.is_follower:
@@ -410,7 +423,7 @@ class ReplicaManager:
         elif self.fence.reason is not None:
             result = refusing_to_wait(result, self.doubt)
         try:
-            self._answer_or_park(params, source, result, answer)
+            self._answer_or_park(params, source, result, counted)
         finally:
             # After the answer, because there may be many consumers and the follower should not wait for them.
             for name in moved:
@@ -453,6 +466,15 @@ class ReplicaManager:
             if params.replica_id in self._metadata.current.brokers:
                 self._parked[params.replica_id] = delayed
         purgatory.try_complete_else_watch(delayed, watched)
+
+    def _count(self, params: FetchParams, result: FetchResult) -> None:
+        traffic = self.traffic
+        if params.is_follower:
+            traffic.replication_bytes_out += result.bytes_read
+        for item, error, read, _ in result.outcomes:
+            topic = item.partition.topic
+            counts = traffic.of_any(topic) if read is None else traffic.of(topic)
+            counts.note_fetch(0 if read is None or params.is_follower else len(read.records), error)
 
     def _note_progress(
         self, params: FetchParams, result: FetchResult

@@ -42,6 +42,11 @@ class ReplicaRole:
         self._replicas: tuple[BrokerId, ...] = ()
 
     @property
+    def replicas(self) -> tuple[BrokerId, ...]:
+        """The brokers that the partition is assigned to."""
+        return self._replicas
+
+    @property
     def is_leader(self) -> bool:
         return self.role is _LEADER
 
