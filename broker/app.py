@@ -264,6 +264,7 @@ class Broker:
                 note_error=manager.disk_failures.note,
                 fail=lambda *failure: manager.roles.fail_follower(*failure),
                 wake_consumers=manager.wake_consumers,
+                traffic=manager.traffic,
                 on_fatal=self._on_fatal,
             )
 
@@ -370,6 +371,8 @@ class Broker:
             # A recreated topic has settings of its own, written later.
             for name in topics.keys() - self.metadata.current.topics.keys():
                 self._topic_settings.forget(name)
+                if self._replicas is not None:
+                    self._replicas.traffic.forget(name)
 
         self.metadata.on_update(topics_changed)
         self.metadata.on_deletion(topics_deleted)
@@ -380,17 +383,30 @@ class Broker:
         if config.metrics_port < 0:
             return
         # Imported here, so that a broker without metrics does not load the library.
-        from barnabas.broker.metrics.serving import serve_metrics
+        from barnabas.broker.metrics.serving import BrokerState, MeasuredBroker, serve_metrics
 
-        metrics = serve_metrics(
-            config,
-            replicas,
-            self.metadata,
-            coordination.groups,
-            coordination.transactions,
-            self._cleaner,
-            on_fatal=self._on_fatal,
+        session = self._store.session
+
+        def state() -> BrokerState:
+            if self._stopping:
+                return BrokerState.PENDING_CONTROLLED_SHUTDOWN
+            return BrokerState.STARTING if session.is_starting else BrokerState.RUNNING
+
+        measured = MeasuredBroker(
+            config=config,
+            server=self._server,
+            replicas=replicas,
+            metadata=self.metadata,
+            groups=coordination.groups,
+            transactions=coordination.transactions,
+            controller=self._controller,
+            cleaner=self._cleaner,
+            topic_purgatory=self._topic_purgatory,
+            is_connected_to_zookeeper=lambda: session.is_connected,
+            listen_to_session=lambda note: session.add_listener(lambda event: note(event.name)),
+            state=state,
         )
+        metrics = serve_metrics(measured, on_fatal=self._on_fatal)
         self._closers.append(("metrics", metrics.stop))
 
     def _make_registration(self, directories: tuple[str, ...]) -> BrokerRegistration:

@@ -533,7 +533,9 @@ class BrokerConfig:
         "The address of that port; 0.0.0.0 every interface. Metrics contain the names of groups.",
     )
     metrics_max_series: int = setting(
-        _positive, 10_000, "Most series of groups on one page; another series counts the omitted ones."
+        _positive,
+        10_000,
+        "Most series of groups, of topics and of partitions; others count the omitted ones.",
     )
 
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)

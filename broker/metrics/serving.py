@@ -1,36 +1,49 @@
-"""Builds the metrics of a broker and serves them; further metrics are registered here.
+"""Builds the metrics of a broker and serves them; further collectors are registered here.
 
 A page has all metrics of the registry, in Prometheus' text format 0.0.4. A scrape rebuilds the page if it is
 older than `FRESH_MS`, on one thread at a time; concurrent scrapes get its result. So the number of scrapes
 does not affect the broker.
 
-The collector runs on a thread that serves metrics. It reads only single references and copies that are atomic
-in the interpreter. So it takes no group's lock, and no commit waits for a scrape.
+The collectors run on a thread that serves metrics. They read only single references and copies that are
+atomic in the interpreter. So they lock no group and no partition, and no request waits for a scrape.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from time import monotonic_ns
 from typing import Final
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    CollectorRegistry,
+    Gauge,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.registry import Collector
 
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
-from barnabas.broker.compaction.cleaner import CleanerFigures, LogCleaner
+from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.metrics.cluster import ControllerCollector, ControllerView, SessionCollector
 from barnabas.broker.metrics.endpoint import MetricsEndpoint
-from barnabas.broker.metrics.group_lag import Ends, GroupSnapshot, group_metrics
+from barnabas.broker.metrics.groups import GroupCollector
+from barnabas.broker.metrics.logs import CleanerCollector, LogCollector
+from barnabas.broker.metrics.network import NetworkCollector, PurgatoryCollector
 from barnabas.broker.metrics.partition_ends import PartitionEnds
+from barnabas.broker.metrics.replicas import ReplicaCollector
+from barnabas.broker.metrics.requests import RequestCollector, TopicCollector
 from barnabas.broker.metrics.transactions import TransactionCollector
+from barnabas.broker.network.server import SocketServer
+from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.protocol.ids import TopicPartition
 
 FRESH_MS: Final = 1_000
 
@@ -57,155 +70,114 @@ class Page:
             return text
 
 
-class GroupCollector:
-    """Collects the metrics of groups, as `prometheus_client.registry.Collector` describes it."""
+class BrokerState(IntEnum):
+    """Kafka's numbers."""
 
-    def __init__(
-        self,
-        coordinated: Callable[[], Iterable[Group]],
-        find_ends: Callable[[Collection[TopicPartition]], Ends],
-        *,
-        max_series: int,
-    ) -> None:
-        """``find_ends`` finds high watermarks and may block."""
-        self._coordinated = coordinated
-        self._find_ends = find_ends
-        self._max_series = max_series
-
-    def collect(self) -> list[Metric]:
-        groups = [snapshot_of(group) for group in self._coordinated() if not group.is_dead]
-        committed = {name for group in groups for name in group.committed}
-        return group_metrics(groups, self._find_ends(committed), self._max_series)
+    STARTING = 1
+    RUNNING = 3
+    PENDING_CONTROLLED_SHUTDOWN = 6
 
 
-def snapshot_of(group: Group) -> GroupSnapshot:
-    """Read a group without its lock. A negative offset means that the client has no position."""
-    committed = {
-        name: value.committed_offset
-        for name, (value, _) in group.offsets.copy().items()
-        if value.committed_offset >= 0
-    }
-    return GroupSnapshot(group.group_id, group.state.value, group.member_count, committed)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredBroker:
+    """The parts of a broker that have metrics.
 
-
-class CleanerCollector:
-    """Collects the metrics of the log cleaner.
-
-    The names are those that Prometheus' JMX exporter, with the rules that Kafka's dashboards use, gives to
-    Kafka's own metrics of `LogCleaner` and `LogCleanerManager`. The sums exist only here.
+    ``listen_to_session`` has a function called with the name of each event of the ZooKeeper session.
     """
 
-    def __init__(self, figures: Callable[[], CleanerFigures], log_dirs: Iterable[str]) -> None:
-        self._figures = figures
-        self._log_dirs = [str(Path(log_dir).absolute()) for log_dir in log_dirs]
-
-    def collect(self) -> list[Metric]:
-        figures = self._figures()
-        totals = figures.totals
-        gauges = {
-            "manager_max_dirty_percent": (
-                int(100 * figures.max_dirty_ratio),
-                "The dirty share of the dirtiest log that can be cleaned.",
-            ),
-            "manager_time_since_last_run_ms": (
-                figures.ms_since_last_assessment,
-                "Time since the cleaner last looked for logs to clean.",
-            ),
-            "_max_compaction_delay_secs": (
-                figures.max_compaction_delay_ms // 1_000,
-                "How long ago a record should have been cleaned, by max.compaction.lag.ms.",
-            ),
-            "_cleaner_recopy_percent": (
-                int(100 * figures.recopy_ratio),
-                "Bytes written by bytes read in the last cleaning of each thread.",
-            ),
-            "_max_buffer_utilization_percent": (
-                int(100 * figures.max_buffer_utilization),
-                "The filled share of the fullest offset map in the last cleaning of each thread.",
-            ),
-            "_max_clean_time_secs": (
-                figures.max_clean_time_s,
-                "The time of the longest of the last cleanings of each thread.",
-            ),
-            "_deadthreadcount": (figures.dead_threads, "Cleaner threads that should run and do not."),
-        }
-        metrics: list[Metric] = [
-            GaugeMetricFamily(f"kafka_log_logcleaner{name}", text, value)
-            for name, (value, text) in gauges.items()
-        ]
-        metrics += self._of_dirs(figures)
-        counters = {
-            "cleanings": (totals.cleanings, "Cleanings of a log."),
-            "read_bytes": (totals.bytes_read, "Bytes that cleanings have read."),
-            "written_bytes": (totals.bytes_written, "Bytes that cleanings have written."),
-        }
-        metrics += [
-            CounterMetricFamily(f"barnabas_log_cleaner_{name}", text, value)
-            for name, (value, text) in counters.items()
-        ]
-        return metrics
-
-    def _of_dirs(self, figures: CleanerFigures) -> list[Metric]:
-        labels = ["logdirectory"]
-        count = GaugeMetricFamily(
-            "kafka_log_logcleanermanager_uncleanable_partitions_count",
-            "Logs that cannot be compacted; the broker's log says why.",
-            labels=labels,
-        )
-        size = GaugeMetricFamily(
-            "kafka_log_logcleanermanager_uncleanable_bytes", "Dirty bytes of these logs.", labels=labels
-        )
-        for log_dir in self._log_dirs:
-            dirty = [size_bytes for path, size_bytes in figures.uncleanable if str(path) == log_dir]
-            count.add_metric([log_dir], len(dirty))
-            size.add_metric([log_dir], sum(dirty))
-        return [count, size]
+    config: BrokerConfig
+    server: SocketServer
+    replicas: ReplicaManager
+    metadata: MetadataCache
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    controller: ControllerView
+    cleaner: LogCleaner | None
+    topic_purgatory: Purgatory
+    is_connected_to_zookeeper: Callable[[], bool]
+    listen_to_session: Callable[[Callable[[str], None]], None]
+    state: Callable[[], BrokerState]
 
 
-def serve_metrics(
-    config: BrokerConfig,
-    replicas: ReplicaManager,
-    metadata: MetadataCache,
-    groups: GroupCoordinator,
-    transactions: TransactionCoordinator,
-    cleaner: LogCleaner | None,
-    *,
-    on_fatal: Callable[[BaseException], None],
-) -> MetricsEndpoint:
+def serve_metrics(broker: MeasuredBroker, *, on_fatal: Callable[[BaseException], None]) -> MetricsEndpoint:
     """Serve from now on; raises CannotBind."""
-    ends = PartitionEnds(replicas, metadata, listener=config.inter_broker_listener_name)
-    # Not the library's global registry, which adds metrics of the process.
-    registry = CollectorRegistry()
-    registry.register(
-        GroupCollector(lambda: groups.all_machines()[0], ends.find, max_series=config.metrics_max_series)
-    )
-    registry.register(
-        TransactionCollector(
-            lambda: transactions.all_machines()[0],
-            transactions.markers,
-            lambda: transactions.shards.longest_load_ms,
-            replicas.partitions,
-            max_timeout_ms=config.transaction_max_timeout_ms,
-            max_series=config.metrics_max_series,
-            wall_clock_ms=wall_clock_ms,
-        )
-    )
-    Gauge(
-        "barnabas_stray_logs", "Logs that belong to no known topic and are kept.", registry=registry
-    ).set_function(lambda: len(replicas.logs.strays.all()))
-    Gauge(
-        "barnabas_failed_replicas",
-        "Replicas that failed by an unforeseen error, or whose groups could not be loaded.",
-        registry=registry,
-    ).set_function(lambda: len(replicas.roles.failed.reasons()))
-    if cleaner is not None:
-        registry.register(CleanerCollector(cleaner.figures, config.log_dirs))
+    config = broker.config
     endpoint = MetricsEndpoint(
         config.metrics_host,
         config.metrics_port,
-        Page(registry).text,
+        Page(_registry(broker)).text,
         content_type=CONTENT_TYPE_PLAIN_0_0_4,
         on_fatal=on_fatal,
     )
     endpoint.start()
     return endpoint
+
+
+def _registry(broker: MeasuredBroker) -> CollectorRegistry:
+    # Not the library's global registry, which other code could add to.
+    registry = CollectorRegistry()
+    sessions = SessionCollector(broker.is_connected_to_zookeeper)
+    broker.listen_to_session(sessions.note)
+    for collector in (
+        ControllerCollector(broker.controller, lambda: broker.metadata.current),
+        *_of_records(broker),
+        *_of_coordinators(broker),
+        RequestCollector(
+            lambda: [thread.times for thread in broker.server.network_threads], monotonic_ns=monotonic_ns
+        ),
+        NetworkCollector(broker.server, monotonic_ns=monotonic_ns),
+        sessions,
+    ):
+        registry.register(collector)
+    ProcessCollector(registry=registry)
+    Gauge(
+        "kafka_server_kafkaserver_brokerstate", "1 starting, 3 running, 6 stopping.", registry=registry
+    ).set_function(lambda: float(broker.state()))
+    Gauge(
+        "barnabas_failed_replicas",
+        "Replicas that failed by an unforeseen error, or whose groups could not be loaded.",
+        registry=registry,
+    ).set_function(lambda: len(broker.replicas.roles.failed.reasons()))
+    return registry
+
+
+def _of_records(broker: MeasuredBroker) -> Iterator[Collector]:
+    """The collectors of replicas and logs, and of the requests that read and write them."""
+    replicas, max_series = broker.replicas, broker.config.metrics_max_series
+    logs = replicas.logs
+    yield ReplicaCollector(
+        replicas.partitions,
+        replicas.isr_changes,
+        offline_count=lambda: len(logs.offline_partitions),
+        max_lag=lambda: replicas.max_follower_lag,
+        max_series=max_series,
+    )
+    yield TopicCollector(replicas.traffic, max_series=max_series)
+    yield LogCollector(
+        logs.all_logs, lambda: logs.dirs, stray_count=lambda: len(logs.strays.all()), max_series=max_series
+    )
+    yield PurgatoryCollector(
+        {
+            "Produce": [replicas.produce_purgatory],
+            "Fetch": [replicas.follower_purgatory, replicas.consumer_purgatory],
+            "DeleteRecords": [replicas.deletions.purgatory],
+            "topic": [broker.topic_purgatory],
+        }
+    )
+    if broker.cleaner is not None:
+        yield CleanerCollector(broker.cleaner.figures, broker.config.log_dirs)
+
+
+def _of_coordinators(broker: MeasuredBroker) -> Iterator[Collector]:
+    config, groups, transactions = broker.config, broker.groups, broker.transactions
+    ends = PartitionEnds(broker.replicas, broker.metadata, listener=config.inter_broker_listener_name)
+    yield GroupCollector(lambda: groups.all_machines()[0], ends.find, max_series=config.metrics_max_series)
+    yield TransactionCollector(
+        lambda: transactions.all_machines()[0],
+        transactions.markers,
+        lambda: transactions.shards.longest_load_ms,
+        broker.replicas.partitions,
+        max_timeout_ms=config.transaction_max_timeout_ms,
+        max_series=config.metrics_max_series,
+        wall_clock_ms=wall_clock_ms,
+    )

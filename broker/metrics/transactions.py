@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from barnabas.broker.coordinators.transaction import Transaction
 from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.metrics.families import gauges
 from barnabas.broker.replication.partition import Partition
 
 LATE_AFTER_MS: Final = 5 * 60 * 1000
@@ -78,7 +79,7 @@ class TransactionCollector:
             oldest.add_metric([kind], max(0, now_ms - min(begun_ms, default=now_ms)))
         markers = self._markers
         channel = "kafka_coordinator_transaction_transactionmarkerchannelmanager"
-        gauges = {
+        figures: dict[str, tuple[float, str]] = {
             f"{channel}_unknowndestinationqueuesize": (
                 markers.delayed,
                 "Groups of markers that wait for a leader, or for the end of a pause after an error.",
@@ -96,7 +97,7 @@ class TransactionCollector:
                 "The longest loading of a partition of the transaction topic since the start, in ms.",
             ),
         }
-        return [by_state, oldest, *_gauges(gauges)]
+        return [by_state, oldest, *gauges("", figures)]
 
     def _of_logs(self, now_ms: int) -> list[Metric]:
         lag = GaugeMetricFamily(
@@ -118,16 +119,13 @@ class TransactionCollector:
                 lag.add_metric([name.topic, str(name.partition)], behind)
         return [
             lag,
-            *_gauges(
+            *gauges(
+                "",
                 {
                     "kafka_server_replicamanager_partitionswithlatetransactionscount": (
                         late,
                         "Partitions with a transaction that its coordinator should have ended.",
                     )
-                }
+                },
             ),
         ]
-
-
-def _gauges(gauges: dict[str, tuple[float, str]]) -> list[Metric]:
-    return [GaugeMetricFamily(name, text, value) for name, (value, text) in gauges.items()]

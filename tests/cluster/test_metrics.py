@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from barnabas.client import blocking
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
 from barnabas.protocol.ids import TopicPartition
+from tests.support.metrics_page import fetch_page
 from tests.support.waiting import wait_for
 
 from .tools import ClusterView, StartCluster, run_command
@@ -28,27 +28,17 @@ LABELS = ("consumergroup", "state", "topic", "partition")
 
 SETTINGS = {"offsets.topic.num.partitions": "4", "zookeeper.session.timeout.ms": "2000"}
 GROUP = 'readers "of" t'
+RUNNING = 3
 
 
 def scrape(address: str | None) -> Samples:
     """The samples on a page."""
-    url = urlsplit(address or "")
-    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=20)
-    try:
-        connection.request("GET", url.path)
-        answer = connection.getresponse()
-        text = answer.read().decode()
-    finally:
-        connection.close()
-    if answer.status != 200:
-        raise ConnectionError(f"HTTP {answer.status}: {text}")
     return {
         (
             sample.name.removeprefix("kafka_consumergroup_"),
             *(sample.labels[name] for name in LABELS if name in sample.labels),
         ): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        for sample in fetch_page(address).samples
     }
 
 
@@ -223,32 +213,17 @@ def test_the_start_fails_if_the_metrics_port_is_taken(
             start_cluster(brokers=1, settings={"metrics.port": str(port)})
 
 
-NOTHING = {("series_left_out",): 0, ("barnabas_failed_replicas",): 0, ("barnabas_stray_logs",): 0}
-"""The page of a broker without groups and failed replicas, apart from its cleaner and transactions."""
-
-
-def scrape_apart_from_cleaner(url: str) -> Samples:
-    samples = scrape(url)
-    others = {
-        key: value
-        for key, value in samples.items()
-        if "cleaner" not in key[0] and "transaction" not in key[0] and "laststable" not in key[0]
-    }
-    assert len(others) < len(samples), "the cleaner has no metrics"
-    return others
-
-
 def test_the_command_shows_the_urls_of_the_metrics(tmp_path: Path) -> None:
     directory = ("--dir", str(tmp_path))
     said = barnabas("up", "--metrics", "--detach", "--brokers", "1", *directory)
     try:
         (url,) = re.findall(r"^  metrics    (http://\S+)$", said, re.MULTILINE)
-        assert scrape_apart_from_cleaner(url) == NOTHING
+        assert fetch_page(url).value("kafka_server_kafkaserver_brokerstate") == RUNNING
         assert f"metrics of broker 1: {url}\n" in barnabas("status", *directory)
         (process,) = json.loads(barnabas("status", "--json", *directory))["processes"]
         assert process["metrics"] == url
         barnabas("kill", "1", *directory)
         barnabas("restart", "1", *directory)
-        assert scrape_apart_from_cleaner(url) == NOTHING
+        assert fetch_page(url).value("kafka_server_kafkaserver_brokerstate") == RUNNING
     finally:
         barnabas("down", "--now", *directory)

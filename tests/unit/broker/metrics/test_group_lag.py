@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from barnabas.broker.metrics.group_lag import (
+from barnabas.broker.metrics.groups import (
     MAX_GROUP_ID_CHARS,
     Ends,
     GroupSnapshot,

@@ -11,8 +11,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from barnabas.broker.compaction.cleaner import CleanerFigures, Totals
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata
-from barnabas.broker.metrics.group_lag import Ends
-from barnabas.broker.metrics.serving import FRESH_MS, CleanerCollector, GroupCollector, Page, snapshot_of
+from barnabas.broker.metrics.groups import Ends, GroupCollector, snapshot_of
+from barnabas.broker.metrics.logs import CleanerCollector
+from barnabas.broker.metrics.serving import FRESH_MS, Page
 from barnabas.protocol.ids import Offset, TopicPartition
 from tests.support.building import Clock
 from tests.support.grouping import WALL_MS, GroupRig
@@ -76,10 +77,10 @@ def test_the_metrics_of_the_cleaner_have_kafkas_names() -> None:
         "kafka_log_logcleaner_max_buffer_utilization_percent 10.0",
         "kafka_log_logcleaner_max_clean_time_secs 1.5",
         "kafka_log_logcleaner_deadthreadcount 1.0",
-        'kafka_log_logcleanermanager_uncleanable_partitions_count{logdirectory="/a"} 2.0',
-        'kafka_log_logcleanermanager_uncleanable_partitions_count{logdirectory="/b"} 0.0',
-        'kafka_log_logcleanermanager_uncleanable_bytes{logdirectory="/a"} 120.0',
-        'kafka_log_logcleanermanager_uncleanable_bytes{logdirectory="/b"} 0.0',
+        'kafka_log_logcleanermanager_uncleanable_partitions_count{logDirectory="/a"} 2.0',
+        'kafka_log_logcleanermanager_uncleanable_partitions_count{logDirectory="/b"} 0.0',
+        'kafka_log_logcleanermanager_uncleanable_bytes{logDirectory="/a"} 120.0',
+        'kafka_log_logcleanermanager_uncleanable_bytes{logDirectory="/b"} 0.0',
         "barnabas_log_cleaner_cleanings_total 3.0",
         "barnabas_log_cleaner_read_bytes_total 1000.0",
         "barnabas_log_cleaner_written_bytes_total 250.0",

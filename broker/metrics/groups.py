@@ -1,4 +1,4 @@
-"""The lag of groups as samples, from their committed offsets and the ends of the partitions. Pure.
+"""Collects the metrics of groups: their lag, their members, and how many are in each state.
 
 The lag of a partition is its high watermark less the committed offset, and never negative. If the end is
 unknown, the lag is omitted, and so are the sum and the maximum of that group, which would be too low.
@@ -15,11 +15,15 @@ first, of the groups that come last by name. A group with an overlong name is om
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.rebalance import GroupState
+from barnabas.broker.metrics.families import gauges
 from barnabas.protocol.ids import Offset, TopicPartition
 
 MAX_GROUP_ID_CHARS: Final = 256
@@ -147,3 +151,48 @@ def _series_of_group(lag: GroupLag) -> int:
 
 def _series_of_partitions(group: GroupSnapshot, lag: GroupLag) -> int:
     return len(group.committed) + len(lag.partitions)
+
+
+class GroupCollector:
+    """Collects the metrics of groups, as `prometheus_client.registry.Collector` describes it."""
+
+    def __init__(
+        self,
+        coordinated: Callable[[], Iterable[Group]],
+        find_ends: Callable[[Collection[TopicPartition]], Ends],
+        *,
+        max_series: int,
+    ) -> None:
+        """``find_ends`` finds high watermarks and may block."""
+        self._coordinated = coordinated
+        self._find_ends = find_ends
+        self._max_series = max_series
+
+    def collect(self) -> list[Metric]:
+        groups = [snapshot_of(group) for group in self._coordinated() if not group.is_dead]
+        committed = {name for group in groups for name in group.committed}
+        return [*group_metrics(groups, self._find_ends(committed), self._max_series), *_counts(groups)]
+
+
+def snapshot_of(group: Group) -> GroupSnapshot:
+    """Read a group without its lock. A negative offset means that the client has no position."""
+    committed = {
+        name: value.committed_offset
+        for name, (value, _) in group.offsets.copy().items()
+        if value.committed_offset >= 0
+    }
+    return GroupSnapshot(group.group_id, group.state.value, group.member_count, committed)
+
+
+def _counts(groups: Sequence[GroupSnapshot]) -> list[Metric]:
+    states = Counter(group.state for group in groups)
+    offsets = sum(len(group.committed) for group in groups)
+    figures: dict[str, tuple[float, str]] = {
+        "numgroups": (len(groups), "Groups that this broker coordinates."),
+        "numoffsets": (offsets, "Their committed offsets."),
+    }
+    for state in GroupState:
+        if state is not GroupState.DEAD:
+            text = f"Groups in the state {state.value}."
+            figures[f"numgroups{state.value.lower()}"] = (states[state.value], text)
+    return gauges("kafka_coordinator_group_groupmetadatamanager_", figures)

@@ -1,0 +1,89 @@
+"""Collects the metrics of the controller, and counts the events of this broker's ZooKeeper session.
+
+A broker that is not the controller shows 0 for all of the controller's metrics, so a sum or a maximum over
+the brokers is the cluster's value. Topics, partitions and brokers are those of its copy of the metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from prometheus_client.core import Metric
+
+from barnabas.broker.metadata_cache import ClusterMetadata
+from barnabas.broker.metrics.families import counters, gauges
+
+
+class ControllerView(Protocol):
+    """`Controller`, as far as its metrics need it."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+    @property
+    def offline_partitions_count(self) -> int: ...
+
+
+class ControllerCollector:
+    """A collector of the library."""
+
+    def __init__(self, controller: ControllerView, metadata: Callable[[], ClusterMetadata]) -> None:
+        self._controller = controller
+        self._metadata = metadata
+
+    def collect(self) -> list[Metric]:
+        controller = self._controller
+        cluster = self._metadata() if controller.is_active else ClusterMetadata()
+        partitions = [
+            partition for topic in cluster.topics.values() for partition in topic.partitions.values()
+        ]
+        moved = sum(partition.leader != next(iter(partition.replicas), None) for partition in partitions)
+        return gauges(
+            "kafka_controller_kafkacontroller_",
+            {
+                "activecontrollercount": (int(controller.is_active), "1 if this broker is the controller."),
+                "offlinepartitionscount": (
+                    controller.offline_partitions_count,
+                    "Partitions without a live leader.",
+                ),
+                "preferredreplicaimbalancecount": (moved, "Partitions that the first replica does not lead."),
+                "globaltopiccount": (len(cluster.topics), "Topics of the cluster."),
+                "globalpartitioncount": (len(partitions), "Partitions of the cluster."),
+                "activebrokercount": (len(cluster.brokers), "Live brokers."),
+            },
+        )
+
+
+_COUNTS: Final = {
+    "zookeepersyncconnects": (("RESUMED", "RENEWED"), "Connections to ZooKeeper."),
+    "zookeeperdisconnects": (("SUSPENDED",), "Connections to ZooKeeper that were lost."),
+    "zookeeperexpires": (("EXPIRED",), "Sessions that have expired."),
+}
+"""Kafka's name → the events that it counts, and its description."""
+
+
+class SessionCollector:
+    """A collector of the library. `note` runs on the session's thread.
+
+    It is made after the first connection, which it counts.
+    """
+
+    def __init__(self, is_connected: Callable[[], bool]) -> None:
+        self._is_connected = is_connected
+        self._events = {"RESUMED": 1}
+
+    def note(self, event: str) -> None:
+        """The name of a `SessionEvent`."""
+        self._events[event] = self._events.get(event, 0) + 1
+
+    def collect(self) -> list[Metric]:
+        counts = {
+            name: (sum(self._events.get(event, 0) for event in events), text)
+            for name, (events, text) in _COUNTS.items()
+        }
+        connected = {"connected": (int(self._is_connected()), "1 while ZooKeeper is connected.")}
+        return [
+            *counters("kafka_server_sessionexpirelistener_", counts),
+            *gauges("barnabas_zookeeper_", connected),
+        ]

@@ -1,0 +1,138 @@
+"""Kafka's metrics of real brokers: replicas, the controller, and the traffic of topics and APIs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.client import blocking
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.metadata import DescribeClusterRequest
+from tests.support.metrics_page import fetch_pages, total
+from tests.support.waiting import wait_for
+
+from .raw_client import RawClient
+from .tools import KILLED, SESSION_TIMEOUT_MS, ClusterView, StartCluster
+
+CONTROLLER = "kafka_controller_kafkacontroller_"
+REPLICAS = "kafka_server_replicamanager_"
+TOPICS = "kafka_server_brokertopicmetrics_"
+PATIENT = {
+    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "replica.lag.time.max.ms": "1500",
+    "offsets.topic.num.partitions": "1",
+}
+"""A paused broker keeps its session, but leaves the ISRs."""
+
+
+def wait_total(
+    cluster: LocalCluster, name: str, expected: Callable[[float], bool] | float, **labels: str
+) -> float:
+    """Wait until the sum over the running brokers is as expected; returns it."""
+    seen: list[float] = []
+
+    def is_so() -> bool:
+        seen.append(total(cluster, name, **labels))
+        return expected(seen[-1]) if callable(expected) else seen[-1] == expected
+
+    wait_for(is_so, lambda: f"{name} is {seen[-1]}")
+    return seen[-1]
+
+
+def test_a_paused_follower_is_under_replicated_until_it_is_back(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(metrics=True, settings=PATIENT)
+    view = ClusterView(cluster)
+    view.create_topic("t", 1, min_insync_replicas="2")
+    view.wait_isr("t", 3)
+    leader = view.leader("t")
+    paused = next(broker for broker in cluster.broker_ids if broker not in (leader, view.controller()))
+    partition = {"topic": "t", "partition": "0"}
+
+    def shown(name: str, **labels: str) -> float:
+        return fetch_pages(cluster, [leader])[leader].value(name, **labels)
+
+    assert shown(REPLICAS + "underreplicatedpartitions") == shown(REPLICAS + "isrshrinks_total") == 0
+    assert shown("kafka_cluster_partition_insyncreplicascount", **partition) == 3
+    cluster.pause(paused)
+    # A follower that lacks nothing stays in sync.
+    view.write("t", [b"missing"])
+    wait_for(
+        lambda: shown(REPLICAS + "underreplicatedpartitions") == 1, "the partition to be under-replicated"
+    )
+    assert shown(REPLICAS + "isrshrinks_total") == 1
+    assert shown(REPLICAS + "atminisrpartitioncount") == 1
+    assert shown(REPLICAS + "underminisrpartitioncount") == 0
+    assert shown("kafka_cluster_partition_underreplicated", **partition) == 1
+    assert shown("kafka_cluster_partition_insyncreplicascount", **partition) == 2
+    expands = shown(REPLICAS + "isrexpands_total")
+    cluster.resume(paused)
+    wait_for(lambda: shown(REPLICAS + "underreplicatedpartitions") == 0, "the follower to be back")
+    assert shown(REPLICAS + "isrexpands_total") == expands + 1
+
+
+def test_the_cluster_has_one_controller_which_counts_offline_partitions(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(metrics=True, settings=KILLED)
+    view = ClusterView(cluster)
+    view.create_topic("single", 3, replicas=1)
+    wait_total(cluster, CONTROLLER + "activecontrollercount", 1)
+    wait_total(cluster, CONTROLLER + "globalpartitioncount", 3)
+    assert total(cluster, CONTROLLER + "activebrokercount") == 3
+    assert total(cluster, CONTROLLER + "offlinepartitionscount") == 0
+    killed = view.controller()
+    cluster.kill(killed)
+    wait_total(cluster, CONTROLLER + "offlinepartitionscount", 1)
+    wait_total(cluster, CONTROLLER + "activecontrollercount", 1)
+    wait_total(cluster, CONTROLLER + "activebrokercount", 2)
+    cluster.start_broker(killed)
+    wait_total(cluster, CONTROLLER + "offlinepartitionscount", 0)
+    wait_total(cluster, CONTROLLER + "activecontrollercount", 1)
+
+
+def test_the_bytes_and_records_of_a_topic_are_those_that_were_sent(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(metrics=True, settings=PATIENT)
+    ClusterView(cluster).create_topic("t", 3)
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        for number in range(900):
+            producer.send("t", b"x" * number, partition=number % 3)
+        producer.flush()
+    sizes = {
+        int(sample.labels["partition"]): sample.value
+        for page in fetch_pages(cluster).values()
+        for sample in page.samples
+        if sample.name == "kafka_log_log_size" and sample.labels["topic"] == "t"
+    }
+    assert total(cluster, TOPICS + "messagesin_total", topic="t") == 900
+    assert total(cluster, TOPICS + "bytesin_total", topic="t") == sum(sizes.values()) > 900 * 450
+    with blocking.Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("t", partition) for partition in range(3)])
+        consumed = 0
+        while consumed < 900:
+            consumed += len(consumer.poll(1_000))
+    wait_total(cluster, TOPICS + "bytesout_total", lambda seen: seen >= sum(sizes.values()), topic="t")
+    # Each of two followers has fetched everything.
+    wait_total(cluster, TOPICS + "replicationbytesin_total", lambda seen: seen >= 2 * sum(sizes.values()))
+    wait_total(
+        cluster,
+        TOPICS + "replicationbytesout_total",
+        lambda seen: seen == total(cluster, TOPICS + "replicationbytesin_total"),
+    )
+
+
+@pytest.mark.parametrize(("version", "label"), [(None, "native"), (0, "0")])
+def test_requests_are_counted_by_api_and_version(
+    start_cluster: StartCluster, version: int | None, label: str
+) -> None:
+    cluster = start_cluster(metrics=True, brokers=1, settings=PATIENT)
+    (broker,) = cluster.brokers
+    with RawClient(broker.endpoint) as client:
+        for _ in range(7):
+            client.ask(DescribeClusterRequest(), version)
+    (page,) = fetch_pages(cluster).values()
+    requests = "kafka_network_requestmetrics_"
+    assert page.value(requests + "requests_total", request="DescribeCluster", version=label) == 7
+    assert page.value(requests + "totaltimems_count", request="DescribeCluster") == 7
+    median_ms = page.value(requests + "totaltimems", request="DescribeCluster", quantile="0.50")
+    assert 0 < median_ms <= page.value(requests + "totaltimems", request="DescribeCluster", quantile="0.999")
+    assert page.value("barnabas_connections") >= 1
