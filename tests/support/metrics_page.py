@@ -25,9 +25,12 @@ class MetricsPage:
     """The samples of a page."""
 
     def __init__(self, text: str) -> None:
-        self.samples: list[Sample] = [
-            sample for family in text_string_to_metric_families(text) for sample in family.samples
-        ]
+        families = list(text_string_to_metric_families(text))
+        self.samples: list[Sample] = [sample for family in families for sample in family.samples]
+        self.family_names = {
+            f"{family.name}_total" if family.type == "counter" else family.name for family in families
+        }
+        """Also those that have no sample at present."""
 
     @property
     def names(self) -> set[str]:
