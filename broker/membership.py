@@ -31,10 +31,11 @@ from barnabas.protocol.ids import (
 from barnabas.protocol.messages.inter_broker import ControlledShutdownRequest
 from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.paths import broker_id
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.znodes import BrokerRegistration, MalformedZnode
+from barnabas.zookeeper.znodes import BrokerRegistration
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerId
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
-from barnabas.zookeeper.znodes import MalformedZnode
+from barnabas.zookeeper.json_nodes import MalformedZnode
 
 logger = logging.getLogger(__name__)
 

@@ -31,9 +31,10 @@ from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEp
 from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved, SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.session import SessionEvent, Threads
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.znodes import ControllerNode, MalformedZnode
+from barnabas.zookeeper.znodes import ControllerNode
 
 log = logging.getLogger("barnabas.controller")
 

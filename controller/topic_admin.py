@@ -31,8 +31,9 @@ from barnabas.protocol.messages.topics import (
 from barnabas.protocol.topic_names import metric_name, validate_topic_name
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import as_api_errors
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.znodes import MalformedZnode, ReplicaAssignment, TopicAssignment, random_uuid
+from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment, random_uuid
 
 log = logging.getLogger("barnabas.controller")
 

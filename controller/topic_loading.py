@@ -15,8 +15,9 @@ from barnabas.controller.context import ControllerContext
 from barnabas.controller.leadership import Leadership
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment, random_uuid
+from barnabas.zookeeper.znodes import TopicAssignment, random_uuid
 
 log = logging.getLogger("barnabas.controller")
 

@@ -27,9 +27,10 @@ from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.requests import Watch, delete, first_error, list_children, read, recreate
 from barnabas.zookeeper.session import SessionEvent, ZooKeeperSession
-from barnabas.zookeeper.znodes import MalformedZnode, StoredConfig
+from barnabas.zookeeper.znodes import StoredConfig
 
 log = logging.getLogger("barnabas.controller")
 

@@ -18,9 +18,10 @@ from barnabas.protocol.ids import NO_BROKER, BrokerId, ControllerEpoch
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.requests import Watch, delete, exists, first_error, get
 from barnabas.zookeeper.session import ZooKeeperSession
-from barnabas.zookeeper.znodes import ControllerNode, MalformedZnode
+from barnabas.zookeeper.znodes import ControllerNode
 
 log = logging.getLogger("barnabas.controller")
 

@@ -1,6 +1,6 @@
 """The errors of this package, without an import of the client library.
 
-`MalformedZnode` is declared in `barnabas.zookeeper.znodes`, which raises it.
+`MalformedZnode` is declared in `barnabas.zookeeper.json_nodes`, which raises it.
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.requests import Watch, exists, first_error, read
 from barnabas.zookeeper.session import SessionEvent, ZooKeeperSession
-from barnabas.zookeeper.znodes import BrokerRegistration, FinalizedFeatures, LevelRange, MalformedZnode
+from barnabas.zookeeper.znodes import BrokerRegistration, FinalizedFeatures, LevelRange
 
 log = logging.getLogger("barnabas.controller")
 

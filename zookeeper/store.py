@@ -42,6 +42,7 @@ from barnabas.zookeeper.errors import (
     ZooKeeperUnavailable,
 )
 from barnabas.zookeeper.features import FeatureStore
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.registration import register_broker
 from barnabas.zookeeper.requests import (
     Watch,
@@ -58,7 +59,6 @@ from barnabas.zookeeper.session import MakeClient, SessionEvent, Start, Threads,
 from barnabas.zookeeper.znodes import (
     BrokerRegistration,
     LeadershipState,
-    MalformedZnode,
     StoredConfig,
     TopicAssignment,
 )

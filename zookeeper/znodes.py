@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import (
     NO_BROKER,
     NO_BROKER_EPOCH,
@@ -28,15 +26,12 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
+from barnabas.zookeeper.json_nodes import MalformedZnode, dump, int16, int32, int32s, load, reading
 
 log = logging.getLogger("barnabas.controller")
 
 _DISABLED: Final = 0
 _ENABLED: Final = 1
-
-
-class MalformedZnode(LocalError):
-    """The data of a znode is not in Kafka's format; the text names the path and the data."""
 
 
 class LevelRange(NamedTuple):
@@ -214,12 +209,12 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         body["rack"] = broker.rack
     if broker.directories:
         body["directories"] = list(broker.directories)
-    return _dump(body)
+    return dump(body)
 
 
 def decode_broker(path: str, data: bytes, broker: BrokerId, czxid: int) -> BrokerRegistration:
-    body = _load(path, data)
-    with _reading(path, data):
+    body = load(path, data)
+    with reading(path, data):
         protocols = body.get("listener_security_protocol_map", {})
         listeners = []
         for text in body["endpoints"]:
@@ -233,7 +228,7 @@ def decode_broker(path: str, data: bytes, broker: BrokerId, czxid: int) -> Broke
             rack=body.get("rack"),
             directories=tuple(str(directory) for directory in body.get("directories", ())),
             features={
-                str(name): LevelRange(_int16(levels["min_version"]), _int16(levels["max_version"]))
+                str(name): LevelRange(int16(levels["min_version"]), int16(levels["max_version"]))
                 for name, levels in body.get("features", {}).items()
             },
             broker_epoch=BrokerEpoch(czxid),
@@ -242,7 +237,7 @@ def decode_broker(path: str, data: bytes, broker: BrokerId, czxid: int) -> Broke
 
 def encode_topic(topic: TopicAssignment) -> bytes:
     partitions = sorted(topic.partitions.items())
-    return _dump(
+    return dump(
         {
             "removing_replicas": {
                 str(index): list(assignment.removing)
@@ -261,8 +256,8 @@ def encode_topic(topic: TopicAssignment) -> bytes:
 
 def decode_topic(path: str, data: bytes, version: int = -1) -> TopicAssignment:
     """A topic written before ids existed has `NO_TOPIC_ID`."""
-    body = _load(path, data)
-    with _reading(path, data):
+    body = load(path, data)
+    with reading(path, data):
         replicas = _brokers_by_partition(body["partitions"])
         # Without these keys before Kafka 2.4.
         adding = _brokers_by_partition(body.get("adding_replicas") or {})
@@ -281,7 +276,7 @@ def decode_topic(path: str, data: bytes, version: int = -1) -> TopicAssignment:
 
 
 def encode_partition_state(state: LeadershipState) -> bytes:
-    return _dump(
+    return dump(
         {
             "controller_epoch": state.controller_epoch,
             "leader": state.leader,
@@ -294,13 +289,13 @@ def encode_partition_state(state: LeadershipState) -> bytes:
 
 
 def decode_partition_state(path: str, data: bytes, version: int) -> LeadershipState:
-    body = _load(path, data)
-    with _reading(path, data):
+    body = load(path, data)
+    with reading(path, data):
         return LeadershipState(
-            leader=BrokerId(_int32(body["leader"], NO_BROKER)),
-            leader_epoch=LeaderEpoch(_int32(body["leader_epoch"])),
-            isr=tuple(BrokerId(broker) for broker in _int32s(body["isr"])),
-            controller_epoch=ControllerEpoch(_int32(body["controller_epoch"])),
+            leader=BrokerId(int32(body["leader"], NO_BROKER)),
+            leader_epoch=LeaderEpoch(int32(body["leader_epoch"])),
+            isr=tuple(BrokerId(broker) for broker in int32s(body["isr"])),
+            controller_epoch=ControllerEpoch(int32(body["controller_epoch"])),
             partition_epoch=version,
             broker_epochs={
                 BrokerId(int(broker)): BrokerEpoch(int(epoch))
@@ -319,15 +314,13 @@ def readable_partition_state(path: str, data: bytes, version: int) -> Leadership
 
 
 def encode_controller(broker: BrokerId, timestamp_ms: int) -> bytes:
-    return _dump({"version": 1, "brokerid": broker, "timestamp": str(timestamp_ms)})
+    return dump({"version": 1, "brokerid": broker, "timestamp": str(timestamp_ms)})
 
 
 def decode_controller(path: str, data: bytes, session_id: int, czxid: int) -> ControllerNode:
-    body = _load(path, data)
-    with _reading(path, data):
-        return ControllerNode(
-            broker_id=BrokerId(_int32(body["brokerid"])), session_id=session_id, czxid=czxid
-        )
+    body = load(path, data)
+    with reading(path, data):
+        return ControllerNode(broker_id=BrokerId(int32(body["brokerid"])), session_id=session_id, czxid=czxid)
 
 
 def encode_epoch(epoch: ControllerEpoch) -> bytes:
@@ -335,28 +328,28 @@ def encode_epoch(epoch: ControllerEpoch) -> bytes:
 
 
 def decode_epoch(path: str, data: bytes) -> ControllerEpoch:
-    with _reading(path, data):
-        return ControllerEpoch(_int32(data))
+    with reading(path, data):
+        return ControllerEpoch(int32(data))
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
-    return _dump({"version": 1, "config": dict(config)})
+    return dump({"version": 1, "config": dict(config)})
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    body = _load(path, data)
-    with _reading(path, data):
+    body = load(path, data)
+    with reading(path, data):
         return {str(name): str(value) for name, value in body.get("config", {}).items()}
 
 
 def encode_config_change(entity_path: str) -> bytes:
     """`entity_path` is ``topics/<topic>`` or ``brokers/<id>``."""
-    return _dump({"version": 2, "entity_path": entity_path})
+    return dump({"version": 2, "entity_path": entity_path})
 
 
 def decode_config_change(path: str, data: bytes) -> str:
-    body = _load(path, data)
-    with _reading(path, data):
+    body = load(path, data)
+    with reading(path, data):
         if body.get("version") == 1:
             return f"{body['entity_type']}/{body['entity_name']}"
         return str(body["entity_path"])
@@ -364,56 +357,54 @@ def decode_config_change(path: str, data: bytes) -> str:
 
 def encode_isr_change(partitions: list[TopicPartition]) -> bytes:
     names = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
-    return _dump({"version": 1, "partitions": names})
+    return dump({"version": 1, "partitions": names})
 
 
 def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
-    body = _load(path, data)
-    with _reading(path, data):
+    body = load(path, data)
+    with reading(path, data):
         return [
-            TopicPartition(str(entry["topic"]), _int32(entry["partition"])) for entry in body["partitions"]
+            TopicPartition(str(entry["topic"]), int32(entry["partition"])) for entry in body["partitions"]
         ]
 
 
 def encode_log_dir_event(broker: BrokerId) -> bytes:
     """A broker has lost a log dir; there is no event but 1."""
-    return _dump({"version": 1, "broker": broker, "event": 1})
+    return dump({"version": 1, "broker": broker, "event": 1})
 
 
 def decode_log_dir_event(path: str, data: bytes) -> BrokerId:
-    body = _load(path, data)
-    with _reading(path, data):
-        return BrokerId(_int32(body["broker"]))
+    body = load(path, data)
+    with reading(path, data):
+        return BrokerId(int32(body["broker"]))
 
 
 def encode_features(levels: Mapping[str, int]) -> bytes:
     """The format of Kafka 3.3 and later."""
     features = {name: {"max_version_level": level} for name, level in sorted(levels.items()) if level}
-    return _dump({"version": 2, "status": _ENABLED, "features": features})
+    return dump({"version": 2, "status": _ENABLED, "features": features})
 
 
 def decode_features(path: str, data: bytes, epoch: int) -> FinalizedFeatures:
     """Disabled features (status 0) have no levels."""
-    body = _load(path, data)
-    with _reading(path, data):
+    body = load(path, data)
+    with reading(path, data):
         if body["version"] not in (1, 2):
             raise ValueError(f"version {body['version']!r} is neither 1 nor 2")
         if body["status"] not in (_DISABLED, _ENABLED):
             raise ValueError(f"status {body['status']!r} is neither 0 nor 1")
-        levels = {
-            str(name): _int16(level["max_version_level"], 1) for name, level in body["features"].items()
-        }
+        levels = {str(name): int16(level["max_version_level"], 1) for name, level in body["features"].items()}
         return FinalizedFeatures(levels if body["status"] == _ENABLED else {}, epoch)
 
 
 def encode_producer_id_block(broker: BrokerId, block: range) -> bytes:
     first, last = str(block.start), str(block.stop - 1)
-    return _dump({"version": 1, "broker": broker, "block_start": first, "block_end": last})
+    return dump({"version": 1, "broker": broker, "block_start": first, "block_end": last})
 
 
 def decode_producer_id_block(path: str, data: bytes) -> range:
-    body = _load(path, data)
-    with _reading(path, data):
+    body = load(path, data)
+    with reading(path, data):
         block = range(int(body["block_start"]), int(body["block_end"]) + 1)
         if block.start < 0 or not len(block):
             raise ValueError(f"{block} is not a block of producer ids")
@@ -421,12 +412,12 @@ def decode_producer_id_block(path: str, data: bytes) -> range:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    return _dump({"version": "1", "id": cluster_id})
+    return dump({"version": "1", "id": cluster_id})
 
 
 def decode_cluster_id(path: str, data: bytes) -> str:
-    body = _load(path, data)
-    with _reading(path, data):
+    body = load(path, data)
+    with reading(path, data):
         return str(body["id"])
 
 
@@ -451,85 +442,10 @@ def decode_uuid(text: str) -> uuid.UUID:
         raise ValueError(f"{text!r} is not an id: {error}") from None
 
 
-class _reading:
-    """Turns the exceptions of wrongly shaped data into `MalformedZnode`."""
-
-    def __init__(self, path: str, data: bytes) -> None:
-        self._path = path
-        self._data = data
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(
-            error, KeyError | TypeError | ValueError | AttributeError | OverflowError | RecursionError
-        ):
-            # A node that was created without data has None instead of bytes.
-            shown = (self._data or b"")[:200]
-            expected = next((text for prefix, text in _EXPECTED if self._path.startswith(prefix)), "")
-            raise MalformedZnode(
-                f"{self._path} holds {shown!r}{expected}: {type(error).__name__}: {error}"
-            ) from None
-
-
-_EXPECTED: Final = tuple(
-    (prefix, f", expected {text}")
-    for prefix, text in (
-        ("/brokers/ids/", 'JSON with "endpoints": ["NAME://host:port"] and "listener_security_protocol_map"'),
-        ("/brokers/topics/", 'JSON with "partitions": {"0": [broker ids]}, of a state with "leader", "isr"'),
-        ("/controller_epoch", "a number"),
-        ("/controller", 'JSON with "brokerid"'),
-        ("/cluster/id", 'JSON with "id"'),
-        ("/config/changes/", 'JSON with "entity_path"'),
-        ("/config/", 'JSON with "config": {"name": "value"}'),
-        ("/feature", 'JSON with "version": 2, "status": 1, "features": {"name": {"max_version_level": 1}}'),
-        ("/isr_change_notification/", 'JSON with "partitions": [{"topic", "partition"}]'),
-        ("/log_dir_event_notification/", 'JSON with "broker"'),
-        ("/latest_producer_id_block", 'JSON with "block_start" and "block_end"'),
-    )
-)
-"""The expected data by prefix of the path; the first match counts."""
-
-
-def _int32(value: Any, lowest: int = 0) -> int:
-    """An int32 of at least `lowest`, as messages carry it. Raises TypeError or ValueError."""
-    number = int(value)
-    if not lowest <= number < 1 << 31:
-        raise ValueError(f"{number} is not within {lowest} and {(1 << 31) - 1}")
-    return number
-
-
-def _int16(value: Any, lowest: int = 0) -> int:
-    number = int(value)
-    if not lowest <= number < 1 << 15:
-        raise ValueError(f"{number} is not within {lowest} and {(1 << 15) - 1}")
-    return number
-
-
-def _int32s(values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list):
-        raise TypeError(f"{values!r} is not a list")
-    return tuple(_int32(value) for value in values)
-
-
 def _brokers_by_partition(body: Mapping[str, Any]) -> dict[int, tuple[BrokerId, ...]]:
     return {
-        _int32(index): tuple(BrokerId(broker) for broker in _int32s(brokers))
-        for index, brokers in body.items()
+        int32(index): tuple(BrokerId(broker) for broker in int32s(brokers)) for index, brokers in body.items()
     }
-
-
-def _dump(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
-def _load(path: str, data: bytes) -> dict[str, Any]:
-    with _reading(path, data):
-        body = json.loads(data)
-        if not isinstance(body, dict):
-            raise ValueError("not a JSON object")
-        return body
 
 
 def _by_text(epochs: Mapping[BrokerId, BrokerEpoch]) -> dict[str, int]:

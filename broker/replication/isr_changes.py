@@ -32,7 +32,8 @@ from barnabas.zookeeper.errors import (
     SessionLost,
     ZooKeeperUnavailable,
 )
-from barnabas.zookeeper.znodes import LeadershipState, MalformedZnode
+from barnabas.zookeeper.json_nodes import MalformedZnode
+from barnabas.zookeeper.znodes import LeadershipState
 
 logger = logging.getLogger(__name__)
 

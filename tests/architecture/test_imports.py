@@ -41,7 +41,7 @@ MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
 HOSTS_THE_CONTROLLER = frozenset({"broker/app.py"})
 """The composition root: the only file of broker/ that may import the controller."""
 
-ZOOKEEPER_WITHOUT_KAZOO = frozenset({"errors", "paths", "znodes"})
+ZOOKEEPER_WITHOUT_KAZOO = frozenset({"errors", "json_nodes", "paths", "znodes"})
 """The modules of zookeeper/ that import no client library."""
 
 MAY_IMPORT_ZOOKEEPER: dict[str, frozenset[str]] = {

@@ -21,8 +21,8 @@ from barnabas.protocol.messages.produce import (
 )
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.zookeeper import paths
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.store import PRODUCER_ID_BLOCK_SIZE, ClusterStore
-from barnabas.zookeeper.znodes import MalformedZnode
 from tests.support.logs import produced
 from tests.support.waiting import wait_for
 

@@ -14,7 +14,8 @@ from kazoo.protocol.states import EventType
 
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.zookeeper import paths, znodes
-from barnabas.zookeeper.znodes import MalformedZnode, ReplicaAssignment, TopicAssignment
+from barnabas.zookeeper.json_nodes import MalformedZnode
+from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment
 from tests.simulation.truth import Truth, Violation
 from tests.support.zookeeper import Change, Kind, Node, Operation
 

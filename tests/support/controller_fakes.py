@@ -29,13 +29,13 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
 )
 from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.session import SessionEvent, Threads
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import (
     AdvertisedListener,
     BrokerRegistration,
     LeadershipState,
-    MalformedZnode,
     ReplicaAssignment,
     StoredConfig,
     TopicAssignment,

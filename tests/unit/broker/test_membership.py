@@ -12,8 +12,8 @@ from barnabas.broker import membership
 from barnabas.broker.membership import Membership
 from barnabas.broker.replication.roles import Fence
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, ControllerEpoch
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.session import SessionEvent, Threads
-from barnabas.zookeeper.znodes import MalformedZnode
 from tests.support.building import fatal
 from tests.support.waiting import wait_for
 

@@ -17,7 +17,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
 )
 from barnabas.zookeeper.errors import ControllerMoved
-from barnabas.zookeeper.znodes import MalformedZnode
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from tests.support.controller_fakes import T0, T1, Cluster, state
 
 

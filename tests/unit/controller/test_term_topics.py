@@ -16,7 +16,8 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaResponse,
 )
 from barnabas.zookeeper.controller_writer import ControllerWriter
-from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment
+from barnabas.zookeeper.json_nodes import MalformedZnode
+from barnabas.zookeeper.znodes import TopicAssignment
 from tests.support.controller_fakes import T0, T1, Cluster, make_cluster, state
 
 

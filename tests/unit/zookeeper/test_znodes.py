@@ -9,12 +9,12 @@ import pytest
 
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicPartition
 from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.znodes import (
     AdvertisedListener,
     BrokerRegistration,
     FinalizedFeatures,
     LevelRange,
-    MalformedZnode,
     ReplicaAssignment,
     TopicAssignment,
 )

@@ -1,0 +1,87 @@
+"""The JSON of znodes: reading bad data raises `MalformedZnode`, which names the path and the data. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from barnabas.protocol.errors import LocalError
+
+
+class MalformedZnode(LocalError):
+    """The data of a znode is not in Kafka's format; the text names the path and the data."""
+
+
+class reading:
+    """Turns the exceptions of wrongly shaped data into `MalformedZnode`."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self._path = path
+        self._data = data
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(
+            error, KeyError | TypeError | ValueError | AttributeError | OverflowError | RecursionError
+        ):
+            # A node that was created without data has None instead of bytes.
+            shown = (self._data or b"")[:200]
+            expected = next((text for prefix, text in _EXPECTED if self._path.startswith(prefix)), "")
+            raise MalformedZnode(
+                f"{self._path} holds {shown!r}{expected}: {type(error).__name__}: {error}"
+            ) from None
+
+
+_EXPECTED: Final = tuple(
+    (prefix, f", expected {text}")
+    for prefix, text in (
+        ("/brokers/ids/", 'JSON with "endpoints": ["NAME://host:port"] and "listener_security_protocol_map"'),
+        ("/brokers/topics/", 'JSON with "partitions": {"0": [broker ids]}, of a state with "leader", "isr"'),
+        ("/controller_epoch", "a number"),
+        ("/controller", 'JSON with "brokerid"'),
+        ("/cluster/id", 'JSON with "id"'),
+        ("/config/changes/", 'JSON with "entity_path"'),
+        ("/config/", 'JSON with "config": {"name": "value"}'),
+        ("/feature", 'JSON with "version": 2, "status": 1, "features": {"name": {"max_version_level": 1}}'),
+        ("/isr_change_notification/", 'JSON with "partitions": [{"topic", "partition"}]'),
+        ("/log_dir_event_notification/", 'JSON with "broker"'),
+        ("/latest_producer_id_block", 'JSON with "block_start" and "block_end"'),
+    )
+)
+"""The expected data by prefix of the path; the first match counts."""
+
+
+def int32(value: Any, lowest: int = 0) -> int:
+    """An int32 of at least `lowest`, as messages carry it. Raises TypeError or ValueError."""
+    number = int(value)
+    if not lowest <= number < 1 << 31:
+        raise ValueError(f"{number} is not within {lowest} and {(1 << 31) - 1}")
+    return number
+
+
+def int16(value: Any, lowest: int = 0) -> int:
+    number = int(value)
+    if not lowest <= number < 1 << 15:
+        raise ValueError(f"{number} is not within {lowest} and {(1 << 15) - 1}")
+    return number
+
+
+def int32s(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"{values!r} is not a list")
+    return tuple(int32(value) for value in values)
+
+
+def dump(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def load(path: str, data: bytes) -> dict[str, Any]:
+    with reading(path, data):
+        body = json.loads(data)
+        if not isinstance(body, dict):
+            raise ValueError("not a JSON object")
+        return body
