@@ -168,7 +168,8 @@ def added_partitions(
             ErrorCode.INVALID_PARTITIONS, f"{count} partitions; at most {MAX_PARTITIONS} are allowed"
         )
     first = len(current)
-    replication_factor = len(current[0].replicas)
+    # While the topic is reassigned, it has more replicas for a time.
+    replication_factor = len(current[0].target)
     if assignments is None:
         ordered = sorted(racks)
         preferred = current[0].replicas[0]

@@ -130,8 +130,17 @@ class ControllerContext:
 
     def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
         """In the order of the assignment; empty for an unknown partition."""
-        assignment = self.assignments.get(tp.topic, {}).get(tp.partition)
+        assignment = self.assignment_of(tp)
         return () if assignment is None else assignment.replicas
+
+    def assignment_of(self, tp: TopicPartition) -> ReplicaAssignment | None:
+        return self.assignments.get(tp.topic, {}).get(tp.partition)
+
+    def end_reassignment(self, tp: TopicPartition, isr: Collection[BrokerId]) -> None:
+        """Keep only the target of a reassignment, if that is in sync; ZooKeeper is written later."""
+        assignment = self.assignments[tp.topic][tp.partition]
+        if assignment.is_target_in(isr):
+            self.assignments[tp.topic][tp.partition] = ReplicaAssignment(assignment.target)
 
     def partitions(self) -> Iterator[TopicPartition]:
         return (tp for tp, _ in self._assigned())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,13 +21,23 @@ from kazoo.exceptions import KazooException
 
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels, ControllerChannels
-from barnabas.controller.events import Asked, Event, EventQueue, EventQueueFull, FromChannel, ShutdownDone
+from barnabas.controller.election import ElectionKind
+from barnabas.controller.events import (
+    Asked,
+    Event,
+    EventQueue,
+    EventQueueFull,
+    FromChannel,
+    OutcomesDone,
+    ReassignmentsDone,
+    ShutdownDone,
+)
 from barnabas.controller.failure_detector import FailureDetector
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.controller.term import ControllerSettings, ControllerTerm
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch
+from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved, SessionLost, ZooKeeperUnavailable
@@ -40,6 +50,8 @@ log = logging.getLogger("barnabas.controller")
 
 _RETRY_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
+_FIRST_REBALANCE_S: Final = 5.0
+"""The time from an election to the first rebalance of leaders."""
 _FORGET_FAILURES_S: Final = 120.0
 """After this time without an unforeseen error, the next pause is the shortest again."""
 
@@ -84,6 +96,7 @@ class Controller:
         self._failures = 0
         self._failed_at_s = -_FORGET_FAILURES_S
         self._paused_until_s = 0.0
+        self._rebalance_due_s = 0.0
         self.detector = FailureDetector(self._threads.now_s, was_reached)
         self._sentinel = ControllerSentinel(
             lambda node: self._queue.put(events.ControllerGone(node)),
@@ -142,7 +155,30 @@ class Controller:
         `done` is called once, on the event thread or at once on this one, with NONE and the partitions that
         it still leads, or with NOT_CONTROLLER, STALE_BROKER_EPOCH or BROKER_NOT_AVAILABLE.
         """
-        event = events.ControlledShutdown(broker, broker_epoch, done)
+        self._ask(events.ControlledShutdown(broker, broker_epoch, done))
+
+    def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool, done: OutcomesDone
+    ) -> None:
+        """Elect the preferred replicas of these partitions, or if `is_unclean` any live ones.
+
+        With None, of all partitions that need it. `done` is called once all brokers know the leaders, on any
+        thread, with NONE and the outcomes, or with NOT_CONTROLLER or REQUEST_TIMED_OUT.
+        """
+        kind = ElectionKind.UNCLEAN if is_unclean else ElectionKind.PREFERRED
+        self._ask(events.ElectLeaders(kind, partitions, done))
+
+    def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], done: OutcomesDone
+    ) -> None:
+        """Begin reassignments to these replicas, or cancel those with None; `done` is called as above."""
+        self._ask(events.AlterReassignments(targets, done))
+
+    def list_reassignments(self, done: ReassignmentsDone) -> None:
+        """The reassignments under way; `done` is called as above."""
+        self._ask(events.ListReassignments(done))
+
+    def _ask(self, event: Asked) -> None:
         if not self.is_active or self._queue.is_closed:
             event.refuse(ErrorCode.NOT_CONTROLLER)
             return
@@ -183,7 +219,7 @@ class Controller:
     def _run(self) -> None:
         try:
             while not self._queue.is_closed:
-                self.step(_RETRY_S if self._must_retry else None)
+                self.step(self._timeout_s())
             self._resign("the broker stops", give_back=True)
         except Exception:
             self._end_term()
@@ -194,12 +230,36 @@ class Controller:
 
         The event thread runs this; a simulation calls it without the thread.
         """
-        event = self._queue.take(timeout_s)
+        event: Event | None
+        if self._is_rebalance_due():
+            event = events.LeaderRebalanceDue()
+        else:
+            event = self._queue.take(timeout_s)
         if event is None and self._must_retry and not self._queue.is_closed:
             event = events.ControllerChange()
         if event is None:
             return False
         self.process(event)
+        return True
+
+    def _timeout_s(self) -> float | None:
+        """The longest time to wait for an event."""
+        if self._must_retry:
+            return _RETRY_S
+        if self._term is None or not self._settings.auto_leader_rebalance_enable:
+            return None
+        return max(0.0, self._rebalance_due_s - self._threads.now_s())
+
+    def _is_rebalance_due(self) -> bool:
+        """Whether it is time to compare the leaders with the preferred ones; sets the next time."""
+        now_s = self._threads.now_s()
+        if (
+            self._term is None
+            or not self._settings.auto_leader_rebalance_enable
+            or now_s < self._rebalance_due_s
+        ):
+            return False
+        self._rebalance_due_s = now_s + self._settings.leader_imbalance_check_interval_seconds
         return True
 
     def process(self, event: Event) -> None:
@@ -324,6 +384,7 @@ class Controller:
             term.stop()
             raise
         self._term = term
+        self._rebalance_due_s = self._threads.now_s() + _FIRST_REBALANCE_S
         log.info("[controller epoch %d] broker %d has taken over", writer.epoch, self.broker_id)
 
     def _resign(self, why: str, *, give_back: bool = False) -> None:

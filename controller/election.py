@@ -7,9 +7,21 @@ lead. Source: the leader election rules of Apache Kafka 3.9.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from barnabas.protocol.ids import BrokerId
+from barnabas.zookeeper.znodes import ReplicaAssignment
+
+
+class ElectionKind(Enum):
+    """The reason of an election."""
+
+    OFFLINE = "its leader is gone"
+    CONTROLLED_SHUTDOWN = "its leader is stopping"
+    PREFERRED = "its preferred replica shall lead"
+    UNCLEAN = "an operator allows a loss of records"
+    REASSIGNMENT = "its replicas are being reassigned"
 
 
 class Election(NamedTuple):
@@ -40,7 +52,7 @@ def elect_offline(
     of them leads only if no other member of the ISR is alive, and then as the only member; the others rejoin
     after they have fetched. If no member is alive, `allow_unclean` lets any live replica lead.
     """
-    trusted = [member for member in isr if member in live and member not in bounced]
+    trusted = [member for member in isr if member in live and member in replicas and member not in bounced]
     for replica in replicas:
         if replica in trusted:
             return Election(replica, tuple(trusted))
@@ -64,6 +76,28 @@ def elect_for_controlled_shutdown(
     for replica in replicas:
         if replica in live_or_shutting_down and replica in isr and replica not in shutting_down:
             return Election(replica, tuple(member for member in isr if member not in shutting_down))
+    return None
+
+
+def elect_preferred(
+    replicas: Sequence[BrokerId], isr: Sequence[BrokerId], live: Collection[BrokerId]
+) -> Election | None:
+    """For a partition that another replica leads: the first replica, if it is alive and in sync."""
+    preferred = replicas[0]
+    return Election(preferred, tuple(isr)) if preferred in live and preferred in isr else None
+
+
+def elect_for_reassignment(
+    assignment: ReplicaAssignment, leader: BrokerId, isr: Sequence[BrokerId], live: Collection[BrokerId]
+) -> Election | None:
+    """For a partition whose assignment has changed: the leader and the ISR within its replicas.
+
+    Once the whole target is in sync, only the target remains. The present leader leads on if it may.
+    """
+    remaining = assignment.target if assignment.is_target_in(isr) else assignment.replicas
+    for replica in (leader, *remaining):
+        if replica in remaining and replica in isr and replica in live:
+            return Election(replica, tuple(member for member in isr if member in remaining))
     return None
 
 

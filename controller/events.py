@@ -10,23 +10,33 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.protocol.errors import ErrorCode, LocalError
+from barnabas.controller.election import ElectionKind
+from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrResponse,
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from barnabas.zookeeper.znodes import ControllerNode
+from barnabas.zookeeper.znodes import ControllerNode, ReplicaAssignment
 
 CAPACITY: Final = 10_000
 
 ShutdownDone = Callable[[ErrorCode, list[TopicPartition]], None]
 """Called with the result and the partitions that the broker still leads; must not block."""
+
+
+Outcomes = dict[TopicPartition, ApiError | None]
+"""By partition: the reason why the request was not carried out, or None."""
+OutcomesDone = Callable[[ErrorCode, Outcomes], None]
+"""Called with NONE and the outcomes, or with the error of the whole request; must not block."""
+
+ReassignmentsDone = Callable[[ErrorCode, Mapping[TopicPartition, ReplicaAssignment]], None]
+"""Called with NONE and the reassignments under way, or with the error of the whole request."""
 
 
 class LookAgain:
@@ -114,6 +124,21 @@ class DeletionRequested(LookAgain):
 
 
 @dataclass(frozen=True, slots=True)
+class PreferredElectionRequested(LookAgain):
+    """``/admin/preferred_replica_election`` has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentRequested(LookAgain):
+    """``/admin/reassign_partitions`` has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRebalanceDue(LookAgain):
+    """Leaderships have not been compared with the preferred replicas for a while."""
+
+
+@dataclass(frozen=True, slots=True)
 class IsrChangeNotified(LookAgain):
     """Leaders have changed ISRs."""
 
@@ -133,6 +158,39 @@ class ControlledShutdown(Asked):
 
     def refuse(self, code: ErrorCode) -> None:
         self.done(code, [])
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeaders(Asked):
+    """A client asks for elections; ``partitions`` None names all that need one."""
+
+    kind: ElectionKind
+    partitions: Collection[TopicPartition] | None
+    done: OutcomesDone
+
+    def refuse(self, code: ErrorCode) -> None:
+        self.done(code, {})
+
+
+@dataclass(frozen=True, slots=True)
+class AlterReassignments(Asked):
+    """A client begins or, with None as the replicas, cancels reassignments."""
+
+    targets: Mapping[TopicPartition, Sequence[int] | None]
+    done: OutcomesDone
+
+    def refuse(self, code: ErrorCode) -> None:
+        self.done(code, {})
+
+
+@dataclass(frozen=True, slots=True)
+class ListReassignments(Asked):
+    """A client asks for the reassignments under way."""
+
+    done: ReassignmentsDone
+
+    def refuse(self, code: ErrorCode) -> None:
+        self.done(code, {})
 
 
 @dataclass(frozen=True, slots=True)

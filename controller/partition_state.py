@@ -10,20 +10,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from enum import Enum
 from typing import Final
 
-from barnabas.controller.context import ControllerContext, IllegalTransition, PartitionState
+from barnabas.controller.context import (
+    ControllerContext,
+    IllegalTransition,
+    PartitionState,
+    Replica,
+    ReplicaState,
+)
 from barnabas.controller.election import (
     Election,
+    ElectionKind,
     elect_for_controlled_shutdown,
+    elect_for_reassignment,
     elect_initial,
     elect_offline,
+    elect_preferred,
 )
 from barnabas.controller.leadership import Leadership
 from barnabas.controller.request_batch import RequestBatch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.zookeeper.znodes import LeadershipState
 
 state_change_log = logging.getLogger("barnabas.state_change")
@@ -39,13 +47,6 @@ PARTITION_MOVES: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
 
 ElectionOutcomes = dict[TopicPartition, ErrorCode]
 """By partition: NONE if a leader was elected, else ELIGIBLE_LEADERS_NOT_AVAILABLE."""
-
-
-class ElectionKind(Enum):
-    """The reason of an election."""
-
-    OFFLINE = "its leader is gone"
-    CONTROLLED_SHUTDOWN = "its leader is stopping"
 
 
 class PartitionStateMachine:
@@ -71,8 +72,10 @@ class PartitionStateMachine:
             if leadership is None:
                 state = PartitionState.NEW
             else:
-                # A leader that has registered again since its election may have lost its log.
-                leads = leadership.leader in live - self._context.bounced(leadership)
+                # A leader that has registered again since its election may have lost its log. A leader that
+                # is no replica lost its place in a reassignment that the former controller did not finish.
+                able = live.intersection(self._context.replicas_of(tp)) - self._context.bounced(leadership)
+                leads = leadership.leader in able
                 state = PartitionState.ONLINE if leads else PartitionState.OFFLINE
             self._context.partition_states[tp] = state
 
@@ -120,7 +123,8 @@ class PartitionStateMachine:
         for tp in partitions:
             election = elect_initial(self._context.replicas_of(tp), live)
             if election is None:
-                self._log_failure(tp, f"none of its replicas {self._context.replicas_of(tp)} is alive")
+                reason = f"none of its replicas {self._context.replicas_of(tp)} is alive"
+                self._log_failure(tp, reason)
                 continue
             first[tp] = LeadershipState(
                 leader=election.leader,
@@ -135,7 +139,7 @@ class PartitionStateMachine:
             return outcomes
         created, existing = self._leadership.create(first)
         for tp, state in created.items():
-            self._now_online(tp, None, state, "first leader")
+            self._now_online(tp, None, state, "first leader", new=self._context.replicas_of(tp))
         # An earlier controller wrote these states and got no further.
         self._context.partition_states.update(dict.fromkeys(existing, PartitionState.OFFLINE))
         return (
@@ -159,7 +163,8 @@ class PartitionStateMachine:
         def elect(tp: TopicPartition, state: LeadershipState) -> LeadershipState | None:
             election = elections[tp] = self._choose(tp, state, kind)
             if election is None:
-                self._log_failure(tp, f"no live replica in its ISR {list(state.isr)}, {kind.value}")
+                reason = f"no eligible replica in its ISR {list(state.isr)}, {kind.value}"
+                self._log_failure(tp, reason)
                 return None
             epochs = self._context.broker_epochs(state, election.leader, election.isr)
             return state.with_leader(election.leader, election.isr, self._leadership.epoch, epochs)
@@ -167,8 +172,14 @@ class PartitionStateMachine:
         elected = self._leadership.update(list(former), elect)
         for tp, state in elected.items():
             election = elections[tp]
-            is_unclean = election is not None and election.is_unclean
-            self._now_online(tp, former[tp], state, f"UNCLEAN, {kind.value}" if is_unclean else kind.value)
+            reason = kind.value
+            if election is not None and election.is_unclean:
+                lost = f"records that only {list(former[tp].isr)} had are lost"
+                reason = f"UNCLEAN: broker {state.leader} was not in sync, {lost}; {kind.value}"
+            if kind is ElectionKind.REASSIGNMENT:
+                self._context.end_reassignment(tp, state.isr)
+            new = self._added_replicas(tp) if kind is ElectionKind.REASSIGNMENT else ()
+            self._now_online(tp, former[tp], state, reason, new=new)
         return {
             tp: ErrorCode.NONE if tp in elected else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
             for tp in partitions
@@ -177,25 +188,46 @@ class PartitionStateMachine:
     def _choose(self, tp: TopicPartition, state: LeadershipState, kind: ElectionKind) -> Election | None:
         replicas = self._context.replicas_of(tp)
         bounced = self._context.bounced(state)
+        reachable = self._context.eligible(tp, self._context.live_or_shutting_down) - bounced
         if kind is ElectionKind.CONTROLLED_SHUTDOWN:
-            able = self._context.eligible(tp, self._context.live_or_shutting_down) - bounced
-            return elect_for_controlled_shutdown(replicas, state.isr, able, self._context.shutting_down)
+            return elect_for_controlled_shutdown(replicas, state.isr, reachable, self._context.shutting_down)
         live = self._context.eligible(tp, self._context.live_brokers)
-        return elect_offline(
-            replicas, state.isr, live, bounced=bounced, allow_unclean=self._allow_unclean(tp.topic)
-        )
+        if kind is ElectionKind.PREFERRED:
+            return elect_preferred(replicas, state.isr, live - bounced)
+        if kind is ElectionKind.REASSIGNMENT:
+            assignment = self._context.assignments[tp.topic][tp.partition]
+            # A stopping leader may lead on, but no stopping replica becomes the leader.
+            able = (live - bounced) | reachable.intersection({state.leader})
+            return elect_for_reassignment(assignment, state.leader, state.isr, able)
+        allow_unclean = kind is ElectionKind.UNCLEAN or self._allow_unclean(tp.topic)
+        return elect_offline(replicas, state.isr, live, bounced=bounced, allow_unclean=allow_unclean)
 
     def _now_online(
-        self, tp: TopicPartition, former: LeadershipState | None, state: LeadershipState, reason: str
+        self,
+        tp: TopicPartition,
+        former: LeadershipState | None,
+        state: LeadershipState,
+        reason: str,
+        *,
+        new: Collection[BrokerId],
     ) -> None:
+        """``new`` are the replicas to create."""
         before = self._context.partition_state(tp)
         self._context.partition_states[tp] = PartitionState.ONLINE
         live = self._context.live_or_shutting_down
         receivers = [broker for broker in self._context.replicas_of(tp) if broker in live]
-        self._batch.add_leader_and_isr(receivers, tp, is_new=former is None)
+        self._batch.add_leader_and_isr([broker for broker in receivers if broker in new], tp, is_new=True)
+        self._batch.add_leader_and_isr([broker for broker in receivers if broker not in new], tp)
         leaders = f"leader {former.leader if former else None} -> {state.leader}, "
         epochs = f"leader epoch {state.leader_epoch}, isr {list(state.isr)}; {reason}"
         self._log_move(tp, before, PartitionState.ONLINE, leaders + epochs)
+
+    def _added_replicas(self, tp: TopicPartition) -> list[BrokerId]:
+        return [
+            broker
+            for broker in self._context.replicas_of(tp)
+            if self._context.replica_state(Replica(tp, broker)) is ReplicaState.NEW
+        ]
 
     def _log_move(
         self, tp: TopicPartition, before: PartitionState, after: PartitionState, detail: str
@@ -210,10 +242,13 @@ class PartitionStateMachine:
         )
 
     def _log_failure(self, tp: TopicPartition, reason: str) -> None:
-        state_change_log.error(
-            "[controller epoch %d] partition %s stays %s without a leader: %s",
+        is_led = self._context.partition_state(tp) is PartitionState.ONLINE
+        state_change_log.log(
+            logging.WARNING if is_led else logging.ERROR,
+            "[controller epoch %d] partition %s stays %s %s: %s",
             self._leadership.epoch,
             tp,
             self._context.partition_state(tp).value,
+            "with its leader" if is_led else "without a leader",
             reason,
         )

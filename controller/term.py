@@ -17,15 +17,18 @@ from typing import Final
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
+from barnabas.controller.election import ElectionKind
 from barnabas.controller.events import Event
+from barnabas.controller.leader_elections import LeaderElections
 from barnabas.controller.leadership import Leadership
-from barnabas.controller.partition_state import ElectionKind, PartitionStateMachine
+from barnabas.controller.partition_state import PartitionStateMachine
+from barnabas.controller.reassignment import Reassignments
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.request_batch import RequestBatch
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Endpoint, TopicId, TopicPartition
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, TopicId, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.requests import Watch
 from barnabas.zookeeper.store import ClusterStore
@@ -47,6 +50,9 @@ class ControllerSettings:
     inter_broker_listener_name: str
     delete_topic_enable: bool
     unclean_leader_election_enable: bool
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
     request_timeout_ms: int
 
 
@@ -85,6 +91,22 @@ class ControllerTerm:
         self._batch = RequestBatch(self.context, settings.inter_broker_listener_name)
         self._partitions = PartitionStateMachine(self.context, leadership, self._batch, self._allows_unclean)
         self._replicas = ReplicaStateMachine(self.context, leadership, self._batch)
+        self._elections = LeaderElections(
+            self.context,
+            store,
+            writer,
+            self._partitions,
+            self._watch(events.PreferredElectionRequested()),
+        )
+        self._reassignments = Reassignments(
+            self.context,
+            store,
+            writer,
+            self._partitions,
+            self._replicas,
+            flush=self._flush,
+            watch=self._watch(events.ReassignmentRequested()),
+        )
         self._deletion = TopicDeletion(
             self.context,
             writer,
@@ -145,6 +167,9 @@ class ControllerTerm:
         self._replicas.leave_isr(bounced)
         self._replicas.move(bounced, ReplicaState.ONLINE)
         self._deletion.resume()
+        self._reassignments.resume(self.context.partitions())
+        self._reassignments.take_request()
+        self._elections.take_request()
         self._flush()
 
     def stop(self) -> None:
@@ -167,12 +192,24 @@ class ControllerTerm:
                 self._partitions.trigger_online()
             case events.DeletionRequested():
                 self._deletion_requested()
+            case events.PreferredElectionRequested():
+                self._elections.take_request()
+            case events.ReassignmentRequested():
+                self._reassignments.take_request()
+            case events.LeaderRebalanceDue():
+                self._elections.rebalance(self._settings.leader_imbalance_per_broker_percentage)
             case events.IsrChangeNotified():
                 self._isr_changed()
             case events.LogDirFailureNotified():
                 self._log_dirs_failed()
             case events.ControlledShutdown():
                 self._shut_down(event)
+            case events.ElectLeaders():
+                self._elect(event)
+            case events.AlterReassignments():
+                event.done(ErrorCode.NONE, self._reassignments.alter(event.targets))
+            case events.ListReassignments():
+                event.done(ErrorCode.NONE, self._reassignments.under_way())
             case events.ChannelsFailed():
                 raise event.error
             case events.LeaderAndIsrAnswered() if event.response.error_code in _STALE_EPOCHS:
@@ -190,7 +227,9 @@ class ControllerTerm:
             case events.LeaderAndIsrAnswered():
                 self._leader_and_isr_answered(event)
             case events.StopReplicaAnswered():
-                self._stop_replica_answered(event)
+                self._deletion.answered(event)
+                # A topic that is gone now may have been reassigned.
+                self._reassignments.check_progress()
             case _:
                 raise TypeError(f"{event} is not for a controller term")
         self._flush()
@@ -290,6 +329,7 @@ class ControllerTerm:
                 self._batch.mark_full(broker)
         self._deletion.brokers_returned({replica.tp.topic for replica in affected})
         self._deletion.resume()
+        self._reassignments.check_progress()
 
     def _is_complete_for(self, broker: BrokerId) -> bool:
         """Whether the context has all partitions of a broker, so that its other logs may be set aside."""
@@ -335,6 +375,12 @@ class ControllerTerm:
         # and if it is the controller itself, only it can send these requests.
         self._channels.when_answered(lambda: event.done(ErrorCode.NONE, remaining))
 
+    def _elect(self, event: events.ElectLeaders) -> None:
+        outcomes = self._elections.elect(event.kind, event.partitions)
+        self._flush()
+        # Then a client that asks any broker for the leaders gets the new ones.
+        self._channels.when_answered(lambda: event.done(ErrorCode.NONE, outcomes))
+
     def _endpoint(self, broker: BrokerId) -> Endpoint | None:
         """The address for requests to a registered broker; None, and it may not lead, without a listener."""
         return self.context.registrations[broker].endpoint(self._settings.inter_broker_listener_name)
@@ -379,12 +425,14 @@ class ControllerTerm:
         live = self.context.live_or_shutting_down
         self._replicas.move([r for r in replicas if r.broker in live], ReplicaState.ONLINE)
         self._replicas.move([r for r in replicas if r.broker not in live], ReplicaState.OFFLINE)
+        self._reassignments.resume(existing)
 
     def _assignments_changed(self, also: Collection[str] = ()) -> None:
         were_all_readable = not self.context.unreadable_topics
         added = self._topics.load_changed(also)
         if added:
             self._partitions_created(added)
+        self._reassignments.check_progress()
         self._send_all_if_readable(were_all_readable)
 
     def _send_all_if_readable(self, were_all_readable: bool) -> None:
@@ -407,30 +455,6 @@ class ControllerTerm:
         self._deletion.request(requested)
         self._deletion.resume()
 
-    def _stop_replica_answered(self, event: events.StopReplicaAnswered) -> None:
-        refused = {
-            TopicPartition(error.topic_name, error.partition_index)
-            for error in event.response.partition_errors
-            if error.error_code != ErrorCode.NONE
-        }
-        deleted: list[Replica] = []
-        failed: list[Replica] = []
-        for topic in event.request.topic_states:
-            if topic.topic_id != self.context.topic_ids.get(topic.topic_name, NO_TOPIC_ID):
-                # The request was sent twice, and is about an earlier topic with this name.
-                continue
-            for stopped in topic.partition_states:
-                if not stopped.delete_partition:
-                    continue
-                tp = TopicPartition(topic.topic_name, stopped.partition_index)
-                is_failed = event.response.error_code != ErrorCode.NONE or tp in refused
-                (failed if is_failed else deleted).append(Replica(tp, event.broker))
-        if not deleted and not failed:
-            return
-        self._deletion.replicas_deleted(deleted)
-        self._deletion.replicas_failed(failed)
-        self._deletion.resume()
-
     # Leadership
 
     def _isr_changed(self) -> None:
@@ -451,6 +475,7 @@ class ControllerTerm:
                 state.leader,
             )
         self._batch.add_metadata_for_all(assigned)
+        self._reassignments.check_progress(assigned)
         self._writer.delete_isr_changes(changes)
 
     def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:

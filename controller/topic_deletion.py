@@ -12,9 +12,12 @@ import logging
 from collections.abc import Collection
 
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
+from barnabas.controller.events import StopReplicaAnswered
 from barnabas.controller.partition_state import PartitionStateMachine
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.request_batch import RequestBatch
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
 
 log = logging.getLogger("barnabas.controller")
@@ -68,6 +71,32 @@ class TopicDeletion:
                 continue
             elif topic not in self._context.topics_ineligible_for_deletion:
                 self._start(topic)
+
+    def answered(self, event: StopReplicaAnswered) -> None:
+        """A broker has answered a request to delete replicas, of these topics or of moved partitions."""
+        refused = {
+            TopicPartition(error.topic_name, error.partition_index)
+            for error in event.response.partition_errors
+            if error.error_code != ErrorCode.NONE
+        }
+        deleted: list[Replica] = []
+        failed: list[Replica] = []
+        for topic in event.request.topic_states:
+            if topic.topic_id != self._context.topic_ids.get(topic.topic_name, NO_TOPIC_ID):
+                # The request was sent twice, and is about an earlier topic with this name.
+                continue
+            for stopped in topic.partition_states:
+                if not stopped.delete_partition:
+                    continue
+                tp = TopicPartition(topic.topic_name, stopped.partition_index)
+                is_failed = event.response.error_code != ErrorCode.NONE or tp in refused
+                (failed if is_failed else deleted).append(Replica(tp, event.broker))
+        if failed:
+            log.error("not deleted: %s", ", ".join(map(str, failed)))
+        if deleted or failed:
+            self.replicas_deleted(deleted)
+            self.replicas_failed(failed)
+            self.resume()
 
     def replicas_deleted(self, replicas: Collection[Replica]) -> None:
         """The brokers have deleted these replicas."""

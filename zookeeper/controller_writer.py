@@ -11,7 +11,7 @@ Any thread; calls block and are bounded as the session's are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,7 @@ from kazoo.exceptions import (
 )
 
 from barnabas.protocol.ids import ControllerEpoch, TopicPartition
-from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper import admin_requests, paths, znodes
 from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
 from barnabas.zookeeper.requests import first_error, get, get_children, read_partition_states, recreate
 from barnabas.zookeeper.session import Start, ZooKeeperSession
@@ -33,6 +33,7 @@ from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
 log = logging.getLogger("barnabas.controller")
 
 _TREE_ROUNDS: Final = 10
+_ANY_VERSION: Final = -1
 
 AddOperations = Callable[[Any], None]
 """Adds operations to a transaction after the epoch check."""
@@ -122,18 +123,44 @@ class ControllerWriter:
 
     def set_topic_assignment(self, name: str, topic: TopicAssignment) -> bool:
         """Replace a topic's assignment if its node is at `topic.version`; else False."""
-        path, data = paths.topic(name), znodes.encode_topic(topic)
-        outcome = self._fenced(lambda transaction: transaction.set_data(path, data, topic.version))
-        if outcome.error is None:
-            return True
-        if not isinstance(outcome.error, BadVersionError | NoNodeError):
-            raise outcome.error
-        # It may be the write of an attempt whose answer was lost.
-        present = self._session.attempt(get(path))
-        return present.error is None and (present.value[0], present.value[1].version) == (
-            data,
-            topic.version + 1,
+        return name in self.set_topic_assignments({name: topic})
+
+    def set_topic_assignments(self, topics: Mapping[str, TopicAssignment]) -> set[str]:
+        """Replace each assignment whose node is at `version`; returns the names of those topics."""
+        nodes = {name: (paths.topic(name), znodes.encode_topic(topic)) for name, topic in topics.items()}
+        written = set()
+        outcomes = self._fenced_all(
+            [_set(path, data, topics[name].version) for name, (path, data) in nodes.items()]
         )
+        for (name, (path, data)), outcome in zip(nodes.items(), outcomes, strict=True):
+            if outcome.error is None or self._was_written(
+                path, data, topics[name].version + 1, outcome.error
+            ):
+                written.add(name)
+        return written
+
+    def _was_written(self, path: str, data: bytes, version: int, error: KazooException) -> bool:
+        """Whether a refused write is that of an earlier attempt, whose answer was lost."""
+        if not isinstance(error, BadVersionError | NoNodeError):
+            raise error
+        present = self._session.attempt(get(path))
+        return present.error is None and (present.value[0], present.value[1].version) == (data, version)
+
+    def end_preferred_elections(self) -> None:
+        """Remove the request for elections of preferred leaders."""
+        self._delete([paths.PREFERRED_ELECTION])
+
+    def set_reassignments(self, targets: Mapping[TopicPartition, Collection[int]], version: int) -> None:
+        """Replace the requested reassignments, or remove them if none is left.
+
+        A request that changed since it was read at ``version`` stays; its watch has fired. -1 is any version.
+        """
+        path = paths.REASSIGNMENTS
+        data = admin_requests.encode_reassignments(targets)
+        write = _set(path, data, version) if targets else _delete(path, version)
+        error = self._fenced(write).error
+        if error is not None and not isinstance(error, BadVersionError | NoNodeError):
+            raise error
 
     def request_deletion(self, topic: str) -> bool:
         """Ask for a topic's deletion; False when it had been asked for already."""
@@ -240,8 +267,12 @@ def _create(path: str, data: bytes) -> AddOperations:
     return lambda transaction: transaction.create(path, data)
 
 
-def _delete(path: str) -> AddOperations:
-    return lambda transaction: transaction.delete(path)
+def _delete(path: str, version: int = _ANY_VERSION) -> AddOperations:
+    return lambda transaction: transaction.delete(path, version)
+
+
+def _set(path: str, data: bytes, version: int) -> AddOperations:
+    return lambda transaction: transaction.set_data(path, data, version)
 
 
 def _create_state(tp: TopicPartition, state: LeadershipState, *, with_parent: bool) -> AddOperations:
@@ -256,5 +287,4 @@ def _create_state(tp: TopicPartition, state: LeadershipState, *, with_parent: bo
 
 
 def _set_state(tp: TopicPartition, state: LeadershipState) -> AddOperations:
-    data = znodes.encode_partition_state(state)
-    return lambda transaction: transaction.set_data(paths.partition_state(tp), data, state.partition_epoch)
+    return _set(paths.partition_state(tp), znodes.encode_partition_state(state), state.partition_epoch)

@@ -46,6 +46,8 @@ _EXPECTED: Final = tuple(
         ("/config/changes/", 'JSON with "entity_path"'),
         ("/config/", 'JSON with "config": {"name": "value"}'),
         ("/feature", 'JSON with "version": 2, "status": 1, "features": {"name": {"max_version_level": 1}}'),
+        ("/admin/preferred_replica_election", 'JSON with "partitions": [{"topic", "partition"}]'),
+        ("/admin/reassign_partitions", 'JSON with "partitions": [{"topic", "partition", "replicas": [ids]}]'),
         ("/isr_change_notification/", 'JSON with "partitions": [{"topic", "partition"}]'),
         ("/log_dir_event_notification/", 'JSON with "broker"'),
         ("/latest_producer_id_block", 'JSON with "block_start" and "block_end"'),

@@ -18,6 +18,8 @@ CLUSTER_ID: Final = "/cluster/id"
 FEATURES: Final = "/feature"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 DELETE_TOPICS: Final = "/admin/delete_topics"
+PREFERRED_ELECTION: Final = "/admin/preferred_replica_election"
+REASSIGNMENTS: Final = "/admin/reassign_partitions"
 CONFIG: Final = "/config"
 TOPIC_CONFIGS: Final = f"{CONFIG}/topics"
 CONFIG_CHANGES: Final = f"{CONFIG}/changes"
@@ -41,7 +43,7 @@ PERSISTENT: Final = (
     LOG_DIR_EVENTS,
     "/kafka-acl",
 )
-"""The nodes that a cluster's first broker creates. Reassignment and elections add theirs under /admin."""
+"""The nodes that a cluster's first broker creates."""
 
 
 def broker_id(broker: BrokerId) -> str:

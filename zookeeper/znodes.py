@@ -10,7 +10,7 @@ import base64
 import binascii
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -94,6 +94,37 @@ class ReplicaAssignment(NamedTuple):
     replicas: tuple[BrokerId, ...]
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the partition is being reassigned."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def origin(self) -> tuple[BrokerId, ...]:
+        """The replicas before the reassignment."""
+        return tuple(replica for replica in self.replicas if replica not in self.adding)
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """The replicas after the reassignment."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+    def is_target_in(self, isr: Collection[BrokerId]) -> bool:
+        """Whether a reassignment may end: each replica of its target is in sync."""
+        return self.is_changing and all(replica in isr for replica in self.target)
+
+    def changed_to(self, target: Sequence[BrokerId]) -> ReplicaAssignment:
+        """The assignment while it changes from its origin to a target, the target's replicas first.
+
+        Source: KIP-455. With the origin as the target nothing is left to change: the change is cancelled.
+        """
+        replicas = tuple(dict.fromkeys((*target, *self.origin)))
+        return ReplicaAssignment(
+            replicas,
+            tuple(replica for replica in replicas if replica not in self.origin),
+            tuple(replica for replica in replicas if replica not in target),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

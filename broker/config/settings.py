@@ -228,6 +228,19 @@ class BrokerConfig:
         5_000,
         "The pause between these tries; at most a second, because a new controller is elected by then.",
     )
+    auto_leader_rebalance_enable: bool = setting(
+        Boolean(), True, "Whether the controller moves leaderships back to the preferred replicas."
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        _positive_long,
+        300,
+        "How often the controller looks for them; first 5 s after its election.",
+    )
+    leader_imbalance_per_broker_percentage: int = setting(
+        Integer(0, 100),
+        10,
+        "They are moved to a broker that leads too few of the partitions that prefer it, by more than this.",
+    )
     controller_socket_timeout_ms: int = setting(
         _positive, 30_000, "How long the controller waits for a broker's answer."
     )

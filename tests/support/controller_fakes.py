@@ -417,6 +417,22 @@ class Cluster:
         self.zookeeper.register(broker)
         self.handle(BrokerChange())
 
+    def deliver_watches(self) -> None:
+        """Handle all events that the term and its watches have queued."""
+        while events := self.put:
+            event = events.pop(0)
+            self.handle(event)
+
+    def rejoin(self, tp: TopicPartition, *isr: int) -> None:
+        """A leader adds members to its ISR, and notifies the controller."""
+        former, members = self.states[tp], tuple(map(BrokerId, isr))
+        epochs = {**former.broker_epochs, **{broker: self.epoch_of(broker) for broker in members}}
+        self.states[tp] = replace(
+            former, isr=members, broker_epochs=epochs, partition_epoch=former.partition_epoch + 1
+        )
+        self.zookeeper.notifications["isr_change_0000000001"] = [tp]
+        self.deliver_watches()
+
     def run_watches(self) -> None:
         while self._client is not None and self._client.run_callback():
             continue

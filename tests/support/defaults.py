@@ -33,6 +33,9 @@ def controller_settings(**changes: Any) -> ControllerSettings:
         inter_broker_listener_name=CONFIG.inter_broker_listener_name,
         delete_topic_enable=CONFIG.delete_topic_enable,
         unclean_leader_election_enable=CONFIG.unclean_leader_election_enable,
+        auto_leader_rebalance_enable=CONFIG.auto_leader_rebalance_enable,
+        leader_imbalance_check_interval_seconds=CONFIG.leader_imbalance_check_interval_seconds,
+        leader_imbalance_per_broker_percentage=CONFIG.leader_imbalance_per_broker_percentage,
         request_timeout_ms=CONFIG.controller_socket_timeout_ms,
     )
     return replace(settings, **changes)

@@ -1,0 +1,479 @@
+"""Reassignments step by step, over a cluster in memory; their rules as pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.controller import events
+from barnabas.controller.election import elect_for_reassignment
+from barnabas.controller.reassignment import Target
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.inter_broker import StopReplicaRequest
+from barnabas.zookeeper import admin_requests, paths
+from barnabas.zookeeper.errors import ControllerMoved
+from barnabas.zookeeper.znodes import ReplicaAssignment
+from tests.support.controller_fakes import Cluster, assigned
+
+P0, P1 = TopicPartition("moved", 0), TopicPartition("moved", 1)
+UNKNOWN = TopicPartition("none", 7)
+IDS = st.lists(st.integers(1, 6).map(BrokerId), min_size=1, max_size=5, unique=True)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Five brokers; `P0` is on 1 and 2, `P1` on 2 and 3."""
+    cluster = Cluster(1, 2, 3, 4, 5)
+    cluster.zookeeper.add_topic("moved", {0: (1, 2), 1: (2, 3)})
+    cluster.elect()
+    return cluster
+
+
+def alter(cluster: Cluster, targets: dict[TopicPartition, Target]) -> dict[TopicPartition, ErrorCode]:
+    """Ask for reassignments; returns the outcomes."""
+    outcomes: dict[TopicPartition, ErrorCode] = {}
+
+    def done(code: ErrorCode, answered: events.Outcomes) -> None:
+        assert code == ErrorCode.NONE
+        for tp, error in answered.items():
+            outcomes[tp] = ErrorCode.NONE if error is None else ErrorCode(error.code)
+
+    cluster.handle(events.AlterReassignments(targets, done))
+    cluster.deliver_watches()
+    return outcomes
+
+
+def move(cluster: Cluster, *target: int, tp: TopicPartition = P0) -> None:
+    assert alter(cluster, {tp: target}) == {tp: ErrorCode.NONE}
+
+
+def under_way(cluster: Cluster) -> set[TopicPartition]:
+    found: set[TopicPartition] = set()
+    cluster.handle(events.ListReassignments(lambda code, listed: found.update(listed)))
+    return found
+
+
+def stored(cluster: Cluster, tp: TopicPartition = P0) -> ReplicaAssignment:
+    assignment: ReplicaAssignment = cluster.zookeeper.assignments[tp.topic].partitions[tp.partition]
+    return assignment
+
+
+def deleted(cluster: Cluster, broker: int) -> set[int]:
+    """The partitions of the topic whose replicas a broker was asked to delete."""
+    return {
+        partition.partition_index
+        for request in cluster.channels.requests(broker)
+        if isinstance(request, StopReplicaRequest)
+        for topic in request.topic_states
+        for partition in topic.partition_states
+        if partition.delete_partition
+    }
+
+
+def changing(
+    replicas: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...]
+) -> ReplicaAssignment:
+    return ReplicaAssignment(*(tuple(map(BrokerId, ids)) for ids in (replicas, adding, removing)))
+
+
+# The rules
+
+
+@given(IDS, IDS)
+def test_an_assignment_changes_from_its_origin_to_its_target(
+    origin: list[BrokerId], target: list[BrokerId]
+) -> None:
+    changed = ReplicaAssignment(tuple(origin)).changed_to(target)
+    assert changed.target == tuple(target)
+    assert set(changed.origin) == set(origin)
+    assert set(changed.replicas) == {*origin, *target}
+    assert not set(changed.adding) & set(changed.removing)
+    cancelled = changed.changed_to(changed.origin)
+    assert not cancelled.is_changing
+    assert set(cancelled.replicas) == set(origin)
+
+
+@given(IDS, IDS, IDS)
+def test_another_target_keeps_the_origin(
+    origin: list[BrokerId], first: list[BrokerId], second: list[BrokerId]
+) -> None:
+    changed = ReplicaAssignment(tuple(origin)).changed_to(first).changed_to(second)
+    assert (set(changed.origin), changed.target) == (set(origin), tuple(second))
+
+
+@given(IDS, IDS, st.data())
+def test_an_election_for_a_reassignment_keeps_whole_replicas(
+    origin: list[BrokerId], target: list[BrokerId], data: st.DataObject
+) -> None:
+    assignment = ReplicaAssignment(tuple(origin)).changed_to(target)
+    members = st.lists(st.sampled_from(assignment.replicas), min_size=1, unique=True)
+    isr, live = data.draw(members), data.draw(members)
+    leader = data.draw(st.sampled_from([*assignment.replicas, BrokerId(-1)]))
+    election = elect_for_reassignment(assignment, leader, isr, live)
+    if election is None:
+        assert not set(isr) & set(live) & set(assignment.target)
+        return
+    assert election.leader in live
+    assert election.leader in election.isr
+    assert set(election.isr) <= set(isr)
+    if set(target) <= set(isr) and assignment.is_changing:
+        assert set(election.isr) == set(target)
+    else:
+        assert set(election.isr) == set(isr)
+    if leader in election.isr and leader in live:
+        assert election.leader == leader
+
+
+# The steps
+
+
+def test_the_added_replicas_follow_in_a_new_epoch(cluster: Cluster) -> None:
+    before = cluster.states[P0]
+    move(cluster, 4, 5)
+    assert stored(cluster) == changing((4, 5, 1, 2), (4, 5), (1, 2))
+    assert under_way(cluster) == {P0}
+    after = cluster.states[P0]
+    assert (after.leader, after.isr, after.leader_epoch) == (1, (1, 2), before.leader_epoch + 1)
+    for broker in (1, 2, 4, 5):
+        sent = cluster.channels.leadership(broker)[P0]
+        assert (sent.leader, sent.leader_epoch) == (1, after.leader_epoch)
+        assert sent.replicas == [4, 5, 1, 2]
+        assert sent.is_new == (broker in (4, 5))
+        assert cluster.channels.metadata(broker)[P0].replicas == [4, 5, 1, 2]
+
+
+def test_a_reassignment_ends_when_its_whole_target_is_in_sync(cluster: Cluster) -> None:
+    move(cluster, 4, 5)
+    cluster.rejoin(P0, 1, 2, 4)
+    assert stored(cluster).is_changing
+    before = cluster.states[P0]
+    cluster.rejoin(P0, 1, 2, 4, 5)
+    assert stored(cluster) == assigned(4, 5)
+    assert under_way(cluster) == set()
+    after = cluster.states[P0]
+    assert (after.leader, after.isr, after.leader_epoch) == (4, (4, 5), before.leader_epoch + 1)
+    assert after.broker_epochs == {broker: cluster.epoch_of(broker) for broker in (4, 5)}
+    for broker in (4, 5):
+        sent = cluster.channels.leadership(broker)[P0]
+        assert (sent.leader, sent.isr, sent.replicas) == (4, [4, 5], [4, 5])
+        assert deleted(cluster, broker) == set()
+    for broker in (1, 2):
+        assert deleted(cluster, broker) == {0}
+    for broker in (1, 2, 3, 4, 5):
+        assert cluster.channels.metadata(broker)[P0].replicas == [4, 5]
+
+
+def test_a_leader_within_the_target_leads_on(cluster: Cluster) -> None:
+    move(cluster, 4, 1)
+    cluster.rejoin(P0, 1, 2, 4)
+    assert (cluster.states[P0].leader, set(cluster.states[P0].isr)) == (1, {1, 4})
+    assert stored(cluster) == assigned(4, 1)
+    assert deleted(cluster, 2) == {0}
+
+
+def test_another_order_of_the_replicas_is_written_at_once(cluster: Cluster) -> None:
+    move(cluster, 2, 1)
+    assert stored(cluster) == assigned(2, 1)
+    assert under_way(cluster) == set()
+    assert cluster.states[P0].leader == 1
+    assert cluster.channels.metadata(3)[P0].replicas == [2, 1]
+
+
+def test_a_replica_in_sync_is_removed_at_once(cluster: Cluster) -> None:
+    move(cluster, 2)
+    assert stored(cluster) == assigned(2)
+    assert (cluster.states[P0].leader, cluster.states[P0].isr) == (2, (2,))
+    assert deleted(cluster, 1) == {0}
+
+
+def test_a_removal_waits_until_the_remaining_replicas_are_in_sync(cluster: Cluster) -> None:
+    cluster.zookeeper.shrink_isr(P0, 1)
+    cluster.elect()
+    move(cluster, 2)
+    assert cluster.states[P0].isr == (1,)
+    assert deleted(cluster, 1) == set()
+    cluster.rejoin(P0, 1, 2)
+    assert cluster.states[P0].isr == (2,)
+    assert deleted(cluster, 1) == {0}
+
+
+def test_several_partitions_of_a_topic_move_at_once(cluster: Cluster) -> None:
+    assert alter(cluster, {P0: (3, 4), P1: (4, 5)}) == {P0: ErrorCode.NONE, P1: ErrorCode.NONE}
+    cluster.rejoin(P1, 2, 3, 4, 5)
+    assert (stored(cluster).is_changing, stored(cluster, P1)) == (True, assigned(4, 5))
+    cluster.rejoin(P0, 1, 2, 3, 4)
+    assert stored(cluster) == assigned(3, 4)
+
+
+# Changes of mind
+
+
+def test_a_cancelled_reassignment_drops_the_added_replicas(cluster: Cluster) -> None:
+    move(cluster, 4, 5)
+    cluster.rejoin(P0, 1, 2, 4)
+    assert alter(cluster, {P0: None}) == {P0: ErrorCode.NONE}
+    assert stored(cluster) == assigned(1, 2)
+    assert under_way(cluster) == set()
+    assert (cluster.states[P0].leader, cluster.states[P0].isr) == (1, (1, 2))
+    for broker in (4, 5):
+        assert deleted(cluster, broker) == {0}
+    assert deleted(cluster, 1) == set()
+    assert cluster.channels.leadership(1)[P0].replicas == [1, 2]
+
+
+def test_an_added_replica_that_leads_hands_over_when_the_reassignment_is_cancelled(cluster: Cluster) -> None:
+    move(cluster, 4, 5)
+    cluster.rejoin(P0, 1, 2, 4)
+    cluster.die(1)
+    cluster.rejoin(P0, 2, 4)
+    cluster.die(2)
+    assert cluster.states[P0].leader == 4
+    cluster.restart(2)
+    cluster.rejoin(P0, 4, 2)
+    assert alter(cluster, {P0: None}) == {P0: ErrorCode.NONE}
+    assert (cluster.states[P0].leader, cluster.states[P0].isr) == (2, (2,))
+    assert deleted(cluster, 4) == {0}
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_a_reassignment_is_not_cancelled_if_only_added_replicas_have_all_records(
+    cluster: Cluster, is_noticed: bool
+) -> None:
+    """Nor if the controller does not know yet that the others have left the ISR."""
+    move(cluster, 4, 5)
+    cluster.rejoin(P0, 1, 2, 4)
+    cluster.die(1)
+    assert cluster.states[P0].leader == 4
+    if is_noticed:
+        cluster.rejoin(P0, 4)
+    else:
+        cluster.zookeeper.shrink_isr(P0, 4)
+    assert alter(cluster, {P0: None}) == {P0: ErrorCode.INVALID_REPLICA_ASSIGNMENT}
+    assert set(cluster.states[P0].isr) == {4}
+    assert stored(cluster).is_changing
+    assert deleted(cluster, 4) == set()
+
+
+def test_another_target_replaces_a_reassignment(cluster: Cluster) -> None:
+    move(cluster, 4, 5)
+    cluster.rejoin(P0, 1, 2, 4)
+    move(cluster, 3, 5)
+    assert set(stored(cluster).replicas) == {1, 2, 3, 5}
+    assert (stored(cluster).target, set(cluster.states[P0].isr)) == ((3, 5), {1, 2})
+    assert deleted(cluster, 4) == {0}
+    cluster.rejoin(P0, 1, 2, 3, 5)
+    assert stored(cluster) == assigned(3, 5)
+    assert deleted(cluster, 5) == set()
+
+
+def test_a_replica_may_be_added_again_after_its_removal(cluster: Cluster) -> None:
+    move(cluster, 2)
+    move(cluster, 2, 1)
+    assert cluster.channels.leadership(1)[P0].is_new
+    cluster.rejoin(P0, 2, 1)
+    assert stored(cluster) == assigned(2, 1)
+
+
+# Other events meanwhile
+
+
+def test_the_next_controller_goes_on(cluster: Cluster) -> None:
+    move(cluster, 4, 5)
+    before = cluster.states[P0]
+    cluster.elect()
+    assert under_way(cluster) == {P0}
+    # The former controller may have died before it told the leader of the added replicas.
+    assert cluster.states[P0].leader_epoch == before.leader_epoch + 1
+    assert cluster.channels.leadership(4)[P0].replicas == [4, 5, 1, 2]
+    cluster.rejoin(P0, 1, 2, 4, 5)
+    assert stored(cluster) == assigned(4, 5)
+
+
+def test_the_next_controller_finishes_what_is_in_sync(cluster: Cluster) -> None:
+    move(cluster, 4, 5)
+    former = cluster.states[P0]
+    ids = tuple(map(BrokerId, (1, 2, 4, 5)))
+    epochs = {broker: cluster.epoch_of(broker) for broker in ids}
+    cluster.states[P0] = replace(
+        former, isr=ids, broker_epochs=epochs, partition_epoch=former.partition_epoch + 1
+    )
+    cluster.elect()
+    assert stored(cluster) == assigned(4, 5)
+    assert cluster.states[P0].isr == (4, 5)
+    assert deleted(cluster, 1) == deleted(cluster, 2) == {0}
+
+
+def test_a_controller_that_ended_before_the_last_write_is_followed_by_one_that_deletes_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move(cluster, 4, 5)
+
+    def fail(topics: object) -> None:
+        raise ControllerMoved("moved")
+
+    monkeypatch.setattr(cluster.writer, "set_topic_assignments", fail)
+    with pytest.raises(ControllerMoved):
+        cluster.rejoin(P0, 1, 2, 4, 5)
+    assert stored(cluster).is_changing
+    assert cluster.states[P0].isr == (4, 5)
+    cluster.elect()
+    assert stored(cluster) == assigned(4, 5)
+    assert deleted(cluster, 1) == deleted(cluster, 2) == {0}
+
+
+def test_an_added_replica_on_a_broker_that_returns_gets_its_role(cluster: Cluster) -> None:
+    move(cluster, 4, 5)
+    cluster.die(4)
+    cluster.restart(4)
+    assert cluster.channels.leadership(4)[P0].replicas == [4, 5, 1, 2]
+    cluster.rejoin(P0, 1, 2, 4, 5)
+    assert stored(cluster) == assigned(4, 5)
+
+
+def test_a_replica_on_a_dead_broker_is_replaced(cluster: Cluster) -> None:
+    cluster.die(1)
+    cluster.rejoin(P0, 2)
+    move(cluster, 4, 2)
+    cluster.rejoin(P0, 2, 4)
+    assert stored(cluster) == assigned(4, 2)
+    assert (cluster.states[P0].leader, set(cluster.states[P0].isr)) == (2, {2, 4})
+    # On its return it is told all that it has, so it sets the log aside.
+    cluster.channels.batches.clear()
+    cluster.restart(1)
+    assert P0 not in cluster.channels.leadership(1)
+
+
+def test_a_topic_grows_during_a_reassignment(cluster: Cluster) -> None:
+    move(cluster, 4, 5)
+    cluster.zookeeper.grow("moved", {2: (5, 1)})
+    cluster.deliver_watches()
+    assert stored(cluster).is_changing
+    cluster.rejoin(P0, 1, 2, 4, 5)
+    assert stored(cluster) == assigned(4, 5)
+    assert stored(cluster, TopicPartition("moved", 2)) == assigned(5, 1)
+
+
+def test_a_topic_is_deleted_during_a_reassignment(cluster: Cluster) -> None:
+    move(cluster, 4, 5)
+    cluster.zookeeper.deletions = ["moved"]
+    cluster.deliver_watches()
+    for broker in (1, 2, 4, 5):
+        assert 0 in deleted(cluster, broker)
+    assert alter(cluster, {P0: (1, 2)}) == {P0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    cluster.handle(events.IsrChangeNotified())
+
+
+def test_a_partition_without_a_leader_gets_one_when_its_replica_returns(cluster: Cluster) -> None:
+    cluster.die(1)
+    cluster.die(2)
+    assert alter(cluster, {P0: (4, 5)}) == {P0: ErrorCode.NONE}
+    cluster.restart(2)
+    assert cluster.states[P0].leader == 2
+    assert cluster.channels.leadership(4)[P0].leader == 2
+    cluster.rejoin(P0, 2, 4, 5)
+    assert stored(cluster) == assigned(4, 5)
+
+
+def test_a_leader_that_a_former_controller_dropped_from_the_replicas_is_replaced(cluster: Cluster) -> None:
+    topic = cluster.zookeeper.assignments["moved"]
+    partitions = {**topic.partitions, 0: assigned(2, 4)}
+    cluster.zookeeper.assignments["moved"] = replace(topic, partitions=partitions)
+    cluster.elect()
+    assert (cluster.states[P0].leader, cluster.states[P0].isr) == (2, (2,))
+
+
+# Bad input
+
+
+def test_each_bad_target_is_refused(cluster: Cluster) -> None:
+    targets: dict[TopicPartition, Target] = {
+        P0: None,
+        P1: (),
+        UNKNOWN: (1,),
+    }
+    assert alter(cluster, targets) == {
+        P0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+        P1: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        UNKNOWN: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    for target in ((1, 1), (9,), (1, -1), (2, 9)):
+        assert alter(cluster, {P0: target}) == {P0: ErrorCode.INVALID_REPLICA_ASSIGNMENT}
+    assert stored(cluster) == assigned(1, 2)
+    assert cluster.states[P0].leader_epoch == 0
+
+
+def test_a_dead_broker_may_stay_but_not_be_added(cluster: Cluster) -> None:
+    cluster.die(2)
+    assert alter(cluster, {P0: (1, 2, 4)}) == {P0: ErrorCode.NONE}
+    cluster.die(5)
+    assert alter(cluster, {P1: (3, 5)}) == {P1: ErrorCode.INVALID_REPLICA_ASSIGNMENT}
+
+
+# Requests in ZooKeeper
+
+
+@pytest.mark.parametrize("is_before_takeover", [True, False])
+def test_a_request_in_zookeeper_stays_until_it_is_done(cluster: Cluster, is_before_takeover: bool) -> None:
+    targets = {P0: (4, 5), P1: (4,), UNKNOWN: (1,)}
+    cluster.zookeeper.put(paths.REASSIGNMENTS, admin_requests.encode_reassignments(targets))
+    if is_before_takeover:
+        cluster.elect()
+    cluster.deliver_watches()
+    assert under_way(cluster) == {P0, P1}
+
+    def left() -> set[TopicPartition]:
+        node = cluster.zookeeper.server.nodes.get(paths.REASSIGNMENTS)
+        return set() if node is None else set(admin_requests.decode_reassignments(node.data))
+
+    assert left() == {P0, P1}
+    epoch = cluster.states[P0].leader_epoch
+    cluster.rejoin(P1, 2, 3, 4)
+    assert left() == {P0}
+    assert cluster.states[P0].leader_epoch == epoch
+    cluster.rejoin(P0, 1, 2, 4, 5)
+    assert paths.REASSIGNMENTS not in cluster.zookeeper.server.nodes
+    # The next request is noticed, too.
+    cluster.zookeeper.put(paths.REASSIGNMENTS, admin_requests.encode_reassignments({P0: (1,)}))
+    cluster.deliver_watches()
+    assert under_way(cluster) == {P0}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"partitions": 1}',
+        b'{"partitions": [{"topic": "moved", "partition": 0}]}',
+        b'{"partitions": [{"topic": "moved", "partition": 0, "replicas": 4}]}',
+        b'{"partitions": [{"topic": "moved", "partition": 0, "replicas": ["x"]}]}',
+        b'{"partitions": [{"topic": "moved", "partition": 0, "replicas": [4]},'
+        b' {"topic": "moved", "partition": 0, "replicas": [5]}]}',
+    ],
+)
+def test_a_request_that_cannot_be_read_is_removed(
+    cluster: Cluster, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.zookeeper.put(paths.REASSIGNMENTS, data)
+    cluster.deliver_watches()
+    assert paths.REASSIGNMENTS not in cluster.zookeeper.server.nodes
+    assert "expected JSON with" in caplog.text
+    assert under_way(cluster) == set()
+    assert stored(cluster) == assigned(1, 2)
+
+
+def test_a_request_with_bad_targets_is_reported_and_removed(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    targets = {P0: (4, 4), P1: (9,), UNKNOWN: (1,)}
+    cluster.zookeeper.put(paths.REASSIGNMENTS, admin_requests.encode_reassignments(targets))
+    cluster.deliver_watches()
+    assert paths.REASSIGNMENTS not in cluster.zookeeper.server.nodes
+    for problem in ("named twice: [4, 4]", "brokers [9] are not alive", "there is no partition none-7"):
+        assert problem in caplog.text

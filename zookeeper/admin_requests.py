@@ -1,0 +1,80 @@
+"""The requests that operators' tools write under ``/admin``, and their JSON.
+
+``/admin/preferred_replica_election`` names partitions that their preferred replicas shall lead,
+``/admin/reassign_partitions`` names partitions and their new replicas. The controller removes what it has
+carried out. A node that cannot be read raises `MalformedZnode`. The functions with a session block and raise
+as the session does. Source: the JSON formats of Apache Kafka 3.9 in ZooKeeper mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from barnabas.protocol.ids import TopicPartition
+from barnabas.zookeeper import paths
+from barnabas.zookeeper.json_nodes import dump, int32, load, reading
+from barnabas.zookeeper.requests import Watch, exists, read
+from barnabas.zookeeper.session import ZooKeeperSession
+
+
+class StoredReassignments(NamedTuple):
+    """The new replicas by partition; unchecked, as the operator wrote them. `version` is the node's."""
+
+    targets: Mapping[TopicPartition, tuple[int, ...]]
+    version: int
+
+
+def read_preferred_elections(session: ZooKeeperSession, watch: Watch) -> list[TopicPartition] | None:
+    """The partitions; None without a request. The watch covers the node even while it does not exist."""
+    found = _read_watched(session, paths.PREFERRED_ELECTION, watch)
+    return None if found is None else decode_preferred_elections(found[0])
+
+
+def read_reassignments(session: ZooKeeperSession, watch: Watch | None = None) -> StoredReassignments | None:
+    """The requested reassignments; None without a request. Watched as above."""
+    found = _read_watched(session, paths.REASSIGNMENTS, watch)
+    return None if found is None else StoredReassignments(decode_reassignments(found[0]), found[1])
+
+
+def _read_watched(session: ZooKeeperSession, path: str, watch: Watch | None) -> tuple[bytes, int] | None:
+    if session.run(exists(path, watch)) is None:
+        return None
+    node = read(session, [path]).get(path)
+    return None if node is None else (node[0], int(node[1].version))
+
+
+def encode_preferred_elections(partitions: Collection[TopicPartition]) -> bytes:
+    names = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
+    return dump({"version": 1, "partitions": names})
+
+
+def decode_preferred_elections(data: bytes) -> list[TopicPartition]:
+    path = paths.PREFERRED_ELECTION
+    body = load(path, data)
+    with reading(path, data):
+        entries = [
+            TopicPartition(str(entry["topic"]), int32(entry["partition"])) for entry in body["partitions"]
+        ]
+        return list(dict.fromkeys(entries))
+
+
+def encode_reassignments(targets: Mapping[TopicPartition, Collection[int]]) -> bytes:
+    entries = [
+        {"topic": tp.topic, "partition": tp.partition, "replicas": list(replicas)}
+        for tp, replicas in targets.items()
+    ]
+    return dump({"version": 1, "partitions": entries})
+
+
+def decode_reassignments(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    path = paths.REASSIGNMENTS
+    body = load(path, data)
+    with reading(path, data):
+        targets: dict[TopicPartition, tuple[int, ...]] = {}
+        for entry in body["partitions"]:
+            tp = TopicPartition(str(entry["topic"]), int32(entry["partition"]))
+            if tp in targets:
+                raise ValueError(f"{tp} is named twice")
+            targets[tp] = tuple(int32(replica) for replica in entry["replicas"])
+        return targets
