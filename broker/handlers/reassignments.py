@@ -1,72 +1,100 @@
-"""AlterPartitionReassignments and ListPartitionReassignments, served by the controller's broker.
-
-Replicas cannot be moved to other brokers yet, so no reassignment is ever under way. Kafka's tool asks for
-these two before it moves replicas between log dirs, with the replicas that the partitions have: that is
-granted, as in Apache Kafka, where it changes nothing either. Any other assignment is refused.
-"""
+"""AlterPartitionReassignments and ListPartitionReassignments, served by the controller's broker."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    ReassignablePartition,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-
-_NOT_CONTROLLER: Final = "this broker is not the controller; Metadata names the one that is"
+from barnabas.zookeeper.znodes import ReplicaAssignment
 
 
 def handle_alter(services: Services, request: ApiRequest) -> None:
     body: AlterPartitionReassignmentsRequest = request.body
-    if not services.controller.is_active:
+    targets: dict[TopicPartition, Sequence[int] | None] = {}
+    doubled: dict[TopicPartition, ApiError] = {}
+    for topic in body.topics:
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            if tp in targets:
+                doubled[tp] = api_error(ErrorCode.INVALID_REQUEST, f"{tp} is named twice in one request")
+            targets[tp] = partition.replicas
+    for tp in doubled:
+        del targets[tp]
+
+    def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
+        results = by_topic((tp, _result(tp, error)) for tp, error in {**outcomes, **doubled}.items())
         request.respond(
             AlterPartitionReassignmentsResponse(
-                error_code=ErrorCode.NOT_CONTROLLER, error_message=_NOT_CONTROLLER
+                error_code=code,
+                error_message=_text(code),
+                responses=[
+                    ReassignableTopicResponse(name=name, partitions=of_topic)
+                    for name, of_topic in results.items()
+                    if code == ErrorCode.NONE
+                ],
             )
         )
-        return
-    request.respond(
-        AlterPartitionReassignmentsResponse(
-            responses=[
-                ReassignableTopicResponse(
-                    name=topic.name,
-                    partitions=[_answer(services, topic.name, wanted) for wanted in topic.partitions],
-                )
-                for topic in body.topics
-            ]
-        )
-    )
 
-
-def _answer(services: Services, topic: str, wanted: ReassignablePartition) -> ReassignablePartitionResponse:
-    index = wanted.partition_index
-    present = services.metadata.current.partitions_of(topic).get(index)
-    code, text = ErrorCode.NONE, None
-    if present is None:
-        code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}"
-    elif wanted.replicas is None:
-        code, text = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{topic}-{index} is not being reassigned"
-    elif wanted.replicas != present.replicas:
-        code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        text = (
-            f"{topic}-{index} stays on the brokers {present.replicas}: replicas can be moved between the log "
-            "dirs of a broker, not to other brokers"
-        )
-    return ReassignablePartitionResponse(partition_index=index, error_code=code, error_message=text)
+    services.controller.alter_reassignments(targets, answer)
 
 
 def handle_list(services: Services, request: ApiRequest) -> None:
-    if services.controller.is_active:
-        request.respond(ListPartitionReassignmentsResponse())
-        return
-    request.respond(
-        ListPartitionReassignmentsResponse(error_code=ErrorCode.NOT_CONTROLLER, error_message=_NOT_CONTROLLER)
+    body: ListPartitionReassignmentsRequest = request.body
+    named = None
+    if body.topics is not None:
+        named = {
+            TopicPartition(topic.name, index) for topic in body.topics for index in topic.partition_indexes
+        }
+
+    def answer(code: ErrorCode, under_way: Mapping[TopicPartition, ReplicaAssignment]) -> None:
+        listed = by_topic(
+            (tp, _described(tp, assignment))
+            for tp, assignment in sorted(under_way.items())
+            if named is None or tp in named
+        )
+        request.respond(
+            ListPartitionReassignmentsResponse(
+                error_code=code,
+                error_message=_text(code),
+                topics=[
+                    OngoingTopicReassignment(name=name, partitions=of_topic)
+                    for name, of_topic in listed.items()
+                ],
+            )
+        )
+
+    services.controller.list_reassignments(answer)
+
+
+def _result(tp: TopicPartition, error: ApiError | None) -> ReassignablePartitionResponse:
+    if error is None:
+        return ReassignablePartitionResponse(partition_index=tp.partition)
+    return ReassignablePartitionResponse(
+        partition_index=tp.partition, error_code=error.code, error_message=error.text
     )
+
+
+def _described(tp: TopicPartition, assignment: ReplicaAssignment) -> OngoingPartitionReassignment:
+    return OngoingPartitionReassignment(
+        partition_index=tp.partition,
+        replicas=list(assignment.replicas),
+        adding_replicas=list(assignment.adding),
+        removing_replicas=list(assignment.removing),
+    )
+
+
+def _text(code: ErrorCode) -> str | None:
+    return None if code == ErrorCode.NONE else api_error(code).text

@@ -6,7 +6,7 @@ The controller appears only as protocols, because the handlers do not import it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
     NO_CONTROLLER_EPOCH,
     BrokerEpoch,
@@ -41,8 +41,12 @@ from barnabas.protocol.messages.topics import (
 )
 from barnabas.zookeeper.configs import ConfigStore
 from barnabas.zookeeper.features import FeatureChanges
+from barnabas.zookeeper.znodes import ReplicaAssignment
 
 ShutdownAnswer = Callable[[ErrorCode, Sequence[TopicPartition]], None]
+OutcomesAnswer = Callable[[ErrorCode, Mapping[TopicPartition, ApiError | None]], None]
+"""Called with NONE and the reasons why partitions were refused, or with the error of the whole request."""
+ReassignmentsAnswer = Callable[[ErrorCode, Mapping[TopicPartition, ReplicaAssignment]], None]
 
 
 class TopicWork(Protocol):
@@ -70,6 +74,16 @@ class ControllerFace(Protocol):
     def controlled_shutdown(
         self, broker_id: BrokerId, broker_epoch: BrokerEpoch, answer: ShutdownAnswer
     ) -> None: ...
+
+    def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool, done: OutcomesAnswer
+    ) -> None: ...
+
+    def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], done: OutcomesAnswer
+    ) -> None: ...
+
+    def list_reassignments(self, done: ReassignmentsAnswer) -> None: ...
 
 
 class RequestOrder:

@@ -8,6 +8,7 @@ from barnabas.protocol.messages import (  # noqa: F401 - for APIS
     configs,
     delete_records,
     describe_transactions,
+    elections,
     features,
     fetch,
     find_coordinator,

@@ -18,7 +18,7 @@ test puts into them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -33,7 +33,7 @@ from barnabas.broker.coordinators.transaction_markers import Links
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
 from barnabas.broker.features import SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
-from barnabas.broker.handlers.services import Services
+from barnabas.broker.handlers.services import OutcomesAnswer, ReassignmentsAnswer, Services
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.producer_ids import ProducerIds
@@ -56,6 +56,7 @@ from barnabas.protocol.messages.topics import (
 from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.zookeeper.configs import Entity
 from barnabas.zookeeper.features import FeatureChanges
+from barnabas.zookeeper.znodes import ReplicaAssignment
 from tests.support.building import ME, Managed, fatal
 from tests.support.controller_fakes import Znodes
 from tests.support.defaults import log_config, make_config
@@ -243,10 +244,30 @@ class FakeController:
         self.remaining: list[TopicPartition] = []
         self.code = ErrorCode.NONE
         self.calls: list[tuple[BrokerId, BrokerEpoch]] = []
+        self.elections: list[tuple[Collection[TopicPartition] | None, bool]] = []
+        self.targets: list[Mapping[TopicPartition, Sequence[int] | None]] = []
+        self.outcomes: dict[TopicPartition, ApiError | None] = {}
+        """The answer to the next elections or reassignments."""
+        self.under_way: dict[TopicPartition, ReplicaAssignment] = {}
 
     def controlled_shutdown(self, broker_id: BrokerId, broker_epoch: BrokerEpoch, answer: Any) -> None:
         self.calls.append((broker_id, broker_epoch))
         answer(self.code, self.remaining)
+
+    def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool, done: OutcomesAnswer
+    ) -> None:
+        self.elections.append((partitions, is_unclean))
+        done(self.code, self.outcomes)
+
+    def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], done: OutcomesAnswer
+    ) -> None:
+        self.targets.append(targets)
+        done(self.code, self.outcomes)
+
+    def list_reassignments(self, done: ReassignmentsAnswer) -> None:
+        done(self.code, self.under_way)
 
 
 class SentRequest(NamedTuple):

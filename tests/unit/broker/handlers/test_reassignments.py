@@ -1,50 +1,77 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: the present replicas, and nothing else."""
+"""AlterPartitionReassignments and ListPartitionReassignments: the controller's answers on the wire."""
 
 from __future__ import annotations
 
 import pytest
 
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopic,
     ReassignablePartition,
     ReassignableTopic,
 )
-from tests.support.building import TP, led_by
+from barnabas.zookeeper.znodes import ReplicaAssignment
 from tests.support.serving import Serving
 
-
-@pytest.fixture
-def knowing(serving: Serving) -> Serving:
-    """The controller's broker; the topic's partition has the replicas 1, 2 and 3."""
-    serving.controller.is_active = True
-    serving.managed.know({1: 0, 2: 5, 3: 5}, led_by(1))
-    return serving
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
-def alter(serving: Serving, replicas: list[int] | None, index: int = 0, version: int | None = 0) -> ErrorCode:
-    wanted = ReassignablePartition(partition_index=index, replicas=replicas)
-    topic = ReassignableTopic(name=TP.topic, partitions=[wanted])
-    answer = serving.call(AlterPartitionReassignmentsRequest(topics=[topic]), version=version)
-    assert answer.error_code == ErrorCode.NONE
-    ((result,),) = [topic.partitions for topic in answer.responses]
-    assert (result.partition_index, result.error_message is None) == (index, result.error_code == 0)
-    return ErrorCode(result.error_code)
+def target(index: int, *replicas: int) -> ReassignablePartition:
+    """Without replicas the reassignment is cancelled."""
+    return ReassignablePartition(partition_index=index, replicas=list(replicas) or None)
 
 
 @pytest.mark.parametrize("version", [None, 0])
-def test_only_the_present_replicas_are_accepted(knowing: Serving, version: int | None) -> None:
-    assert alter(knowing, [1, 2, 3], version=version) == ErrorCode.NONE
-    for others in ([1, 2], [2, 1, 3], [1, 2, 4], []):
-        assert alter(knowing, others, version=version) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert alter(knowing, None, version=version) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    assert alter(knowing, [1, 2, 3], 7, version=version) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    listed = knowing.call(ListPartitionReassignmentsRequest(topics=None), version=version)
-    assert (listed.error_code, listed.topics) == (ErrorCode.NONE, [])
+def test_each_partition_gets_its_outcome(serving: Serving, version: int | None) -> None:
+    refused = api_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9 is not alive")
+    serving.controller.outcomes = {A0: None, A1: refused, B0: None}
+    topics = [
+        ReassignableTopic(name="a", partitions=[target(0, 1, 2), target(1, 9)]),
+        ReassignableTopic(name="b", partitions=[target(0)]),
+    ]
+    answer = serving.call(AlterPartitionReassignmentsRequest(topics=topics), version=version)
+    assert serving.controller.targets == [{A0: [1, 2], A1: [9], B0: None}]
+    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+    outcomes = {
+        TopicPartition(topic.name, result.partition_index): (result.error_code, result.error_message)
+        for topic in answer.responses
+        for result in topic.partitions
+    }
+    assert outcomes == {A0: (0, None), A1: (refused.code, "broker 9 is not alive"), B0: (0, None)}
 
 
-def test_only_the_controller_answers(knowing: Serving) -> None:
-    knowing.controller.is_active = False
-    for request in (AlterPartitionReassignmentsRequest(topics=[]), ListPartitionReassignmentsRequest()):
-        assert knowing.call(request, version=0).error_code == ErrorCode.NOT_CONTROLLER
+def test_a_partition_that_is_named_twice_is_refused(serving: Serving) -> None:
+    topics = [ReassignableTopic(name="a", partitions=[target(0, 1), target(0, 2)])]
+    answer = serving.call(AlterPartitionReassignmentsRequest(topics=topics), version=0)
+    assert serving.controller.targets == [{}]
+    ((result,),) = [topic.partitions for topic in answer.responses]
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", [None, 0])
+def test_all_or_some_reassignments_are_listed(serving: Serving, version: int | None) -> None:
+    one, two, three = map(BrokerId, (1, 2, 3))
+    serving.controller.under_way = {
+        B0: ReplicaAssignment((one, two), (one,), ()),
+        A0: ReplicaAssignment((one, two, three), (one,), (three,)),
+    }
+    answer = serving.call(ListPartitionReassignmentsRequest(), version=version)
+    assert [topic.name for topic in answer.topics] == ["a", "b"]
+    (listed,) = answer.topics[0].partitions
+    assert (listed.partition_index, listed.replicas) == (0, [1, 2, 3])
+    assert (listed.adding_replicas, listed.removing_replicas) == ([1], [3])
+    named = [ListPartitionReassignmentsTopic(name="b", partition_indexes=[0, 1])]
+    answer = serving.call(ListPartitionReassignmentsRequest(topics=named), version=version)
+    assert [topic.name for topic in answer.topics] == ["b"]
+
+
+def test_only_the_controller_answers(serving: Serving) -> None:
+    serving.controller.code = ErrorCode.NOT_CONTROLLER
+    topics = [ReassignableTopic(name="a", partitions=[target(0, 1)])]
+    for request in (AlterPartitionReassignmentsRequest(topics=topics), ListPartitionReassignmentsRequest()):
+        answer = serving.call(request, version=0)
+        assert answer.error_code == ErrorCode.NOT_CONTROLLER
+        assert answer.error_message is not None
