@@ -15,6 +15,7 @@ from tests.simulation.broker import SimBroker
 from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
 from tests.simulation.log_transactions import TRANSACTION_WORK, TransactionChaos
+from tests.simulation.move_chaos import MOVE_WORK, MoveChaos
 from tests.simulation.profiles import USUAL, Profile
 from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS, TOPIC_WORK, TopicChaos
 from tests.simulation.topics import Topics
@@ -67,7 +68,7 @@ LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
 """The errors of a fetch that gets no answer."""
 
 
-class Chaos(DiskChaos, TopicChaos, TransactionChaos):
+class Chaos(DiskChaos, TopicChaos, MoveChaos, TransactionChaos):
     """One history; a profile says which weights differ from the usual ones.
 
     In half of the usual histories topics are created and deleted.
@@ -102,9 +103,9 @@ class Chaos(DiskChaos, TopicChaos, TransactionChaos):
             self.begin_transactions()
         # A separate generator, so that histories without topic changes do not depend on it.
         topics = random.Random(f"topics of {seed}")
-        if profile is USUAL and topics.random() < 0.5:
+        if profile.has_moves or (profile is USUAL and topics.random() < 0.5):
             self.topics = Topics(self.world)
-            weights |= TOPIC_WORK | TOPIC_CURES
+            weights |= TOPIC_WORK | TOPIC_CURES | (MOVE_WORK if profile.has_moves else {})
             for fault, weight in TOPIC_FAULTS.items():
                 weights[fault] = weight * topics.choice((0.0, 0.5, 2.0))
         self._names = list(weights)

@@ -41,6 +41,8 @@ class Profile:
     weights: Mapping[str, float] = field(default_factory=dict)
     is_compacted: bool = False
     has_transactions: bool = False
+    has_moves: bool = False
+    """Topics are created, grown, deleted and reassigned."""
 
 
 USUAL: Final = Profile(name="usual")
@@ -184,7 +186,27 @@ MARKERS: Final = Profile(
 )
 """Transactions of several producers in the log of one partition, under the usual faults."""
 
+MOVES: Final = Profile(
+    name="moves",
+    steps=300,
+    has_moves=True,
+    weights={
+        "leave_for_good": 0.0,
+        "power_loss": 0.0,
+        "restart_unseen": 0.0,
+        "wipe": 0.0,
+        "fail_disk": 0.3,
+        "fetch": 50.0,
+        "deliver": 60.0,
+        "control": 40.0,
+        "send_control": 30.0,
+        "control_all": 1.0,
+        "restart": 6.0,
+    },
+)
+"""Partitions get other leaders and replicas, under the faults that lose no data."""
+
 PROFILES: Final = {
     profile.name: profile
-    for profile in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS, COMPACTION, MARKERS)
+    for profile in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS, COMPACTION, MARKERS, MOVES)
 }

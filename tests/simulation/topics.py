@@ -3,16 +3,18 @@
 Every change of ZooKeeper is seen when it is made. A promise begins with the write that creates a topic, and
 ends with the request to delete it, which applies to the topic id of that moment. In between only a change by
 hand may remove a part of the topic; the logs of a `hidden` topic must stay on the disks until it is restored.
+A partition has its first replicas or those of a requested reassignment, or is changing between such sets, and
+comes to rest on no other broker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from kazoo.protocol.states import EventType
 
-from barnabas.protocol.ids import TopicId, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment
@@ -22,6 +24,7 @@ from tests.support.zookeeper import Change, Kind, Node, Operation
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+_REQUESTS: Final = (paths.PREFERRED_ELECTION, paths.REASSIGNMENTS)
 _GARBLED: Final = b'{"version": 3, "partit'
 
 
@@ -36,9 +39,13 @@ class Topics:
         self.marked: set[TopicId] = set()
         """The topics whose deletion was requested."""
         self.counts = {"created": 0, "grown": 0, "deleted": 0}
+        self.moved = 0
+        """The number of reassignments that were completed or cancelled."""
         self._world = world
         self._ids: dict[str, TopicId] = {}
         self._replicas: dict[TopicId, dict[int, ReplicaAssignment]] = {}
+        self._allowed: dict[tuple[TopicId, int], set[frozenset[BrokerId]]] = {}
+        """The sets of replicas that a partition may have at rest."""
         self._broken: list[str] = []
         self._is_by_hand = False
         world.topics = self
@@ -55,22 +62,41 @@ class Topics:
     def partitions_of(self, name: str) -> dict[int, ReplicaAssignment]:
         return self._replicas[self._ids[name]]
 
+    def is_changing(self, tp: TopicPartition) -> bool:
+        return self.partitions_of(tp.topic)[tp.partition].is_changing
+
+    def allow(self, tp: TopicPartition, target: Iterable[BrokerId]) -> None:
+        """From now on a reassignment to these replicas is expected."""
+        self._allowed[self._ids[tp.topic], tp.partition].add(frozenset(target))
+
     @property
     def is_settled(self) -> bool:
-        """Whether all deletions are complete, in ZooKeeper and on every disk."""
-        if self.garbled or self._world.zookeeper.children(paths.DELETE_TOPICS):
+        """Whether all deletions and reassignments are complete, in ZooKeeper and on every disk."""
+        if self.garbled or any(path in self._world.zookeeper.nodes for path in _REQUESTS):
             return False
-        return not any(self._left_overs())
+        if self._world.zookeeper.children(paths.DELETE_TOPICS):
+            return False
+        return not any(self._left_overs()) and not any(
+            replicas.is_changing for name in self._ids for replicas in self.partitions_of(name).values()
+        )
 
     def _left_overs(self) -> Iterator[str]:
         for host in self._world.hosts.values():
             logs = host.disk.logs
             for log in logs.all_logs():
-                if log.topic_id in self.marked:
+                if log.topic_id in self.marked or self._has_left(log.topic_partition, log.topic_id, host.id):
                     yield f"broker {host.id} has {log}"
             for stray in logs.strays.all():
-                if stray.topic_id in self.marked:
+                # A replica that was moved from a dead broker is set aside when that returns.
+                if stray.topic_id in self.marked and not self._has_left(
+                    stray.partition, stray.topic_id, host.id
+                ):
                     yield f"broker {host.id} has {stray}"
+
+    def _has_left(self, tp: TopicPartition, topic_id: TopicId | None, broker: BrokerId) -> bool:
+        """Whether a partition was reassigned to replicas without this broker."""
+        replicas = self._replicas.get(topic_id or NO_TOPIC_ID, {}).get(tp.partition)
+        return replicas is not None and broker not in replicas.replicas
 
     def check(self) -> None:
         """Raises Violation for the broken promises seen so far."""
@@ -78,8 +104,11 @@ class Topics:
             raise Violation("; ".join(self._broken))
 
     def describe(self) -> str:
+        nodes = self._world.zookeeper.nodes
+        asked = {path: nodes[path].data for path in (*_REQUESTS, paths.DELETE_TOPICS) if path in nodes}
         left = [*self._world.zookeeper.children(paths.DELETE_TOPICS), *self._left_overs()]
-        return f"topics {self._ids}, hidden {list(self.hidden)}, to be deleted: {left}"
+        assigned = {name: self.partitions_of(name) for name in self._ids}
+        return f"topics {assigned}, hidden {list(self.hidden)}, requests {asked}, to be deleted: {left}"
 
     # By hand
 
@@ -171,15 +200,21 @@ class Topics:
         for index, replicas in topic.partitions.items():
             if index not in assigned:
                 assigned[index] = replicas
+                self._allowed[topic.topic_id, index] = {frozenset(replicas.replicas)}
                 if topic.topic_id not in self.marked:
                     self._world.add_truth(TopicPartition(name, index), topic.topic_id)
 
     def _compare(self, name: str, assigned: dict[int, ReplicaAssignment], topic: TopicAssignment) -> None:
-        for index, replicas in assigned.items():
-            if topic.partitions.get(index) != replicas:
-                self._broken.append(
-                    f"{name}-{index} had the replicas {replicas}, now {topic.partitions.get(index)}"
-                )
+        for index, former in assigned.items():
+            replicas = topic.partitions.get(index)
+            if replicas == former:
+                continue
+            allowed = self._allowed[topic.topic_id, index]
+            if replicas is None or not {frozenset(replicas.origin), frozenset(replicas.target)} <= allowed:
+                self._broken.append(f"{name}-{index} had the replicas {former}, now {replicas}")
+            else:
+                self.moved += not replicas.is_changing
+                assigned[index] = replicas
 
     def _removed(self, name: str) -> None:
         self._require_mark(name, f"the topic {name}")
