@@ -190,7 +190,7 @@ class Partition(ReplicaRole):
             produced = self._prepared(produced, wall_clock_ms)
         with self._lock:
             self.check_leading(since=since)
-            if require_all and len(self._followers.isr.in_sync_replicas) < self.min_insync_replicas:
+            if require_all and self._is_under_min_isr():
                 raise api_error(
                     ErrorCode.NOT_ENOUGH_REPLICAS,
                     f"{self.partition} has {len(self._followers.isr.in_sync_replicas)} in-sync replicas, "
@@ -233,7 +233,7 @@ class Partition(ReplicaRole):
                 return self._refusal
             if self.high_watermark <= appended.last_offset:
                 return None
-            if len(self._followers.isr.in_sync_replicas) < self.min_insync_replicas:
+            if self._is_under_min_isr():
                 return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
             return ErrorCode.NONE
 
@@ -453,6 +453,11 @@ class Partition(ReplicaRole):
         """
         with self._lock:
             return self._advance_high_watermark(now_ms)
+
+    def _is_under_min_isr(self) -> bool:
+        """As in Kafka, no more replicas are demanded than the partition has."""
+        required = min(self.min_insync_replicas, len(self._replicas))
+        return len(self._followers.isr.in_sync_replicas) < required
 
     def _advance_high_watermark(self, now_ms: float) -> bool:
         log_end_offset = self.log.log_end_offset

@@ -81,6 +81,17 @@ def test_an_isr_that_became_too_small_is_an_error_after_the_append() -> None:
     assert settled is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
+def test_no_more_replicas_are_demanded_than_the_partition_has() -> None:
+    partition = partition_of(min_insync_replicas=3)
+    partition.make_leader(state(isr=(1, 2), replicas=(1, 2)), 0.0)
+    appended = append(partition, require_all=True)
+    fetched(partition, TWO, 1)
+    assert partition.acknowledgement(appended) is ErrorCode.NONE
+    partition.make_leader(state(epoch=1, isr=(1,), replicas=(1, 2)), 0.0)
+    with refused(ErrorCode.NOT_ENOUGH_REPLICAS):
+        append(partition, require_all=True)
+
+
 def test_an_append_outlives_a_new_epoch_of_the_same_leader() -> None:
     partition = leader_of(1, 2, 3)
     appended = append(partition)
