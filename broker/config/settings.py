@@ -137,6 +137,12 @@ class BrokerConfig(LogSettings):
     min_insync_replicas: int = setting(
         POSITIVE, 1, "In-sync replicas without which acks=all is refused.", topic_name="min.insync.replicas"
     )
+    min_insync_replicas_strict: bool = setting(
+        Boolean(),
+        False,
+        "Whether records also stay invisible, whatever their acks, while a partition has fewer in-sync "
+        "replicas than that (KIP-966). Kafka 3.9 does so without a setting.",
+    )
     unclean_leader_election_enable: bool = setting(
         Boolean(),
         False,

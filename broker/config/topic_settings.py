@@ -25,6 +25,7 @@ class TopicSettings:
 
     log: LogConfig
     min_insync_replicas: int
+    is_min_isr_strict: bool
 
 
 class _Entry(NamedTuple):
@@ -40,6 +41,7 @@ class TopicSettingsTable:
         self._of_broker: Mapping[str, SettingValue] = {
             "max.producer.ids": config.max_producer_ids_per_partition,
         }
+        self._is_min_isr_strict = config.min_insync_replicas_strict
         self._defaults: Mapping[str, SettingValue] = config.topic_defaults()
         self._default = self._settings(self._defaults)
         self._lock = threading.Lock()
@@ -97,4 +99,4 @@ class TopicSettingsTable:
         if not isinstance(replicas, int):
             raise TypeError(f"min.insync.replicas is {replicas!r}; expected a number")
         log = LogConfig.from_settings({**values, **self._of_broker})
-        return TopicSettings(log, replicas)
+        return TopicSettings(log, replicas, self._is_min_isr_strict)

@@ -80,10 +80,12 @@ class Partition(ReplicaRole):
         high_watermark: Offset,
         max_lag_ms: float,
         min_insync_replicas: int,
+        is_min_isr_strict: bool = False,
     ) -> None:
         super().__init__(partition, broker_id)
         self.log = log
         self.min_insync_replicas = min_insync_replicas
+        self._is_min_isr_strict = is_min_isr_strict
         self.high_watermark = self.last_stable_offset = log.log_start_offset
         self._set_high_watermark(Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset)))
         self._lock = threading.Lock()
@@ -462,6 +464,8 @@ class Partition(ReplicaRole):
     def _advance_high_watermark(self, now_ms: float) -> bool:
         log_end_offset = self.log.log_end_offset
         if self.role is not _LEADER or self.high_watermark == log_end_offset:
+            return False
+        if self._is_min_isr_strict and self._is_under_min_isr():
             return False
         offset = self._followers.next_high_watermark(self.high_watermark, log_end_offset, now_ms)
         if offset == self.high_watermark:

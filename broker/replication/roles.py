@@ -314,6 +314,7 @@ class RoleChanges:
             high_watermark=Offset(self._high_watermarks.pop(name, 0)),
             max_lag_ms=self._max_lag_ms,
             min_insync_replicas=settings.min_insync_replicas,
+            is_min_isr_strict=settings.is_min_isr_strict,
         )
         self.partitions[name] = partition
         return partition

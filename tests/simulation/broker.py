@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 class SimTopicSettings:
     """Every topic has the same settings."""
 
-    def __init__(self, min_insync_replicas: int) -> None:
-        self._settings = SimpleNamespace(min_insync_replicas=min_insync_replicas)
+    def __init__(self, min_insync_replicas: int, is_min_isr_strict: bool) -> None:
+        self._settings = SimpleNamespace(
+            min_insync_replicas=min_insync_replicas, is_min_isr_strict=is_min_isr_strict
+        )
 
     def update(self, topic: str, overrides: Mapping[str, str], zxid: int = -1) -> bool:
         return False
@@ -112,7 +114,7 @@ class SimBroker:
             self.metadata,
             self.member.store,
             self.reaper,
-            topic_settings=SimTopicSettings(world.min_insync_replicas),
+            topic_settings=SimTopicSettings(world.min_insync_replicas, world.is_min_isr_strict),
             make_fetchers=lambda manager: self.fetchers,
             max_lag_ms=world.max_lag_ms,
             max_fetch_sessions=10,

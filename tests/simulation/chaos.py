@@ -85,6 +85,7 @@ class Chaos(DiskChaos, TopicChaos, MoveChaos, TransactionChaos):
             segment_bytes=3 * BATCH_BYTES if profile.is_compacted else segment_bytes,
             is_controller_apart=self.random.random() < 0.4,
             is_compacted=profile.is_compacted,
+            is_min_isr_strict=profile.is_min_isr_strict,
         )
         self.ids = list(self.world.brokers)
         self.hosts = list(self.world.hosts)

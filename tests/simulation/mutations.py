@@ -13,7 +13,7 @@ from barnabas.broker.replication import partition as partition_module
 from barnabas.broker.replication.isr import FollowerStates, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.replica_views import Isolation, Role
 from barnabas.broker.replication.roles import RoleChanges
 from barnabas.controller import replica_state
 from barnabas.controller.context import ControllerContext
@@ -221,6 +221,32 @@ def an_ended_registration_continues(setattr_: SetAttr) -> None:
     setattr_(store, "register_broker", lambda session, registration, **_: register(session, registration))
 
 
+def a_new_leader_commits_below_min_isr(setattr_: SetAttr) -> None:
+    """The strict rule is only applied to later appends and fetches."""
+    make_leader = Partition.make_leader
+
+    def generous(self: Partition, *arguments: Any) -> bool:
+        self._is_min_isr_strict = False
+        try:
+            return make_leader(self, *arguments)
+        finally:
+            self._is_min_isr_strict = True
+
+    setattr_(Partition, "make_leader", generous)
+
+
+def followers_serve_uncommitted_records(setattr_: SetAttr) -> None:
+    """Consumers get from a follower whatever it has."""
+    read = Partition.read
+
+    def read_all(self: Partition, **arguments: Any) -> Any:
+        if self.role is Role.FOLLOWER:
+            arguments["isolation"] = Isolation.FOLLOWER
+        return read(self, **arguments)
+
+    setattr_(Partition, "read", read_all)
+
+
 FOUND_BY_CHANCE: dict[Mutation, int] = {
     followers_cut_to_their_high_watermark: 0,
     no_history_is_compared: 0,
@@ -233,6 +259,7 @@ FOUND_BY_CHANCE: dict[Mutation, int] = {
     a_new_leader_reports_its_stale_high_watermark: 230,
     an_ended_registration_continues: 0,
     broker_epochs_of_the_isr_are_not_compared: 0,
+    followers_serve_uncommitted_records: 0,
 }
 """Random histories find these; the search starts at the given seed to save time.
 

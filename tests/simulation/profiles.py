@@ -43,6 +43,7 @@ class Profile:
     has_transactions: bool = False
     has_moves: bool = False
     """Topics are created, grown, deleted and reassigned."""
+    is_min_isr_strict: bool = False
 
 
 USUAL: Final = Profile(name="usual")
@@ -206,7 +207,17 @@ MOVES: Final = Profile(
 )
 """Partitions get other leaders and replicas, under the faults that lose no data."""
 
+STRICT: Final = Profile(
+    name="strict",
+    is_min_isr_strict=True,
+    weights={"produce": 4.0, "produce_acks_1": 8.0, "shrink": 10.0, "crash": 2.0, "work_off": 10.0},
+)
+"""Records with acks=1 are written while the ISR is too small, and leaders change meanwhile."""
+
 PROFILES: Final = {
     profile.name: profile
-    for profile in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS, COMPACTION, MARKERS, MOVES)
+    for profile in (
+        *(REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS),
+        *(COMPACTION, MARKERS, MOVES, STRICT),
+    )
 }

@@ -27,6 +27,7 @@ from tests.simulation.profiles import (
     RACES,
     RACKS,
     REBIRTHS,
+    STRICT,
     USUAL,
     Profile,
 )
@@ -42,6 +43,7 @@ FOUND_IN_PROFILES: dict[Mutation, tuple[Profile, int]] = {
     mutations.an_expansion_is_written_for_any_registration: (REBIRTHS, 0),
     mutations.a_joining_replica_is_not_waited_for: (DOORS, 170),
     mutations.one_of_a_lost_isr_is_kept: (RACKS, 0),
+    mutations.a_new_leader_commits_below_min_isr: (STRICT, 0),
     controller_mutations.the_isr_is_written_from_memory: (RACES, 150),
     controller_mutations.a_lost_answer_is_a_refusal: (LOST_ANSWERS, 60),
     controller_mutations.late_requests_are_carried_out: (OLD_WORDS, 20),

@@ -211,6 +211,8 @@ class Truth:
         if mark > end:
             _require(start <= end, f"broker {broker.id} starts at {start}, but only {end} are committed")
             self._commit(view.between(end, mark))
+            if self._world.is_min_isr_strict:
+                self._require_held(end, mark, "committed")
         _require(
             self._agrees(view, mark),
             f"broker {broker.id} has other records below its high watermark {mark} than were committed",
@@ -299,15 +301,7 @@ class Truth:
                 committed == values,
                 f"acknowledged at {base}: {values}, committed: {committed}",
             )
-            # A replica that has lost data since may have held them when they were acknowledged.
-            held = sum(
-                broker.disk.was_robbed or self._holds(self.view(broker), base, end)
-                for broker in self._world.brokers.values()
-            )
-            _require(
-                held >= self._world.min_insync_replicas,
-                f"offsets {base}..{end} were acknowledged while {held} replicas hold them",
-            )
+            self._require_held(base, end, "acknowledged")
             self.acknowledged_end = max(self.acknowledged_end, end)
         self._new_acknowledged.clear()
         for start, end, records in self._new_consumed:
@@ -343,6 +337,18 @@ class Truth:
                 )
                 self.sequences[producer_id] = due + 1
         self._sequenced = len(self.committed)
+
+    def _require_held(self, base: int, end: int, what: str) -> None:
+        """Enough replicas hold records that are newly committed or acknowledged."""
+        # A replica that has lost data since may have held them at that moment.
+        held = sum(
+            broker.disk.was_robbed or self._holds(self.view(broker), base, end)
+            for broker in self._world.brokers.values()
+        )
+        _require(
+            held >= self._world.min_insync_replicas,
+            f"offsets {base}..{end} were {what} while {held} replicas hold them",
+        )
 
     def _holds(self, view: LogView | None, base: int, end: int) -> bool:
         if view is None or view.log.log_start_offset > end:

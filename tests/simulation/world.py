@@ -85,6 +85,7 @@ class World:
         segment_bytes: int = 1 << 20,
         is_controller_apart: bool = True,
         is_compacted: bool = False,
+        is_min_isr_strict: bool = False,
     ) -> None:
         ids = [BrokerId(number) for number in range(1, broker_count + 1)]
         all_ids = [BrokerId(0), *ids] if is_controller_apart else ids
@@ -102,6 +103,7 @@ class World:
         """Whether stable offsets are checked too."""
         self.now_ms = 0.0
         self.min_insync_replicas = min_insync_replicas
+        self.is_min_isr_strict = is_min_isr_strict
         self.zookeeper = SimZooKeeper(lambda: self.now_ms)
         self.doors = dict.fromkeys(all_ids, Door.OPEN)
         self.channels: list[SimChannels] = []
@@ -321,7 +323,7 @@ class World:
         *,
         is_read_committed: bool = False,
     ) -> tuple[int, Records] | None:
-        """A consumer reads from a broker that may believe it leads.
+        """A consumer reads from a broker that may follow, or believe that it leads.
 
         Returns the next offset to read from and the records that the consumer shows, or None after an error.
         """
@@ -338,6 +340,8 @@ class World:
             min_bytes=0,
             isolation_level=int(is_read_committed),
             topics=[FetchTopic(topic=tp.topic, partitions=[partition])],
+            # So that followers answer too.
+            rack_id="rack",
         )
         answers: list[FetchResponse] = []
         fetch_handler.handle(target.services, SimRequest(body, answers.append))

@@ -49,7 +49,12 @@ Appended = list[list[PartitionProduceResponse]]
 
 
 def partition_of(
-    log: Any = None, *, high_watermark: int = 0, min_insync_replicas: int = 1, broker: BrokerId = ME
+    log: Any = None,
+    *,
+    high_watermark: int = 0,
+    min_insync_replicas: int = 1,
+    is_min_isr_strict: bool = False,
+    broker: BrokerId = ME,
 ) -> Partition:
     """A replica without a role."""
     replica_log: Any = MemoryLog(TP) if log is None else log
@@ -60,6 +65,7 @@ def partition_of(
         high_watermark=Offset(high_watermark),
         max_lag_ms=LAG_MS,
         min_insync_replicas=min_insync_replicas,
+        is_min_isr_strict=is_min_isr_strict,
     )
 
 
@@ -216,7 +222,7 @@ class Settings:
         return before != self.by_topic[topic]
 
     def of(self, topic: str) -> SimpleNamespace:
-        return SimpleNamespace(min_insync_replicas=self.by_topic.get(topic, 1))
+        return SimpleNamespace(min_insync_replicas=self.by_topic.get(topic, 1), is_min_isr_strict=False)
 
 
 class NoStore:

@@ -81,6 +81,46 @@ def test_an_isr_that_became_too_small_is_an_error_after_the_append() -> None:
     assert settled is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
+def strict_leader(*isr: int) -> Partition:
+    partition = partition_of(min_insync_replicas=2, is_min_isr_strict=True)
+    partition.make_leader(state(isr=isr), 0.0)
+    return partition
+
+
+def test_by_the_strict_rule_nothing_is_committed_while_the_isr_is_too_small() -> None:
+    partition = strict_leader(1)
+    append(partition, 2)
+    # Broker 2 has everything, but its expansion is not written yet.
+    pending = fetched(partition, TWO, 2).pending
+    assert pending is not None
+    assert not partition.advance_high_watermark(0.0)
+    assert (partition.high_watermark, partition.last_stable_offset) == (0, 0)
+    assert partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), 0.0)
+    assert (partition.high_watermark, partition.last_stable_offset) == (2, 2)
+
+
+def test_by_the_strict_rule_a_shrink_holds_the_high_watermark() -> None:
+    partition = strict_leader(1, 2)
+    append(partition)
+    fetched(partition, TWO, 1)
+    assert partition.high_watermark == 1
+    appended = append(partition)
+    pending = partition.propose_shrink(LAG_MS + 1)
+    assert pending is not None
+    partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), LAG_MS + 1)
+    assert partition.high_watermark == 1
+    assert partition.acknowledgement(appended) is None
+    partition.make_leader(state(epoch=1, isr=(1,)), LAG_MS + 1)
+    assert partition.high_watermark == 1
+
+
+def test_by_the_strict_rule_a_partition_with_few_replicas_is_served() -> None:
+    partition = partition_of(min_insync_replicas=2, is_min_isr_strict=True)
+    partition.make_leader(state(isr=(1,), replicas=(1,)), 0.0)
+    append(partition)
+    assert partition.high_watermark == 1
+
+
 def test_no_more_replicas_are_demanded_than_the_partition_has() -> None:
     partition = partition_of(min_insync_replicas=3)
     partition.make_leader(state(isr=(1, 2), replicas=(1, 2)), 0.0)
