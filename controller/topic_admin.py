@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from barnabas.controller.assignment import added_partitions, assign_replicas, check_assignment
 from barnabas.controller.controller import Controller
+from barnabas.controller.topic_policy import TopicPolicy, TopicRequest, check_policy
 from barnabas.protocol import schema
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
@@ -64,7 +65,9 @@ class GrownTopic(NamedTuple):
 
 
 class TopicAdmin:
-    """`validate_config` raises ValueError for overrides that are unknown or out of range."""
+    """`validate_config` raises ValueError for overrides that are unknown or out of range, `policy` for topics
+    that the operator does not allow (see `topic_policy`).
+    """
 
     def __init__(
         self,
@@ -73,12 +76,14 @@ class TopicAdmin:
         *,
         settings: TopicSettings,
         validate_config: Callable[[Mapping[str, str | None]], object],
+        policy: TopicPolicy | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._store = store
         self._controller = controller
         self._settings = settings
         self._validate_config = validate_config
+        self._policy = policy
         self._rng = rng or random.Random()
 
     def create_topics(
@@ -171,6 +176,7 @@ class TopicAdmin:
                 topic.name, current.partitions, topic.count, assignments, self._controller.live_racks
             )
             grown = replace(current, partitions={**current.partitions, **added})
+            self._check_policy(topic.name, len(grown.partitions), added, {}, is_new=False)
             if writer is None or writer.set_topic_assignment(topic.name, grown):
                 if writer is not None:
                     log.info("topic %s gets partitions %s", topic.name, _shown(added))
@@ -196,10 +202,11 @@ class TopicAdmin:
             num_partitions=len(partitions),
             replication_factor=len(partitions[0].replicas),
         )
+        overrides = {name: value for name, value in config.items() if value is not None}
+        self._check_policy(topic.name, len(partitions), partitions, overrides, is_new=True)
         if writer is None:
             return result
         assignment = TopicAssignment(topic_id=TopicId(random_uuid()), partitions=partitions)
-        overrides = {name: value for name, value in config.items() if value is not None}
         if not writer.create_topic(topic.name, assignment, overrides):
             raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
         log.info(
@@ -211,6 +218,19 @@ class TopicAdmin:
             overrides,
         )
         return schema.replace(result, topic_id=assignment.topic_id)
+
+    def _check_policy(
+        self,
+        topic: str,
+        num_partitions: int,
+        assignment: Mapping[int, ReplicaAssignment],
+        configs: Mapping[str, str],
+        *,
+        is_new: bool,
+    ) -> None:
+        factor = max(len(replicas) for replicas, *_ in assignment.values())
+        request = TopicRequest(topic, num_partitions, factor, assignment, configs, is_new)
+        check_policy(self._policy, request)
 
     def _assign(self, topic: CreatableTopic) -> dict[int, ReplicaAssignment]:
         live = self._controller.live_racks
