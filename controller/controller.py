@@ -33,6 +33,7 @@ from barnabas.controller.events import (
     ShutdownDone,
 )
 from barnabas.controller.failure_detector import FailureDetector
+from barnabas.controller.partition_state import ElectionFigures
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.controller.term import ControllerSettings, ControllerTerm
 from barnabas.protocol.backoff import doubled
@@ -92,6 +93,7 @@ class Controller:
         self._must_retry = False
         self._is_registered = True
         self._threads = threads or Threads()
+        self.elections = ElectionFigures(self._threads.now_s)
         # Unforeseen errors in a row, the time of the last one, and the end of the pause before an election.
         self._failures = 0
         self._failed_at_s = -_FORGET_FAILURES_S
@@ -116,6 +118,16 @@ class Controller:
         """Partitions without a live leader; 0 while another broker is the controller."""
         term = self._term
         return 0 if term is None else term.offline_partitions_count
+
+    @property
+    def queued_events(self) -> int:
+        return len(self._queue)
+
+    @property
+    def topics_to_delete_count(self) -> int:
+        """Topics whose deletion is not complete; 0 while another broker is the controller."""
+        term = self._term
+        return 0 if term is None else len(term.context.topics_to_delete)
 
     @property
     def live_brokers(self) -> tuple[BrokerId, ...]:
@@ -376,7 +388,13 @@ class Controller:
         self._writer = writer
         channels = self._make_channels(writer.epoch, self._queue.put)
         term = ControllerTerm(
-            self._store, writer, channels, self._settings, self._queue.put, is_dead=self.detector.is_dead
+            self._store,
+            writer,
+            channels,
+            self._settings,
+            self._queue.put,
+            is_dead=self.detector.is_dead,
+            figures=self.elections,
         )
         try:
             term.start()

@@ -9,6 +9,8 @@ elections are the pure functions of `barnabas.controller.election`.
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -36,6 +38,8 @@ from barnabas.zookeeper.znodes import LeadershipState
 
 state_change_log = logging.getLogger("barnabas.state_change")
 
+_TIMES_KEPT: Final = 1_000
+
 _S = PartitionState
 PARTITION_MOVES: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
     _S.NON_EXISTENT: frozenset({_S.NEW}),
@@ -49,6 +53,25 @@ ElectionOutcomes = dict[TopicPartition, ErrorCode]
 """By partition: NONE if a leader was elected, else ELIGIBLE_LEADERS_NOT_AVAILABLE."""
 
 
+class ElectionFigures:
+    """The elections of a broker while it was the controller. The event thread writes, any thread reads.
+
+    An election of many partitions at once counts as one, if any leader changed.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.now_s = now_s
+        self.elections = 0
+        self.unclean_partitions = 0
+        self.last_times_ms: deque[float] = deque(maxlen=_TIMES_KEPT)
+
+    def note(self, began_s: float, unclean_partitions: int) -> None:
+        """An election has changed leaders; it began at that time."""
+        self.last_times_ms.append((self.now_s() - began_s) * 1000)
+        self.unclean_partitions += unclean_partitions
+        self.elections += 1
+
+
 class PartitionStateMachine:
     """`allow_unclean` returns whether a replica out of sync may lead a topic's partitions."""
 
@@ -58,11 +81,13 @@ class PartitionStateMachine:
         leadership: Leadership,
         batch: RequestBatch,
         allow_unclean: Callable[[str], bool],
+        figures: ElectionFigures | None = None,
     ) -> None:
         self._context = context
         self._leadership = leadership
         self._batch = batch
         self._allow_unclean = allow_unclean
+        self._figures = ElectionFigures() if figures is None else figures
 
     def startup(self) -> None:
         """Set the state of every partition of a newly loaded context."""
@@ -154,6 +179,7 @@ class PartitionStateMachine:
         A state without a clean candidate is read again first, because the former leader may have added
         members to the ISR.
         """
+        began_s = self._figures.now_s()
         former = {tp: self._context.leadership[tp] for tp in partitions if tp in self._context.leadership}
         elections = {tp: self._choose(tp, state, kind) for tp, state in former.items()}
         self._leadership.read(
@@ -180,6 +206,9 @@ class PartitionStateMachine:
                 self._context.end_reassignment(tp, state.isr)
             new = self._added_replicas(tp) if kind is ElectionKind.REASSIGNMENT else ()
             self._now_online(tp, former[tp], state, reason, new=new)
+        if any(state.leader != former[tp].leader for tp, state in elected.items()):
+            chosen = [elections[tp] for tp in elected]
+            self._figures.note(began_s, sum(one is not None and one.is_unclean for one in chosen))
         return {
             tp: ErrorCode.NONE if tp in elected else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
             for tp in partitions

@@ -21,7 +21,7 @@ from barnabas.controller.election import ElectionKind
 from barnabas.controller.events import Event
 from barnabas.controller.leader_elections import LeaderElections
 from barnabas.controller.leadership import Leadership
-from barnabas.controller.partition_state import PartitionStateMachine
+from barnabas.controller.partition_state import ElectionFigures, PartitionStateMachine
 from barnabas.controller.reassignment import Reassignments
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.request_batch import RequestBatch
@@ -71,6 +71,7 @@ class ControllerTerm:
         put: Callable[[Event], None],
         *,
         is_dead: Callable[[BrokerId, BrokerEpoch], bool] = lambda broker, broker_epoch: False,
+        figures: ElectionFigures | None = None,
     ) -> None:
         self.epoch = writer.epoch
         self.context = ControllerContext()
@@ -89,7 +90,9 @@ class ControllerTerm:
             self.context, store, writer, leadership, lambda: put(events.AssignmentChange())
         )
         self._batch = RequestBatch(self.context, settings.inter_broker_listener_name)
-        self._partitions = PartitionStateMachine(self.context, leadership, self._batch, self._allows_unclean)
+        self._partitions = PartitionStateMachine(
+            self.context, leadership, self._batch, self._allows_unclean, figures
+        )
         self._replicas = ReplicaStateMachine(self.context, leadership, self._batch)
         self._elections = LeaderElections(
             self.context,

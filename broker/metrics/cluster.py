@@ -6,13 +6,22 @@ the brokers is the cluster's value. Topics, partitions and brokers are those of 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from prometheus_client.core import Metric
 
 from barnabas.broker.metadata_cache import ClusterMetadata
-from barnabas.broker.metrics.families import counters, gauges
+from barnabas.broker.metrics.families import QUANTILES, Summary, counters, gauges
+
+
+class Elections(Protocol):
+    """`ElectionFigures` of the controller."""
+
+    elections: int
+    unclean_partitions: int
+    last_times_ms: deque[float]
 
 
 class ControllerView(Protocol):
@@ -23,6 +32,15 @@ class ControllerView(Protocol):
 
     @property
     def offline_partitions_count(self) -> int: ...
+
+    @property
+    def topics_to_delete_count(self) -> int: ...
+
+    @property
+    def queued_events(self) -> int: ...
+
+    @property
+    def elections(self) -> Elections: ...
 
 
 class ControllerCollector:
@@ -39,7 +57,7 @@ class ControllerCollector:
             partition for topic in cluster.topics.values() for partition in topic.partitions.values()
         ]
         moved = sum(partition.leader != next(iter(partition.replicas), None) for partition in partitions)
-        return gauges(
+        states = gauges(
             "kafka_controller_kafkacontroller_",
             {
                 "activecontrollercount": (int(controller.is_active), "1 if this broker is the controller."),
@@ -51,8 +69,32 @@ class ControllerCollector:
                 "globaltopiccount": (len(cluster.topics), "Topics of the cluster."),
                 "globalpartitioncount": (len(partitions), "Partitions of the cluster."),
                 "activebrokercount": (len(cluster.brokers), "Live brokers."),
+                "topicstodeletecount": (controller.topics_to_delete_count, "Topics being deleted."),
             },
         )
+        queue = {"eventqueuesize": (controller.queued_events, "Events that wait for the controller.")}
+        return [
+            *states,
+            *gauges("kafka_controller_controllereventmanager_", queue),
+            *_elections(controller.elections),
+        ]
+
+
+def _elections(elections: Elections) -> list[Metric]:
+    times = Summary(
+        "kafka_controller_controllerstats_leaderelectionrateandtimems",
+        "Elections that changed leaders, and their time in milliseconds.",
+    )
+    ordered = sorted(elections.last_times_ms.copy()) or [0.0]
+    found = [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in QUANTILES.values()]
+    times.add([], elections.elections, found)
+    unclean = {
+        "uncleanleaderelections": (
+            elections.unclean_partitions,
+            "Partitions that a replica out of sync came to lead.",
+        )
+    }
+    return [times.metric, *counters("kafka_controller_controllerstats_", unclean)]
 
 
 _COUNTS: Final = {

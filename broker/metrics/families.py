@@ -8,8 +8,12 @@ becomes ``kafka_server_replicamanager_isrshrinks_total``, and the other keys of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+QUANTILES: Final = {"0.50": 0.5, "0.75": 0.75, "0.95": 0.95, "0.98": 0.98, "0.99": 0.99, "0.999": 0.999}
+"""The label → the share; the JMX exporter makes such labels of Kafka's percentiles."""
 
 Figures = Mapping[str, tuple[float, str]]
 """The value and the description of each metric."""
@@ -31,10 +35,10 @@ class Summary:
         self.metric = Metric(name, text, "summary")
         self._labels = tuple(labels)
 
-    def add(self, labels: Sequence[str], count: int, percentiles: Mapping[str, float]) -> None:
-        """``percentiles`` by the text of the label ``quantile``."""
+    def add(self, labels: Sequence[str], count: int, percentiles: Sequence[float]) -> None:
+        """``percentiles`` in the order of `QUANTILES`."""
         named = dict(zip(self._labels, labels, strict=True))
-        for quantile, value in percentiles.items():
+        for quantile, value in zip(QUANTILES, percentiles, strict=True):
             self.metric.add_sample(self.metric.name, {**named, "quantile": quantile}, value)
         self.metric.add_sample(f"{self.metric.name}_count", named, count)
 

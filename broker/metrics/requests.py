@@ -14,7 +14,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from barnabas.broker.metrics.families import Room, Summary, counters, gauges
+from barnabas.broker.metrics.families import QUANTILES, Room, Summary, counters, gauges
 from barnabas.broker.network.request import RequestKind
 from barnabas.broker.network.request_times import STAGES, ApiTimes, RequestTimes, percentiles_ms
 from barnabas.broker.traffic import TopicTraffic, Traffic
@@ -29,8 +29,6 @@ _STAGES: Final = {
     "response_send": "Time in milliseconds until the socket had taken the answer.",
     "total": "Time in milliseconds from the request to the answer.",
 }
-QUANTILES: Final = {"0.50": 0.5, "0.75": 0.75, "0.95": 0.95, "0.98": 0.98, "0.99": 0.99, "0.999": 0.999}
-"""The label → the share; the JMX exporter makes such labels of Kafka's percentiles."""
 
 
 class RequestCollector:
@@ -64,7 +62,7 @@ def _stage(number: int, stage: str, by_request: dict[str, list[ApiTimes]]) -> Me
     family = Summary(f"{_REQUESTS}{stage.replace('_', '')}timems", _STAGES[stage], ["request"])
     for name, times in sorted(by_request.items()):
         found = percentiles_ms(times, number, list(QUANTILES.values()))
-        family.add([name], sum(one.count for one in times), dict(zip(QUANTILES, found, strict=True)))
+        family.add([name], sum(one.count for one in times), found)
     return family.metric
 
 

@@ -31,6 +31,7 @@ from .workload import Load, stop_and_judge
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "prometheus.yml"
 PARTITIONS = 4
 CONTROLLER = "kafka_controller_kafkacontroller_activecontrollercount"
+ELECTIONS = "kafka_controller_controllerstats_leaderelectionrateandtimems_count"
 UNDER_REPLICATED = "kafka_server_replicamanager_underreplicatedpartitions"
 
 
@@ -148,6 +149,7 @@ def test_prometheus_sees_the_death_of_the_controller_and_its_return(
         prometheus.wait(f"sum({UNDER_REPLICATED})", lambda seen: sum(seen.values()) >= PARTITIONS)
         offline = prometheus.ask("sum(kafka_controller_kafkacontroller_offlinepartitionscount)")
         assert list(offline.values()) == [0]
+        prometheus.wait(f"sum({ELECTIONS})", lambda seen: sum(seen.values()) >= 1)
         load.wait_progress("after the controller was killed")
 
         cluster.start_broker(victim)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from barnabas.controller.events import BrokerChange, Event
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector
+from barnabas.controller.partition_state import ElectionFigures
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.term import ControllerTerm
 from barnabas.protocol.ids import (
@@ -376,6 +377,7 @@ class Cluster:
         self.settings = controller_settings(**settings)
         self._client: SimKazooClient | None = None
         self._put: list[Event] = []
+        self.elections = ElectionFigures()
         self.zookeeper.register(*brokers)
 
     def elect(self) -> ControllerTerm:
@@ -386,7 +388,14 @@ class Cluster:
         self._client = threads.client
         self.writer = self.zookeeper.become_controller(self.store)
         self.channels = FakeChannels(self.writer.epoch)
-        self.term = ControllerTerm(self.store, self.writer, self.channels, self.settings, self._put.append)
+        self.term = ControllerTerm(
+            self.store,
+            self.writer,
+            self.channels,
+            self.settings,
+            self._put.append,
+            figures=self.elections,
+        )
         self.term.start()
         return self.term
 

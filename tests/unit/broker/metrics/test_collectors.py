@@ -27,6 +27,7 @@ from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.traffic import Traffic
+from barnabas.controller.partition_state import ElectionFigures
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.schema import ApiKey
 from tests.support.building import TOPIC_ID, follower_of, leader_of, led_by
@@ -270,7 +271,14 @@ def test_events_of_the_session_are_counted() -> None:
 
 @pytest.mark.parametrize("is_active", [True, False])
 def test_only_the_controller_shows_the_cluster(is_active: bool) -> None:
-    controller = SimpleNamespace(is_active=is_active, offline_partitions_count=2 * is_active)
+    elections = ElectionFigures()
+    controller = SimpleNamespace(
+        is_active=is_active,
+        offline_partitions_count=2 * is_active,
+        topics_to_delete_count=4 * is_active,
+        queued_events=5,
+        elections=elections,
+    )
     partitions = {index: led_by(leader, index=index) for index, leader in enumerate((1, 2, 1))}
     cluster = ClusterMetadata(
         brokers={BrokerId(1): cast(Any, None)}, topics={"t": TopicMetadata(TopicId(TOPIC_ID), partitions)}
@@ -283,6 +291,7 @@ def test_only_the_controller_shows_the_cluster(is_active: bool) -> None:
         "globaltopiccount": 1,
         "globalpartitioncount": 3,
         "activebrokercount": 1,
+        "topicstodeletecount": 4,
     }
     assert found == (expected if is_active else dict.fromkeys(expected, 0))
 
@@ -299,4 +308,27 @@ def test_groups_are_counted_by_state() -> None:
         "numgroupspreparingrebalance": 0,
         "numgroupscompletingrebalance": 0,
         "numgroupsstable": 1,
+    }
+
+
+def test_elections_have_a_count_and_times_also_after_the_term() -> None:
+    now_s = [0.0]
+    elections = ElectionFigures(lambda: now_s[0])
+    for took_s in (0.001, 0.002, 0.009):
+        now_s[0] += took_s
+        elections.note(now_s[0] - took_s, unclean_partitions=2)
+    controller = SimpleNamespace(
+        is_active=False,
+        offline_partitions_count=0,
+        topics_to_delete_count=0,
+        queued_events=5,
+        elections=elections,
+    )
+    found = values(ControllerCollector(controller, ClusterMetadata), "kafka_controller_controller")
+    assert found.pop("stats_leaderelectionrateandtimems 0.50") == pytest.approx(2)
+    assert found.pop("stats_leaderelectionrateandtimems 0.999") == pytest.approx(9)
+    assert {name: value for name, value in found.items() if "timems 0" not in name} == {
+        "eventmanager_eventqueuesize": 5,
+        "stats_leaderelectionrateandtimems_count": 3,
+        "stats_uncleanleaderelections_total": 6,
     }
