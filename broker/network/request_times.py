@@ -4,6 +4,7 @@ Each network thread has its own `RequestTimes` and is the only one to add to it,
 nothing is locked, and no count is lost. Any thread may read. Times are kept in buckets, 16 for each power of
 two of microseconds, over a window of one to two minutes (longer if nobody reads). Percentiles are computed
 when they are read. A stage of less than 50 µs is not stored and counts as 0: most requests have two longer.
+After the first thousand requests of a kind in a window, only every seventh is measured; all are counted.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ STAGES: Final = ("request_queue", "local", "remote", "response_queue", "response
 the socket has taken it; all of these."""
 WINDOW_NS: Final = 60_000_000_000
 _NEGLIGIBLE_NS: Final = 50_000
+_MEASURED_ALL: Final = 1_000
+_STRIDE: Final = 7
+"""Not a divisor of usual numbers of pipelined requests, of which always the same would be measured."""
 _FINE_BITS: Final = 5
 _FINE_MASK: Final = (1 << _FINE_BITS) - 1
 _TOTAL: Final = len(STAGES) - 1
@@ -41,16 +45,20 @@ def middle_us(bucket: int) -> float:
 class ApiTimes:
     """The requests of one kind on one network thread: their number, and the times of the last minutes."""
 
-    __slots__ = ("count", "earlier", "recent")
+    __slots__ = ("count", "earlier", "measured", "recent", "stride")
 
     def __init__(self) -> None:
         self.count = 0
+        self.measured = 0
+        """In the present window."""
+        self.stride = 1
         self.recent: tuple[Buckets, ...] = tuple({} for _ in STAGES)
         self.earlier: tuple[Buckets, ...] = tuple({} for _ in STAGES)
 
     def turn(self) -> None:
         """Begin a new window. An addition that happens meanwhile is counted in the earlier one."""
         self.earlier, self.recent = self.recent, tuple({} for _ in STAGES)
+        self.measured, self.stride = 0, 1
 
     def buckets(self, stage: int) -> Iterator[tuple[int, int]]:
         for window in (self.earlier, self.recent):
@@ -75,6 +83,11 @@ class RequestTimes:
             if times is None:
                 times = kinds[kind] = ApiTimes()
             times.count += 1
+            if times.count % times.stride:
+                continue
+            times.measured += 1
+            if times.measured >= _MEASURED_ALL:
+                times.stride = _STRIDE
             received_ns, started_ns, answered_ns = (
                 request.received_ns,
                 request.started_ns,

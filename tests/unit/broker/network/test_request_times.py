@@ -112,3 +112,19 @@ def test_an_api_without_new_requests_keeps_its_last_times() -> None:
 
 def test_without_a_request_percentiles_are_zero() -> None:
     assert percentiles_ms([], 0, [0.5, 0.99]) == [0, 0]
+
+
+def test_of_many_requests_some_are_measured_and_all_are_counted() -> None:
+    times = RequestTimes()
+    total = STAGES.index("total")
+    for number in range(8_000):
+        times.note([answered()], 0, (1 if number % 10 else 50) * MS)
+    api = totals(times)
+    assert api.count == 8_000
+    assert api.measured == 2_000
+    slow, median = percentiles_ms([api], total, [0.95, 0.5])
+    assert (slow, median) == (pytest.approx(50, rel=1 / 32), pytest.approx(1, rel=1 / 32))
+    times.turn(WINDOW_NS)
+    for _ in range(10):
+        times.note([answered()], 0, MS)
+    assert (api.count, api.measured) == (8_010, 10)
