@@ -24,8 +24,8 @@ from barnabas.protocol.messages.inter_broker import (
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.schema import APIS, ApiKey
-from tests.support.record_requests import produce_request
-from tests.support.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving
+from tests.support.record_requests import fetch_request, follow, produce_request
+from tests.support.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving, batch
 
 SOFTWARE = ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1")
 ORDER = {"controller_id": 2, "controller_epoch": 1, "broker_epoch": 0}
@@ -33,6 +33,16 @@ ORDER = {"controller_id": 2, "controller_epoch": 1, "broker_epoch": 0}
 
 def test_every_handler_is_of_a_declared_api() -> None:
     assert set(HANDLERS) <= set(APIS)
+
+
+def test_a_request_counts_by_its_api_and_version_and_followers_fetches_apart(leading: Serving) -> None:
+    def kind(connection: Connection) -> object:
+        return connection.request.kind
+
+    assert kind(leading.send(produce_request(batch(b"a")), version=9)) == (ApiKey.PRODUCE, 9, False)
+    assert kind(leading.send(MetadataRequest(topics=[]))) == (ApiKey.METADATA, None, False)
+    assert kind(leading.send(fetch_request(0))) == (ApiKey.FETCH, None, False)
+    assert kind(follow(leading, 0)) == (ApiKey.FETCH, None, True)
 
 
 def test_a_native_client_gets_every_api(serving: Serving) -> None:

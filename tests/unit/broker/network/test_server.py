@@ -22,11 +22,13 @@ from barnabas.broker.network.pipeline import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import CannotBind, SocketServer
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.schema import ApiKey
 from tests.support.defaults import REQUIRED
 from tests.support.socket_server import LENGTH, Client, Served, echo, frame, start_server
 from tests.support.waiting import DEADLINE_S, wait_for
 
 LARGE = 1 << 20
+KIND = (ApiKey.METADATA, 9, False)
 
 
 def connect_before_the_idle_limit(
@@ -275,6 +277,37 @@ def test_responses_keep_the_order_when_an_earlier_one_is_deferred(serve: Serve, 
     second.respond((frame(b"late"),))
     first.respond((LENGTH.pack(2), memoryview(b"o"), bytearray(b"k")))
     assert [client.receive() for _ in range(4)] == [b"ok", b"2", b"late", b"3"]
+
+
+@pytest.mark.parametrize("port", [0, -1], ids=["with metrics", "without"])
+def test_answered_requests_are_measured_if_metrics_are_served(
+    serve: Serve, holding: Holding, port: int
+) -> None:
+    def process(request: Request) -> None:
+        request.kind = KIND
+        (holding if bytes(request.frame.view) == b"wait" else echo)(request)
+
+    served = serve(process, metrics_port=port)
+    client = served.client()
+    client.send(b"1", b"wait", b"2")
+    (waiting,) = holding.held(1)
+    wait_for(lambda: waiting.handled_ns > 0 or port < 0, "the handler to return")
+    before_ns = time.monotonic_ns()
+    waiting.respond((frame(b"late"),))
+    assert [client.receive() for _ in range(3)] == [b"1", b"late", b"2"]
+    threads = served.server.network_threads
+
+    def count() -> int:
+        return sum(times.count for thread in threads for times in thread.times.kinds().values())
+
+    if port < 0:
+        assert (waiting.started_ns, waiting.answered_ns, count()) == (0, 0, 0)
+        return
+    # The client may have the answer before it is counted.
+    wait_for(lambda: count() == 3, lambda: f"{count()} of 3 requests are counted")
+    assert waiting.received_ns <= waiting.started_ns <= waiting.handled_ns <= before_ns
+    assert waiting.answered_ns >= before_ns
+    assert sum(thread.busy.total_ns(time.monotonic_ns()) for thread in threads) > 0
 
 
 def test_a_second_answer_is_fatal(serve: Serve) -> None:
