@@ -58,7 +58,7 @@ demo: setup
 
 chaos: setup
 	CHAOS_SECONDS=$${CHAOS_SECONDS:-300} $(BIN)/python -m pytest -s -p no:rerunfailures \
-		tests/chaos tests/compat/test_streams.py tests/compat/test_features.py $(PYTEST_ARGS)
+		tests/chaos tests/compose tests/compat/test_streams.py tests/compat/test_features.py $(PYTEST_ARGS)
 
 soak: setup
 	ASYNCIO_DEBUG_LOOP=1 $(BIN)/python -m pytest -n $(JOBS) tests/unit

@@ -4,18 +4,13 @@ Faults: brokers killed, stopped, paused and started again, ZooKeeper killed and 
 deleted, a broker's session closed by its id, admin paths deleted with all below them, a leader cut off from
 its followers and then killed, in any order and on top of each other; all brokers may be away at once. From a
 healthy cluster: a broker that loses its unsynced bytes, and one with a flipped bit in a log, which is
-repaired from its leader. `steps` records the faults. A broker that ends by itself is a failure.
-
-One thread; `run` blocks. How long a fault lasts is part of the fault, so it is a wait and no condition.
+repaired from its leader. A broker that ends by itself is a failure.
 """
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +22,7 @@ from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView, close_session, session_password
 from .disk_faults import cut_power, flip_a_bit, partition_folders
+from .random_faults import Choice, RandomFaults
 
 _START_TIMEOUT_S = 40.0
 _SERVES = " serves {"
@@ -41,7 +37,7 @@ _ADMIN_PATHS = (
 )
 
 
-class Nemesis:
+class Nemesis(RandomFaults):
     """The cluster must have a ZooKeeper of its own."""
 
     def __init__(self, cluster: LocalCluster, seed: int, settle: Callable[[], None], topic: str) -> None:
@@ -51,31 +47,18 @@ class Nemesis:
         """
         if not isinstance(cluster.zookeeper, ZooKeeper):
             raise TypeError("the cluster's ZooKeeper is shared; it may not be harmed")
-        self.steps: list[str] = []
+        super().__init__(cluster, seed)
         self._cluster = cluster
         self._settle = settle
         self._topic = topic
         self._zookeeper = cluster.zookeeper
-        self._chance = random.Random(seed)
-        self._began = time.monotonic()
-        self._pause = threading.Event()
 
-    def run(self, duration_s: float) -> None:
-        """Harm the cluster for so long, then heal it."""
-        self._began = time.monotonic()
+    def _begin(self, duration_s: float) -> None:
         # A run of any length has tried this, of all faults the one that finds most.
         self._say("strand a broker")
         self._strand(self._chance.choice(self._cluster.broker_ids))
         if duration_s >= _LONG_S:
             self._do_each_once()
-        while time.monotonic() < self._began + duration_s:
-            name, act = self._chance.choice(self._choices())
-            self._say(name)
-            act()
-            self._pause.wait(self._chance.choice((0.0, 0.1, 0.5, 1.0, 3.0)))
-            self._check_no_broker_died()
-        self._say("heal for good")
-        self.heal()
 
     def _do_each_once(self) -> None:
         """Inject each rare fault once, since chance may omit it for minutes."""
@@ -85,7 +68,7 @@ class Nemesis:
             victim = self._chance.choice(self._cluster.broker_ids)
             self._say(f"{act.__name__.strip('_')} at broker {victim}")
             act(victim)
-            self._check_no_broker_died()
+            self._check()
 
     def heal(self) -> None:
         """Start or resume ZooKeeper and every broker; return when the cluster is healthy."""
@@ -98,12 +81,11 @@ class Nemesis:
                 self._cluster.resume(broker.id)
             elif broker.state == "gone":
                 self._start(broker.id)
-        self._check_no_broker_died()
+        self._check()
         self._settle()
 
-    def _choices(self) -> list[tuple[str, Callable[[], object]]]:
-        """The faults that are possible now, and as many repairs."""
-        found: list[tuple[str, Callable[[], object]]] = []
+    def _choices(self) -> list[Choice]:
+        found: list[Choice] = []
 
         def offer(name: str, act: Callable[..., object], *arguments: int) -> None:
             text = " ".join((name, *map(str, arguments)))
@@ -137,17 +119,6 @@ class Nemesis:
             elif state == "running":
                 found += [(f"start broker {broker.id}", lambda id=broker.id: self._start(id))] * 4
         return found
-
-    def _strand(self, broker_id: int) -> None:
-        """Let a broker write records that no other copies, kill it, and let the others continue."""
-        others = [other for other in self._cluster.broker_ids if other != broker_id]
-        for other in others:
-            self._cluster.pause(other)
-        # Shorter than a session, so that the others may lead at once.
-        self._pause.wait(self._chance.choice((0.1, 0.5, 1.0)))
-        self._cluster.kill(broker_id)
-        for other in others:
-            self._cluster.resume(other)
 
     def _stop(self, broker_id: int) -> None:
         # Without ZooKeeper or a controller a stopping broker asks in vain; it is killed in the end.
@@ -237,13 +208,9 @@ class Nemesis:
 
         wait_for(is_repaired, lambda: f"not repaired: {said[-1]}")
 
-    def _check_no_broker_died(self) -> None:
+    def _check(self) -> None:
         for broker in self._cluster.brokers:
             process = broker.process
             # Those ended here ended by a signal, or with 0 after SIGTERM.
             if process is not None and not process.is_alive and process.exit_code not in (0, -9):
                 broker.check_alive()
-
-    def _say(self, what: str) -> None:
-        self.steps.append(f"{time.monotonic() - self._began:6.1f} s  {what}")
-        print(self.steps[-1], flush=True)

@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from barnabas.cli.log_entries import Damage, read_batches
 from barnabas.client.blocking import Consumer, Producer
 from barnabas.client.producer.batch import RecordMetadata
-from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.records import decode_records
 from tests.support.waiting import wait_for
 
@@ -222,7 +221,26 @@ class Load:
                 self._were_read_again[partition] += len(records)
 
 
-def stop_and_judge(cluster: RunningCluster, load: Load, *, timeout_s: float = 30.0) -> Verdict:
+class JudgedBroker(Protocol):
+    id: BrokerId
+
+    @property
+    def log_dirs(self) -> Sequence[Path]: ...
+
+
+class JudgedCluster(Protocol):
+    """A cluster of processes or containers; its brokers' log dirs can be read once it has stopped."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def brokers(self) -> Sequence[JudgedBroker]: ...
+
+    def stop(self) -> None: ...
+
+
+def stop_and_judge(cluster: JudgedCluster, load: Load, *, timeout_s: float = 30.0) -> Verdict:
     """Read all records, stop the cluster, read the files of all replicas, and check the load's history.
 
     All replicas must be in sync before: the log of another would end sooner.
@@ -262,7 +280,7 @@ def read_everything(
 
 
 def replica_logs(
-    cluster: RunningCluster, partitions: Sequence[TopicPartition]
+    cluster: JudgedCluster, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, dict[int, list[tuple[int, int]]]]:
     """The records in the files of every replica, by broker. The cluster must have stopped."""
     return {

@@ -1,0 +1,61 @@
+"""How soon partitions are written again when a container is killed.
+
+The settings are those of the compose file: a ZooKeeper session ends after 18 s, and a replica that does not
+fetch leaves the ISR after 10 s. So only sockets and names can tell in time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.kafka_failover import FailoverRun, controller_of
+
+from ..chaos.workload import Load
+from ..cluster.tools import ClusterView
+from ..compat.clients import CLIENTS
+from .conftest import StartContainers
+
+PARTITIONS = 6
+KILLS = 4
+AT_MOST_S = 1.0
+
+
+def leaders_of(view: ClusterView, topic: str) -> list[int]:
+    """The leaders, most partitions first, once all replicas are in sync."""
+    view.wait_isr(topic, 3, 90)
+    return [leader for leader, _ in Counter(p.leader for p in view.partitions(topic)).most_common()]
+
+
+@pytest.mark.timeout(1800)
+def test_a_killed_container_stops_writes_for_less_than_a_second(
+    start_containers: StartContainers, tmp_path: Path
+) -> None:
+    """Written by our client and by librdkafka, whose times include what the engine needs for the kill.
+
+    The shortest time of each kind counts, because other work on the machine only adds to it.
+    """
+    cluster = start_containers()
+    view = ClusterView(cluster)
+    view.create_topic("ours", PARTITIONS, 3)
+    with CLIENTS["confluent-kafka"].start() as driver:
+        run = FailoverRun(cluster, driver, "librdkafka", PARTITIONS, interval_ms=20)
+        run.start()
+        ours_s: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(KILLS):
+            is_controller = number % 2 == 0
+            controller = controller_of(cluster)
+            others = [leader for leader in leaders_of(view, "ours") if leader != controller]
+            victim = controller if is_controller else others[0]
+            with Load(cluster.bootstrap, "ours", PARTITIONS) as load:
+                run.kill(victim)
+                load.wait_progress("after the kill")
+            print(f"controller: {is_controller}, longest pause of our client {load.longest_pause_s:.2f} s")
+            assert load.problems == []
+            ours_s[is_controller].append(load.longest_pause_s)
+        outcome = run.finish(tmp_path)
+    assert (outcome.lost, outcome.failed) == (0, 0), outcome.summary()
+    assert max(min(times) for times in ours_s.values()) < AT_MOST_S
+    assert min(max(kill) for kill in outcome.kills if kill) < AT_MOST_S * 1000
