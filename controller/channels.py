@@ -193,6 +193,7 @@ class _BrokerLink:
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=1_000,
             connections_max_idle_ms=_NEVER_IDLE_MS,
+            ends_with_silent_host=True,
             on_close=lambda channel, error: self._wake.set(),
         )
 

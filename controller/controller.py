@@ -53,6 +53,10 @@ _RETRY_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
 _FIRST_REBALANCE_S: Final = 5.0
 """The time from an election to the first rebalance of leaders."""
+_PROMPT_S: Final = 1.0
+"""After a later answer of ZooKeeper this broker doubts its own connections."""
+_DOUBT_S: Final = 1.0
+"""In this time the sentinel finds out whether it can connect again; its reports from before are dropped."""
 _FORGET_FAILURES_S: Final = 120.0
 """After this time without an unforeseen error, the next pause is the shortest again."""
 
@@ -99,6 +103,7 @@ class Controller:
         self._failed_at_s = -_FORGET_FAILURES_S
         self._paused_until_s = 0.0
         self._rebalance_due_s = 0.0
+        self._doubts_until_s = 0.0
         self.detector = FailureDetector(self._threads.now_s, was_reached)
         self._sentinel = ControllerSentinel(
             lambda node: self._queue.put(events.ControllerGone(node)),
@@ -276,6 +281,7 @@ class Controller:
 
     def process(self, event: Event) -> None:
         """Handle one event, on the event thread (or in a test in its place)."""
+        began_s = self._threads.now_s()
         try:
             self._handle(event)
         except ControllerMoved as error:
@@ -299,6 +305,9 @@ class Controller:
             self._resign(repr(error), give_back=True)
             _refuse(event)
             self._must_retry = True
+        finally:
+            if self._term is None:
+                self._doubt_if_late(began_s)
 
     def _note_failure(self) -> float:
         """Set the pause before the next election, twice as long each time; returns it."""
@@ -361,7 +370,12 @@ class Controller:
         """
         if self._term is not None or not self._may_run():
             return
-        writer = self._store.election.depose(dead, self.broker_id)
+        asked_s = self._threads.now_s()
+        if asked_s < self._doubts_until_s:
+            return
+        writer = self._store.election.depose(
+            dead, self.broker_id, may_write=lambda: not self._doubt_if_late(asked_s)
+        )
         if writer is None:
             self._check_controller()
             return
@@ -369,6 +383,20 @@ class Controller:
         self._begin_term(writer)
         # The watch was on the dead controller's node.
         self._queue.put(events.ControllerChange())
+
+    def _doubt_if_late(self, asked_s: float) -> bool:
+        """Drop all evidence of deaths if ZooKeeper, asked at this time, answered late or not at all.
+
+        Then this broker itself may be cut off, and all others look dead to it. Otherwise it would depose a
+        healthy controller as soon as it is connected again.
+        """
+        now_s = self._threads.now_s()
+        if now_s - asked_s <= _PROMPT_S:
+            return False
+        log.warning("ZooKeeper took %.1f s to answer: doubting all evidence of deaths", now_s - asked_s)
+        self.detector.forget_evidence()
+        self._doubts_until_s = now_s + _DOUBT_S
+        return True
 
     def _controller_changed(self, _: object) -> None:
         self._queue.put(events.ControllerChange())

@@ -158,6 +158,12 @@ class FailureDetector:
             registration.is_dead = now_s - registration.since_s >= max(_NEEDED_S[result], registration.hold_s)
             return registration.is_dead
 
+    def forget_evidence(self) -> None:
+        """Declare no broker dead until there is new evidence: this process may have been cut off itself."""
+        with self._lock:
+            for registration in self._registrations.values():
+                registration.is_dead, registration.since_s = False, None
+
     def is_dead(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         with self._lock:
             return self._is_dead_now(self._registration(broker, broker_epoch), self.now_s())

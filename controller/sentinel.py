@@ -1,10 +1,10 @@
 """Watches the process of the broker that is the controller, so that its death is noticed at once.
 
 Every other broker keeps one idle connection to the controller's broker. When that process dies, its sockets
-are reset and its port refuses, or its host is gone. The sentinel reports that within milliseconds or half a
-second, long before the ZooKeeper session expires. The `FailureDetector` decides what counts as a death. An
-error is safe: only that very ``/controller`` node is deleted, the next controller raises the epoch, and the
-epoch fences all later writes and requests of the old one.
+are reset and its port refuses, or its host is gone or silent. The sentinel reports that within milliseconds
+or three seconds, long before the ZooKeeper session expires. The `FailureDetector` decides what counts as a
+death. An error is safe: only that very ``/controller`` node is deleted, the next controller raises the epoch,
+and the epoch fences all later writes and requests of the old one.
 
 One thread per broker, which blocks in a read most of the time. A lost connection that can be made again (an
 idle close, a restart of the acceptor) means nothing.
@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector, connect
 from barnabas.protocol.backoff import doubled
+from barnabas.protocol.connection import end_with_silent_host
 from barnabas.protocol.ids import BrokerEpoch, Endpoint
 from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.session import Threads
@@ -117,7 +118,7 @@ class ControllerSentinel:
             return
         with connection:
             connection.settimeout(None)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            end_with_silent_host(connection)
             try:
                 self._detector.connected(*registration, connection.getpeername())
             except OSError as error:

@@ -97,7 +97,9 @@ class Channel:
         pool: BufferPool | None = None,
         on_close: CloseListener | None = None,
         wire: Wire | str = Wire.NATIVE,
+        ends_with_silent_host: bool = False,
     ) -> None:
+        """``ends_with_silent_host``: see `connection.end_with_silent_host`."""
         self.endpoint = endpoint
         self.client_id = client_id
         self._request_timeout_ms = request_timeout_ms
@@ -109,6 +111,7 @@ class Channel:
         self._pool = pool or BufferPool()
         self._on_close = on_close
         self._wire = Wire(wire)
+        self._ends_with_silent_host = ends_with_silent_host
         self._dialect: Dialect = NATIVE
         self._negotiation: Negotiation | None = None
         self._state = ChannelState.DISCONNECTED
@@ -330,7 +333,9 @@ class Channel:
             self._negotiation = None
 
     def _new_connection(self) -> Connection:
-        return Connection(self, self._pool, self._max_frame_bytes)
+        return Connection(
+            self, self._pool, self._max_frame_bytes, ends_with_silent_host=self._ends_with_silent_host
+        )
 
     def _move(self, state: ChannelState) -> None:
         invariant(state in _NEXT[self._state], "a channel went from %s to %s", self._state.value, state.value)

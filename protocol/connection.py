@@ -17,6 +17,8 @@ from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.schema import Buffer
 
 _WRITE_HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
+_SILENT_HOST_MS: Final = 1_500
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 1))
 
 
 class ConnectionOwner(Protocol):
@@ -32,8 +34,16 @@ class ConnectionOwner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """``writable`` is cleared while the peer does not read what is sent to it."""
 
-    def __init__(self, owner: ConnectionOwner, pool: BufferPool, max_frame_bytes: int) -> None:
+    def __init__(
+        self,
+        owner: ConnectionOwner,
+        pool: BufferPool,
+        max_frame_bytes: int,
+        *,
+        ends_with_silent_host: bool = False,
+    ) -> None:
         self._owner = owner
+        self._ends_with_silent_host = ends_with_silent_host
         self._receiver = FrameReceiver(pool, max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._ended = False
@@ -59,6 +69,8 @@ class Connection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._ends_with_silent_host:
+            end_with_silent_host(sock)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.get_buffer(sizehint)
@@ -118,6 +130,19 @@ class Connection(asyncio.BufferedProtocol):
         if not self._ended:
             self.close()
             self._owner.lost(self, error)
+
+
+def end_with_silent_host(sock: socket.socket) -> None:
+    """Let the kernel end a connection, idle or not, two seconds after the last sign of the peer's kernel.
+
+    So the loss of a host, or of the way to it, is noticed. A process that is stopped or busy is no silence,
+    because its kernel answers for it, but it must read: a full receive buffer also ends the connection.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (*_KEEPALIVE, ("TCP_USER_TIMEOUT", _SILENT_HOST_MS)):
+        # Not every system has all of them.
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def open_connection(endpoint: Endpoint, make: Callable[[], Connection]) -> Connection:

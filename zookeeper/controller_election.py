@@ -88,19 +88,25 @@ class ControllerElection:
                 self._session.attempt(delete(paths.CONTROLLER))
         return None
 
-    def depose(self, dead: ControllerNode, broker: BrokerId) -> ControllerWriter | None:
-        """Become controller in place of a dead process, in one transaction; None if its node is gone.
+    def depose(
+        self, dead: ControllerNode, broker: BrokerId, may_write: Callable[[], bool] = lambda: True
+    ) -> ControllerWriter | None:
+        """Become controller in place of a dead process, in one transaction.
 
-        The check of the epoch's version ensures that no later controller's node is deleted.
+        None if its node is gone, or if ``may_write``, asked between ZooKeeper's answers and the write, denies
+        it. The check of the epoch's version ensures that no later controller's node is deleted.
         """
-        return self._attempt(broker, dead)[0]
+        return self._attempt(broker, dead, may_write)[0]
 
     def _attempt(
-        self, broker: BrokerId, dead: ControllerNode | None = None
+        self,
+        broker: BrokerId,
+        dead: ControllerNode | None = None,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> tuple[ControllerWriter | None, ControllerNode | None]:
         """One transaction. Returns the writer if it was carried out, else the present node."""
         epoch, version = self._epoch_and_version()
-        if dead is not None and self.current() != dead:
+        if dead is not None and (self.current() != dead or not may_write()):
             return None, None
         writer = ControllerWriter(self._session, ControllerEpoch(epoch + 1), version + 1)
         node_data, epoch_data = znodes.encode_controller(broker, _now_ms()), znodes.encode_epoch(writer.epoch)

@@ -1,4 +1,4 @@
-"""How soon partitions are written again when a container is killed.
+"""How soon partitions are written again when a container is killed, or disconnected from the network.
 
 The settings are those of the compose file: a ZooKeeper session ends after 18 s, and a replica that does not
 fetch leaves the ISR after 10 s. So only sockets and names can tell in time.
@@ -21,6 +21,8 @@ from .conftest import StartContainers
 PARTITIONS = 6
 KILLS = 4
 AT_MOST_S = 1.0
+DISCONNECTED_AT_MOST_S = 8.0
+"""Four times what is measured, and less than any of the time-outs."""
 
 
 def leaders_of(view: ClusterView, topic: str) -> list[int]:
@@ -59,3 +61,27 @@ def test_a_killed_container_stops_writes_for_less_than_a_second(
     assert (outcome.lost, outcome.failed) == (0, 0), outcome.summary()
     assert max(min(times) for times in ours_s.values()) < AT_MOST_S
     assert min(max(kill) for kill in outcome.kills if kill) < AT_MOST_S * 1000
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("is_controller", [True, False], ids=["controller", "another broker"])
+def test_a_disconnected_container_is_replaced_before_its_session_ends(
+    start_containers: StartContainers, is_controller: bool
+) -> None:
+    """Its process lives and its connections are silent, but its name and its address are gone."""
+    cluster = start_containers()
+    view = ClusterView(cluster)
+    view.create_topic("t", PARTITIONS, 3)
+    controller = view.controller()
+    victim = controller if is_controller else next(id for id in cluster.broker_ids if id != controller)
+    with Load(cluster.bootstrap, "t", PARTITIONS) as load:
+        cluster.broker(victim).disconnect()
+        load.wait_progress("after the broker was disconnected")
+        print(f"broker {victim} disconnected: {load.longest_pause_s:.2f} s")
+        assert load.longest_pause_s < DISCONNECTED_AT_MOST_S
+        cluster.broker(victim).connect()
+        view.wait_isr("t", 3, 90)
+    assert load.problems == []
+    if not is_controller:
+        # To the disconnected broker the controller looked dead, but it was cut off itself.
+        assert view.controller() == controller

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas.controller import events
-from barnabas.controller.controller import Controller
+from barnabas.controller.controller import _DOUBT_S, Controller
 from barnabas.controller.failure_detector import ConnectResult
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
@@ -39,6 +39,7 @@ class Rig:
         self._current = self.store.election.current
         self.store.election.current = self.read_controller
         self.error: Exception | None = None
+        self.answer_takes_s = 0.0
         # A set, as in the library: the same watch counts once.
         self.watches: set[object] = set()
         self.channels: list[FakeChannels] = []
@@ -57,6 +58,7 @@ class Rig:
         return self.channels[-1]
 
     def read_controller(self, watch: Any = None) -> ControllerNode | None:
+        self.clock.time_s += self.answer_takes_s
         if self.error is not None:
             raise self.error
         if watch is not None:
@@ -73,6 +75,15 @@ class Rig:
 
     def epoch_of(self, broker: int) -> BrokerEpoch:
         return self.zookeeper.registrations[BrokerId(broker)].broker_epoch
+
+    def declare_dead(self, broker: int) -> events.ControllerGone:
+        """The sentinel's report of the death of a broker that is the controller."""
+        assert self.node is not None
+        registration = (BrokerId(broker), self.epoch_of(broker))
+        if not self.controller.detector.is_dead(*registration):
+            self.controller.detector.connected(*registration)
+        assert self.controller.detector.attempted(*registration, ConnectResult.REFUSES)
+        return events.ControllerGone(self.node)
 
     def shut_down(self) -> list[tuple[ErrorCode, list[TopicPartition]]]:
         answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
@@ -189,9 +200,37 @@ def test_an_unreachable_zookeeper_ends_the_term_and_is_retried(elected: Rig, err
 def test_a_dead_controller_is_replaced(rig: Rig) -> None:
     rig.zookeeper.take_over(2)
     rig.read()
-    assert rig.node is not None
-    rig.controller.process(events.ControllerGone(rig.node))
+    rig.controller.process(rig.declare_dead(2))
     assert rig.controller.is_active
+
+
+@pytest.mark.parametrize("error", [None, ZooKeeperUnavailable("away")])
+def test_a_broker_that_was_cut_off_itself_replaces_no_controller(rig: Rig, error: Exception | None) -> None:
+    """All others looked dead to it; when it is connected again, a queued report must not count."""
+    rig.zookeeper.take_over(2)
+    rig.read()
+    report = rig.declare_dead(2)
+    rig.answer_takes_s, rig.error = 4.0, error
+    rig.controller.process(report)
+    rig.answer_takes_s, rig.error = 0.0, None
+    rig.controller.process(report)
+    assert not rig.controller.is_active
+    assert not rig.controller.detector.is_dead(BrokerId(2), rig.epoch_of(2))
+    # New evidence counts.
+    rig.clock.time_s += _DOUBT_S
+    rig.controller.process(rig.declare_dead(2))
+    assert rig.controller.is_active
+
+
+def test_a_report_from_before_a_late_answer_of_zookeeper_is_dropped(rig: Rig) -> None:
+    rig.zookeeper.take_over(2)
+    rig.read()
+    report = rig.declare_dead(2)
+    rig.answer_takes_s = 4.0
+    rig.read()
+    rig.answer_takes_s = 0.0
+    rig.controller.process(report)
+    assert not rig.controller.is_active
 
 
 def test_a_term_that_begins_with_a_death_replaces_the_dead_leaders_at_once(rig: Rig) -> None:
@@ -200,14 +239,10 @@ def test_a_term_that_begins_with_a_death_replaces_the_dead_leaders_at_once(rig: 
     rig.zookeeper.states[tp] = state(2, (2, 1))
     rig.zookeeper.take_over(2)
     rig.read()
-    registration = (BrokerId(2), rig.epoch_of(2))
-    rig.controller.detector.connected(*registration)
-    assert rig.controller.detector.attempted(*registration, ConnectResult.REFUSES)
-    assert rig.node is not None
-    rig.controller.process(events.ControllerGone(rig.node))
+    rig.controller.process(rig.declare_dead(2))
     assert rig.controller.live_brokers == (1,)
     assert (rig.zookeeper.states[tp].leader, rig.zookeeper.states[tp].isr) == (1, (1,))
-    rig.controller.process(events.BrokerReturned(rig.controller.epoch, *registration))
+    rig.controller.process(events.BrokerReturned(rig.controller.epoch, BrokerId(2), rig.epoch_of(2)))
     assert rig.controller.live_brokers == (1, 2)
 
 
@@ -216,8 +251,7 @@ def test_a_pausing_broker_does_not_replace_a_dead_controller(elected: Rig) -> No
     elected.read()
     elected.error = None
     elected.zookeeper.take_over(2)
-    assert elected.node is not None
-    elected.controller.process(events.ControllerGone(elected.node))
+    elected.controller.process(elected.declare_dead(2))
     assert not elected.controller.is_active
 
 

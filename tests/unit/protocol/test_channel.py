@@ -591,3 +591,21 @@ def test_a_loop_may_end_right_after_close(new_loop: Callable[[], asyncio.Abstrac
     with asyncio.Runner(loop_factory=new_loop) as runner:
         assert runner.run(main()).is_closed
     gc.collect()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux has TCP_USER_TIMEOUT")
+@pytest.mark.parametrize("ends_with_silent_host", [True, False])
+async def test_only_a_channel_that_asks_for_it_ends_with_a_silent_host(
+    server: Server, channel_to: MakeChannel, ends_with_silent_host: bool
+) -> None:
+    """`tests/compose/test_compose_failover.py` shows the effect on an engine: here every kernel answers."""
+    channel = channel_to(server, ends_with_silent_host=ends_with_silent_host)
+    await channel.connect()
+    assert channel._connection is not None
+    assert channel._connection._transport is not None
+    sock = channel._connection._transport.get_extra_info("socket")
+    idle_s, timeout_ms = (
+        sock.getsockopt(socket.IPPROTO_TCP, option)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_USER_TIMEOUT)
+    )
+    assert (idle_s == 1 and 0 < timeout_ms <= 2_000) == ends_with_silent_host
