@@ -32,7 +32,13 @@ from benchmarks.support import tell
 from tests.compat.clients import CLIENTS, Driver, Unavailable
 
 PARTITIONS = 60
-INTERVAL_MS = {"confluent-kafka": 20.0, "kafka-python": 100.0, "aiokafka": 50.0, "kafkajs": 200.0}
+INTERVAL_MS = {
+    "confluent-kafka": 20.0,
+    "kafka-python": 100.0,
+    "aiokafka": 50.0,
+    "kafkajs": 200.0,
+    "Java 4.4": 20.0,
+}
 """Every partition is sent one record in this time: as often as the client can on a machine it shares."""
 _TIMEOUT_S = 120.0
 

@@ -8,6 +8,7 @@ tools; `Unavailable` names the reason if that fails. Blocking, one thread a driv
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import queue
@@ -15,11 +16,15 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
+
+from barnabas.deploy.maven import FetchFailed, fetch, read_pinned
+from barnabas.deploy.process import DeployError
+from barnabas.deploy.zookeeper import find_java
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / "build" / "compat"
@@ -136,8 +141,12 @@ class Client:
     def start(self) -> Driver:
         """Start the driver; raises Unavailable."""
         environment = self.prepare()
-        program = "node" if self.driver.endswith(".js") else sys.executable
-        return Driver(self.name, [program, str(HERE / "drivers" / self.driver)], environment)
+        path = HERE / "drivers" / self.driver
+        if path.suffix == ".java":
+            command = [find_java(), *LIGHT, path.stem]
+        else:
+            command = ["node" if path.suffix == ".js" else sys.executable, str(path)]
+        return Driver(self.name, command, environment)
 
 
 # -- fetching the clients ------------------------------------------------------------------------------------
@@ -203,6 +212,45 @@ def _kafkajs() -> Mapping[str, str]:
         return {"NODE_MODULES": str(folder / "node_modules"), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
 
 
+LIGHT: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Options of a JVM that starts fast."""
+_JAVA_ARCHIVES: Final = HERE / "kafka_clients_44.sha256"
+
+
+def fetch_list(name: str, pinned: Path) -> Path:
+    """A folder of the cache with the archives of a list. Raises Unavailable."""
+    try:
+        return fetch(name, read_pinned(pinned.read_text(encoding="utf-8")))
+    except FetchFailed as error:
+        raise Unavailable(str(error)) from error
+
+
+def compile_java(sources: Sequence[Path], compiler: Path, paths: Sequence[Path], folder: Path) -> None:
+    """Compile into a folder, by the compiler in another folder, which needs no JDK. Raises Unavailable."""
+    try:
+        java = find_java()
+    except DeployError as error:
+        raise Unavailable(str(error)) from error
+    command = [java, "-cp", f"{compiler}/*", "org.eclipse.jdt.internal.compiler.batch.Main", "-11"]
+    path = ":".join(map(str, paths))
+    subprocess.run([*command, "-cp", path, "-d", str(folder), *map(str, sources)], check=True)
+
+
+def _java() -> Mapping[str, str]:
+    """Kafka's clients, and the driver, which is compiled again when its sources change."""
+    archives = fetch_list("kafka-clients-4.4.0", _JAVA_ARCHIVES)
+    sources = sorted((HERE / "drivers" / "java").glob("*.java"))
+    texts = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    with alone("java") as folder:
+        classes = folder / texts
+        if not classes.exists():
+            partial = folder / "partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            compile_java(sources, archives, sorted(archives.glob("*.jar")), partial)
+            partial.rename(classes)
+        return {"CLASSPATH": f"{classes}:{archives}/*"}
+
+
 _KCAT_PACKAGES = ("kcat", "librdkafka1", "libyajl2", "libsasl2-2", "liblz4-1")
 
 
@@ -238,6 +286,7 @@ CLIENTS = {
         Client("aiokafka", "aiokafka_driver.py", _python_package("aiokafka")),
         Client("kafkajs", "kafkajs_driver.js", _kafkajs),
         Client("kcat", "kcat_driver.py", _kcat),
+        Client("Java 4.4", "java/Driver.java", _java),
     )
 }
 """Every client by its name, in the order of the table."""

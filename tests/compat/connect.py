@@ -24,8 +24,7 @@ from benchmarks.peers.apache_kafka import VERSION, archives
 from benchmarks.peers.processes import PeerError
 from tests.support.waiting import wait_for
 
-from .clients import Unavailable
-from .java import LIGHT
+from .clients import LIGHT, Unavailable
 
 GROUP: Final = "connect"
 CONFIGS: Final = "connect-configs"

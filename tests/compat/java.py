@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from barnabas.deploy.maven import FetchFailed, fetch, read_pinned
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import find_java
 from benchmarks.peers.apache_kafka import VERSION, archives
 from benchmarks.peers.processes import PeerError
 
-from .clients import Unavailable
+from .clients import LIGHT, Unavailable, compile_java, fetch_list
 
 NAME = f"Java {VERSION}"
 """The column of the Java clients in the table of versions."""
@@ -26,7 +25,6 @@ _STREAMS_ARCHIVES: Final = {
     NEWER: Path(__file__).with_name("kafka_streams_4.sha256"),
 }
 _TIMEOUT_S = 120.0
-LIGHT: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
 TRANSACTIONS: Final = "org.apache.kafka.tools.TransactionsCommand"
@@ -95,17 +93,13 @@ def java_command(version: str = VERSION, more_paths: Sequence[Path | str] = ()) 
 def compiled(program: str, folder: Path, version: str = VERSION) -> list[str]:
     """A command that runs a program of `drivers/` with the clients and the Kafka Streams of a release.
 
-    It is compiled into a folder, by a compiler that needs no JDK. Raises Unavailable.
+    It is compiled into a folder. Raises Unavailable.
     """
     jars = fetch_list(f"kafka-streams-{version}", _STREAMS_ARCHIVES[version])
     command = java_command(version, [folder, f"{jars}/*"])
     clients = _clients(version)
     paths = [*jars.glob("kafka-*"), *clients.glob("kafka-clients-*"), *clients.glob("slf4j-api-*")]
-    compiler = (command[0], "-cp", f"{jars}/*", "org.eclipse.jdt.internal.compiler.batch.Main")
-    source = Path(__file__).parent / "drivers" / f"{program}.java"
-    subprocess.run(
-        [*compiler, "-11", "-cp", ":".join(map(str, paths)), "-d", str(folder), str(source)], check=True
-    )
+    compile_java([Path(__file__).parent / "drivers" / f"{program}.java"], jars, paths, folder)
     return [*command, program]
 
 
@@ -116,12 +110,4 @@ def _clients(version: str) -> Path:
     try:
         return archives()
     except PeerError as error:
-        raise Unavailable(str(error)) from error
-
-
-def fetch_list(name: str, pinned: Path) -> Path:
-    """A folder of the cache with the archives of a list. Raises Unavailable."""
-    try:
-        return fetch(name, read_pinned(pinned.read_text(encoding="utf-8")))
-    except FetchFailed as error:
         raise Unavailable(str(error)) from error

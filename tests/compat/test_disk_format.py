@@ -32,7 +32,7 @@ from benchmarks.peers.apache_kafka import archives
 from benchmarks.peers.processes import PeerError
 from tests.support.log_kinds import LOGS, cleaned, of_which_records_were_deleted, with_gaps
 
-from .java import LIGHT
+from .clients import LIGHT
 
 Tool = Callable[..., dict[Path, list[str]]]
 

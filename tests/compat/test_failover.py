@@ -31,7 +31,8 @@ def test_every_client_writes_through_the_death_and_the_shutdown_of_leaders(
                 driver = stack.enter_context(client.start())
             except Unavailable:
                 continue
-            runs.append(FailoverRun(cluster, driver, f"load-{name}", PARTITIONS, interval_ms=100))
+            topic = f"load-{name.replace(' ', '-')}"
+            runs.append(FailoverRun(cluster, driver, topic, PARTITIONS, interval_ms=100))
         for run in runs:
             run.start()
         watched = [run for run in runs if run.is_told]
