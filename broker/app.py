@@ -32,7 +32,7 @@ from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership, request_controlled_shutdown
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.network.server import SocketServer
+from barnabas.broker.network.server import CannotBind, SocketServer
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory, Reaper
 from barnabas.broker.replication.fetcher import FetcherManager
@@ -72,6 +72,7 @@ class Broker:
         # Read by the background work; changed by the thread that reads changed settings.
         self._producer_id_expiration_ms = config.producer_id_expiration_ms
         self._layers = ConfigLayers(config)
+        self._advertised = config.advertised_listeners
         self.metadata = MetadataCache()
         self._topic_settings = TopicSettingsTable(config)
         policy = config.create_topic_policy_class_name
@@ -227,6 +228,7 @@ class Broker:
                 layers.value("max.connections"), layers.value("max.connections.per.ip")
             )
             self._layers = layers
+            self._change_listeners(layers)
             self._producer_id_expiration_ms = layers.value("producer.id.expiration.ms")
             self._controller.set_unclean_leader_election(layers.value("unclean.leader.election.enable"))
             if self._moves is not None:
@@ -417,22 +419,40 @@ class Broker:
         self._closers.append(("metrics", metrics.stop))
 
     def _make_registration(self, directories: tuple[str, ...]) -> BrokerRegistration:
-        config = self._config
         return BrokerRegistration(
-            broker_id=config.broker_id,
-            listeners=tuple(
-                AdvertisedListener(
-                    listener.name,
-                    *config.advertised_endpoint(listener.name, self.ports[listener.name]),
-                    listener.security_protocol,
-                )
-                for listener in config.advertised_listeners
-            ),
+            broker_id=self._config.broker_id,
+            listeners=self._advertised_listeners(),
             timestamp_ms=wall_clock_ms(),
-            rack=config.broker_rack,
+            rack=self._config.broker_rack,
             directories=directories,
             features=SUPPORTED,
         )
+
+    def _advertised_listeners(self) -> tuple[AdvertisedListener, ...]:
+        return tuple(
+            AdvertisedListener(
+                listener.name,
+                *listener.advertised(self.ports[listener.name]),
+                listener.security_protocol,
+            )
+            for listener in self._advertised
+        )
+
+    def _change_listeners(self, layers: ConfigLayers) -> None:
+        """Bind and register the present listeners."""
+        problems: list[str] = []
+        addresses = layers.addresses(problems)
+        if problems:
+            logger.error("the listeners are not changed: %s", "; ".join(problems))
+            return
+        try:
+            self._server.change_listeners(addresses.listeners)
+        except CannotBind as error:
+            logger.error("the listeners are not changed: %s", error)
+            return
+        self._advertised = addresses.advertised
+        if self._membership is not None:
+            self._membership.update(self._advertised_listeners())
 
     def _session_changed(self, event: SessionEvent) -> None:
         if self._membership is not None:

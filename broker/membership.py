@@ -14,6 +14,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -35,7 +36,7 @@ from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.paths import broker_id
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.znodes import BrokerRegistration
+from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ class Membership:
         # The registration is gone, usually with its session; used by the session thread only.
         self._must_register = False
         self._ended_epoch = NO_BROKER_EPOCH
+        # New addresses could not be written; used by the session thread only.
+        self._must_update = False
         # The epoch of the present registration; written by `join`, then by the session thread only.
         self._epoch = NO_BROKER_EPOCH
         self._must_check = threading.Event()
@@ -64,6 +67,22 @@ class Membership:
         self._registration = registration
         self._register(registration)
         self._store.session.threads.start(self._thread)
+
+    def update(self, listeners: tuple[AdvertisedListener, ...]) -> None:
+        """Register other addresses, in this registration and in all later ones. Any thread."""
+        self._store.session.call_soon(partial(self._update, listeners))
+
+    def _update(self, listeners: tuple[AdvertisedListener, ...]) -> None:
+        """On the session's thread, which also registers again."""
+        if self._registration is None or self._registration.listeners == listeners:
+            return
+        registration = self._registration = replace(self._registration, listeners=listeners)
+        try:
+            if not self._must_register and not self._store.update_registration(registration, self._epoch):
+                logger.info("the new addresses follow with the next registration")
+        except (SessionLost, ZooKeeperUnavailable) as error:
+            logger.warning("the new addresses are not registered yet: %s", error)
+            self._must_update = True
 
     def stop(self) -> None:
         """Ignore all later events of the session."""
@@ -85,6 +104,8 @@ class Membership:
             if self._must_register:
                 # Still fenced, until the controller has sent the roles again.
                 self._register_again()
+            elif self._must_update and self._registration is not None:
+                self._must_update = not self._store.update_registration(self._registration, self._epoch)
 
     def _end_registration(self, reason: str) -> None:
         self._must_register = True

@@ -32,6 +32,7 @@ from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, TopicId, Topi
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.requests import Watch
 from barnabas.zookeeper.store import ClusterStore
+from barnabas.zookeeper.znodes import BrokerRegistration
 
 log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")
@@ -82,6 +83,8 @@ class ControllerTerm:
         self._channels = channels
         self._settings = settings
         self._put = put
+        # The same watch each time, so that watches do not accumulate on the nodes of brokers.
+        self._watch_brokers = self._watch(events.BrokerChange())
         self._is_dead = is_dead
         # Registrations that were sent everything because they refused the topic with that id.
         self._sent_all_for: set[tuple[BrokerId, BrokerEpoch, TopicId]] = set()
@@ -125,7 +128,7 @@ class ControllerTerm:
 
     def start(self) -> None:
         """Take over: watch and load everything, inform the brokers, and elect leaders where needed."""
-        self.context.registrations = self._store.brokers(self._watch(events.BrokerChange()))
+        self.context.registrations = self._store.brokers(self._watch_brokers)
         # The former controller may still be registered, although its death began this term.
         self.context.suspected = {
             broker
@@ -240,7 +243,7 @@ class ControllerTerm:
     # Brokers
 
     def _brokers_changed(self) -> None:
-        current = self._store.brokers(self._watch(events.BrokerChange()))
+        current = self._store.brokers(self._watch_brokers)
         registrations = self.context.registrations
         bounced = {
             b
@@ -249,6 +252,7 @@ class ControllerTerm:
         }
         dead = registrations.keys() - current.keys()
         new = current.keys() - registrations.keys()
+        self._addresses_changed({b: current[b] for b in current.keys() & registrations.keys() - bounced})
         if not (bounced or dead or new):
             return
         log.info(
@@ -272,6 +276,14 @@ class ControllerTerm:
         started = (new | bounced) - self.context.suspected
         if started:
             self._brokers_started(started)
+
+    def _addresses_changed(self, present: Mapping[BrokerId, BrokerRegistration]) -> None:
+        """Tell all brokers of registrations that were changed in place; their broker epochs are the same."""
+        changed = {b: new for b, new in present.items() if new != self.context.registrations[b]}
+        if changed:
+            log.info("[controller epoch %d] brokers with other addresses: %s", self.epoch, sorted(changed))
+            self.context.registrations.update(changed)
+            self._batch.add_metadata(self.context.live_or_shutting_down, [])
 
     def _suspected(self, broker: BrokerId) -> None:
         if broker in self.context.suspected:

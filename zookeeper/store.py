@@ -152,13 +152,28 @@ class ClusterStore:
         """Register as an ephemeral node; see `barnabas.zookeeper.registration`. Raises BrokerIdTaken."""
         return register_broker(self.session, registration, newer_than=newer_than)
 
+    def update_registration(self, registration: BrokerRegistration, broker_epoch: BrokerEpoch) -> bool:
+        """Write other addresses into this broker's node; False if the registration of that epoch is over."""
+        path, data = paths.broker_id(registration.broker_id), znodes.encode_broker(registration)
+        found = read(self.session, [path]).get(path)
+        if found is None or found[1].czxid != broker_epoch:
+            return False
+        outcome = self.session.attempt(lambda zk: zk.set_async(path, data, found[1].version))
+        if isinstance(outcome.error, NoNodeError | BadVersionError):
+            return False
+        outcome.get()
+        return True
+
     def is_registered(self, broker: BrokerId, broker_epoch: BrokerEpoch, watch: Watch) -> bool:
         """Whether the registration with this epoch exists; its node is watched in either case."""
         stat = self.session.run(exists(paths.broker_id(broker), watch))
         return stat is not None and stat.czxid == broker_epoch
 
     def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]:
-        """All brokers whose registration is readable, or was readable before."""
+        """All brokers whose registration is readable, or was readable before.
+
+        The watch is also for the nodes: a broker may change its registration while it runs.
+        """
         ids = [
             BrokerId(int(name))
             for name in list_children(self.session, paths.BROKER_IDS, watch)
@@ -166,7 +181,8 @@ class ClusterStore:
         ]
         by_path = {paths.broker_id(broker): broker for broker in ids}
         registrations = {}
-        for path, (data, stat) in read(self.session, list(by_path)).items():
+        watches = None if watch is None else dict.fromkeys(by_path, watch)
+        for path, (data, stat) in read(self.session, list(by_path), watches).items():
             broker = by_path[path]
             try:
                 registrations[broker] = znodes.decode_broker(path, data, broker, stat.czxid)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers, Layer
+from barnabas.broker.config.dynamic import DYNAMIC_NAMES, PER_BROKER, ConfigLayers, Layer
 from barnabas.broker.config.load import conflicts, parse_setting, usable_topic_config
 from barnabas.broker.config.settings import (
     KNOWN_NAMES,
@@ -212,6 +212,8 @@ def check(kind: ConfigResourceType, settings: Mapping[str, str], layers: ConfigL
             if value is not None:
                 values[name] = value
     problems += conflicts(values)
+    if not problems and not is_topic and not PER_BROKER.isdisjoint(settings):
+        ConfigLayers.of(layers.static, settings, layers.all_brokers)[0].addresses(problems)
     if problems:
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from barnabas.broker.config.listeners import Addresses, check_listeners, make_addresses
 from barnabas.broker.config.load import parse_setting
 from barnabas.broker.config.settings import ALIASES, SETTINGS, TOPIC_SETTINGS, BrokerConfig, SettingValue
 from barnabas.broker.config.topic_settings import TopicSettingsTable
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 DYNAMIC_NAMES: Final = frozenset(name for name, (_, declared) in SETTINGS.items() if declared.is_dynamic)
 """Settings of a broker that can be changed while it runs."""
+
+
+PER_BROKER: Final = frozenset({"listeners", "advertised.listeners", "listener.security.protocol.map"})
+"""Dynamic settings that differ from broker to broker, and cannot be set for all."""
 
 
 class Layer(NamedTuple):
@@ -53,7 +58,11 @@ class ConfigLayers:
     ) -> tuple[ConfigLayers, list[str]]:
         """The layers without unusable settings, and the problems of those."""
         problems: list[str] = []
-        return cls(static, usable_dynamic(broker, problems), usable_dynamic(all_brokers, problems)), problems
+        shared = usable_dynamic(all_brokers, problems)
+        for name in shared.keys() & PER_BROKER:
+            problems.append(f"{name} cannot be set for all brokers")
+            del shared[name]
+        return cls(static, usable_dynamic(broker, problems), shared), problems
 
     def value(self, name: str) -> Any:
         """The typed value in force."""
@@ -78,6 +87,23 @@ class ConfigLayers:
         if not isinstance(declared.default, NoDefault):
             layers.append(Layer(name, setting_text(declared.default), ConfigSource.DEFAULT_CONFIG))
         return layers
+
+    def addresses(self, problems: list[str]) -> Addresses:
+        """The listeners in force; contradictions are added to the problems."""
+        static, name = self.static, "advertised.listeners"
+        is_advertised = name in self.broker or name in static.given
+        made = make_addresses(
+            self.value("listeners"),
+            self.value(name) if is_advertised else None,
+            self.value("listener.security.protocol.map"),
+            problems,
+        )
+        brokers = static.inter_broker_listener_name
+        check_listeners(*made, brokers, problems)
+        former = Addresses(static.listeners, static.advertised_listeners)
+        if made.of(brokers) != former.of(brokers):
+            problems.append(f"{brokers}, the listener of the brokers, cannot be changed while a broker runs")
+        return made
 
     def topic_defaults(self) -> dict[str, SettingValue]:
         """The settings of a topic without overrides, by topic-level name."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -27,6 +28,10 @@ class Listener(NamedTuple):
     @property
     def endpoint(self) -> Endpoint:
         return Endpoint(self.host, self.port)
+
+    def advertised(self, bound_port: int) -> Endpoint:
+        """The address for clients. Port 0 means the bound one, an empty host the name of this machine."""
+        return Endpoint(self.host or socket.getfqdn(), self.port or bound_port)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -92,6 +97,38 @@ def with_protocols(
         else:
             out.append(listener._replace(security_protocol=protocol))
     return tuple(out)
+
+
+class Addresses(NamedTuple):
+    """What a broker binds, and what it advertises."""
+
+    listeners: tuple[Listener, ...]
+    advertised: tuple[Listener, ...]
+
+    def of(self, name: str) -> Addresses:
+        """Those of one listener."""
+        return Addresses(
+            tuple(listener for listener in self.listeners if listener.name == name),
+            tuple(listener for listener in self.advertised if listener.name == name),
+        )
+
+
+def make_addresses(
+    listeners: tuple[Listener, ...],
+    advertised: tuple[Listener, ...] | None,
+    protocols: Mapping[str, str],
+    problems: list[str],
+) -> Addresses:
+    """Listeners with their protocols; by default all are advertised as they are bound."""
+    bound = with_protocols(listeners, protocols, problems)
+    spoken = {listener.name: listener.security_protocol for listener in bound}
+    return Addresses(
+        bound,
+        tuple(
+            listener._replace(security_protocol=spoken.get(listener.name, PLAINTEXT))
+            for listener in (bound if advertised is None else advertised)
+        ),
+    )
 
 
 def check_listeners(

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from barnabas.broker.config.listeners import PLAINTEXT, check_listeners, with_protocols
+from barnabas.broker.config.listeners import PLAINTEXT, check_listeners, make_addresses
 from barnabas.broker.config.settings import (
     ALIASES,
     KNOWN_NAMES,
@@ -189,11 +189,8 @@ def _value(name: str, declared: Setting, settings: Mapping[str, str], problems: 
 
 def _derive(values: dict[str, Any], problems: list[str]) -> None:
     protocols: Mapping[str, str] = values.setdefault("listener_security_protocol_map", {})
-    values["listeners"] = with_protocols(values["listeners"], protocols, problems)
-    advertised = values.setdefault("advertised_listeners", values["listeners"])
-    spoken = {listener.name: listener.security_protocol for listener in values["listeners"]}
-    values["advertised_listeners"] = tuple(
-        listener._replace(security_protocol=spoken.get(listener.name, PLAINTEXT)) for listener in advertised
+    values["listeners"], values["advertised_listeners"] = make_addresses(
+        values["listeners"], values.get("advertised_listeners"), protocols, problems
     )
     values.setdefault("zookeeper_connection_timeout_ms", values.get("zookeeper_session_timeout_ms"))
     values.setdefault("log_flush_interval_ms", values.get("log_flush_scheduler_interval_ms"))

@@ -8,7 +8,6 @@ config is frozen; `barnabas.broker.config.load` makes it. Pure, for any thread.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,7 +23,7 @@ from barnabas.broker.config.log_settings import (
     LogSettings,
 )
 from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS
-from barnabas.protocol.ids import BrokerId, Endpoint
+from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.settings import (
     DERIVED,
     INT_MAX,
@@ -63,12 +62,13 @@ class BrokerConfig(LogSettings):
         ListenerList(),
         (Listener(PLAINTEXT, "", 9092),),
         "The addresses to bind, NAME://host:port; no host means every interface, port 0 any free port.",
+        is_dynamic=True,
     )
     advertised_listeners: tuple[Listener, ...] = setting(
-        ListenerList(), DERIVED, "The addresses that clients and brokers connect to."
+        ListenerList(), DERIVED, "The addresses that clients and brokers connect to.", is_dynamic=True
     )
     listener_security_protocol_map: Mapping[str, str] = setting(
-        ProtocolMap(), DERIVED, "The protocol of each listener name."
+        ProtocolMap(), DERIVED, "The protocol of each listener name.", is_dynamic=True
     )
     inter_broker_listener_name: str = setting(
         Text(), DERIVED, "The listener that brokers and the controller use."
@@ -335,14 +335,6 @@ class BrokerConfig(LogSettings):
     def listener(self, name: str) -> Listener:
         """The bound listener of this name. Raises KeyError."""
         return {listener.name: listener for listener in self.listeners}[name]
-
-    def advertised_endpoint(self, name: str, bound_port: int) -> Endpoint:
-        """The advertised address of a listener that is bound to `bound_port`. Raises KeyError.
-
-        An advertised port 0 means the bound one, an empty host the name of this machine.
-        """
-        listener = {listener.name: listener for listener in self.advertised_listeners}[name]
-        return Endpoint(listener.host or socket.getfqdn(), listener.port or bound_port)
 
     def topic_defaults(self) -> dict[str, SettingValue]:
         """The settings of a topic without overrides, by topic-level name."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.describe import Alteration
-from barnabas.broker.config.dynamic import ConfigLayers
+from barnabas.broker.config.dynamic import PER_BROKER, ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -162,6 +162,12 @@ def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[An
             if counts[kind, name] > 1:
                 raise api_error(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
             entity = _entity(services, kind, name)
+            refused = sorted(PER_BROKER & {entry.name for entry in resource.configs})
+            if refused and entity == ALL_BROKERS:
+                raise api_error(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Cannot update these configs at default cluster level: {', '.join(refused)}",
+                )
             _change(services, ConfigResourceType(kind), entity, make_edit(resource), body.validate_only)
         except ApiError as error:
             response.error_code, response.error_message = error.code, error.text

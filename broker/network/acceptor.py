@@ -14,7 +14,7 @@ import resource
 import selectors
 import socket
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -111,7 +111,10 @@ class Acceptor:
         self._quota = quota
         self._protected_listener = protected_listener
         self._hand_over = hand_over
-        self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stopping = False
+        self._added: deque[tuple[str, socket.socket]] = deque()
+        self._removed: deque[str] = deque()
         self._thread = make_thread("acceptor", self._run, on_fatal)
 
     def start(self) -> None:
@@ -119,32 +122,61 @@ class Acceptor:
 
     def stop(self, timeout_s: float) -> bool:
         """Close the listeners and wait for the end; returns whether it came."""
-        os.eventfd_write(self._stop_fd, 1)
+        self._stopping = True
+        os.eventfd_write(self._wake_fd, 1)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def change(
+        self,
+        removed: Iterable[str],
+        added: Iterable[tuple[str, socket.socket]],
+        protected_listener: str | None,
+    ) -> None:
+        """Close some listeners, and own others, soon. Any thread."""
+        self._protected_listener = protected_listener
+        self._removed.extend(removed)
+        self._added.extend(added)
+        os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
         try:
             self._accept_until_stopped()
         finally:
-            for _, listening in self._listeners:
+            for _, listening in (*self._listeners, *self._added):
                 listening.close()
-            os.close(self._stop_fd)
+            os.close(self._wake_fd)
 
     def _accept_until_stopped(self) -> None:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._stop_fd, selectors.EVENT_READ)
+            selector.register(self._wake_fd, selectors.EVENT_READ)
             for name, listening in self._listeners:
-                listening.setblocking(False)
-                selector.register(listening, selectors.EVENT_READ, name)
+                _listen(selector, name, listening)
             while True:
                 for key, _ in selector.select():
-                    if key.fd == self._stop_fd:
-                        return
+                    if key.fd == self._wake_fd:
+                        os.eventfd_read(self._wake_fd)
+                        if self._stopping:
+                            return
+                        self._apply_changes(selector)
+                        # Some of the other keys may be of closed listeners.
+                        break
                     if isinstance(key.fileobj, socket.socket) and not self._accept(key.fileobj, key.data):
                         with selectors.DefaultSelector() as pause:
-                            pause.register(self._stop_fd, selectors.EVENT_READ)
+                            pause.register(self._wake_fd, selectors.EVENT_READ)
                             pause.select(_PAUSE_S)
+
+    def _apply_changes(self, selector: selectors.BaseSelector) -> None:
+        while self._removed:
+            name = self._removed.popleft()
+            for listening in [listening for other, listening in self._listeners if other == name]:
+                selector.unregister(listening)
+                listening.close()
+            self._listeners = [entry for entry in self._listeners if entry[0] != name]
+        while self._added:
+            name, listening = self._added.popleft()
+            self._listeners.append((name, listening))
+            _listen(selector, name, listening)
 
     def _accept(self, listening: socket.socket, listener_name: str) -> bool:
         """Accept one connection; returns False if the next try should wait."""
@@ -171,3 +203,8 @@ class Acceptor:
             self._quota.leave(host)
             sock.close()
         return True
+
+
+def _listen(selector: selectors.BaseSelector, name: str, listening: socket.socket) -> None:
+    listening.setblocking(False)
+    selector.register(listening, selectors.EVENT_READ, name)

@@ -229,6 +229,10 @@ class Connection(asyncio.BufferedProtocol):
             self._pipeline.close(reason)
         self.connection_lost(None)
 
+    @property
+    def listener_name(self) -> str:
+        return self._peer.listener_name
+
     def close(self, reason: str) -> None:
         """Close at once; unsent responses are dropped."""
         if self._transport is not None:
@@ -370,6 +374,10 @@ class NetworkThread:
         """Let every connection know that a queue has room."""
         self._call(self._queue_has_room)
 
+    def close_listener(self, name: str) -> None:
+        """Close the connections of a listener soon."""
+        self._call(self._close_listener, name)
+
     def stop(self, drain_timeout_ms: int) -> None:
         """Begin to stop; returns at once."""
         self._call(self._begin_stop, drain_timeout_ms)
@@ -493,6 +501,11 @@ class NetworkThread:
         for connection in tuple(self._connections):
             connection.close_if_idle(now_ns, self._max_idle_ns)
         self._loop.call_later(self._idle_tick_s(), self._close_idle)
+
+    def _close_listener(self, name: str) -> None:
+        for connection in tuple(self._connections):
+            if connection.listener_name == name:
+                connection.close(f"listener {name} was removed")
 
     def _begin_stop(self, drain_timeout_ms: int) -> None:
         self._stopping = True

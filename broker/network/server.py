@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -39,9 +39,9 @@ class CannotBind(LocalError):
     """A listener's address is taken, foreign or not allowed."""
 
 
-def protected_listener(config: BrokerConfig) -> str | None:
-    """The listener of brokers alone. As in Kafka: clients that use it too look like brokers."""
-    return config.inter_broker_listener_name if len(config.listeners) > 1 else None
+def protected_listener(config: BrokerConfig, count: int) -> str | None:
+    """The listener of the brokers, if there are others. Clients that use it too look like brokers."""
+    return config.inter_broker_listener_name if count > 1 else None
 
 
 class SocketServer:
@@ -65,6 +65,7 @@ class SocketServer:
         self._numbers = itertools.count(1)
         self._pool = BufferPool()
         self._bound: list[tuple[str, socket.socket]] = []
+        self._listeners: dict[str, Listener] = {}
         self._acceptor: Acceptor | None = None
         self.network_threads: list[NetworkThread] = []
         self.worker_times: list[BusyTime] = []
@@ -74,17 +75,32 @@ class SocketServer:
 
     def bind(self) -> None:
         """Bind every listener; before it raises CannotBind, it closes all of them."""
-        for listener in self._config.listeners:
-            try:
-                listening = self._listening_socket(listener)
-            except OSError as error:
-                self._unbind()
-                raise CannotBind(
-                    f"listener {listener.name} cannot bind {listener.host or '*'}:{listener.port}: "
-                    f"{error.strerror or error}"
-                ) from error
-            self._bound.append((listener.name, listening))
-            self.ports[listener.name] = listening.getsockname()[1]
+        self._bound = self._bind_all(self._config.listeners)
+        self._listeners = {listener.name: listener for listener in self._config.listeners}
+        self.ports = {name: listening.getsockname()[1] for name, listening in self._bound}
+
+    def change_listeners(self, listeners: Sequence[Listener]) -> None:
+        """Bind added listeners, and close removed ones with their connections; one thread at a time.
+
+        A listener with another address is removed and added. Raises CannotBind, and then changes nothing.
+        """
+        present = {listener.name: listener for listener in listeners}
+        removed = {name for name, listener in self._listeners.items() if present.get(name) != listener}
+        changed = [listener for listener in listeners if self._listeners.get(listener.name) != listener]
+        added = self._bind_all(changed)
+        self._listeners = present
+        gone = [entry for entry in self._bound if entry[0] in removed]
+        self._bound = [entry for entry in self._bound if entry[0] not in removed] + added
+        ports = {name: port for name, port in self.ports.items() if name not in removed}
+        self.ports = ports | {name: listening.getsockname()[1] for name, listening in added}
+        if self._acceptor is None:
+            for _, listening in gone:
+                listening.close()
+            return
+        self._acceptor.change(removed, added, protected_listener(self._config, len(present)))
+        for thread in self.network_threads:
+            for name in removed:
+                thread.close_listener(name)
 
     def start(
         self,
@@ -125,7 +141,7 @@ class SocketServer:
         self._acceptor = Acceptor(
             self._bound,
             quota=self.quota,
-            protected_listener=protected_listener(config),
+            protected_listener=protected_listener(config, len(self._bound)),
             hand_over=lambda *accepted: self._hand_over(next(turns), *accepted),
             on_fatal=self._on_fatal,
         )
@@ -173,6 +189,20 @@ class SocketServer:
             on_lost=lambda: self.quota.leave(host),
         )
         thread.adopt(sock, connection)
+
+    def _bind_all(self, listeners: Iterable[Listener]) -> list[tuple[str, socket.socket]]:
+        bound: list[tuple[str, socket.socket]] = []
+        for listener in listeners:
+            try:
+                bound.append((listener.name, self._listening_socket(listener)))
+            except OSError as error:
+                for _, listening in bound:
+                    listening.close()
+                raise CannotBind(
+                    f"listener {listener.name} cannot bind {listener.host or '*'}:{listener.port}: "
+                    f"{error.strerror or error}"
+                ) from error
+        return bound
 
     def _listening_socket(self, listener: Listener) -> socket.socket:
         config = self._config

@@ -119,12 +119,12 @@ def registrations_are_watched_once(setattr_: SetAttr) -> None:
 
     def forgetting(self: ControllerTerm) -> None:
         term: Any = self
-        watch = term._watch
-        term._watch = lambda event: lambda _: None
+        watch = term._watch_brokers
+        term._watch_brokers = lambda _: None
         try:
             changed(self)
         finally:
-            term._watch = watch
+            term._watch_brokers = watch
 
     setattr_(ControllerTerm, "_brokers_changed", forgetting)
 

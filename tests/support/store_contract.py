@@ -127,6 +127,18 @@ def test_registering_again_in_the_same_session_gives_the_same_epoch(store: Clust
     assert store.brokers()[ONE].broker_epoch == epoch
 
 
+def test_a_registration_is_changed_in_place(open_store: OpenStore) -> None:
+    store, other = open_store(), open_store()
+    epoch = store.register_broker(registration(ONE))
+    moved = registration(ONE, Endpoint("elsewhere", 9))
+    assert store.update_registration(moved, epoch)
+    [found] = other.brokers().values()
+    assert (found.broker_epoch, found.endpoint("PLAINTEXT")) == (epoch, Endpoint("elsewhere", 9))
+    assert not store.update_registration(registration(ONE), BrokerEpoch(epoch - 1))
+    assert not store.update_registration(registration(TWO), epoch)
+    assert other.brokers() == {ONE: found}
+
+
 def test_a_taken_broker_id_is_refused_while_its_holder_answers(open_store: OpenStore) -> None:
     holder = ControlledBroker()
     try:

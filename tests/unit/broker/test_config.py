@@ -143,8 +143,9 @@ def test_listeners_are_named_and_advertised() -> None:
     assert made.listeners == (Listener("PLAINTEXT", "0.0.0.0", 9092), Listener("INTERNAL", "::1", 0))
     assert made.inter_broker_listener_name == "INTERNAL"
     assert made.listener("INTERNAL").security_protocol == "PLAINTEXT"
-    assert made.advertised_endpoint("PLAINTEXT", 1) == Endpoint("public", 19092)
-    assert made.advertised_endpoint("INTERNAL", 777) == Endpoint("inside", 777)
+    advertised = {listener.name: listener for listener in made.advertised_listeners}
+    assert advertised["PLAINTEXT"].advertised(1) == Endpoint("public", 19092)
+    assert advertised["INTERNAL"].advertised(777) == Endpoint("inside", 777)
 
 
 def test_an_only_listener_is_the_inter_broker_one() -> None:

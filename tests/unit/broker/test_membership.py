@@ -11,9 +11,11 @@ import pytest
 from barnabas.broker import membership
 from barnabas.broker.membership import Membership
 from barnabas.broker.replication.roles import Fence
-from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, ControllerEpoch
+from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, ControllerEpoch
+from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.session import SessionEvent, Threads
+from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
 from tests.support.building import fatal
 from tests.support.waiting import wait_for
 
@@ -29,13 +31,23 @@ class Store:
         self.looks: list[Exception] = []
         self.watches: list[Callable[[Any], None]] = []
         self.is_deleted = False
+        self.listeners: object = None
 
-    def register_broker(self, registration: object, *, newer_than: BrokerEpoch) -> BrokerEpoch:
+    def register_broker(self, registration: Any, *, newer_than: BrokerEpoch) -> BrokerEpoch:
         if self.due:
             raise self.due.pop(0)
+        self.listeners = registration.listeners
         self.epoch += 1
         self.is_deleted = False
         return BrokerEpoch(self.epoch)
+
+    def update_registration(self, registration: Any, broker_epoch: BrokerEpoch) -> bool:
+        if self.due:
+            raise self.due.pop(0)
+        if broker_epoch == self.epoch and not self.is_deleted:
+            self.listeners = registration.listeners
+            return True
+        return False
 
     def is_registered(self, broker: object, broker_epoch: BrokerEpoch, watch: Callable[[Any], None]) -> bool:
         if self.looks:
@@ -71,7 +83,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[Joined]:
     monkeypatch.setattr(membership, "_RETRY_S", 0.001)
     store: Any = Store()
     replicas: Any = Replicas()
-    registration: Any = SimpleNamespace(broker_id=1)
+    registration = BrokerRegistration(broker_id=BrokerId(1), listeners=(), timestamp_ms=0)
     member = Membership(store, replicas, on_fatal=fatal)
     member.join(registration)
     yield Joined(member, store, replicas)
@@ -98,3 +110,27 @@ def test_a_deleted_registration_is_replaced_by_a_new_one(joined: Joined) -> None
     store.watches[0](None)
     wait_for(lambda: len(store.watches) == 4, "another look")
     assert replicas.broker_epoch == 2
+
+
+OTHER = (AdvertisedListener("CLIENTS", "host", 9),)
+
+
+def test_other_addresses_are_written_into_the_registration(joined: Joined) -> None:
+    joined.member.update(OTHER)
+    assert (joined.store.listeners, joined.store.epoch) == (OTHER, 1)
+
+
+def test_other_addresses_are_kept_in_the_next_registration(joined: Joined) -> None:
+    joined.member.session_changed(SessionEvent.EXPIRED)
+    joined.member.update(OTHER)
+    assert joined.store.listeners == ()
+    joined.member.session_changed(SessionEvent.RENEWED)
+    assert (joined.store.listeners, joined.store.epoch) == (OTHER, 2)
+
+
+def test_other_addresses_are_written_when_zookeeper_answers_again(joined: Joined) -> None:
+    joined.store.due.append(ZooKeeperUnavailable("no answer"))
+    joined.member.update(OTHER)
+    assert joined.store.listeners == ()
+    joined.member.session_changed(SessionEvent.RESUMED)
+    assert joined.store.listeners == OTHER

@@ -18,6 +18,7 @@ from barnabas.protocol.messages.inter_broker import (
 )
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.json_nodes import MalformedZnode
+from barnabas.zookeeper.znodes import AdvertisedListener
 from tests.support.controller_fakes import T0, T1, Cluster, state
 
 
@@ -129,6 +130,28 @@ def test_a_suspected_broker_loses_its_leaders_while_it_is_still_registered(clust
     assert cluster.states == before
     cluster.restart(1)
     assert cluster.term.live_brokers == (1, 2, 3)
+
+
+def test_other_addresses_of_a_broker_reach_all_brokers(cluster: Cluster) -> None:
+    cluster.channels.forget()
+    before = dict(cluster.states)
+    registered = cluster.zookeeper.registrations[BrokerId(1)]
+    added = AdvertisedListener("CLIENTS", "elsewhere", 9)
+    cluster.zookeeper.registrations[BrokerId(1)] = replace(
+        registered, listeners=(*registered.listeners, added)
+    )
+    assert cluster.zookeeper.registrations[BrokerId(1)].broker_epoch == registered.broker_epoch
+    cluster.handle(events.BrokerChange())
+    for broker in (1, 2, 3):
+        [update] = cluster.channels.requests(broker)
+        endpoints = [
+            (e.listener, e.host) for b in update.live_brokers for e in b.endpoints if b.broker_id == 1
+        ]
+        assert endpoints == [("PLAINTEXT", "localhost"), ("CLIENTS", "elsewhere")]
+    assert cluster.states == before
+    cluster.channels.forget()
+    cluster.handle(events.BrokerChange())
+    assert cluster.channels.requests(2) == []
 
 
 def test_a_wrongly_suspected_broker_gets_a_full_request(cluster: Cluster) -> None:

@@ -59,7 +59,7 @@ def test_connections_get_most_open_files_of_the_process() -> None:
 
 def test_a_single_listener_is_not_protected() -> None:
     alone = config_from(REQUIRED | {"listeners": "PLAINTEXT://localhost:0"})
-    assert protected_listener(alone) is None
+    assert protected_listener(alone, 1) is None
     beside = config_from(
         REQUIRED
         | {
@@ -68,7 +68,7 @@ def test_a_single_listener_is_not_protected() -> None:
             "inter.broker.listener.name": "IN",
         }
     )
-    assert protected_listener(beside) == "IN"
+    assert protected_listener(beside, 2) == "IN"
 
 
 @pytest.fixture

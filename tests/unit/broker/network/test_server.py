@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.load import config_from
 from barnabas.broker.network.pipeline import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
@@ -594,3 +595,42 @@ def test_a_taken_port_is_refused_by_name_and_leaves_nothing_bound() -> None:
         with pytest.raises(CannotBind, match=f"listener SECOND cannot bind 127.0.0.1:{port}"):
             server.bind()
         assert server.ports == {}
+
+
+def test_listeners_are_added_and_removed_while_it_serves(serve: Serve) -> None:
+    served = serve()
+    plain, added = Listener("PLAINTEXT", "127.0.0.1", 0), Listener("ADDED", "127.0.0.1", 0)
+    staying = served.client()
+    served.server.change_listeners([plain, added])
+    port = served.server.ports["ADDED"]
+    client = Client(port)
+    served.clients.append(client)
+    client.send(b"through the new listener")
+    assert client.receive() == b"through the new listener"
+    served.server.change_listeners([plain])
+    assert client.is_closed_by_server()
+    assert set(served.server.ports) == {"PLAINTEXT"}
+
+    def is_refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=20).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    wait_for(is_refused, "the removed listener to be closed")
+    staying.send(b"a")
+    assert staying.receive() == b"a"
+
+
+def test_a_change_of_listeners_that_cannot_be_bound_changes_nothing(serve: Serve) -> None:
+    served = serve()
+    ports = dict(served.server.ports)
+    plain, free = Listener("PLAINTEXT", "127.0.0.1", 0), Listener("FREE", "127.0.0.1", 0)
+    taken = Listener("TAKEN", "127.0.0.1", ports["PLAINTEXT"])
+    with pytest.raises(CannotBind, match="listener TAKEN"):
+        served.server.change_listeners([plain, free, taken])
+    assert served.server.ports == ports
+    client = served.client()
+    client.send(b"a")
+    assert client.receive() == b"a"
