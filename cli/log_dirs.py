@@ -122,7 +122,7 @@ def _broker_object(broker: BrokerLogDirs, topics: Iterable[str]) -> dict[str, An
 
 
 async def _move(options: argparse.Namespace, bootstrap: str) -> None:
-    names = [_partition_of(text) for text in options.partitions]
+    names = [partition_of(text) for text in options.partitions]
     replicas = [TopicPartitionReplica(*name, BrokerId(options.broker)) for name in names]
     async with Admin(bootstrap_servers=bootstrap) as admin:
         (broker,) = await admin.describe_log_dirs([options.broker])
@@ -183,7 +183,7 @@ async def _lag(admin: Admin, options: argparse.Namespace, moving: set[TopicParti
     return sum(lags) if lags else None
 
 
-def _partition_of(text: str) -> TopicPartition:
+def partition_of(text: str) -> TopicPartition:
     topic, _, number = text.rpartition(":")
     if not topic or not (number.isascii() and number.isdecimal() and int(number) <= INT_MAX):
         raise CommandError(f"{text!r}: expected TOPIC:PARTITION, as flights:0", USAGE)

@@ -1,4 +1,4 @@
-"""The admin client: topics, offsets, groups and the state of the cluster.
+"""The admin client: topics, placement, offsets, groups and the state of the cluster.
 
 Requests that change something go to the controller and follow it when it moves. A request whose answer was
 lost is retried; if the change is already made (a topic exists exactly as requested, or no longer), the
@@ -10,7 +10,7 @@ An admin client belongs to the event loop that it was started on.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.client.admin.configs import (
     Append,
@@ -47,6 +47,7 @@ from barnabas.client.admin.log_dirs import (
     describe_log_dirs,
     describe_replicas,
 )
+from barnabas.client.admin.placement import PartitionReassignment, PlacementAdmin
 from barnabas.client.admin.topics import (
     CreatedTopic,
     NewPartitions,
@@ -72,10 +73,7 @@ from barnabas.client.admin.transactions import (
     list_transactions,
     open_transaction_at,
 )
-from barnabas.client.client import Client
-from barnabas.client.cluster import Cluster
-from barnabas.client.config import AdminConfig, AdminSettings
-from barnabas.client.errors import ClientClosed, CommitFailed, TopicErrors
+from barnabas.client.errors import CommitFailed, TopicErrors
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
 from barnabas.client.offsets import (
@@ -89,6 +87,7 @@ from barnabas.client.offsets import (
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigSource
+from barnabas.protocol.messages.elections import ElectionType
 from barnabas.protocol.messages.features import UpgradeType
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.messages.topics import (
@@ -109,6 +108,7 @@ __all__ = [
     "ConfigEntry",
     "ConfigResource",
     "CreatedTopic",
+    "ElectionType",
     "FeatureDescription",
     "FeatureLevels",
     "GroupDescription",
@@ -117,6 +117,7 @@ __all__ = [
     "MemberDescription",
     "NewPartitions",
     "NewTopic",
+    "PartitionReassignment",
     "ProducerIdAndEpoch",
     "ProducerState",
     "Subtract",
@@ -135,14 +136,8 @@ class ClusterDescription(NamedTuple):
     nodes: list[Node]
 
 
-class Admin(Client):
+class Admin(PlacementAdmin):
     """Settings as in `AdminConfig`, by name or as one ``config``."""
-
-    def __init__(self, config: AdminConfig | None = None, **settings: Unpack[AdminSettings]) -> None:
-        self.config = config if config is not None else AdminConfig.of(settings)
-
-    def _make_cluster(self) -> Cluster:
-        return Cluster(self.config)
 
     async def create_topics(
         self,
@@ -566,14 +561,6 @@ class Admin(Client):
     async def _metadata(self, topics: list[str] | None) -> MetadataResponse:
         requested = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         return await self._open().ask_any(MetadataRequest(topics=requested, allow_auto_topic_creation=False))
-
-    def _timeout(self, timeout_ms: int | None) -> int:
-        return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-
-    def _open(self) -> Cluster:
-        if self._cluster is None:
-            raise ClientClosed("the admin client is not started; use `async with Admin(…)`")
-        return self._cluster
 
 
 def _raise_errors(errors: dict[str, ApiError], results: Mapping[str, object], count: int) -> None:

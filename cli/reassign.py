@@ -1,0 +1,320 @@
+"""`barnabas reassign plan|execute|status|cancel` and `barnabas drain BROKER`: move replicas to other brokers.
+
+A plan is JSON as Kafka's kafka-reassign-partitions reads and writes it, so either tool executes it.
+Partitions are served while they move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, unknown_topic
+from barnabas.cli.log_dirs import partition_of
+from barnabas.cli.output import bytes_progress, print_json, print_table
+from barnabas.client.admin.admin import Admin, PartitionReassignment
+from barnabas.client.placement_plan import Move, Placement, plan
+from barnabas.protocol.errors import ApiError
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.topic_names import INTERNAL_TOPICS
+
+_LOOK_S: Final = 0.2
+_EXAMPLE: Final = '{"partitions": [{"topic": "flights", "partition": 0, "replicas": [1, 2]}]}'
+
+Targets = Mapping[TopicPartition, Sequence[int]]
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    if name == "drain":
+        parser.add_argument(
+            "broker", type=int, metavar="BROKER", help="the broker that shall have no replicas"
+        )
+        _add_wait(parser)
+        add_cluster_arguments(parser, json_help="print the moves as JSON")
+        return
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    planning = actions.add_parser("plan", help="print a plan that spreads the replicas and moves few bytes")
+    planning.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all, internal ones too")
+    planning.add_argument("--brokers", metavar="ID,ID,…", help="the brokers to use; default: all live ones")
+    planning.add_argument("--replication-factor", type=int, metavar="N", help="default: as it is")
+
+    execute = actions.add_parser("execute", help="begin the moves of a plan")
+    execute.add_argument("plan", metavar="FILE", help="a plan; - is standard input")
+    _add_wait(execute)
+
+    status = actions.add_parser("status", help="show the moves under way")
+    cancel = actions.add_parser("cancel", help="undo moves that are under way")
+    cancel.add_argument("partitions", nargs="*", metavar="TOPIC:PARTITION", help="or --all")
+    cancel.add_argument("--all", action="store_true", help="all moves under way")
+
+    for action in (planning, execute, status, cancel):
+        add_cluster_arguments(action, json_help="print JSON")
+
+
+def _add_wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--wait", action="store_true", help="return when the replicas have moved")
+    parser.add_argument(
+        "--timeout", type=float, default=86_400.0, metavar="SECONDS", help="of --wait (default 86400)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    actions = {"plan": _plan, "execute": _execute, "status": _status, "cancel": _cancel}
+    action = _drain if options.command == "drain" else actions[options.action]
+    run_async(action(options, chosen_bootstrap(options)))
+    return OK
+
+
+async def _plan(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        racks = await _racks(admin)
+        allowed = racks
+        if options.brokers is not None:
+            allowed = {broker: racks[broker] for broker in _broker_ids(options.brokers, racks)}
+        placements = await _placements(admin, options.topics)
+    moves = plan(placements, allowed, replication_factor=options.replication_factor)
+    if options.json or not sys.stdout.isatty():
+        print_json(_as_plan(moves))
+        return
+    _print_moves(moves)
+
+
+async def _execute(options: argparse.Namespace, bootstrap: str) -> None:
+    targets = _read_plan(options.plan)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await _begin(admin, targets)
+        if options.wait:
+            await _wait(admin, targets.keys(), options.timeout)
+    if options.json:
+        print_json(_plan_object(targets))
+    else:
+        print(f"{len(targets)} partitions {'have moved' if options.wait else 'are moving'}")
+
+
+async def _drain(options: argparse.Namespace, bootstrap: str) -> None:
+    drained = BrokerId(options.broker)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        racks = await _racks(admin)
+        placements = {
+            tp: placement
+            for tp, placement in (await _placements(admin, ())).items()
+            if drained in placement.replicas
+        }
+        if drained not in racks and not placements:
+            raise CommandError(f"there is no broker {drained}; there are {sorted(racks)}", NOT_FOUND)
+        allowed = {broker: rack for broker, rack in racks.items() if broker != drained}
+        moves = plan(placements, allowed, is_balanced=False) if placements else {}
+        targets = {tp: move.after for tp, move in moves.items()}
+        await _begin(admin, targets)
+        if options.wait:
+            await _wait(admin, targets.keys(), options.timeout)
+    if options.json:
+        print_json(_as_plan(moves))
+    elif moves:
+        print(f"{len(moves)} replicas {'have left' if options.wait else 'are leaving'} broker {drained}")
+    else:
+        print(f"broker {drained} has no replicas")
+
+
+async def _status(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        under_way = await admin.list_partition_reassignments()
+        copied = await _copied(admin, under_way)
+    if options.json:
+        print_json([_as_json(tp, moving, copied[tp]) for tp, moving in sorted(under_way.items())])
+        return
+    rows = [
+        (
+            f"{tp.topic}:{tp.partition}",
+            _listed(moving.target),
+            _listed(moving.adding),
+            _listed(moving.removing),
+            _share(*copied[tp]),
+        )
+        for tp, moving in sorted(under_way.items())
+    ]
+    if rows:
+        print_table(("partition", "to", "adding", "removing", "copied"), rows)
+    else:
+        print("no partition is moving")
+
+
+async def _cancel(options: argparse.Namespace, bootstrap: str) -> None:
+    if bool(options.partitions) == options.all:
+        raise CommandError("name partitions as TOPIC:PARTITION, or give --all", USAGE)
+    named = [partition_of(text) for text in options.partitions]
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        cancelled = list(await admin.list_partition_reassignments()) if options.all else named
+        _raise_first(await admin.alter_partition_reassignments(dict.fromkeys(cancelled)))
+    if options.json:
+        print_json([{"topic": tp.topic, "partition": tp.partition} for tp in cancelled])
+    else:
+        print(f"{len(cancelled)} moves are cancelled")
+
+
+# Reading the cluster
+
+
+async def _racks(admin: Admin) -> dict[BrokerId, str | None]:
+    cluster = await admin.describe_cluster()
+    return {BrokerId(node.node_id): node.rack for node in cluster.nodes}
+
+
+async def _placements(admin: Admin, topics: Collection[str]) -> dict[TopicPartition, Placement]:
+    """The replicas and sizes of these topics, or of all; of partitions that move, the coming replicas."""
+    existing = await admin.list_topics(include_internal=True)
+    for topic in topics:
+        if topic not in existing:
+            raise unknown_topic(topic, [name for name in existing if name not in INTERNAL_TOPICS])
+    described = await admin.describe_topics(list(topics) or existing)
+    under_way = await admin.list_partition_reassignments()
+    sizes = await _sizes(admin, described)
+    placements = {}
+    for name, info in described.items():
+        for partition in info.partitions:
+            tp = TopicPartition(name, partition.partition)
+            replicas = tuple(map(BrokerId, partition.replicas))
+            moving = under_way.get(tp)
+            size_bytes = max((sizes.get((tp, broker), 0) for broker in replicas), default=0)
+            placements[tp] = Placement(replicas if moving is None else moving.target, size_bytes)
+    return placements
+
+
+async def _sizes(admin: Admin, topics: Collection[str]) -> dict[tuple[TopicPartition, BrokerId], int]:
+    """The bytes of each replica that a broker reports."""
+    return {
+        (tp, BrokerId(broker.node.node_id)): replica.size_bytes
+        for broker in await admin.describe_replicas(list(topics))
+        for tp, replica in broker.replicas.items()
+    }
+
+
+async def _copied(
+    admin: Admin, under_way: Mapping[TopicPartition, PartitionReassignment]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """By partition: the bytes that the added replicas have, and those that they will have."""
+    if not under_way:
+        return {}
+    sizes = await _sizes(admin, {tp.topic for tp in under_way})
+    copied = {}
+    for tp, moving in under_way.items():
+        whole = max((sizes.get((tp, broker), 0) for broker in moving.replicas), default=0)
+        there = sum(min(whole, sizes.get((tp, broker), 0)) for broker in moving.adding)
+        copied[tp] = there, whole * len(moving.adding)
+    return copied
+
+
+# Changing it
+
+
+async def _begin(admin: Admin, targets: Targets) -> None:
+    _raise_first(await admin.alter_partition_reassignments(dict(targets)))
+
+
+def _raise_first(outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
+    errors = [error for error in outcomes.values() if error is not None]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise CommandError(f"{len(errors)} of {len(outcomes)} partitions were refused, first: {errors[0]}")
+
+
+async def _wait(admin: Admin, partitions: Collection[TopicPartition], timeout_s: float) -> None:
+    """Wait until none of the partitions is moving; raises CommandError after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    left = await admin.list_partition_reassignments(partitions)
+    total = sum(whole for _, whole in (await _copied(admin, left)).values())
+    shown = 0
+    with bytes_progress(total) as advance:
+        while left:
+            copied = await _copied(admin, left)
+            missing = sum(whole - there for there, whole in copied.values())
+            advance(max(0, total - missing - shown))
+            shown = max(shown, total - missing)
+            if time.monotonic() > deadline:
+                raise CommandError(f"not done after {timeout_s:.0f} s; the moves go on", FAILED)
+            await asyncio.sleep(_LOOK_S)
+            left = await admin.list_partition_reassignments(partitions)
+
+
+# Plans
+
+
+def _read_plan(path: str) -> dict[TopicPartition, list[int]]:
+    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    try:
+        targets = {}
+        for entry in json.loads(text)["partitions"]:
+            tp = TopicPartition(str(entry["topic"]), int(entry["partition"]))
+            if tp in targets:
+                raise ValueError(f"{tp} is named twice")
+            targets[tp] = [int(broker) for broker in entry["replicas"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommandError(f"{path} is not a plan ({error!r}); expected {_EXAMPLE}", USAGE) from None
+    return targets
+
+
+def _plan_object(targets: Targets) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "partitions": [
+            {"topic": tp.topic, "partition": tp.partition, "replicas": list(replicas)}
+            for tp, replicas in targets.items()
+        ],
+    }
+
+
+def _as_plan(moves: Mapping[TopicPartition, Move]) -> dict[str, Any]:
+    return _plan_object({tp: move.after for tp, move in moves.items()})
+
+
+def _as_json(tp: TopicPartition, moving: PartitionReassignment, copied: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "replicas": list(moving.replicas),
+        "adding": list(moving.adding),
+        "removing": list(moving.removing),
+        "copied_bytes": copied[0],
+        "total_bytes": copied[1],
+    }
+
+
+def _print_moves(moves: Mapping[TopicPartition, Move]) -> None:
+    rows = [
+        (f"{tp.topic}:{tp.partition}", _listed(move.before), _listed(move.after), move.copied_bytes)
+        for tp, move in moves.items()
+    ]
+    if rows:
+        print_table(("partition", "from", "to", "bytes to copy"), rows)
+        print("`barnabas reassign plan --json > plan.json && barnabas reassign execute plan.json` does it")
+    else:
+        print("nothing to move")
+
+
+def _broker_ids(text: str, known: Collection[BrokerId]) -> list[BrokerId]:
+    ids = []
+    for word in text.split(","):
+        if not word.strip().isdecimal():
+            raise CommandError(f"--brokers {text!r}: expected ids such as 1,2,3", USAGE)
+        ids.append(BrokerId(int(word)))
+    unknown = sorted(set(ids) - set(known))
+    if unknown:
+        raise CommandError(f"no live broker has the ids {unknown}; there are {sorted(known)}", NOT_FOUND)
+    return ids
+
+
+def _listed(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers)) or "-"
+
+
+def _share(there: int, whole: int) -> str:
+    return "-" if not whole else f"{100 * there // whole} %"

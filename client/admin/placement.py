@@ -1,0 +1,163 @@
+"""Where partitions are: elections of leaders and reassignments of replicas, and their results.
+
+`AdminBase` is what all parts of the admin client share. Belongs to the event loop of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Unpack
+
+from barnabas.client.admin.topics import ask_controller, broker_timeout_ms
+from barnabas.client.client import Client
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import AdminConfig, AdminSettings
+from barnabas.client.errors import ClientClosed
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
+from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest, ElectLeadersTopic
+from barnabas.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopic,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+
+
+class PartitionReassignment(NamedTuple):
+    """The replicas of a partition that is being reassigned, and those of them that are added or removed."""
+
+    replicas: tuple[BrokerId, ...]
+    adding: tuple[BrokerId, ...]
+    removing: tuple[BrokerId, ...]
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """The replicas after the reassignment."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+
+class AdminBase(Client):
+    """Settings as in `AdminConfig`, by name or as one ``config``."""
+
+    def __init__(self, config: AdminConfig | None = None, **settings: Unpack[AdminSettings]) -> None:
+        self.config = config if config is not None else AdminConfig.of(settings)
+
+    def _make_cluster(self) -> Cluster:
+        return Cluster(self.config)
+
+    def _timeout(self, timeout_ms: int | None) -> int:
+        return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+    def _open(self) -> Cluster:
+        if self._cluster is None:
+            raise ClientClosed("the admin client is not started; use `async with Admin(…)`")
+        return self._cluster
+
+
+class PlacementAdmin(AdminBase):
+    """The methods of `Admin` for elections and reassignments."""
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        election_type: ElectionType = ElectionType.PREFERRED,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, ApiError | None]:
+        """Let the first replicas of these partitions lead, or of all that need it.
+
+        An unclean election lets any live replica lead a partition without a leader, and loses the records
+        that it lacks. All brokers know the leaders when this returns. By partition: None, or an error such
+        as ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE.
+        """
+        cluster, timeout = self._open(), self._timeout(timeout_ms)
+        named = None if partitions is None else by_topic((tp, tp.partition) for tp in partitions)
+        request = ElectLeadersRequest(
+            election_type=int(election_type),
+            topic_partitions=None
+            if named is None
+            else [ElectLeadersTopic(topic=topic, partitions=indexes) for topic, indexes in named.items()],
+            timeout_ms=broker_timeout_ms(timeout, cluster.config.request_timeout_ms),
+        )
+        answered = await ask_controller(cluster, request, lambda answer: [answer.error_code], timeout)
+        _raise_for(answered.response.error_code, None)
+        return {
+            TopicPartition(topic.topic, result.partition_id): _error(result.error_code, result.error_message)
+            for topic in answered.response.replica_election_results
+            for result in topic.partition_result
+        }
+
+    async def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, ApiError | None]:
+        """Begin to move partitions to these replicas, the preferred leader first; None cancels.
+
+        This returns when the moves have begun: see `list_partition_reassignments`. By partition: None, or an
+        error such as INVALID_REPLICA_ASSIGNMENT or NO_REASSIGNMENT_IN_PROGRESS.
+        """
+        cluster, timeout = self._open(), self._timeout(timeout_ms)
+        topics = by_topic(
+            (
+                tp,
+                ReassignablePartition(
+                    partition_index=tp.partition, replicas=None if target is None else list(target)
+                ),
+            )
+            for tp, target in targets.items()
+        )
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=broker_timeout_ms(timeout, cluster.config.request_timeout_ms),
+            topics=[ReassignableTopic(name=name, partitions=parts) for name, parts in topics.items()],
+        )
+        answered = await ask_controller(cluster, request, lambda answer: [answer.error_code], timeout)
+        response = answered.response
+        _raise_for(response.error_code, response.error_message)
+        return {
+            TopicPartition(topic.name, result.partition_index): _error(
+                result.error_code, result.error_message
+            )
+            for topic in response.responses
+            for result in topic.partitions
+        }
+
+    async def list_partition_reassignments(
+        self, partitions: Collection[TopicPartition] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The reassignments under way, of these partitions or of all."""
+        cluster, timeout = self._open(), self._timeout(timeout_ms)
+        named = None if partitions is None else by_topic((tp, tp.partition) for tp in partitions)
+        request = ListPartitionReassignmentsRequest(
+            timeout_ms=broker_timeout_ms(timeout, cluster.config.request_timeout_ms),
+            topics=None
+            if named is None
+            else [
+                ListPartitionReassignmentsTopic(name=name, partition_indexes=indexes)
+                for name, indexes in named.items()
+            ],
+        )
+        answered = await ask_controller(cluster, request, lambda answer: [answer.error_code], timeout)
+        response = answered.response
+        _raise_for(response.error_code, response.error_message)
+        return {
+            TopicPartition(topic.name, partition.partition_index): PartitionReassignment(
+                tuple(map(BrokerId, partition.replicas)),
+                tuple(map(BrokerId, partition.adding_replicas)),
+                tuple(map(BrokerId, partition.removing_replicas)),
+            )
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+
+
+def _raise_for(code: int, text: str | None) -> None:
+    if code != ErrorCode.NONE:
+        raise api_error(code, text or "the controller refused the request")
+
+
+def _error(code: int, text: str | None) -> ApiError | None:
+    return None if code == ErrorCode.NONE else api_error(code, text or "refused")

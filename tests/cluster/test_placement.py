@@ -1,0 +1,259 @@
+"""Elections of preferred replicas and reassignments on real brokers, under load, judged by its history."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.cli import exit_codes
+from barnabas.client import NewTopic
+from barnabas.client.admin.admin import ElectionType
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.zookeeper import admin_requests, paths
+from tests.support.waiting import wait_for
+
+from ..chaos.workload import Load, stop_and_judge
+from .test_cli import commands_to
+from .tools import ClusterView, StartCluster, call_command
+
+PARTITIONS = 6
+GONE = TopicPartition("gone", 0)
+
+
+def leaders(cluster: LocalCluster, topic: str) -> dict[int, int]:
+    return {partition.partition: partition.leader for partition in ClusterView(cluster).partitions(topic)}
+
+
+def preferred(cluster: LocalCluster, topic: str) -> dict[int, int]:
+    return {
+        partition.partition: partition.replicas[0] for partition in ClusterView(cluster).partitions(topic)
+    }
+
+
+def replicas(cluster: LocalCluster, topic: str) -> list[tuple[int, ...]]:
+    return [partition.replicas for partition in ClusterView(cluster).partitions(topic)]
+
+
+def folders(cluster: LocalCluster, broker_id: int, topic: str) -> list[str]:
+    """The partitions of a topic whose logs a broker has."""
+    dirs = cluster.broker(broker_id).log_dirs
+    return [
+        folder.name for path in dirs for folder in path.glob(f"{topic}-*") if "-delete" not in folder.name
+    ]
+
+
+def start_loaded(cluster: LocalCluster) -> Load:
+    """Load on topic `t`, whose partitions have three replicas of which two must be in sync."""
+    ClusterView(cluster).create_topic("t", PARTITIONS, 3, min_insync_replicas="2")
+    return Load(cluster.bootstrap, "t", PARTITIONS)
+
+
+def check_all(cluster: LocalCluster, load: Load) -> None:
+    verdict = stop_and_judge(cluster, load)
+    assert verdict.is_good, str(verdict)
+    assert verdict.acknowledged > 100
+    assert all(len(brokers) == 3 for brokers in load.history.replicas.values())
+
+
+def test_the_preferred_replicas_lead_again_after_a_restart(cluster: LocalCluster) -> None:
+    with start_loaded(cluster) as load:
+        barnabas = commands_to(cluster, call_command)
+        wanted = preferred(cluster, "t")
+        assert leaders(cluster, "t") == wanted
+        load.wait_progress("before the change")
+        cluster.restart(2)
+        ClusterView(cluster).wait_isr("t", 3)
+        assert 2 not in leaders(cluster, "t").values()
+        shown = json.loads(barnabas("elect", "preferred", "--all", "--json").stdout)
+        moved = {entry["partition"] for entry in shown if entry["topic"] == "t" and entry["is_elected"]}
+        assert moved == {index for index, broker in wanted.items() if broker == 2}
+        # All brokers know the leaders when the command ends.
+        assert leaders(cluster, "t") == wanted
+        assert "no partition needs an election" in barnabas("elect", "preferred", "--all").stdout
+        assert "needs no election" in barnabas("elect", "preferred", "t:0").stdout
+        load.wait_progress("after the change")
+        ClusterView(cluster).wait_isr("t", 3)
+    check_all(cluster, load)
+
+
+def test_leaders_come_back_by_themselves(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(settings={"leader.imbalance.check.interval.seconds": "1"})
+    ClusterView(cluster).create_topic("t", PARTITIONS, 3)
+    cluster.restart(3)
+    wanted = preferred(cluster, "t")
+    wait_for(lambda: leaders(cluster, "t") == wanted, "the preferred replicas do not lead", timeout_s=30)
+
+
+def test_an_unclean_election_is_a_choice_of_the_operator(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "2000"})
+    view = ClusterView(cluster)
+    barnabas = commands_to(cluster, call_command)
+    with view.admin() as admin:
+        admin.create_topics(NewTopic("u", replica_assignment={0: [1, 2]}))
+        outcomes = admin.elect_leaders([TopicPartition("u", 0)], election_type=ElectionType.UNCLEAN)
+        assert [error and error.code for error in outcomes.values()] == [ErrorCode.ELECTION_NOT_NEEDED]
+    view.write("u", [b"both have it"])
+    cluster.kill(2)
+    view.wait_isr("u", 1)
+    view.write("u", [b"only broker 1 has it"])
+    cluster.start_broker(2)
+    # Broker 1 dies before broker 2 is in sync, or else the election is not needed and loses nothing.
+    cluster.kill(1)
+
+    def is_led() -> bool:
+        barnabas("elect", "unclean", "u:0", check=False)
+        return leaders(cluster, "u") == {0: 2}
+
+    wait_for(is_led, "broker 2 does not lead")
+    assert b"both have it" in view.read("u", 1)
+
+
+def test_a_broker_is_drained_under_load(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(brokers=4)
+    with start_loaded(cluster) as load:
+        barnabas = commands_to(cluster, call_command)
+        load.wait_progress("before the change")
+        assert any(4 in brokers for brokers in replicas(cluster, "t"))
+        drained = json.loads(barnabas("drain", "4", "--wait", "--json").stdout)
+        assert all(4 not in entry["replicas"] for entry in drained["partitions"])
+        assert all(4 not in brokers and len(brokers) == 3 for brokers in replicas(cluster, "t"))
+        assert json.loads(barnabas("reassign", "status", "--json").stdout) == []
+        wait_for(lambda: folders(cluster, 4, "t") == [], lambda: f"left: {folders(cluster, 4, 't')}")
+        assert "broker 4 has no replicas" in barnabas("drain", "4").stdout
+        load.wait_progress("after the change")
+        ClusterView(cluster).wait_isr("t", 3)
+    check_all(cluster, load)
+
+
+@pytest.mark.parametrize("victim", ["controller", "added", "leader"])
+def test_a_reassignment_survives_the_death_of_a_broker(start_cluster: StartCluster, victim: str) -> None:
+    cluster = start_cluster(brokers=4, settings={"zookeeper.session.timeout.ms": "2000"})
+    with start_loaded(cluster) as load:
+        view = ClusterView(cluster)
+        load.wait_progress("before the change")
+        before = view.partitions("t")
+        targets = {}
+        for partition in before:
+            absent = next(broker for broker in (1, 2, 3, 4) if broker not in partition.replicas)
+            targets[TopicPartition("t", partition.partition)] = [absent, *partition.replicas[:2]]
+        with view.admin() as admin:
+            outcomes = admin.alter_partition_reassignments(targets)
+            assert set(outcomes.values()) == {None}
+        dying = {
+            "controller": view.controller(),
+            "added": targets[TopicPartition("t", 0)][0],
+            "leader": before[0].leader,
+        }[victim]
+        cluster.kill(dying)
+        cluster.start_broker(dying)
+
+        def is_done() -> bool:
+            with view.admin() as admin:
+                return not admin.list_partition_reassignments()
+
+        wait_for(is_done, "the partitions still move", timeout_s=60)
+        wanted = [tuple(target) for target in targets.values()]
+        # The brokers are told after the end is decided.
+        wait_for(lambda: replicas(cluster, "t") == wanted, lambda: f"t has {replicas(cluster, 't')}")
+        view.wait_isr("t", 3)
+        load.wait_progress("after the change")
+        view.wait_isr("t", 3)
+        for partition in before:
+            left = partition.replicas[2]
+            wait_for(
+                lambda left=left, index=partition.partition: f"t-{index}" not in folders(cluster, left, "t"),
+                f"broker {left} keeps t-{partition.partition}",
+            )
+    check_all(cluster, load)
+
+
+def test_a_plan_is_made_executed_and_undone(start_cluster: StartCluster, tmp_path: Path) -> None:
+    cluster = start_cluster(brokers=3)
+    view = ClusterView(cluster)
+    barnabas = commands_to(cluster, call_command)
+    with view.admin() as admin:
+        admin.create_topics(NewTopic("p", replica_assignment={index: [1] for index in range(6)}))
+    view.write("p", [b"%d" % number for number in range(600)])
+    plan = tmp_path / "plan.json"
+    plan.write_text(barnabas("reassign", "plan", "p", "--json").stdout)
+    moves: dict[int, Any] = {
+        entry["partition"]: entry["replicas"] for entry in json.loads(plan.read_text())["partitions"]
+    }
+    assert sorted(moves.values()) == [[2], [2], [3], [3]]
+    barnabas("reassign", "execute", str(plan), "--wait")
+    assert sorted(replicas(cluster, "p")) == [(1,), (1,), (2,), (2,), (3,), (3,)]
+    assert json.loads(barnabas("reassign", "plan", "p", "--json").stdout)["partitions"] == []
+    assert sorted(view.read("p", 6)) == sorted(b"%d" % number for number in range(600))
+    # A second replica that cannot be copied, because its broker is paused.
+    slow = next(broker for broker in (1, 2, 3) if broker != view.controller())
+    before = replicas(cluster, "p")
+    index = next(index for index, brokers in enumerate(before) if slow not in brokers)
+    entry = {"topic": "p", "partition": index, "replicas": [*before[index], slow]}
+    plan.write_text(json.dumps({"partitions": [entry]}))
+    cluster.pause(slow)
+    barnabas("reassign", "execute", str(plan))
+    (moving,) = json.loads(barnabas("reassign", "status", "--json").stdout)
+    assert (moving["partition"], moving["adding"], moving["removing"]) == (index, [slow], [])
+    barnabas("reassign", "cancel", "--all")
+    assert json.loads(barnabas("reassign", "status", "--json").stdout) == []
+    cluster.resume(slow)
+    wait_for(lambda: replicas(cluster, "p") == before, "not cancelled")
+    assert sorted(view.read("p", 6)) == sorted(b"%d" % number for number in range(600))
+
+
+def test_bad_plans_are_refused_by_name(cluster: LocalCluster, tmp_path: Path) -> None:
+    view = ClusterView(cluster)
+    view.create_topic("b", 1, 3)
+    barnabas = commands_to(cluster, call_command)
+
+    def refuse(text: str, code: int, complaint: str) -> None:
+        (tmp_path / "plan").write_text(text)
+        done = barnabas("reassign", "execute", str(tmp_path / "plan"), check=False)
+        assert (done.returncode, complaint in done.stderr) == (code, True), done.stderr
+
+    def entry(topic: str, *brokers: int) -> str:
+        return json.dumps({"partitions": [{"topic": topic, "partition": 0, "replicas": brokers}]})
+
+    refuse("{", exit_codes.USAGE, "is not a plan")
+    refuse('{"partitions": [{"topic": "b"}]}', exit_codes.USAGE, "is not a plan")
+    refuse(entry("gone", 1), exit_codes.NOT_FOUND, "there is no partition gone-0")
+    refuse(entry("b", 1, 9), exit_codes.FAILED, "brokers [9] are not alive")
+    refuse(entry("b", 1, 1), exit_codes.FAILED, "named twice: [1, 1]")
+    refuse(entry("b"), exit_codes.FAILED, "no replicas are given")
+    for words, code, complaint in (
+        (("drain", "9"), exit_codes.NOT_FOUND, "there is no broker 9"),
+        (("drain", "1"), exit_codes.FAILED, "b-0 shall have 3 replicas, and 2 brokers may have them: [2, 3]"),
+        (("reassign", "plan", "gone"), exit_codes.NOT_FOUND, "there is no topic 'gone'"),
+        (("reassign", "plan", "--brokers", "1,9"), exit_codes.NOT_FOUND, "no live broker has the ids [9]"),
+        (("reassign", "plan", "--brokers", "x"), exit_codes.USAGE, "expected ids such as 1,2,3"),
+        (("reassign", "cancel", "b:0"), exit_codes.FAILED, "b-0 is not being reassigned"),
+        (("reassign", "cancel"), exit_codes.USAGE, "name partitions as TOPIC:PARTITION, or give --all"),
+        (("elect", "preferred", "gone:0"), exit_codes.NOT_FOUND, ""),
+    ):
+        done = barnabas(*words, check=False)
+        assert (done.returncode, complaint in done.stderr) == (code, True), (words, done.stderr)
+    assert [set(brokers) for brokers in replicas(cluster, "b")] == [{1, 2, 3}]
+
+
+def test_requests_of_old_tools_in_zookeeper_are_carried_out(cluster: LocalCluster) -> None:
+    view = ClusterView(cluster)
+    with view.admin() as admin:
+        admin.create_topics(NewTopic("z", replica_assignment={0: [1, 2]}))
+    view.write("z", [b"kept"])
+    tp = TopicPartition("z", 0)
+    with view.zookeeper() as zk:
+        zk.create(paths.REASSIGNMENTS, admin_requests.encode_reassignments({tp: (3, 1), GONE: (1,)}))
+        wait_for(lambda: zk.exists(paths.REASSIGNMENTS) is None, "the reassignment is not done")
+        assert replicas(cluster, "z") == [(3, 1)]
+        zk.create(paths.PREFERRED_ELECTION, admin_requests.encode_preferred_elections([tp, GONE]))
+        wait_for(lambda: zk.exists(paths.PREFERRED_ELECTION) is None, "the election is not done")
+        wait_for(lambda: leaders(cluster, "z") == {0: 3}, "broker 3 does not lead")
+        for path in (paths.REASSIGNMENTS, paths.PREFERRED_ELECTION):
+            zk.create(path, b"{")
+            wait_for(lambda path=path: zk.exists(path) is None, f"{path} is not removed")
+    assert view.read("z", 1) == [b"kept"]
