@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 COMPOSE_FILE: Final = ROOT / "deploy" / "docker-compose.yml"
 _UP_TIMEOUT_S: Final = 900
-_READY_TIMEOUT_S: Final = 120.0
+_READY_TIMEOUT_S: Final = 180.0
 _STOP_TIMEOUT_S: Final = 30
 _PROJECT_LABEL: Final = "com.docker.compose.project"
 _SERVICE_LABEL: Final = "com.docker.compose.service"
@@ -90,13 +90,13 @@ class Service:
         self.connect()
         before = self._starts()
         self._container.start()
-        wait_for(lambda: self._serves(before), lambda: f"{self.name} does not start:\n{self.log(50)}")
+        self._wait_serving(before)
 
     def restart(self, timeout_s: int = _STOP_TIMEOUT_S) -> None:
         """As `stop` and `start`."""
         before = self._starts()
         self._container.restart(timeout=timeout_s)
-        wait_for(lambda: self._serves(before), lambda: f"{self.name} does not restart:\n{self.log(50)}")
+        self._wait_serving(before)
 
     def run(self, *command: str) -> int:
         """Run a command in the container; returns its exit code."""
@@ -128,6 +128,13 @@ class Service:
     def _starts(self) -> int:
         """How often it has said that it serves."""
         return self.log().count(_SERVES)
+
+    def _wait_serving(self, starts_before: int) -> None:
+        wait_for(
+            lambda: self._serves(starts_before),
+            lambda: f"{self.name} does not start:\n{self.log(50)}",
+            timeout_s=_READY_TIMEOUT_S,
+        )
 
     def _serves(self, starts_before: int) -> bool:
         """Whether it serves after a start; `_starts` had this value before."""

@@ -19,7 +19,7 @@ from .container_nemesis import ContainerNemesis
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "15"))
 PARTITIONS = 6
 SESSION_TIMEOUT_MS = 4_000
-HEALING_S = 90.0
+HEALING_S = 180.0
 
 
 @pytest.mark.timeout(SECONDS + 1800)
