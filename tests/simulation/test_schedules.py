@@ -16,12 +16,14 @@ from tests.simulation.compaction_mutations import FOUND_IN_COMPACTION
 from tests.simulation.controller_mutations import FOUND_IN_CONTROLLERS
 from tests.simulation.follower_mutations import FOUND_IN_FOLLOWERS
 from tests.simulation.log_transaction_mutations import FOUND_IN_TRANSACTIONS
+from tests.simulation.move_mutations import FOUND_IN_MOVES
 from tests.simulation.mutations import FOUND_BY_CHANCE, Mutation
 from tests.simulation.profiles import (
     COMPACTION,
     DOORS,
     LOST_ANSWERS,
     MARKERS,
+    MOVES,
     OLD_WORDS,
     PROFILES,
     RACES,
@@ -49,6 +51,7 @@ FOUND_IN_PROFILES: dict[Mutation, tuple[Profile, int]] = {
     controller_mutations.late_requests_are_carried_out: (OLD_WORDS, 20),
     **{mutation: (COMPACTION, first) for mutation, first in FOUND_IN_COMPACTION.items()},
     **{mutation: (MARKERS, first) for mutation, first in FOUND_IN_TRANSACTIONS.items()},
+    **{mutation: (MOVES, first) for mutation, first in FOUND_IN_MOVES.items()},
 }
 """The usual histories find these rarely, the given profiles soon."""
 MISTAKES: dict[Mutation, tuple[Profile, int]] = {
