@@ -278,6 +278,7 @@ def _kcat() -> Mapping[str, str]:
         return {"KCAT": str(root / "usr" / "bin" / "kcat"), "LD_LIBRARY_PATH": path}
 
 
+NEWEST_JAVA: Final = "Java 4.4"
 CLIENTS = {
     client.name: client
     for client in (
@@ -286,7 +287,7 @@ CLIENTS = {
         Client("aiokafka", "aiokafka_driver.py", _python_package("aiokafka")),
         Client("kafkajs", "kafkajs_driver.js", _kafkajs),
         Client("kcat", "kcat_driver.py", _kcat),
-        Client("Java 4.4", "java/Driver.java", _java),
+        Client(NEWEST_JAVA, "java/Driver.java", _java),
     )
 }
 """Every client by its name, in the order of the table."""
