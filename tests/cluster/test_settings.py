@@ -103,7 +103,10 @@ def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(start_clu
     leader = view.leader("t")
     own = ConfigResource.broker(leader)
     assert values(cluster, own)["min.insync.replicas"] == ("2", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-    alter(cluster, own, min_insync_replicas="4")
+    # No more replicas are demanded than the partition has, so one of them must be out of sync.
+    cluster.kill(next(broker for broker in (1, 2, 3) if broker not in (leader, view.controller())))
+    view.wait_isr("t", 2)
+    alter(cluster, own, min_insync_replicas="3")
 
     def is_refused() -> bool:
         with Producer(bootstrap_servers=cluster.bootstrap, acks="all", retries=0) as producer:
@@ -113,10 +116,10 @@ def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(start_clu
                 return error.code is ErrorCode.NOT_ENOUGH_REPLICAS
         return False
 
-    wait_for(is_refused, "the leader does not ask for 4 replicas")
-    assert values(cluster, own)["min.insync.replicas"] == ("4", ConfigSource.DYNAMIC_BROKER_CONFIG)
+    wait_for(is_refused, "the leader does not ask for 3 replicas")
+    assert values(cluster, own)["min.insync.replicas"] == ("3", ConfigSource.DYNAMIC_BROKER_CONFIG)
     alter(cluster, own, min_insync_replicas=None)
-    wait_for(lambda: not is_refused(), "the leader still asks for 4 replicas")
+    wait_for(lambda: not is_refused(), "the leader still asks for 3 replicas")
     with view.admin() as admin, pytest.raises(TopicErrors) as caught:
         admin.alter_configs(
             {

@@ -96,14 +96,19 @@ def test_the_error_of_an_unknown_topic_names_similar_topics(shared_cluster: Loca
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_too_few_in_sync_replicas_refuse_acks_all(shared_cluster: LocalCluster) -> None:
-    ClusterView(shared_cluster).create_topic("strict", 1, 1, min_insync_replicas="2")
+def test_too_few_in_sync_replicas_refuse_acks_all(cluster: LocalCluster) -> None:
+    view = ClusterView(cluster)
+    view.create_topic("strict", 1, 3, min_insync_replicas="3")
+    cluster.kill(
+        next(broker for broker in (1, 2, 3) if broker not in (view.leader("strict"), view.controller()))
+    )
+    view.wait_isr("strict", 2)
     errors: list[str] = []
 
     def is_refused() -> bool:
         """Within so short a time there may be no answer, but never a good one."""
         with Producer(
-            bootstrap_servers=shared_cluster.bootstrap,
+            bootstrap_servers=cluster.bootstrap,
             acks="all",
             delivery_timeout_ms=1_500,
             request_timeout_ms=1_000,
@@ -114,8 +119,15 @@ def test_too_few_in_sync_replicas_refuse_acks_all(shared_cluster: LocalCluster) 
         return "NOT_ENOUGH_REPLICAS" in errors[-1]
 
     wait_for(is_refused, lambda: f"the reason is not named: {errors}")
-    with Producer(bootstrap_servers=shared_cluster.bootstrap, acks=1) as producer:
+    with Producer(bootstrap_servers=cluster.bootstrap, acks=1) as producer:
         assert producer.send_and_wait("strict", b"x").offset == 0
+
+
+def test_no_more_replicas_are_demanded_than_the_partition_has(shared_cluster: LocalCluster) -> None:
+    """As in Kafka."""
+    ClusterView(shared_cluster).create_topic("alone", 1, 1, min_insync_replicas="2")
+    with Producer(bootstrap_servers=shared_cluster.bootstrap, acks="all") as producer:
+        assert producer.send_and_wait("alone", b"x").offset == 0
 
 
 def test_a_deleted_topic_is_gone_everywhere_and_its_name_is_free(shared_cluster: LocalCluster) -> None:
