@@ -75,6 +75,8 @@ OF_BROKERS: Final = {
     "transaction.partition.verification.enable": "false",
 }
 """The dynamic settings of a broker that no topic overrides."""
+OF_LISTENERS: Final = {"advertised.listeners", "listener.security.protocol.map", "listeners"}
+"""Changed by `test_dynamic_listeners`: they concern no topic, and the clients of this test use them."""
 
 
 PAUSE_S: Final = 0.002
@@ -117,7 +119,7 @@ def alter(cluster: LocalCluster, topic: ConfigResource, changes: Mapping[str, st
 def test_every_setting_is_changed_while_a_producer_writes(start_cluster: StartCluster) -> None:
     assert SMALL.keys() == set(topic_setting_names())
     of_topics = {declared.name: SMALL[name][0] for name, (_, declared) in TOPIC_SETTINGS.items()}
-    assert of_topics.keys() | OF_BROKERS.keys() == DYNAMIC_NAMES
+    assert of_topics.keys() | OF_BROKERS.keys() | OF_LISTENERS == DYNAMIC_NAMES
     cluster = start_cluster(
         settings=KILLED | {"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "100"}
     )

@@ -47,6 +47,7 @@ Entry = DescribeConfigsResourceResult
 COARSER: Final = "the default is Kafka's, in ms; there it belongs to the name in hours, and this one has none"
 ONE_THREAD: Final = "more threads make a broker slower because of the interpreter lock"
 ONLY_DYNAMIC: Final = "Kafka takes it as a dynamic setting alone, which its table leaves out"
+NONE: Final = "an empty text instead of null: not set"
 RESTART: Final = "takes effect when a broker starts"
 SYSTEM: Final = "the system chooses better than a fixed size"
 DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
@@ -67,9 +68,11 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("broker.id", "default"): "required; ids are not generated",
     ("default.replication.factor", "type"): "the limit of the protocol is that of a short",
     ("listener.security.protocol.map", "default"): "without TLS and SASL so far",
-    ("listeners", "is dynamic"): RESTART,
-    ("advertised.listeners", "is dynamic"): RESTART,
-    ("listener.security.protocol.map", "is dynamic"): RESTART,
+    ("broker.rack", "default"): NONE,
+    ("replica.selector.class", "default"): NONE,
+    ("create.topic.policy.class.name", "default"): NONE,
+    ("create.topic.policy.class.name", "type"): "a class of Python by its module",
+    ("min.insync.replicas.strict", "name"): "Kafka's rule cannot be switched",
     ("transaction.state.log.segment.bytes", "default"): "a new coordinator reads the newest segment whole",
     ("num.network.threads", "default"): ONE_THREAD,
     ("num.network.threads", "is dynamic"): RESTART,

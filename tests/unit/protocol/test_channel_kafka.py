@@ -103,7 +103,7 @@ async def test_a_fetch_by_name_is_sent_in_a_version_that_has_names(server: Serve
     ):
         await channel.request(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[topic]))
         assert server.requests[-1].body.topics == [topic]
-    assert [head.api_version for head in server.requests] == [12, 13]
+    assert [head.api_version for head in server.requests] == [12, 16]
 
 
 async def test_a_peer_is_asked_for_its_versions_again_after_a_loss(server: Server, channel: Channel) -> None:
