@@ -28,7 +28,9 @@ _ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 @pytest.fixture
 def view(start_cluster: StartCluster) -> ClusterView:
     """Four brokers; topic t is on brokers 1 and 2."""
-    view = ClusterView(start_cluster(brokers=4, settings=UNHARMED))
+    # A new controller would move leaders back by itself after five seconds.
+    settings = {**UNHARMED, "auto.leader.rebalance.enable": "false"}
+    view = ClusterView(start_cluster(brokers=4, settings=settings))
     with view.admin() as admin:
         admin.create_topics(NewTopic("t", replica_assignment={0: [1, 2], 1: [2, 1]}))
     view.write("t", RECORDS)
