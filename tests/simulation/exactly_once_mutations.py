@@ -135,7 +135,7 @@ MUTATIONS: dict[Mutation, int] = {
     a_lost_marker_is_not_sent_again: 4,
     a_marker_is_answered_before_it_is_replicated: 15,
     a_refused_marker_counts_as_written: 6,
-    a_transaction_is_continued_in_the_other_protocol: 80,
+    a_transaction_is_continued_in_the_other_protocol: 210,
     an_ongoing_transaction_is_loaded_without_its_partitions: 3,
     coordinators_are_not_asked: 0,
     everything_committed_is_stable: 0,
