@@ -145,6 +145,7 @@ class Broker:
         self._closers.append(("logs", lambda: logs.close(wall_clock_ms())))
         self._start_part("purgatory", self._reaper.start, self._reaper.stop)
         replicas = self._replicas = self._make_replicas(logs)
+        self._set_replication_rates()
         if config.replica_selector_class == RACK_AWARE_SELECTOR:
             replicas.send_consumers_near()
         self._start_part("replicas", replicas.start, replicas.stop)
@@ -231,6 +232,7 @@ class Broker:
             self._change_listeners(layers)
             self._producer_id_expiration_ms = layers.value("producer.id.expiration.ms")
             self._controller.set_unclean_leader_election(layers.value("unclean.leader.election.enable"))
+            self._set_replication_rates()
             if self._moves is not None:
                 self._moves.throttle.set_rate(layers.value("replica.alter.log.dirs.io.max.bytes.per.second"))
             if self._verification is not None:
@@ -273,6 +275,7 @@ class Broker:
                 fail=lambda *failure: manager.roles.fail_follower(*failure),
                 wake_consumers=manager.wake_consumers,
                 traffic=manager.traffic,
+                quota=manager.quotas.followers,
                 on_fatal=self._on_fatal,
             )
 
@@ -288,6 +291,12 @@ class Broker:
             max_fetch_sessions=config.max_incremental_fetch_session_cache_slots,
             on_fatal=self._on_fatal,
         )
+
+    def _set_replication_rates(self) -> None:
+        replicas, value = self._replicas, self._layers.value
+        if replicas is not None:
+            replicas.quotas.leaders.set_rate(value("leader.replication.throttled.rate"))
+            replicas.quotas.followers.set_rate(value("follower.replication.throttled.rate"))
 
     def _start_cleaner(self, logs: LogManager, replicas: ReplicaManager) -> None:
         if not self._config.log_cleaner_enable:

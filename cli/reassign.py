@@ -11,7 +11,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,13 +20,16 @@ from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.log_dirs import partition_of
 from barnabas.cli.output import bytes_progress, print_json, print_table
-from barnabas.client.admin.admin import Admin, PartitionReassignment
+from barnabas.client.admin.admin import Admin, ConfigChange, ConfigResource, PartitionReassignment
 from barnabas.client.placement_plan import Move, Placement, plan
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _LOOK_S: Final = 0.2
+RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+LISTS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_LONGEST_LIST: Final = 30_000
 _EXAMPLE: Final = '{"partitions": [{"topic": "flights", "partition": 0, "replicas": [1, 2]}]}'
 
 Targets = Mapping[TopicPartition, Sequence[int]]
@@ -62,11 +66,21 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 def _add_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", action="store_true", help="return when the replicas have moved")
     parser.add_argument(
+        "--throttle",
+        type=int,
+        metavar="BYTES",
+        help="the most bytes per second that each broker sends or gets for the moves; with --wait, "
+        "since the limit is removed at the end",
+    )
+    parser.add_argument(
         "--timeout", type=float, default=86_400.0, metavar="SECONDS", help="of --wait (default 86400)"
     )
 
 
 def run(options: argparse.Namespace) -> int:
+    throttle = getattr(options, "throttle", None)
+    if throttle is not None and (throttle < 1 or not options.wait):
+        raise CommandError("--throttle: expected at least 1, together with --wait", USAGE)
     actions = {"plan": _plan, "execute": _execute, "status": _status, "cancel": _cancel}
     action = _drain if options.command == "drain" else actions[options.action]
     run_async(action(options, chosen_bootstrap(options)))
@@ -90,9 +104,7 @@ async def _plan(options: argparse.Namespace, bootstrap: str) -> None:
 async def _execute(options: argparse.Namespace, bootstrap: str) -> None:
     targets = _read_plan(options.plan)
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        await _begin(admin, targets)
-        if options.wait:
-            await _wait(admin, targets.keys(), options.timeout)
+        await _move(admin, targets, options)
     if options.json:
         print_json(_plan_object(targets))
     else:
@@ -112,10 +124,7 @@ async def _drain(options: argparse.Namespace, bootstrap: str) -> None:
             raise CommandError(f"there is no broker {drained}; there are {sorted(racks)}", NOT_FOUND)
         allowed = {broker: rack for broker, rack in racks.items() if broker != drained}
         moves = plan(placements, allowed, is_balanced=False) if placements else {}
-        targets = {tp: move.after for tp, move in moves.items()}
-        await _begin(admin, targets)
-        if options.wait:
-            await _wait(admin, targets.keys(), options.timeout)
+        await _move(admin, {tp: move.after for tp, move in moves.items()}, options)
     if options.json:
         print_json(_as_plan(moves))
     elif moves:
@@ -215,8 +224,42 @@ async def _copied(
 # Changing it
 
 
-async def _begin(admin: Admin, targets: Targets) -> None:
-    _raise_first(await admin.alter_partition_reassignments(dict(targets)))
+async def _move(admin: Admin, targets: Targets, options: argparse.Namespace) -> None:
+    """Begin the moves, and wait for their end if that is asked for."""
+    async with AsyncExitStack() as stack:
+        if options.throttle is not None:
+            await stack.enter_async_context(_throttled(admin, targets, options.throttle))
+        _raise_first(await admin.alter_partition_reassignments(dict(targets)))
+        if options.wait:
+            await _wait(admin, targets.keys(), options.timeout)
+
+
+@asynccontextmanager
+async def _throttled(admin: Admin, targets: Targets, bytes_per_second: int) -> AsyncIterator[None]:
+    """Limit the replication to added replicas, on all live brokers, until the block ends."""
+    described = await admin.describe_topics({tp.topic for tp in targets})
+    leaders: dict[str, list[str]] = {topic: [] for topic in described}
+    followers: dict[str, list[str]] = {topic: [] for topic in described}
+    for topic, info in described.items():
+        for partition in info.partitions:
+            target = targets.get(TopicPartition(topic, partition.partition))
+            if target is not None:
+                present = partition.replicas
+                leaders[topic] += [f"{partition.partition}:{broker}" for broker in present]
+                added = [broker for broker in target if broker not in present]
+                followers[topic] += [f"{partition.partition}:{broker}" for broker in added]
+    rates = dict.fromkeys(RATES, str(bytes_per_second))
+    limits: dict[ConfigResource, dict[str, ConfigChange]] = {
+        ConfigResource.broker(node.node_id): dict(rates) for node in (await admin.describe_cluster()).nodes
+    }
+    for topic in described:
+        lists = (_listed_replicas(leaders[topic]), _listed_replicas(followers[topic]))
+        limits[ConfigResource.topic(topic)] = dict(zip(LISTS, lists, strict=True))
+    await admin.alter_configs(limits)
+    try:
+        yield
+    finally:
+        await admin.alter_configs({resource: dict.fromkeys(names) for resource, names in limits.items()})
 
 
 def _raise_first(outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
@@ -243,6 +286,12 @@ async def _wait(admin: Admin, partitions: Collection[TopicPartition], timeout_s:
                 raise CommandError(f"not done after {timeout_s:.0f} s; the moves go on", FAILED)
             await asyncio.sleep(_LOOK_S)
             left = await admin.list_partition_reassignments(partitions)
+
+
+def _listed_replicas(names: Sequence[str]) -> str:
+    """The value of a setting, which has a limit: all replicas of a topic instead of very many."""
+    text = ",".join(names)
+    return text if len(text) <= _LONGEST_LIST else "*"
 
 
 # Plans

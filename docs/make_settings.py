@@ -12,7 +12,7 @@ from pathlib import Path
 
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES
 from barnabas.broker.config.settings import SETTINGS
-from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS
+from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS, THROTTLED_REPLICAS
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from barnabas.protocol.settings import INT_MAX, LONG_MAX, NoDefault, Setting, setting_text, settings_of
 from barnabas.spark_connector.options import SourceOptions
@@ -76,6 +76,7 @@ def render() -> str:
         [
             INTRODUCTION,
             _table("Brokers", (_row(name, declared) for name, (_, declared) in SETTINGS.items())),
+            _table("Topics: throttled replicas", (_row(*item) for item in THROTTLED_REPLICAS.items())),
             _table(
                 "Topics: accepted without effect", (_row(*item) for item in STORED_TOPIC_SETTINGS.items())
             ),

@@ -22,7 +22,7 @@ from barnabas.broker.config.log_settings import (
     WEEK_MS,
     LogSettings,
 )
-from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS
+from barnabas.broker.config.stored_settings import TOPIC_ONLY_SETTINGS
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.settings import (
     DERIVED,
@@ -212,15 +212,15 @@ class BrokerConfig(LogSettings):
         is_dynamic=True,
     )
     leader_replication_throttled_rate: int = setting(
-        Integer(LONG_MAX, LONG_MAX, because="replication between brokers is not throttled"),
+        NOT_NEGATIVE_LONG,
         LONG_MAX,
-        "The most bytes per second that are sent to throttled followers.",
+        "The most bytes per second that leaders send for leader.replication.throttled.replicas of topics.",
         is_dynamic=True,
     )
     follower_replication_throttled_rate: int = setting(
-        Integer(LONG_MAX, LONG_MAX, because="replication between brokers is not throttled"),
+        NOT_NEGATIVE_LONG,
         LONG_MAX,
-        "The most bytes per second that are fetched for throttled followers.",
+        "The most bytes per second that are fetched for follower.replication.throttled.replicas of topics.",
         is_dynamic=True,
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
@@ -363,9 +363,9 @@ KNOWN_NAMES: Final = frozenset(SETTINGS) | COARSER | frozenset(ALIASES)
 
 def topic_setting(name: str) -> Setting | None:
     """The declaration of a topic-level name, whether it has an effect or not."""
-    return TOPIC_SETTINGS[name][1] if name in TOPIC_SETTINGS else STORED_TOPIC_SETTINGS.get(name)
+    return TOPIC_SETTINGS[name][1] if name in TOPIC_SETTINGS else TOPIC_ONLY_SETTINGS.get(name)
 
 
 def topic_setting_names() -> list[str]:
     """Every accepted topic-level name."""
-    return [*TOPIC_SETTINGS, *STORED_TOPIC_SETTINGS]
+    return [*TOPIC_SETTINGS, *TOPIC_ONLY_SETTINGS]

@@ -1,8 +1,8 @@
-"""Topic settings of Kafka that have no effect here: accepted, checked, stored and shown.
+"""Topic settings without a default of the broker: the throttled replicas, and settings without effect.
 
-Tools set them by themselves (MirrorMaker, Connect, Terraform, kafka-reassign-partitions) and fail if brokers
-refuse them. Values that enable a missing feature, such as tiered storage, are refused. A setting that gets an
-effect moves into `BrokerConfig`. Pure. Source: ``TopicConfig.java`` of Apache Kafka 3.9.
+Tools set the latter by themselves (MirrorMaker, Connect, Terraform) and fail if brokers refuse them: they are
+checked, stored and shown. Values that enable a missing feature, such as tiered storage, are refused. Pure.
+Source: ``TopicConfig.java`` and ``QuotaConfig.java`` of Apache Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -33,21 +33,31 @@ def _stored(name: str, kind: Kind, default: bool | tuple[str, ...], documentatio
     return Setting(kind, default, f"{documentation} Without effect so far.", name)
 
 
+THROTTLED_REPLICAS: Final[dict[str, Setting]] = {
+    declared.name: declared
+    for declared in (
+        Setting(
+            ReplicaList(),
+            (),
+            "Leaders that send to replicas out of sync at leader.replication.throttled.rate.",
+            "leader.replication.throttled.replicas",
+        ),
+        Setting(
+            ReplicaList(),
+            (),
+            "Replicas that are fetched at follower.replication.throttled.rate while they are not in sync.",
+            "follower.replication.throttled.replicas",
+        ),
+    )
+}
+"""Topic-level name → declaration."""
+
 STORED_TOPIC_SETTINGS: Final[dict[str, Setting]] = {
     declared.name: declared
     for declared in (
-        _stored(
-            "leader.replication.throttled.replicas", ReplicaList(), (), "Leaders whose replication is slowed."
-        ),
-        _stored(
-            "follower.replication.throttled.replicas",
-            ReplicaList(),
-            (),
-            "Followers whose replication is slowed.",
-        ),
         _stored("remote.storage.enable", _never, False, "Tiered storage, which does not exist here."),
         _stored("remote.log.copy.disable", _never, False, "Whether no more segments go to tiered storage."),
         _stored("remote.log.delete.on.disable", _never, False, "Whether disabling it deletes its data."),
     )
 }
-"""Topic-level name → declaration."""
+TOPIC_ONLY_SETTINGS: Final = THROTTLED_REPLICAS | STORED_TOPIC_SETTINGS

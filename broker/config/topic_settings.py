@@ -26,6 +26,9 @@ class TopicSettings:
     log: LogConfig
     min_insync_replicas: int
     is_min_isr_strict: bool
+    throttled_leaders: frozenset[str] = frozenset()
+    """``*``, or ``partition:broker`` for each leader whose replication is throttled."""
+    throttled_followers: frozenset[str] = frozenset()
 
 
 class _Entry(NamedTuple):
@@ -99,4 +102,15 @@ class TopicSettingsTable:
         if not isinstance(replicas, int):
             raise TypeError(f"min.insync.replicas is {replicas!r}; expected a number")
         log = LogConfig.from_settings({**values, **self._of_broker})
-        return TopicSettings(log, replicas, self._is_min_isr_strict)
+        return TopicSettings(
+            log,
+            replicas,
+            self._is_min_isr_strict,
+            _replicas(values, "leader.replication.throttled.replicas"),
+            _replicas(values, "follower.replication.throttled.replicas"),
+        )
+
+
+def _replicas(values: Mapping[str, SettingValue], name: str) -> frozenset[str]:
+    listed = values.get(name, ())
+    return frozenset(listed) if isinstance(listed, tuple) else frozenset()

@@ -25,8 +25,9 @@ from barnabas.broker.purgatory import DelayedOperation
 from barnabas.broker.replication.isr import NearConsumer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation, PartitionRead
+from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicPartition
+from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
 from barnabas.protocol.threads import make_thread
@@ -186,6 +187,7 @@ class FetchReader:
         self,
         partition_of: PartitionOf,
         note_error: NoteError,
+        quota: ReplicationQuota | None = None,
         *,
         on_fatal: Callable[[BaseException], None],
         threads: int = _THREADS,
@@ -194,6 +196,8 @@ class FetchReader:
         self.partition_of = partition_of
         self._note_error = note_error
         self.near_consumer: Callable[[FetchParams], NearConsumer | None] = lambda params: None
+        self.quota = ReplicationQuota(NO_BROKER, lambda topic: ()) if quota is None else quota
+        """The throttle of this broker's leaders towards replicas that are not in sync."""
         self._max_waiting = max_waiting
         self._turns = itertools.count()
         self._condition = threading.Condition()
@@ -301,14 +305,15 @@ class FetchReader:
         partition = None
         try:
             partition = find(self.partition_of, item)
+            is_held_back = self.is_held_back(params, partition)
             read = partition.read(
                 current_leader_epoch=item.current_leader_epoch,
                 fetch_offset=item.fetch_offset,
                 last_fetched_epoch=item.last_fetched_epoch,
-                max_bytes=max(0, min(item.max_bytes, params.max_bytes - bytes_read)),
+                max_bytes=0 if is_held_back else max(0, min(item.max_bytes, params.max_bytes - bytes_read)),
                 isolation=params.isolation,
                 from_any_replica=params.reads_any_replica,
-                min_one_batch=not has_records,
+                min_one_batch=not (has_records or is_held_back),
                 may_wait=may_wait,
                 consumer=consumer,
             )
@@ -322,6 +327,31 @@ class FetchReader:
             logger.critical("reading %s failed by an unforeseen error", item.partition, exc_info=True)
             return FetchOutcome(item, ErrorCode.UNKNOWN_SERVER_ERROR, None)
         return FetchOutcome(item, _NO_ERROR, read)
+
+    def is_held_back(self, params: FetchParams, partition: Partition) -> bool:
+        """Whether a follower gets no records of a partition now, because of the throttle."""
+        return (
+            self.quota.is_bounded
+            and params.is_follower
+            and params.replica_id not in partition.isr.in_sync_replicas
+            and self.quota.applies_to(partition.partition)
+            and self.quota.wait_s() > 0
+        )
+
+    def wait_ms(self, params: FetchParams, result: FetchResult) -> float:
+        """How long a fetch may wait for records: not longer than the throttle holds some back."""
+        if self.quota.is_bounded and params.is_follower:
+            throttled = [o for o in result.outcomes if self.quota.applies_to(o.item.partition)]
+            if throttled and (wait_s := self.quota.wait_s()):
+                return min(params.max_wait_ms, 1000 * wait_s)
+        return params.max_wait_ms
+
+    def note_sent(self, params: FetchParams, result: FetchResult) -> None:
+        """Count the records of an answer to a follower for the throttle."""
+        if self.quota.is_bounded:
+            for item, _, read, _ in result.outcomes:
+                if read is not None and len(read.records) and self.quota.applies_to(item.partition):
+                    self.quota.note(len(read.records))
 
     def _submit(self, work: Work) -> bool:
         """Queue the work, or do it if there are no threads; False if the queue is full."""
@@ -443,7 +473,9 @@ class DelayedFetch(DelayedOperation):
             ):
                 # The follower has to truncate, to drop deleted records or to serve more: answer at once.
                 return True
-            if end > self._ends.get(item.partition, item.fetch_offset):
+            if end > self._ends.get(item.partition, item.fetch_offset) and not self._reader.is_held_back(
+                params, partition
+            ):
                 if params.min_bytes <= 1:
                     return True
                 has_more = True

@@ -23,6 +23,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.following import Fail, FetcherSettings, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.broker.traffic import Traffic
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.channel import Channel
@@ -164,6 +165,7 @@ class FetcherManager:
         fail: Fail | None = None,
         wake_consumers: Callable[[Iterable[TopicPartition]], None] = lambda names: None,
         traffic: Traffic | None = None,
+        quota: ReplicationQuota | None = None,
     ) -> None:
         """``note_error`` and ``fail``: see `LeaderFetches`. ``traffic`` counts the fetched bytes.
 
@@ -187,6 +189,7 @@ class FetcherManager:
                 note_error=note_error,
                 fail=fail,
                 traffic=traffic,
+                quota=quota,
             )
             return ReplicaFetcher(self, fetches, endpoint)
 

@@ -27,6 +27,7 @@ from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import FollowerPosition
+from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.broker.traffic import Traffic
 from barnabas.protocol.errors import (
@@ -264,11 +265,15 @@ class FollowedPartitions:
     def failed(self, name: TopicPartition, followed: FollowedPartition, now: float) -> float:
         """An answer was an error, or could not be applied; returns the pause in milliseconds."""
         pause_ms = followed.retry_ms
-        followed.retry_at = now + pause_ms / 1000
         followed.retry_ms = min(pause_ms * 2, self._backoff_ms)
+        self.pause(name, followed, now + pause_ms / 1000)
+        return pause_ms
+
+    def pause(self, name: TopicPartition, followed: FollowedPartition, until: float) -> None:
+        """Do not fetch a partition before this time."""
+        followed.retry_at = until
         self._pausing[name] = followed
         self._drop(name)
-        return pause_ms
 
     def _drop(self, name: TopicPartition) -> None:
         """Have the leader send a partition's records again, because they were not applied."""
@@ -321,6 +326,7 @@ class LeaderFetches:
         note_error: Callable[[ApiError], None],
         fail: Fail | None = None,
         traffic: Traffic | None = None,
+        quota: ReplicationQuota | None = None,
     ) -> None:
         """``note_error`` receives failed appends, since the disk may be the cause.
 
@@ -335,6 +341,7 @@ class LeaderFetches:
         self._note_error = note_error
         self._fail = fail
         self._traffic = Traffic() if traffic is None else traffic
+        self._quota = quota
         # Whether the loss of the connection has been logged.
         self._is_lost = False
         # Whether the leader's port has refused a connection since its last answer.
@@ -407,6 +414,16 @@ class LeaderFetches:
         taken, self._moved = self._moved, []
         return taken
 
+    def _throttle(
+        self, name: TopicPartition, followed: FollowedPartition, size_bytes: int, now: float
+    ) -> None:
+        quota = self._quota
+        if quota is None or not size_bytes or not quota.applies_to(name):
+            return
+        quota.note(size_bytes)
+        if followed.lag and (wait_s := quota.wait_s()):
+            self.followed.pause(name, followed, now + wait_s)
+
     def failed(self, error: LocalError) -> Failed:
         """No answer came: the next fetch begins a new session."""
         self.followed.reset()
@@ -462,10 +479,11 @@ class LeaderFetches:
             self.followed.remove(name)
             self._fail(followed.partition, followed.leader_epoch, error)
         else:
-            if data.records is not None:
-                self._traffic.replication_bytes_in += len(data.records)
+            size_bytes = 0 if data.records is None else len(data.records)
+            self._traffic.replication_bytes_in += size_bytes
             followed.lag = max(0, data.high_watermark - followed.partition.log_end_offset)
             self.followed.applied(name, followed)
+            self._throttle(name, followed, size_bytes, now)
             if followed.partition.high_watermark != high_watermark:
                 self._moved.append(name)
             if followed.partition.log.must_flush:

@@ -37,6 +37,7 @@ from barnabas.broker.replication.markers import TransactionMarkers
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.record_deletion import RecordDeletions
 from barnabas.broker.replication.replica_views import EVER
+from barnabas.broker.replication.replication_quota import ReplicationQuotas
 from barnabas.broker.replication.roles import Fence, RoleChanges
 from barnabas.broker.traffic import Traffic
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -123,8 +124,7 @@ class ReplicaManager:
         on_fatal: Callable[[BaseException], None],
         now_ms: Callable[[], float] = monotonic_ms,
     ) -> None:
-        self.broker_id = broker_id
-        self.logs = logs
+        self.broker_id, self.logs = broker_id, logs
         self._metadata, self._now_ms = metadata, now_ms
         self.traffic = Traffic()
         self.produce_purgatory = Purgatory("produce", reaper)
@@ -146,7 +146,8 @@ class ReplicaManager:
             now_ms=now_ms,
         )
         self.markers = TransactionMarkers(self)
-        self._reader = FetchReader(self.partition, self.disk_failures.note, on_fatal=on_fatal)
+        self.quotas = quotas = ReplicationQuotas(broker_id, topic_settings)
+        self._reader = FetchReader(self.partition, self.disk_failures.note, quotas.leaders, on_fatal=on_fatal)
         self._fetchers = make_fetchers(self)
         self.roles = RoleChanges(
             broker_id,
@@ -457,7 +458,7 @@ class ReplicaManager:
         if not watched or params.max_wait_ms <= 0 or result.is_enough(params):
             self._reader.finish(params, result, answer)
             return
-        deadline_ms = self._now_ms() + params.max_wait_ms
+        deadline_ms = self._now_ms() + self._reader.wait_ms(params, result)
         delayed = DelayedFetch(deadline_ms, params, source, self._reader, answer, result)
         purgatory = self.consumer_purgatory
         if params.is_follower:
@@ -471,6 +472,7 @@ class ReplicaManager:
         traffic = self.traffic
         if params.is_follower:
             traffic.replication_bytes_out += result.bytes_read
+            self._reader.note_sent(params, result)
         for item, error, read, _ in result.outcomes:
             topic = item.partition.topic
             counts = traffic.of_any(topic) if read is None else traffic.of(topic)

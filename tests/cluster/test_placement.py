@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from barnabas.cli import exit_codes
+from barnabas.cli.reassign import LISTS, RATES
 from barnabas.client import NewTopic
-from barnabas.client.admin.admin import ElectionType
+from barnabas.client.admin.admin import ConfigChange, ConfigResource, ElectionType
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -206,6 +207,59 @@ def test_a_plan_is_made_executed_and_undone(start_cluster: StartCluster, tmp_pat
     cluster.resume(slow)
     wait_for(lambda: replicas(cluster, "p") == before, "not cancelled")
     assert sorted(view.read("p", 6)) == sorted(b"%d" % number for number in range(600))
+
+
+def test_a_throttled_reassignment_goes_on_when_the_throttle_ends(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    view = ClusterView(cluster)
+    tp, values = TopicPartition("h", 0), [b"%d" % number * 1_000 for number in range(2_000)]
+    rates = dict.fromkeys(
+        ("leader.replication.throttled.rate", "follower.replication.throttled.rate"), "1000"
+    )
+    limits: dict[ConfigResource, dict[str, ConfigChange]] = {
+        ConfigResource.topic("h"): {"follower.replication.throttled.replicas": "0:2"},
+        **{ConfigResource.broker(broker): dict(rates) for broker in (1, 2, 3)},
+    }
+    with view.admin() as admin:
+        admin.create_topics(NewTopic("h", replica_assignment={0: [1]}))
+        view.write("h", values)
+        admin.alter_configs(limits)
+        assert admin.alter_partition_reassignments({tp: [2]}) == {tp: None}
+
+        def copied() -> int:
+            dirs = admin.describe_log_dirs([2])[0].log_dirs
+            return sum(
+                replica.size_bytes for each in dirs for replica in each.replicas if replica.partition == tp
+            )
+
+        # One fetch of a megabyte is let through, and then paid for, at a thousand bytes a second.
+        wait_for(lambda: copied() > 0, "nothing is copied")
+        whole = sum(map(len, values))
+        assert 0 < copied() < whole / 2
+        assert tp in admin.list_partition_reassignments()
+        # Clients, and replicas in sync, do not wait.
+        view.write("h", [b"written meanwhile"])
+        assert 0 < copied() < whole / 2
+        admin.alter_configs({resource: dict.fromkeys(names) for resource, names in limits.items()})
+        wait_for(lambda: tp not in admin.list_partition_reassignments(), "the partition still moves")
+    assert sorted(view.read("h", 1)) == sorted([*values, b"written meanwhile"])
+
+
+def test_a_throttled_drain_leaves_no_limit(cluster: LocalCluster) -> None:
+    view = ClusterView(cluster)
+    barnabas = commands_to(cluster, call_command)
+    with view.admin() as admin:
+        admin.create_topics(NewTopic("d", replica_assignment={0: [3]}))
+        view.write("d", [b"kept"])
+        barnabas("drain", "3", "--wait", "--throttle", "50000000")
+        assert 3 not in replicas(cluster, "d")[0]
+        resources = [ConfigResource.topic("d"), *(ConfigResource.broker(broker) for broker in (1, 2, 3))]
+        for configs in admin.describe_configs(resources).values():
+            for name in configs.keys() & {*RATES, *LISTS}:
+                assert configs[name].is_default, name
+    for words in (("--throttle", "0", "--wait"), ("--throttle", "5")):
+        done = barnabas("drain", "3", *words, check=False)
+        assert (done.returncode, "--throttle: expected" in done.stderr) == (exit_codes.USAGE, True)
 
 
 def test_bad_plans_are_refused_by_name(cluster: LocalCluster, tmp_path: Path) -> None:

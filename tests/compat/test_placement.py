@@ -67,9 +67,9 @@ def test_the_tool_for_reassignments_moves_partitions(tool: Tool, view: ClusterVi
     targets = [tuple(entry["replicas"]) for entry in json.loads(proposed)["partitions"]]
     assert {broker for target in targets for broker in target} == {3, 4}
     plan = ("--reassignment-json-file", str(wish))
-    assert "Successfully started partition reassignments for t-0,t-1" in tool(
-        _REASSIGN, *server, *plan, "--execute"
-    )
+    said = tool(_REASSIGN, *server, *plan, "--throttle", "50000000", "--execute")
+    assert "The inter-broker throttle limit was set to 50000000 B/s" in said
+    assert "Successfully started partition reassignments for t-0,t-1" in said
     verified: list[str] = []
 
     def is_done() -> bool:
@@ -78,6 +78,8 @@ def test_the_tool_for_reassignments_moves_partitions(tool: Tool, view: ClusterVi
 
     wait_for(is_done, lambda: verified[-1], timeout_s=120)
     assert replicas(view) == targets
+    assert "Clearing broker-level throttles on brokers 1,2,3,4" in verified[-1]
+    assert "Clearing topic-level throttles on topic t" in verified[-1]
     assert "No partition reassignments found." in tool(_REASSIGN, *server, "--list")
     assert sorted(map(bytes, filter(None, view.read("t", 2)))) == sorted(RECORDS)
 

@@ -24,7 +24,11 @@ from barnabas.broker.config.settings import (
     topic_setting,
     topic_setting_names,
 )
-from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS, ReplicaList
+from barnabas.broker.config.stored_settings import (
+    STORED_TOPIC_SETTINGS,
+    TOPIC_ONLY_SETTINGS,
+    ReplicaList,
+)
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.configs import (
     ConfigOperation,
@@ -106,7 +110,7 @@ def test_every_setting_is_described_with_its_type_and_a_text_that_parses_to_it()
     assert one(describe_broker(made), "log.dirs").value == "/a,/b"
     assert one(describe_broker(made), "listeners").value == "PLAINTEXT://:9092"
     assert {result.name for result in describe_topic({}, made)} == set(TOPIC_SETTINGS) | set(
-        STORED_TOPIC_SETTINGS
+        TOPIC_ONLY_SETTINGS
     )
 
 
