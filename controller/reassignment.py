@@ -139,8 +139,10 @@ class Reassignments:
             self._set(tp, changes[tp])
             self._under_way[tp] = None
         self._begin(begun, former)
-        # Brokers may have been told of a change that was not written.
-        self._advance([tp for tp in changes if tp not in written])
+        unwritten = [tp for tp in changes if tp not in written]
+        if unwritten:
+            # The brokers may have received a change that was not written.
+            self._advance(unwritten)
         return outcomes
 
     def take_request(self) -> None:
@@ -281,8 +283,8 @@ class Reassignments:
             if earlier is not None and earlier != self._context.assignment_of(tp):
                 removed += [Replica(tp, broker) for broker in earlier.removing]
         self._delete(removed)
-        # The brokers are told before the znodes are written: if this controller ends in between, the next one
-        # does it again, and no broker keeps a log that no znode names.
+        # Send the requests before the znodes are written: if this controller ends in between, the next one
+        # sends them again, so no broker keeps a log that no znode names.
         self._flush()
         self._write_ends()
 
