@@ -146,8 +146,8 @@ class BrokerConfig(LogSettings):
     min_insync_replicas_strict: bool = setting(
         Boolean(),
         False,
-        "Whether records also stay invisible, whatever their acks, while a partition has fewer in-sync "
-        "replicas than that (KIP-966). Kafka 3.9 does so without a setting.",
+        "Whether the high watermark waits, for records of all acks, while a partition has fewer in-sync "
+        "replicas than that (KIP-966). Kafka 3.9 always waits.",
     )
     unclean_leader_election_enable: bool = setting(
         Boolean(),

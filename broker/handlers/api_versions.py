@@ -1,8 +1,8 @@
 """ApiVersions: the APIs of the registry, with the versions of the declared messages (KIP-35, KIP-511).
 
 The answer also names the features: the levels that this broker supports, and those that the cluster uses. A
-client that meant to reach another broker or cluster is told to start again from its bootstrap servers
-(KIP-1242).
+client that names another broker or cluster gets REBOOTSTRAP_REQUIRED and connects to its bootstrap servers
+again (KIP-1242).
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Request:
         self.is_paused = False
         self.failed = False
         self.kind: RequestKind | None = None
-        """What the request counts as in `RequestTimes`; None before it is decoded."""
+        """The kind of request in `RequestTimes`; None before the request is decoded."""
         self.started_ns = 0
         """When it began to run; 0 if times are not measured, as the next two."""
         self.handled_ns = 0

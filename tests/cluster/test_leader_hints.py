@@ -1,7 +1,7 @@
 """Leader hints while leadership moves (KIP-951): each names the leader that its epoch has.
 
-A client of each broker asks for all partitions without end, whoever leads them, and keeps the hints. The
-brokers' state-change logs say which leader each epoch had.
+One client for each broker fetches all partitions from it in a loop and records the hints. The state-change
+logs of the brokers have the leader of each epoch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Hint(NamedTuple):
 
 
 class Asker(threading.Thread):
-    """Asks one broker until it is told to stop, over a new connection when one ends."""
+    """Asks one broker until `stop`; reconnects when a connection ends."""
 
     def __init__(self, broker: LocalBroker, topic_id: uuid.UUID) -> None:
         super().__init__(daemon=True)

@@ -161,7 +161,7 @@ def test_a_reassignment_survives_the_death_of_a_broker(start_cluster: StartClust
 
         wait_for(is_done, "the partitions still move", timeout_s=60)
         wanted = [tuple(target) for target in targets.values()]
-        # The brokers are told after the end is decided.
+        # The controller ends the reassignment first, and updates the brokers' metadata later.
         wait_for(lambda: replicas(cluster, "t") == wanted, lambda: f"t has {replicas(cluster, 't')}")
         view.wait_isr("t", 3)
         load.wait_progress("after the change")
@@ -232,7 +232,7 @@ def test_a_throttled_reassignment_goes_on_when_the_throttle_ends(start_cluster: 
                 replica.size_bytes for each in dirs for replica in each.replicas if replica.partition == tp
             )
 
-        # One fetch of a megabyte is let through, and then paid for, at a thousand bytes a second.
+        # The first fetch copies up to a megabyte; at 1,000 bytes/s the next one comes much later.
         wait_for(lambda: copied() > 0, "nothing is copied")
         whole = sum(map(len, values))
         assert 0 < copied() < whole / 2

@@ -341,7 +341,7 @@ def test_a_replica_on_a_dead_broker_is_replaced(cluster: Cluster) -> None:
     cluster.rejoin(P0, 2, 4)
     assert stored(cluster) == assigned(4, 2)
     assert (cluster.states[P0].leader, set(cluster.states[P0].isr)) == (2, {2, 4})
-    # On its return it is told all that it has, so it sets the log aside.
+    # When it returns, a full request omits the partition, so the broker sets the log aside.
     cluster.channels.batches.clear()
     cluster.restart(1)
     assert P0 not in cluster.channels.leadership(1)
