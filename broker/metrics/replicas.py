@@ -17,8 +17,8 @@ from barnabas.broker.replication.partition import Partition
 _MANAGER: Final = "kafka_server_replicamanager_"
 _PARTITION: Final = {
     "underreplicated": "1 if a replica is not in sync, at the leader.",
-    "underminisr": "1 if fewer replicas are in sync than min.insync.replicas, at the leader.",
-    "atminisr": "1 if exactly min.insync.replicas are in sync, at the leader.",
+    "underminisr": "1 if fewer replicas are in sync than acks=all demands, at the leader.",
+    "atminisr": "1 if exactly as many replicas are in sync as acks=all demands, at the leader.",
     "insyncreplicascount": "The size of the ISR, at the leader.",
     "replicascount": "The number of replicas, at the leader.",
 }
@@ -54,11 +54,11 @@ class ReplicaCollector:
             ),
             "underminisrpartitioncount": (
                 sum(under_min for _, _, under_min, *_ in led),
-                "Led partitions with fewer replicas in sync than min.insync.replicas: acks=all fails.",
+                "Led partitions with fewer replicas in sync than acks=all demands.",
             ),
             "atminisrpartitioncount": (
                 sum(at_min for _, _, _, at_min, *_ in led),
-                "Led partitions with exactly min.insync.replicas in sync.",
+                "Led partitions with exactly as many replicas in sync as acks=all demands.",
             ),
             "offlinereplicacount": (self._offline_count(), "Replicas without a readable log."),
         }
@@ -110,5 +110,5 @@ class ReplicaCollector:
 def _isr_figures(replica: Partition) -> tuple[int, int, int, int, int]:
     """The values of `_PARTITION`, in its order."""
     in_sync, replicas = len(replica.isr.in_sync_replicas), len(replica.replicas)
-    minimum = replica.min_insync_replicas
+    minimum = replica.effective_min_isr
     return int(in_sync < replicas), int(in_sync < minimum), int(in_sync == minimum), in_sync, replicas

@@ -99,6 +99,11 @@ class Partition(ReplicaRole):
     def isr(self) -> IsrState:
         return self._followers.isr
 
+    @property
+    def effective_min_isr(self) -> int:
+        """The in-sync replicas that acks=all demands; as in Kafka, no more than the partition has."""
+        return min(self.min_insync_replicas, len(self._replicas))
+
     def view(self) -> ReplicaView:
         with self._lock:
             return ReplicaView(
@@ -457,9 +462,7 @@ class Partition(ReplicaRole):
             return self._advance_high_watermark(now_ms)
 
     def _is_under_min_isr(self) -> bool:
-        """As in Kafka, no more replicas are demanded than the partition has."""
-        required = min(self.min_insync_replicas, len(self._replicas))
-        return len(self._followers.isr.in_sync_replicas) < required
+        return len(self._followers.isr.in_sync_replicas) < self.effective_min_isr
 
     def _advance_high_watermark(self, now_ms: float) -> bool:
         log_end_offset = self.log.log_end_offset

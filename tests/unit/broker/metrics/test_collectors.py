@@ -92,6 +92,16 @@ def test_the_leader_shows_the_isr_of_each_partition() -> None:
 
 
 def test_series_of_partitions_are_bounded_and_totals_are_not() -> None:
+def test_no_more_replicas_are_demanded_than_a_partition_has() -> None:
+    """As acks=all does: a topic with fewer replicas than min.insync.replicas is not in danger for that."""
+    whole = values(replicas_of(leader_of(1, 2, 3, min_insync_replicas=5)), "kafka_")
+    assert whole["server_replicamanager_underminisrpartitioncount"] == 0
+    assert whole["server_replicamanager_atminisrpartitioncount"] == 1
+    assert whole["cluster_partition_underminisr topic 0"] == 0
+    lacking = values(replicas_of(leader_of(1, 2, min_insync_replicas=5)), "kafka_server_")
+    assert lacking["replicamanager_underminisrpartitioncount"] == 1
+
+
     partitions = [leader_of(1) for _ in range(3)]
     found = replicas_of(*partitions, max_series=5 * 2 + 4)
     assert values(found)["barnabas_partition_series_left_out"] == 5
