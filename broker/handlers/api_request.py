@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final, ParamSpec, TypeVarTuple
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVarTuple
 
 from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.handlers.error_counts import ErrorCounts, error_counts
 from barnabas.broker.network.request import Request
 from barnabas.broker.purgatory import DelayedCall, Purgatory
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
@@ -21,6 +22,13 @@ Ts = TypeVarTuple("Ts")
 logger = logging.getLogger(__name__)
 
 MAX_CLIENT_ID_SHOWN: Final = 64
+
+
+class EncodedAnswer(NamedTuple):
+    """The bytes of an answer, and the counts of its error codes; None if requests are not measured."""
+
+    buffers: list[Buffer]
+    errors: ErrorCounts | None
 
 
 class ApiRequest:
@@ -63,17 +71,20 @@ class ApiRequest:
         If it cannot be encoded (another member's name may be too long for this version), the connection is
         closed: a thread that answers many requests must not fail at one of them.
         """
-        buffers = self.encoded(body)
-        if buffers is not None:
-            self.raw.respond(buffers)
+        answer = self.encoded(body)
+        if answer is not None:
+            self.raw.errors = answer.errors
+            self.raw.respond(answer.buffers)
 
-    def encoded(self, body: Any) -> list[Buffer] | None:
+    def encoded(self, body: Any) -> EncodedAnswer | None:
         """An answer's bytes; None if it cannot be encoded, and then the connection is closed."""
         version = self.api_version
         try:
+            errors = error_counts(body) if self.raw.is_measured else None
             if version is None:
-                return codec_msgpack.encode_response(self.correlation_id, body)
-            return codec_kafka.encode_response(self.api_key, version, self.correlation_id, body)
+                return EncodedAnswer(codec_msgpack.encode_response(self.correlation_id, body), errors)
+            buffers = codec_kafka.encode_response(self.api_key, version, self.correlation_id, body)
+            return EncodedAnswer(buffers, errors)
         except (Unencodable, MessageTooComplex) as error:
             logger.error("the answer to %s cannot be sent: %s", self, error)
             self.raw.close_connection(f"its answer cannot be sent: {error}")
@@ -132,6 +143,7 @@ class ApiRequest:
         except SlowWorkRefused as error:
             self.raw.close_connection(str(error))
 
-    def respond_with(self, buffers: list[Buffer]) -> None:
+    def respond_with(self, answer: EncodedAnswer) -> None:
         """Answer with the result of `encoded` for another request of the same Kafka protocol version."""
-        self.raw.respond(codec_kafka.for_another_request(buffers, self.correlation_id))
+        self.raw.errors = answer.errors
+        self.raw.respond(codec_kafka.for_another_request(answer.buffers, self.correlation_id))

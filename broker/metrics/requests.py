@@ -1,4 +1,4 @@
-"""Collects the requests of each API, the times of their stages, and what they read and write by topic.
+"""Collects the requests of each API, their times, sizes and errors, and what they read and write by topic.
 
 The names of APIs are Kafka's; ``Fetch`` also counts as ``FetchConsumer`` or ``FetchFollower``. Requests in
 the native protocol, which has no versions, have ``version="native"``. Only APIs that were used have samples.
@@ -9,17 +9,26 @@ As in Kafka, the sample of all topics has the same name without a label: a sum m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from barnabas.broker.metrics.families import QUANTILES, Room, Summary, counters, gauges
 from barnabas.broker.network.request import RequestKind
-from barnabas.broker.network.request_times import STAGES, ApiTimes, RequestTimes, percentiles_ms
+from barnabas.broker.network.request_times import (
+    STAGES,
+    ApiTimes,
+    RequestTimes,
+    percentiles_bytes,
+    percentiles_ms,
+)
 from barnabas.broker.traffic import TopicTraffic, Traffic
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.schema import ApiKey
 
+_ERRORS: Final = frozenset(ErrorCode)
 _REQUESTS: Final = "kafka_network_requestmetrics_"
 _STAGES: Final = {
     "request_queue": "Time in milliseconds until a request began to run.",
@@ -29,6 +38,10 @@ _STAGES: Final = {
     "response_send": "Time in milliseconds until the socket had taken the answer.",
     "total": "Time in milliseconds from the request to the answer.",
 }
+
+
+Percentiles = Callable[[list[ApiTimes], Sequence[float]], Sequence[float]]
+"""Computes the values for shares of the requests."""
 
 
 class RequestCollector:
@@ -45,25 +58,56 @@ class RequestCollector:
             f"{_REQUESTS}requests", "Answered requests.", labels=["request", "version"]
         )
         by_request: dict[str, list[ApiTimes]] = {}
+        errors: dict[tuple[str, str], int] = {}
         counts: dict[tuple[str, str], int] = {}
         for thread in self._threads():
             thread.turn(self._monotonic_ns())
             for kind, times in thread.kinds().items():
                 names, version = described(kind)
+                for code, count in times.errors.copy().items():
+                    labels = names[0], error_name(code)
+                    errors[labels] = errors.get(labels, 0) + count
                 for name in names:
                     by_request.setdefault(name, []).append(times)
                     counts[name, version] = counts.get((name, version), 0) + times.count
         for labels, count in sorted(counts.items()):
             requests.add_metric(labels, count)
-        return [requests, *(_stage(number, stage, by_request) for number, stage in enumerate(STAGES))]
+        stages: dict[str, tuple[str, Percentiles]] = {
+            f"{stage.replace('_', '')}timems": (_STAGES[stage], partial(percentiles_ms, number))
+            for number, stage in enumerate(STAGES)
+        }
+        figures: dict[str, tuple[str, Percentiles]] = {
+            **stages,
+            "throttletimems": ("Time in milliseconds that quotas delayed an answer.", _throttle_times),
+            "requestbytes": ("The size of requests in bytes.", percentiles_bytes),
+        }
+        return [
+            requests,
+            _errors(errors),
+            *(_summary(name, *figure, by_request) for name, figure in figures.items()),
+        ]
 
 
-def _stage(number: int, stage: str, by_request: dict[str, list[ApiTimes]]) -> Metric:
-    family = Summary(f"{_REQUESTS}{stage.replace('_', '')}timems", _STAGES[stage], ["request"])
-    for name, times in sorted(by_request.items()):
-        found = percentiles_ms(times, number, list(QUANTILES.values()))
-        family.add([name], sum(one.count for one in times), found)
+def _errors(counts: dict[tuple[str, str], int]) -> Metric:
+    # As in Kafka, Fetch alone has no other names here, and answers count once for each code in them.
+    family = CounterMetricFamily(
+        f"{_REQUESTS}errors", "Error codes in answers, NONE included.", labels=["request", "error"]
+    )
+    for labels, count in sorted(counts.items()):
+        family.add_metric(labels, count)
+    return family
+
+
+def _summary(name: str, text: str, percentiles: Percentiles, by_request: dict[str, list[ApiTimes]]) -> Metric:
+    family = Summary(_REQUESTS + name, text, ["request"])
+    for request, times in sorted(by_request.items()):
+        family.add([request], sum(one.count for one in times), percentiles(times, list(QUANTILES.values())))
     return family.metric
+
+
+def _throttle_times(times: list[ApiTimes], shares: Sequence[float]) -> list[float]:
+    """There are no quotas for clients, so each time is 0, as in Kafka without quotas."""
+    return [0.0] * len(shares)
 
 
 def described(kind: RequestKind) -> tuple[list[str], str]:
@@ -73,6 +117,11 @@ def described(kind: RequestKind) -> tuple[list[str], str]:
     if api_key is ApiKey.FETCH:
         names.append("FetchFollower" if is_of_follower else "FetchConsumer")
     return names, "native" if version is None else str(version)
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code."""
+    return ErrorCode(code).name if code in _ERRORS else str(code)
 
 
 def api_name(api_key: ApiKey) -> str:

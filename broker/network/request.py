@@ -7,7 +7,7 @@ connection is gone, or if the request has failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -62,6 +62,7 @@ class Request:
         "answered_ns",
         "buffers",
         "close_reason",
+        "errors",
         "failed",
         "frame",
         "handled_ns",
@@ -95,6 +96,8 @@ class Request:
         self.failed = False
         self.kind: RequestKind | None = None
         """The kind of request in `RequestTimes`; None before the request is decoded."""
+        self.errors: Mapping[int, int] | None = None
+        """How often each error code is in the answer; None if it is not known."""
         self.started_ns = 0
         """When it began to run; 0 if times are not measured, as the next two."""
         self.handled_ns = 0
@@ -111,6 +114,11 @@ class Request:
     def connection_age_ms(self) -> int:
         """How long the connection had been open when the request came."""
         return (self.received_ns - self.peer.opened_ns) // 1_000_000
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether metrics need the times and the errors of this request."""
+        return self.started_ns != 0
 
     def continue_in(self, lane: Lane, rest: Callable[[], None]) -> None:
         """Run the rest of the request in a lane: at once if it runs there already, else on a worker.

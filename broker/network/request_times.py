@@ -1,10 +1,11 @@
-"""Counts the answered requests of each API and collects how long their stages took.
+"""Counts the answered requests and errors of each API; collects their sizes and the times of their stages.
 
 Each network thread has its own `RequestTimes` and is the only one to add to it, when it has sent answers; so
 nothing is locked, and no count is lost. Any thread may read. Times are kept in buckets, 16 for each power of
-two of microseconds, over a window of one to two minutes (longer if nobody reads). Percentiles are computed
-when they are read. A stage of less than 50 µs is not stored and counts as 0: most requests have two longer.
-After the first thousand requests of a kind in a window, only every seventh is measured; all are counted.
+two of microseconds (sizes: of bytes), over a window of one to two minutes (longer if nobody reads).
+Percentiles are computed when they are read. A stage of less than 50 µs is not stored and counts as 0: most
+requests have two longer. After the first thousand requests of a kind in a window, only every seventh is
+measured; all requests and errors are counted.
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ _STRIDE: Final = 7
 _FINE_BITS: Final = 5
 _FINE_MASK: Final = (1 << _FINE_BITS) - 1
 _TOTAL: Final = len(STAGES) - 1
+_SIZE: Final = len(STAGES)
+"""The place of the sizes, after the stages."""
+_PLACES: Final = range(_SIZE + 1)
 
 Buckets = dict[int, int]
 
 
-def bucket_of(time_us: int) -> int:
-    """The number of a time's bucket; it rises with the time."""
-    shift = time_us.bit_length() - _FINE_BITS
-    return time_us if shift <= 0 else (shift << _FINE_BITS) + (time_us >> shift)
+def bucket_of(value: int) -> int:
+    """The number of the bucket of a time or size; it rises with the value."""
+    shift = value.bit_length() - _FINE_BITS
+    return value if shift <= 0 else (shift << _FINE_BITS) + (value >> shift)
 
 
-def middle_us(bucket: int) -> float:
-    """The middle of a bucket, in microseconds."""
+def middle_of(bucket: int) -> float:
+    """The middle of a bucket."""
     shift = bucket >> _FINE_BITS
     low = (bucket & _FINE_MASK) << shift
     return low + ((1 << shift) - 1) / 2
@@ -45,24 +49,26 @@ def middle_us(bucket: int) -> float:
 class ApiTimes:
     """The requests of one kind on one network thread: their number, and the times of the last minutes."""
 
-    __slots__ = ("count", "earlier", "measured", "recent", "stride")
+    __slots__ = ("count", "earlier", "errors", "measured", "recent", "stride")
 
     def __init__(self) -> None:
         self.count = 0
+        self.errors: dict[int, int] = {}
+        """Error code → how often answers had it, NONE included."""
         self.measured = 0
         """In the present window."""
         self.stride = 1
-        self.recent: tuple[Buckets, ...] = tuple({} for _ in STAGES)
-        self.earlier: tuple[Buckets, ...] = tuple({} for _ in STAGES)
+        self.recent: tuple[Buckets, ...] = tuple({} for _ in _PLACES)
+        self.earlier: tuple[Buckets, ...] = tuple({} for _ in _PLACES)
 
     def turn(self) -> None:
         """Begin a new window. An addition that happens meanwhile is counted in the earlier one."""
-        self.earlier, self.recent = self.recent, tuple({} for _ in STAGES)
+        self.earlier, self.recent = self.recent, tuple({} for _ in _PLACES)
         self.measured, self.stride = 0, 1
 
-    def buckets(self, stage: int) -> Iterator[tuple[int, int]]:
+    def buckets(self, place: int) -> Iterator[tuple[int, int]]:
         for window in (self.earlier, self.recent):
-            yield from window[stage].copy().items()
+            yield from window[place].copy().items()
 
 
 class RequestTimes:
@@ -83,6 +89,10 @@ class RequestTimes:
             if times is None:
                 times = kinds[kind] = ApiTimes()
             times.count += 1
+            if request.errors is not None:
+                errors = times.errors
+                for code, number in request.errors.items():
+                    errors[code] = errors.get(code, 0) + number
             if times.count % times.stride:
                 continue
             times.measured += 1
@@ -97,6 +107,7 @@ class RequestTimes:
             if not 0 < handled_ns < answered_ns:
                 handled_ns = answered_ns
             recent = times.recent
+            _count(recent[_SIZE], bucket_of(request.size_bytes))
             _add(recent[_TOTAL], sent_ns - received_ns)
             if started_ns - received_ns > _NEGLIGIBLE_NS:
                 _add(recent[0], started_ns - received_ns)
@@ -126,15 +137,27 @@ class RequestTimes:
 
 
 def _add(buckets: Buckets, time_ns: int) -> None:
-    bucket = bucket_of(time_ns // 1_000)
+    _count(buckets, bucket_of(time_ns // 1_000))
+
+
+def _count(buckets: Buckets, bucket: int) -> None:
     buckets[bucket] = buckets.get(bucket, 0) + 1
 
 
-def percentiles_ms(times: Iterable[ApiTimes], stage: int, shares: Sequence[float]) -> list[float]:
+def percentiles_ms(stage: int, times: Iterable[ApiTimes], shares: Sequence[float]) -> list[float]:
     """The times in milliseconds below which these shares of the requests remained; 0 without a request."""
+    return [time_us / 1_000 for time_us in _percentiles(stage, times, shares)]
+
+
+def percentiles_bytes(times: Iterable[ApiTimes], shares: Sequence[float]) -> list[float]:
+    """The sizes in bytes below which these shares of the requests remained; 0 without a request."""
+    return _percentiles(_SIZE, times, shares)
+
+
+def _percentiles(place: int, times: Iterable[ApiTimes], shares: Sequence[float]) -> list[float]:
     apis = list(times)
     merged: Buckets = {}
-    for bucket, count in (one for api in apis for one in api.buckets(stage)):
+    for bucket, count in (one for api in apis for one in api.buckets(place)):
         merged[bucket] = merged.get(bucket, 0) + count
     number = sum(count for api in apis for _, count in api.buckets(_TOTAL))
     below = number - sum(merged.values())
@@ -146,5 +169,5 @@ def percentiles_ms(times: Iterable[ApiTimes], stage: int, shares: Sequence[float
             if passed >= share * number:
                 break
             passed += count
-            found[index] = middle_us(bucket) / 1_000
+            found[index] = middle_of(bucket)
     return found

@@ -9,7 +9,11 @@ import pytest
 from barnabas.client import blocking
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.metadata import DescribeClusterRequest
+from barnabas.protocol.messages.metadata import (
+    DescribeClusterRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 from tests.support.metrics_page import fetch_pages, total
 from tests.support.waiting import wait_for
 
@@ -137,3 +141,23 @@ def test_requests_are_counted_by_api_and_version(
     median_ms = page.value(requests + "totaltimems", request="DescribeCluster", quantile="0.50")
     assert 0 < median_ms <= page.value(requests + "totaltimems", request="DescribeCluster", quantile="0.999")
     assert page.value("barnabas_connections") >= 1
+    assert page.value(requests + "requestbytes_count", request="DescribeCluster") == 7
+    assert 0 < page.value(requests + "requestbytes", request="DescribeCluster", quantile="0.99") < 1_000
+    assert page.value(requests + "errors_total", request="DescribeCluster", error="NONE") == 7
+
+
+@pytest.mark.parametrize("version", [None, 12])
+def test_errors_in_answers_are_counted_by_code(start_cluster: StartCluster, version: int | None) -> None:
+    cluster = start_cluster(metrics=True, brokers=1, settings=PATIENT)
+    (broker,) = cluster.brokers
+    with RawClient(broker.endpoint) as client:
+        for name in ("a", "b", "c"):
+            topics = [MetadataRequestTopic(name=name)]
+            client.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=False), version)
+    wait_total(
+        cluster,
+        "kafka_network_requestmetrics_errors_total",
+        3,
+        request="Metadata",
+        error="UNKNOWN_TOPIC_OR_PARTITION",
+    )

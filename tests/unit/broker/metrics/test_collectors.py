@@ -28,6 +28,7 @@ from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.traffic import Traffic
 from barnabas.controller.partition_state import ElectionFigures
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.schema import ApiKey
 from tests.support.building import TOPIC_ID, follower_of, leader_of, led_by
@@ -91,7 +92,6 @@ def test_the_leader_shows_the_isr_of_each_partition() -> None:
     }
 
 
-def test_series_of_partitions_are_bounded_and_totals_are_not() -> None:
 def test_no_more_replicas_are_demanded_than_a_partition_has() -> None:
     """As acks=all does: a topic with fewer replicas than min.insync.replicas is not in danger for that."""
     whole = values(replicas_of(leader_of(1, 2, 3, min_insync_replicas=5)), "kafka_")
@@ -102,6 +102,7 @@ def test_no_more_replicas_are_demanded_than_a_partition_has() -> None:
     assert lacking["replicamanager_underminisrpartitioncount"] == 1
 
 
+def test_series_of_partitions_are_bounded_and_totals_are_not() -> None:
     partitions = [leader_of(1) for _ in range(3)]
     found = replicas_of(*partitions, max_series=5 * 2 + 4)
     assert values(found)["barnabas_partition_series_left_out"] == 5
@@ -158,8 +159,11 @@ def test_topics_have_series_of_their_own_besides_the_total() -> None:
     assert values(TopicCollector(traffic, max_series=8))["barnabas_topic_series_left_out"] == 8
 
 
-def noted(times: RequestTimes, kind: RequestKind, total_ms: int, count: int = 1) -> None:
-    request = SimpleNamespace(kind=kind, received_ns=0, started_ns=0, handled_ns=0, answered_ns=0)
+def noted(times: RequestTimes, kind: RequestKind, total_ms: int, count: int = 1, **fields: Any) -> None:
+    request = SimpleNamespace(
+        **{"kind": kind, "received_ns": 0, "started_ns": 0, "handled_ns": 0, "answered_ns": 0},
+        **{"size_bytes": 0, "errors": None, **fields},
+    )
     times.note([cast(Request, request)] * count, total_ms * MS, total_ms * MS)
 
 
@@ -188,6 +192,28 @@ def test_requests_are_counted_by_api_and_version_over_all_network_threads() -> N
     assert found["totaltimems Fetch 0.999"] == pytest.approx(500, rel=1 / 32)
     assert found["totaltimems FetchConsumer 0.999"] == pytest.approx(1, rel=1 / 32)
     assert found["remotetimems Produce 0.99"] == 0
+
+
+def test_requests_have_sizes_errors_and_no_throttle_times() -> None:
+    one, other = RequestTimes(), RequestTimes()
+    noted(one, PRODUCE_V9, 1, count=2, size_bytes=1_000, errors={ErrorCode.NONE: 1})
+    noted(other, (ApiKey.PRODUCE, None, False), 1, size_bytes=9_000, errors={ErrorCode.NONE: 2, 6: 1})
+    noted(other, FROM_CONSUMER, 1, size_bytes=50, errors={12_345: 1})
+    found = values(
+        RequestCollector(lambda: [one, other], monotonic_ns=lambda: 0), "kafka_network_requestmetrics_"
+    )
+    assert {name: value for name, value in found.items() if name.startswith("errors")} == {
+        "errors_total Produce NONE": 4,
+        "errors_total Produce NOT_LEADER_OR_FOLLOWER": 1,
+        # Not a second time as FetchConsumer, as in Kafka.
+        "errors_total Fetch 12345": 1,
+    }
+    assert found["requestbytes Produce 0.50"] == pytest.approx(1_000, rel=1 / 32)
+    assert found["requestbytes Produce 0.99"] == pytest.approx(9_000, rel=1 / 32)
+    assert found["requestbytes_count Produce"] == 3
+    assert found["requestbytes FetchConsumer 0.50"] == pytest.approx(50, rel=1 / 32)
+    assert found["throttletimems Produce 0.999"] == 0
+    assert found["throttletimems_count Produce"] == 3
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from barnabas.broker.network.request_times import (
     ApiTimes,
     RequestTimes,
     bucket_of,
-    middle_us,
+    middle_of,
+    percentiles_bytes,
     percentiles_ms,
 )
 
@@ -24,9 +25,9 @@ MS = 1_000_000
 times_us = st.integers(0, 10**10)
 
 
-def answered(kind: Any = "a", **times: int) -> Request:
+def answered(kind: Any = "a", **times: Any) -> Request:
     stages = {"received_ns": 0, "started_ns": 0, "handled_ns": 0, "answered_ns": 0, **times}
-    return cast(Request, SimpleNamespace(kind=kind, **stages))
+    return cast(Request, SimpleNamespace(kind=kind, **{"size_bytes": 0, "errors": None, **stages}))
 
 
 def totals(times: RequestTimes, kind: Any = "a") -> ApiTimes:
@@ -40,7 +41,7 @@ def test_a_longer_time_is_in_no_earlier_bucket(one_us: int, other_us: int) -> No
 
 @given(times_us)
 def test_the_middle_of_a_bucket_is_within_a_thirty_second(time_us: int) -> None:
-    assert abs(middle_us(bucket_of(time_us)) - time_us) <= time_us / 32
+    assert abs(middle_of(bucket_of(time_us)) - time_us) <= time_us / 32
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=200))
@@ -48,7 +49,7 @@ def test_percentiles_are_those_of_the_sorted_times(totals_us: list[int]) -> None
     times = RequestTimes()
     for time_us in totals_us:
         times.note([answered()], time_us * 1_000, time_us * 1_000)
-    found = percentiles_ms([totals(times)], STAGES.index("total"), [0.5, 0.99])
+    found = percentiles_ms(STAGES.index("total"), [totals(times)], [0.5, 0.99])
     ordered = sorted(totals_us)
     for share, value_ms in zip([0.5, 0.99], found, strict=True):
         rank = next(number for number in range(1, len(ordered) + 1) if number >= share * len(ordered))
@@ -59,7 +60,7 @@ def test_each_stage_has_its_part_of_the_time() -> None:
     times = RequestTimes()
     request = answered(received_ns=0, started_ns=1 * MS, handled_ns=3 * MS, answered_ns=7 * MS)
     times.note([request], 15 * MS, 31 * MS)
-    found = {stage: percentiles_ms([totals(times)], number, [0.5])[0] for number, stage in enumerate(STAGES)}
+    found = {stage: percentiles_ms(number, [totals(times)], [0.5])[0] for number, stage in enumerate(STAGES)}
     expected = {"request_queue": 1, "local": 2, "remote": 4, "response_queue": 8, "response_send": 16}
     assert found == pytest.approx({**expected, "total": 31}, rel=1 / 32)
 
@@ -69,15 +70,15 @@ def test_a_request_that_its_handler_answered_has_no_remote_time() -> None:
     # Handled after the answer: the network thread stamps it when the handler returns.
     times.note([answered(started_ns=0, handled_ns=9 * MS, answered_ns=8 * MS)], 8 * MS, 8 * MS)
     times.note([answered(started_ns=0, handled_ns=0, answered_ns=8 * MS)], 8 * MS, 8 * MS)
-    assert percentiles_ms([totals(times)], STAGES.index("remote"), [0.999]) == [0]
-    assert percentiles_ms([totals(times)], STAGES.index("local"), [0.01])[0] == pytest.approx(8, rel=1 / 32)
+    assert percentiles_ms(STAGES.index("remote"), [totals(times)], [0.999]) == [0]
+    assert percentiles_ms(STAGES.index("local"), [totals(times)], [0.01])[0] == pytest.approx(8, rel=1 / 32)
 
 
 def test_short_stages_count_as_zero() -> None:
     times = RequestTimes()
     for started_ns in (10_000, 20_000, 30_000, 4 * MS):
         times.note([answered(started_ns=started_ns, answered_ns=started_ns)], 5 * MS, 5 * MS)
-    queue = percentiles_ms([totals(times)], STAGES.index("request_queue"), [0.75, 0.99])
+    queue = percentiles_ms(STAGES.index("request_queue"), [totals(times)], [0.75, 0.99])
     assert queue == [0, pytest.approx(4, rel=1 / 32)]
 
 
@@ -96,9 +97,9 @@ def test_times_are_forgotten_after_two_windows_but_counts_are_not() -> None:
     times.turn(now_ns + WINDOW_NS - 1)
     times.turn(now_ns + WINDOW_NS)
     times.note([answered()], 0, 1 * MS)
-    assert percentiles_ms([totals(times)], total, [0.99])[0] == pytest.approx(100, rel=1 / 32)
+    assert percentiles_ms(total, [totals(times)], [0.99])[0] == pytest.approx(100, rel=1 / 32)
     times.turn(now_ns + 2 * WINDOW_NS)
-    assert percentiles_ms([totals(times)], total, [0.99])[0] == pytest.approx(1, rel=1 / 32)
+    assert percentiles_ms(total, [totals(times)], [0.99])[0] == pytest.approx(1, rel=1 / 32)
     assert totals(times).count == 2
 
 
@@ -107,11 +108,11 @@ def test_an_api_without_new_requests_keeps_its_last_times() -> None:
     times.note([answered()], 0, 100 * MS)
     for turn in range(1, 5):
         times.turn(turn * WINDOW_NS)
-    assert percentiles_ms([totals(times)], STAGES.index("total"), [0.5])[0] == pytest.approx(100, rel=1 / 32)
+    assert percentiles_ms(STAGES.index("total"), [totals(times)], [0.5])[0] == pytest.approx(100, rel=1 / 32)
 
 
 def test_without_a_request_percentiles_are_zero() -> None:
-    assert percentiles_ms([], 0, [0.5, 0.99]) == [0, 0]
+    assert percentiles_ms(0, [], [0.5, 0.99]) == [0, 0]
 
 
 def test_of_many_requests_some_are_measured_and_all_are_counted() -> None:
@@ -122,9 +123,25 @@ def test_of_many_requests_some_are_measured_and_all_are_counted() -> None:
     api = totals(times)
     assert api.count == 8_000
     assert api.measured == 2_000
-    slow, median = percentiles_ms([api], total, [0.95, 0.5])
+    slow, median = percentiles_ms(total, [api], [0.95, 0.5])
     assert (slow, median) == (pytest.approx(50, rel=1 / 32), pytest.approx(1, rel=1 / 32))
     times.turn(WINDOW_NS)
     for _ in range(10):
         times.note([answered()], 0, MS)
     assert (api.count, api.measured) == (8_010, 10)
+
+
+def test_sizes_have_percentiles_of_their_own() -> None:
+    times = RequestTimes()
+    times.note([answered(size_bytes=size) for size in (100, 200, 300, 1_000_000)], 0, MS)
+    found = percentiles_bytes([totals(times)], [0.5, 0.75, 0.99])
+    assert found == pytest.approx([200, 300, 1_000_000], rel=1 / 32)
+    assert percentiles_bytes([], [0.5]) == [0]
+
+
+def test_errors_of_all_requests_are_counted_also_of_those_that_are_not_measured() -> None:
+    times = RequestTimes()
+    for _ in range(3_000):
+        times.note([answered(errors={0: 2, 3: 1})], 0, MS)
+    times.note([answered(errors=None), answered(errors={6: 4})], 0, MS)
+    assert totals(times).errors == {0: 6_000, 3: 3_000, 6: 4}
