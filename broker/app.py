@@ -421,6 +421,7 @@ class Broker:
             cleaner=self._cleaner,
             topic_purgatory=self._topic_purgatory,
             is_connected_to_zookeeper=lambda: session.is_connected,
+            zookeeper_request_times=session.request_times,
             listen_to_session=lambda note: session.add_listener(lambda event: note(event.name)),
             state=state,
         )

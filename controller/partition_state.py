@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -34,11 +33,10 @@ from barnabas.controller.leadership import Leadership
 from barnabas.controller.request_batch import RequestBatch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.recent_times import RecentTimes
 from barnabas.zookeeper.znodes import LeadershipState
 
 state_change_log = logging.getLogger("barnabas.state_change")
-
-_TIMES_KEPT: Final = 1_000
 
 _S = PartitionState
 PARTITION_MOVES: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
@@ -60,16 +58,13 @@ class ElectionFigures:
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self.now_s = now_s
-        self.elections = 0
+        self.times = RecentTimes(now_s)
         self.unclean_partitions = 0
-        self.last_times_ms: deque[float] = deque(maxlen=_TIMES_KEPT)
 
     def note(self, began_s: float, unclean_partitions: int) -> None:
         """An election has changed leaders; it began at that time."""
-        self.last_times_ms.append((self.now_s() - began_s) * 1000)
+        self.times.note_since(began_s)
         self.unclean_partitions += unclean_partitions
-        self.elections += 1
 
 
 class PartitionStateMachine:
@@ -179,7 +174,7 @@ class PartitionStateMachine:
         A state without a clean candidate is read again first, because the former leader may have added
         members to the ISR.
         """
-        began_s = self._figures.now_s()
+        began_s = self._figures.times.now_s()
         former = {tp: self._context.leadership[tp] for tp in partitions if tp in self._context.leadership}
         elections = {tp: self._choose(tp, state, kind) for tp, state in former.items()}
         self._leadership.read(

@@ -29,6 +29,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry, RetryFailedError
 
+from barnabas.protocol.recent_times import RecentTimes
 from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 
@@ -104,6 +105,8 @@ class ZooKeeperSession:
         self._on_fatal = on_fatal
         self.is_starting = False
         """While no other process relies on this one: a request continues in the next session."""
+        self.request_times = RecentTimes(self.threads.now_s)
+        """From the start of a request until its answer is read; refusals are answers too."""
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._client = self._new_client(connect)
         self._connected = threading.Event()
@@ -183,9 +186,9 @@ class ZooKeeperSession:
         retried = False
         while unanswered:
             self._wait_until_connected(deadline)
-            in_flight = [(index, starts[index](self._client)) for index in unanswered]
+            in_flight = [(index, self.threads.now_s(), starts[index](self._client)) for index in unanswered]
             unanswered = []
-            for index, result in in_flight:
+            for index, began_s, result in in_flight:
                 try:
                     value = result.get(timeout=max(0.001, deadline - self.threads.now_s()))
                 except (ConnectionClosedError, SessionExpiredError) as error:
@@ -200,8 +203,10 @@ class ZooKeeperSession:
                         f"ZooKeeper at {self.connect} gave no answer within {self._request_timeout_s:.1f} s"
                     ) from None
                 except KazooException as error:
+                    self.request_times.note_since(began_s)
                     outcomes[index] = Outcome(None, error, retried)
                 else:
+                    self.request_times.note_since(began_s)
                     outcomes[index] = Outcome(value, None, retried)
             retried = retried or bool(unanswered)
 

@@ -21,6 +21,7 @@ from typing import Final
 
 from barnabas.broker.log.open_files import OPEN_FILES
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.recent_times import RecentTimes
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
@@ -255,4 +256,6 @@ class SyncState:
 
 
 FILE_SYSTEM: Final = FileSystem()
+FLUSH_TIMES: Final = RecentTimes()
+"""Of the flushes of this process's logs that had something to force to disk."""
 """The default."""

@@ -29,6 +29,7 @@ from barnabas.broker.log.appending import (
     written_before,
 )
 from barnabas.broker.log.checkpoints import write_partition_metadata
+from barnabas.broker.log.file_system import FLUSH_TIMES
 from barnabas.broker.log.log_segments import LogSegments, must_roll
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.open_files import NotCached
@@ -521,7 +522,8 @@ class Log:
             if end <= self.bounds.recovery_point or self.is_closed:
                 return
         self.snapshots.write_kept(self.lock)
-        self._sync(segment for segment in segments if segment.base_offset < end)
+        with FLUSH_TIMES.measured():
+            self._sync(segment for segment in segments if segment.base_offset < end)
         if not self.is_folder_durable:
             self.files.fsync(self.folder.parent)
             self.is_folder_durable = True

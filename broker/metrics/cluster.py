@@ -1,4 +1,4 @@
-"""Collects the metrics of the controller, and counts the events of this broker's ZooKeeper session.
+"""Collects the metrics of the controller, and of this broker's ZooKeeper session.
 
 A broker that is not the controller shows 0 for all of the controller's metrics, so a sum or a maximum over
 the brokers is the cluster's value. Topics, partitions and brokers are those of its copy of the metadata.
@@ -6,22 +6,21 @@ the brokers is the cluster's value. Topics, partitions and brokers are those of 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from prometheus_client.core import Metric
 
 from barnabas.broker.metadata_cache import ClusterMetadata
-from barnabas.broker.metrics.families import QUANTILES, Summary, counters, gauges
+from barnabas.broker.metrics.families import counters, gauges, recent_times
+from barnabas.protocol.recent_times import RecentTimes
 
 
 class Elections(Protocol):
     """`ElectionFigures` of the controller."""
 
-    elections: int
+    times: RecentTimes
     unclean_partitions: int
-    last_times_ms: deque[float]
 
 
 class ControllerView(Protocol):
@@ -81,20 +80,18 @@ class ControllerCollector:
 
 
 def _elections(elections: Elections) -> list[Metric]:
-    times = Summary(
+    times = recent_times(
         "kafka_controller_controllerstats_leaderelectionrateandtimems",
         "Elections that changed leaders, and their time in milliseconds.",
+        elections.times,
     )
-    ordered = sorted(elections.last_times_ms.copy()) or [0.0]
-    found = [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in QUANTILES.values()]
-    times.add([], elections.elections, found)
     unclean = {
         "uncleanleaderelections": (
             elections.unclean_partitions,
             "Partitions that a replica out of sync came to lead.",
         )
     }
-    return [times.metric, *counters("kafka_controller_controllerstats_", unclean)]
+    return [times, *counters("kafka_controller_controllerstats_", unclean)]
 
 
 _COUNTS: Final = {
@@ -111,8 +108,9 @@ class SessionCollector:
     It is made after the first connection, which it counts.
     """
 
-    def __init__(self, is_connected: Callable[[], bool]) -> None:
+    def __init__(self, is_connected: Callable[[], bool], request_times: RecentTimes) -> None:
         self._is_connected = is_connected
+        self._request_times = request_times
         self._events = {"RESUMED": 1}
 
     def note(self, event: str) -> None:
@@ -127,5 +125,10 @@ class SessionCollector:
         connected = {"connected": (int(self._is_connected()), "1 while ZooKeeper is connected.")}
         return [
             *counters("kafka_server_sessionexpirelistener_", counts),
+            recent_times(
+                "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms",
+                "Requests that ZooKeeper answered, and their time in milliseconds.",
+                self._request_times,
+            ),
             *gauges("barnabas_zookeeper_", connected),
         ]

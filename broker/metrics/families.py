@@ -12,6 +12,8 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from barnabas.protocol.recent_times import RecentTimes
+
 QUANTILES: Final = {"0.50": 0.5, "0.75": 0.75, "0.95": 0.95, "0.98": 0.98, "0.99": 0.99, "0.999": 0.999}
 """The label → the share; the JMX exporter makes such labels of Kafka's percentiles."""
 
@@ -41,6 +43,13 @@ class Summary:
         for quantile, value in zip(QUANTILES, percentiles, strict=True):
             self.metric.add_sample(self.metric.name, {**named, "quantile": quantile}, value)
         self.metric.add_sample(f"{self.metric.name}_count", named, count)
+
+
+def recent_times(name: str, text: str, times: RecentTimes) -> Metric:
+    """A summary without labels."""
+    summary = Summary(name, text)
+    summary.add([], times.count, times.percentiles_ms(list(QUANTILES.values())))
+    return summary.metric
 
 
 class Room:

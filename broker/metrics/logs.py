@@ -10,7 +10,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from barnabas.broker.compaction.cleaner import CleanerFigures
 from barnabas.broker.log.log import Log
-from barnabas.broker.metrics.families import Room, counters, gauges
+from barnabas.broker.metrics.families import Room, counters, gauges, recent_times
+from barnabas.protocol.recent_times import RecentTimes
 
 _LOG: Final = {
     "size": "The bytes of a log's segments.",
@@ -29,11 +30,13 @@ class LogCollector:
         dirs: Callable[[], Mapping[Path, object]],
         *,
         stray_count: Callable[[], int],
+        flush_times: RecentTimes,
         max_series: int,
     ) -> None:
         self._logs = logs
         self._dirs = dirs
         self._stray_count = stray_count
+        self._flush_times = flush_times
         self._max_series = max_series
 
     def collect(self) -> list[Metric]:
@@ -51,6 +54,11 @@ class LogCollector:
         return [
             *families,
             *self._of_dirs(),
+            recent_times(
+                "kafka_log_logflushstats_logflushrateandtimems",
+                "Flushes of logs to disk, and their time in milliseconds.",
+                self._flush_times,
+            ),
             *gauges(
                 "barnabas_",
                 {

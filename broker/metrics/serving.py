@@ -31,6 +31,7 @@ from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
+from barnabas.broker.log.file_system import FLUSH_TIMES
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.metrics.cluster import ControllerCollector, ControllerView, SessionCollector
 from barnabas.broker.metrics.endpoint import MetricsEndpoint
@@ -44,6 +45,7 @@ from barnabas.broker.metrics.transactions import TransactionCollector
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.protocol.recent_times import RecentTimes
 
 FRESH_MS: Final = 1_000
 
@@ -95,6 +97,7 @@ class MeasuredBroker:
     cleaner: LogCleaner | None
     topic_purgatory: Purgatory
     is_connected_to_zookeeper: Callable[[], bool]
+    zookeeper_request_times: RecentTimes
     listen_to_session: Callable[[Callable[[str], None]], None]
     state: Callable[[], BrokerState]
 
@@ -116,7 +119,7 @@ def serve_metrics(broker: MeasuredBroker, *, on_fatal: Callable[[BaseException],
 def _registry(broker: MeasuredBroker) -> CollectorRegistry:
     # Not the library's global registry, which other code could add to.
     registry = CollectorRegistry()
-    sessions = SessionCollector(broker.is_connected_to_zookeeper)
+    sessions = SessionCollector(broker.is_connected_to_zookeeper, broker.zookeeper_request_times)
     broker.listen_to_session(sessions.note)
     for collector in (
         ControllerCollector(broker.controller, lambda: broker.metadata.current),
@@ -154,7 +157,11 @@ def _of_records(broker: MeasuredBroker) -> Iterator[Collector]:
     )
     yield TopicCollector(replicas.traffic, max_series=max_series)
     yield LogCollector(
-        logs.all_logs, lambda: logs.dirs, stray_count=lambda: len(logs.strays.all()), max_series=max_series
+        logs.all_logs,
+        lambda: logs.dirs,
+        stray_count=lambda: len(logs.strays.all()),
+        flush_times=FLUSH_TIMES,
+        max_series=max_series,
     )
     yield PurgatoryCollector(
         {

@@ -117,3 +117,14 @@ def test_a_starting_broker_waits_for_a_connection_as_long_as_to_connect(
     made.is_starting = is_starting
     with pytest.raises(ZooKeeperUnavailable, match=text):
         made.run(lambda client: FakeResult("value"))
+
+
+def test_answers_and_refusals_have_a_time_and_lost_requests_have_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = session(monkeypatch, None)
+    made._state_changed(KazooState.CONNECTED)
+    outcomes: list[Exception | str] = [ConnectionLoss(), "value", NoAuthError()]
+    assert made.attempt(lambda client: FakeResult(outcomes.pop(0))).value == "value"
+    assert made.request_times.count == 1
+    assert isinstance(made.attempt(lambda client: FakeResult(outcomes.pop(0))).error, NoAuthError)
+    assert made.request_times.count == 2
+    assert 0 <= made.request_times.percentiles_ms([0.99])[0] < 60_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.file_system import FLUSH_TIMES, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.reading import ReadRequest
@@ -319,6 +319,16 @@ def test_a_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
     log.flush(100)
     assert log.recovery_point == 3
     assert not log.is_flush_due(1000)
+
+
+def test_only_a_flush_that_forces_something_to_disk_has_a_time(open_log: OpenLog) -> None:
+    log = open_log()
+    append_batches(log, batch(3))
+    before = FLUSH_TIMES.count
+    log.flush(1_000)
+    assert FLUSH_TIMES.count == before + 1
+    log.flush(2_000)
+    assert FLUSH_TIMES.count == before + 1
 
 
 def test_flush_messages_makes_a_flush_due(open_log: OpenLog) -> None:

@@ -30,6 +30,7 @@ from barnabas.broker.traffic import Traffic
 from barnabas.controller.partition_state import ElectionFigures
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.recent_times import RecentTimes
 from barnabas.protocol.schema import ApiKey
 from tests.support.building import TOPIC_ID, follower_of, leader_of, led_by
 from tests.support.grouping import GroupRig
@@ -130,9 +131,16 @@ def test_logs_have_their_size_and_offsets_and_failed_dirs_are_counted() -> None:
     ]
     dirs = {Path("/a"): None, Path("/b"): OSError("broken")}
     collector = LogCollector(
-        lambda: cast(Sequence[Log], logs), lambda: dirs, stray_count=lambda: 6, max_series=7
+        lambda: cast(Sequence[Log], logs),
+        lambda: dirs,
+        stray_count=lambda: 6,
+        flush_times=RecentTimes(),
+        max_series=7,
     )
-    assert values(collector) == {
+    found = values(collector)
+    flushes = "kafka_log_logflushstats_logflushrateandtimems"
+    assert found[f"{flushes}_count"] == found[f"{flushes} 0.99"] == 0
+    assert {name: value for name, value in found.items() if not name.startswith(flushes)} == {
         "kafka_log_log_size t 0": 100,
         "kafka_log_log_logendoffset t 0": 9,
         "kafka_log_log_logstartoffset t 0": 4,
@@ -294,10 +302,19 @@ def test_purgatories_show_how_many_wait() -> None:
 
 
 def test_events_of_the_session_are_counted() -> None:
-    collector = SessionCollector(lambda: False)
+    now_s = [10.0]
+    times = RecentTimes(lambda: now_s[0])
+    collector = SessionCollector(lambda: False, times)
+    for took_s in (0.002, 0.004, 0.5):
+        times.note_since(now_s[0] - took_s)
     for event in ("SUSPENDED", "RESUMED", "SUSPENDED", "SILENT", "EXPIRED", "RENEWED"):
         collector.note(event)
-    assert values(collector) == {
+    found = values(collector)
+    latency = "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms"
+    assert found[f"{latency}_count"] == 3
+    assert found[f"{latency} 0.50"] == pytest.approx(4)
+    assert found[f"{latency} 0.999"] == pytest.approx(500)
+    assert {name: value for name, value in found.items() if not name.startswith(latency)} == {
         "kafka_server_sessionexpirelistener_zookeepersyncconnects_total": 3,
         "kafka_server_sessionexpirelistener_zookeeperdisconnects_total": 2,
         "kafka_server_sessionexpirelistener_zookeeperexpires_total": 1,
