@@ -91,6 +91,9 @@ class Traffic:
         self.others = TopicTraffic()
         self.replication_bytes_in = 0
         self.replication_bytes_out = 0
+        self.reassignment_bytes_in = 0
+        """Of `replication_bytes_in`, what replicas fetched that a reassignment adds; the next likewise."""
+        self.reassignment_bytes_out = 0
         self._topics: dict[str, TopicTraffic] = {}
 
     def of(self, topic: str) -> TopicTraffic:

@@ -45,7 +45,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataTopic,
 )
 from barnabas.protocol.schema import replace
-from barnabas.zookeeper.znodes import LeadershipState, StoredConfig
+from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment, StoredConfig
 
 ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
@@ -208,7 +208,13 @@ class RequestBatch:
     ) -> None:
         """Add a LeaderAndIsr for these brokers, and an UpdateMetadata for all live brokers."""
         state = self._context.leadership[tp]
-        partition = LeaderAndIsrPartition(**self._described(tp, state), is_new=is_new)
+        assignment = self._context.assignment_of(tp) or ReplicaAssignment(())
+        partition = LeaderAndIsrPartition(
+            **self._described(tp, state),
+            is_new=is_new,
+            adding_replicas=list(assignment.adding),
+            removing_replicas=list(assignment.removing),
+        )
         for broker in brokers:
             batch = self._batch(broker)
             if batch is None:

@@ -60,6 +60,10 @@ class ReplicaCollector:
                 sum(at_min for _, _, _, at_min, *_ in led),
                 "Led partitions with exactly as many replicas in sync as acks=all demands.",
             ),
+            "reassigningpartitions": (
+                sum(replica.is_reassigning for replica, *_ in led),
+                "Led partitions that are being reassigned.",
+            ),
             "offlinereplicacount": (self._offline_count(), "Replicas without a readable log."),
         }
         return [

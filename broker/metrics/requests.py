@@ -171,6 +171,14 @@ class TopicCollector:
                         self._traffic.replication_bytes_out,
                         "Bytes that followers on other brokers fetched.",
                     ),
+                    "reassignmentbytesin": (
+                        self._traffic.reassignment_bytes_in,
+                        "Those of them that replicas on this broker fetched which a reassignment adds.",
+                    ),
+                    "reassignmentbytesout": (
+                        self._traffic.reassignment_bytes_out,
+                        "Those of them that replicas on other brokers fetched which a reassignment adds.",
+                    ),
                 },
             ),
             *gauges(

@@ -481,6 +481,8 @@ class LeaderFetches:
         else:
             size_bytes = 0 if data.records is None else len(data.records)
             self._traffic.replication_bytes_in += size_bytes
+            if followed.partition.is_added:
+                self._traffic.reassignment_bytes_in += size_bytes
             followed.lag = max(0, data.high_watermark - followed.partition.log_end_offset)
             self.followed.applied(name, followed)
             self._throttle(name, followed, size_bytes, now)

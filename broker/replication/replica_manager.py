@@ -472,11 +472,24 @@ class ReplicaManager:
         traffic = self.traffic
         if params.is_follower:
             traffic.replication_bytes_out += result.bytes_read
+            traffic.reassignment_bytes_out += self._bytes_to_added(params.replica_id, result)
             self._reader.note_sent(params, result)
         for item, error, read, _ in result.outcomes:
             topic = item.partition.topic
             counts = traffic.of_any(topic) if read is None else traffic.of(topic)
             counts.note_fetch(0 if read is None or params.is_follower else len(read.records), error)
+
+    def _bytes_to_added(self, follower: BrokerId, result: FetchResult) -> int:
+        """The bytes of the partitions to which a reassignment adds this follower."""
+        partitions = self.roles.partitions
+        return sum(
+            len(read.records)
+            for item, _, read, _ in result.outcomes
+            if read is not None
+            and len(read.records)
+            and (partition := partitions.get(item.partition)) is not None
+            and follower in partition.adding
+        )
 
     def _note_progress(
         self, params: FetchParams, result: FetchResult

@@ -40,6 +40,9 @@ class ReplicaRole:
         self._refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
         """The error of requests that need a leader, while this replica does not lead."""
         self._replicas: tuple[BrokerId, ...] = ()
+        self.adding: tuple[BrokerId, ...] = ()
+        """The replicas that a reassignment adds."""
+        self.is_reassigning = False
 
     @property
     def replicas(self) -> tuple[BrokerId, ...]:
@@ -49,6 +52,11 @@ class ReplicaRole:
     @property
     def is_leader(self) -> bool:
         return self.role is _LEADER
+
+    @property
+    def is_added(self) -> bool:
+        """Whether a reassignment adds this replica."""
+        return self._broker_id in self.adding
 
     # Changes
 
@@ -66,6 +74,8 @@ class ReplicaRole:
         self.leader_epoch = LeaderEpoch(state.leader_epoch)
         self.controller_epoch = ControllerEpoch(state.controller_epoch)
         self._replicas = tuple(BrokerId(replica) for replica in state.replicas)
+        self.adding = tuple(BrokerId(replica) for replica in state.adding_replicas)
+        self.is_reassigning = bool(state.adding_replicas or state.removing_replicas)
 
     def _give_up(self, refusal: ErrorCode) -> None:
         """Have no role any more."""

@@ -37,7 +37,10 @@ class LiveBroker:
 
 @s.message
 class LeaderAndIsrPartition:
-    """``partition_epoch`` is the version of the state znode; the leader's compare-and-set needs it."""
+    """``partition_epoch`` is the version of the state znode; the leader's compare-and-set needs it.
+
+    ``replicas`` contains those that a reassignment adds and removes.
+    """
 
     partition_index: int = s.int32()
     controller_epoch: int = s.int32()
@@ -47,6 +50,8 @@ class LeaderAndIsrPartition:
     partition_epoch: int = s.int32()
     replicas: list[int] = s.array(s.WireType.INT32)
     is_new: bool = s.boolean(default=False)
+    adding_replicas: list[int] = s.array(s.WireType.INT32, default_factory=list)
+    removing_replicas: list[int] = s.array(s.WireType.INT32, default_factory=list)
 
 
 @s.message

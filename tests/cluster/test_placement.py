@@ -16,6 +16,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.zookeeper import admin_requests, paths
+from tests.support.metrics_page import total
 from tests.support.waiting import wait_for
 
 from ..chaos.workload import Load, stop_and_judge
@@ -23,6 +24,8 @@ from .test_cli import commands_to
 from .tools import ClusterView, StartCluster, call_command
 
 PARTITIONS = 6
+REASSIGNING = "kafka_server_replicamanager_reassigningpartitions"
+REASSIGNMENT_BYTES = "kafka_server_brokertopicmetrics_reassignmentbytes"
 GONE = TopicPartition("gone", 0)
 
 
@@ -210,7 +213,7 @@ def test_a_plan_is_made_executed_and_undone(start_cluster: StartCluster, tmp_pat
 
 
 def test_a_throttled_reassignment_goes_on_when_the_throttle_ends(start_cluster: StartCluster) -> None:
-    cluster = start_cluster()
+    cluster = start_cluster(metrics=True)
     view = ClusterView(cluster)
     tp, values = TopicPartition("h", 0), [b"%d" % number * 1_000 for number in range(2_000)]
     rates = dict.fromkeys(
@@ -237,11 +240,16 @@ def test_a_throttled_reassignment_goes_on_when_the_throttle_ends(start_cluster: 
         whole = sum(map(len, values))
         assert 0 < copied() < whole / 2
         assert tp in admin.list_partition_reassignments()
+        wait_for(lambda: total(cluster, REASSIGNING) == 1, "no leader says that it is being reassigned")
         # Clients, and replicas in sync, do not wait.
         view.write("h", [b"written meanwhile"])
         assert 0 < copied() < whole / 2
         admin.alter_configs({resource: dict.fromkeys(names) for resource, names in limits.items()})
         wait_for(lambda: tp not in admin.list_partition_reassignments(), "the partition still moves")
+    wait_for(lambda: total(cluster, REASSIGNING) == 0, "a leader says that it is being reassigned")
+    # All of it was fetched before the replica was in sync.
+    for way in ("in_total", "out_total"):
+        assert total(cluster, REASSIGNMENT_BYTES + way) > whole
     assert sorted(view.read("h", 1)) == sorted([*values, b"written meanwhile"])
 
 

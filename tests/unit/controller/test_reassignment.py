@@ -13,7 +13,7 @@ from barnabas.controller.election import elect_for_reassignment
 from barnabas.controller.reassignment import Target
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages.inter_broker import StopReplicaRequest
+from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, StopReplicaRequest
 from barnabas.zookeeper import admin_requests, paths
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import ReplicaAssignment
@@ -72,6 +72,18 @@ def deleted(cluster: Cluster, broker: int) -> set[int]:
         for partition in topic.partition_states
         if partition.delete_partition
     }
+
+
+def told(cluster: Cluster, broker: int) -> list[tuple[list[int], list[int], list[int]]]:
+    """The replicas of `P0`, the added and the removed ones, in each state that a broker got."""
+    return [
+        (partition.replicas, partition.adding_replicas, partition.removing_replicas)
+        for request in cluster.channels.requests(broker)
+        if isinstance(request, LeaderAndIsrRequest)
+        for topic in request.topic_states
+        for partition in topic.partition_states
+        if (topic.topic_name, partition.partition_index) == P0
+    ]
 
 
 def changing(
@@ -173,6 +185,19 @@ def test_a_leader_within_the_target_leads_on(cluster: Cluster) -> None:
     assert (cluster.states[P0].leader, set(cluster.states[P0].isr)) == (1, {1, 4})
     assert stored(cluster) == assigned(4, 1)
     assert deleted(cluster, 2) == {0}
+
+
+def test_the_replicas_know_the_added_and_the_removed_ones_until_the_end(cluster: Cluster) -> None:
+    move(cluster, 4, 1)
+    assert told(cluster, 1)[-1] == told(cluster, 4)[-1] == ([4, 1, 2], [4], [2])
+    cluster.rejoin(P0, 1, 2, 4)
+    assert told(cluster, 1)[-1] == told(cluster, 4)[-1] == ([4, 1], [], [])
+
+
+def test_a_cancelled_reassignment_adds_and_removes_nothing_any_more(cluster: Cluster) -> None:
+    move(cluster, 4, 1)
+    assert alter(cluster, {P0: None}) == {P0: ErrorCode.NONE}
+    assert told(cluster, 1)[-1] == ([1, 2], [], [])
 
 
 def test_another_order_of_the_replicas_is_written_at_once(cluster: Cluster) -> None:

@@ -30,9 +30,10 @@ from barnabas.broker.traffic import Traffic
 from barnabas.controller.partition_state import ElectionFigures
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 from barnabas.protocol.recent_times import RecentTimes
-from barnabas.protocol.schema import ApiKey
-from tests.support.building import TOPIC_ID, follower_of, leader_of, led_by
+from barnabas.protocol.schema import ApiKey, replace
+from tests.support.building import TOPIC_ID, follower_of, leader_of, led_by, state
 from tests.support.grouping import GroupRig
 
 MS = 1_000_000
@@ -74,12 +75,28 @@ def test_replicas_are_counted_by_role_and_by_the_size_of_the_isr() -> None:
         "replicamanager_underreplicatedpartitions": 2,
         "replicamanager_underminisrpartitioncount": 1,
         "replicamanager_atminisrpartitioncount": 1,
+        "replicamanager_reassigningpartitions": 0,
         "replicamanager_offlinereplicacount": 4,
         "replicamanager_isrshrinks_total": 3,
         "replicamanager_isrexpands_total": 2,
         "replicamanager_failedisrupdates_total": 1,
         "replicafetchermanager_maxlag Replica": 17,
     }
+
+
+def test_a_leader_counts_its_partitions_that_are_being_reassigned() -> None:
+    def changed(epoch: int, **replicas: list[int]) -> LeaderAndIsrPartition:
+        return replace(state(epoch=epoch), **replicas)
+
+    adding, removing, follower = leader_of(1, 2), leader_of(1, 2), follower_of()
+    assert adding.make_leader(changed(1, adding_replicas=[3]), 0)
+    assert removing.make_leader(changed(1, removing_replicas=[2]), 0)
+    assert follower.make_follower(replace(changed(1, adding_replicas=[1]), leader=2))
+    assert (adding.is_added, follower.is_added) == (False, True)
+    collector, name = replicas_of(adding, removing, leader_of(1), follower), "kafka_server_replicamanager_"
+    assert values(collector, name)["reassigningpartitions"] == 2
+    assert adding.make_leader(state(epoch=2), 0)
+    assert values(collector, name)["reassigningpartitions"] == 1
 
 
 def test_the_leader_shows_the_isr_of_each_partition() -> None:
