@@ -12,8 +12,9 @@ process should end (`barnabas.broker.process`).
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from barnabas.broker.coordination import Coordination
 from barnabas.broker.coordinators.transaction_verification import VERIFICATION, TransactionVerification
 from barnabas.broker.features import NEW_CLUSTER, SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
+from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership, request_controlled_shutdown
@@ -381,10 +383,6 @@ class Broker:
     def _listen(self, coordination: Coordination) -> None:
         """Pass changes of topics on to the requests and settings that depend on them."""
 
-        def topics_changed(names: Iterable[str]) -> None:
-            for name in names:
-                self._topic_purgatory.check_and_complete(name)
-
         def topics_deleted(topics: Mapping[str, object]) -> None:
             # A recreated topic has settings of its own, written later.
             for name in topics.keys() - self.metadata.current.topics.keys():
@@ -392,7 +390,7 @@ class Broker:
                 if self._replicas is not None:
                     self._replicas.traffic.forget(name)
 
-        self.metadata.on_update(topics_changed)
+        self.metadata.on_update(functools.partial(wake_requests, self._topic_purgatory))
         self.metadata.on_deletion(topics_deleted)
         coordination.call_when_loaded(self._topic_purgatory.check_and_complete)
 

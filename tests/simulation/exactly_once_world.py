@@ -8,9 +8,10 @@ lost, or arrive twice.
 
 from __future__ import annotations
 
+import functools
 import random
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final
@@ -24,6 +25,7 @@ from barnabas.broker.coordinators.transaction_verification import TransactionVer
 from barnabas.broker.handlers import init_producer_id, produce, transaction_offsets, transactions
 from barnabas.broker.handlers import offsets as offset_handlers
 from barnabas.broker.handlers import write_txn_markers as marker_handlers
+from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.protocol.errors import ApiError, ConnectionClosed, RequestTimedOutLocally
@@ -117,13 +119,9 @@ class Parts:
             is_enabled=True,
         )
         self.topic_purgatory = Purgatory("topics", broker.reaper)
-        broker.metadata.on_update(self._wake)
+        broker.metadata.on_update(functools.partial(wake_requests, self.topic_purgatory))
         self.groups.listen()
         self.transactions.listen()
-
-    def _wake(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            self.topic_purgatory.check_and_complete(topic)
 
     @property
     def are_at_rest(self) -> bool:

@@ -17,6 +17,7 @@ test puts into them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from barnabas.broker.coordinators.transaction_markers import Links
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
 from barnabas.broker.features import SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
+from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.handlers.services import OutcomesAnswer, ReassignmentsAnswer, Services
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
@@ -373,8 +375,8 @@ class Serving:
         )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
         for shards in (self.groups.shards, self.transactions.shards):
-            shards.state_listeners.append(lambda partition: self._wake([partition.topic]))
-        self.managed.metadata.on_update(self._wake)
+            shards.state_listeners.append(lambda tp: self.topic_purgatory.check_and_complete(tp.topic))
+        self.managed.metadata.on_update(functools.partial(wake_requests, self.topic_purgatory))
         self.dispatch = Dispatcher(self._services())
 
     def _make_log_dir_moves(self) -> LogDirMoves:
@@ -414,10 +416,6 @@ class Serving:
             verification=self.verification,
             log_dir_moves=self.log_dir_moves,
         )
-
-    def _wake(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            self.topic_purgatory.check_and_complete(topic)
 
     def _auto_create(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         self.auto_created.append(list(names))

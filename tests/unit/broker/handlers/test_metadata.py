@@ -244,6 +244,31 @@ def test_the_wait_for_a_leader_ends(hosting: Serving) -> None:
     assert waiting.response.topics[0].partitions[0].leader_id == -1
 
 
+@pytest.mark.parametrize("version", [None, 9])
+def test_a_started_broker_answers_when_the_controller_has_told_it_the_topics(
+    serving: Serving, version: int | None
+) -> None:
+    """Otherwise a client takes the topics for deleted, or the whole list for empty."""
+    waiting = [
+        serving.send(request, version=version) for request in (named("topic"), MetadataRequest(topics=None))
+    ]
+    assert not any(connection.is_answered for connection in waiting)
+    serving.managed.metadata.update(metadata({1: 10, 2: 20}, led_by(1)))
+    assert [connection.response.topics[0].error_code for connection in waiting] == [ErrorCode.NONE] * 2
+
+
+def test_a_started_broker_that_no_controller_tells_anything_answers_at_last(serving: Serving) -> None:
+    waiting = serving.send(named("topic", may_create=False), version=9)
+    serving.expire(after_ms=60_000)
+    assert waiting.response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_first_news_of_a_cluster_without_topics_are_an_answer(serving: Serving) -> None:
+    waiting = serving.send(MetadataRequest(topics=None), version=9)
+    serving.managed.know({1: 10, 2: 20, 3: 30})
+    assert (waiting.response.controller_id, waiting.response.topics) == (2, [])
+
+
 def test_a_request_on_an_old_connection_waits_until_the_broker_may_notice_a_death(
     hosting: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
