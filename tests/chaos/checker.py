@@ -6,6 +6,7 @@ With acks=all the cluster promises:
 - *doubly acknowledged*: no two records were acknowledged at one offset;
 - *changed*: a record that was read at an offset is there in the end;
 - *gap*, *backwards*: offsets are read without a gap and never fall;
+- *skipped*, *read again*: so does the reader during the faults, because no high watermark falls for it;
 - *order*: acknowledged records of a partition first appear in the order in which they were sent;
 - *foreign*: every record that is read was sent;
 - *disagreement*: all replicas have the same value at an offset and the same end;
@@ -126,6 +127,7 @@ def _check_order(history: History, verdict: Verdict) -> None:
 
 
 def _check_reads(history: History, final: dict[TopicPartition, dict[int, int]], verdict: Verdict) -> None:
+    next_offsets: dict[TopicPartition, int] = {}
     for partition, offset, number in history.reads:
         found = final.get(partition, {}).get(offset)
         if found != number:
@@ -133,6 +135,11 @@ def _check_reads(history: History, final: dict[TopicPartition, dict[int, int]], 
                 "changed",
                 f"offset {offset} of {partition} was read as record {number}, and holds {found} in the end",
             )
+        expected = next_offsets.get(partition, 0)
+        if offset != expected:
+            kind = "skipped" if offset > expected else "read again"
+            verdict.add(kind, f"{partition}: offset {offset} was read where {expected} was expected")
+        next_offsets[partition] = offset + 1
 
 
 def _check_replicas(history: History, verdict: Verdict) -> None:

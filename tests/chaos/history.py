@@ -31,8 +31,9 @@ class SentRecord:
 class History:
     """One run.
 
-    `reads` are the records that a consumer read during the faults. `finally_read` are all records, read after
-    the faults from beginning to end. `replicas` are the records in the files at the end, by broker.
+    `reads` are the records that one consumer read during the faults, from the beginning. `finally_read` are
+    all records, read after the faults from beginning to end. `replicas` are the records in the files at the
+    end, by broker.
     """
 
     sent: list[SentRecord] = field(default_factory=list)

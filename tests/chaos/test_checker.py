@@ -21,7 +21,7 @@ def good_history() -> History:
     logs = {P0: [(0, 1), (1, 2), (2, 3), (3, 8)], P1: [(0, 4), (1, 5), (2, 9)]}
     return History(
         sent=sent,
-        reads=[(P0, 0, 1), (P1, 1, 5)],
+        reads=[(P0, 0, 1), (P1, 0, 4), (P1, 1, 5)],
         finally_read={partition: list(log) for partition, log in logs.items()},
         replicas={partition: {broker: list(log) for broker in (1, 2, 3)} for partition, log in logs.items()},
     )
@@ -74,7 +74,17 @@ def spoilt_history(
                 {"doubly acknowledged", "lost"},
             ),
             ("a record that was read is gone", spoilt_history(read_meanwhile=[(P1, 0, 9)]), {"changed"}),
-            ("a read was beyond the end", spoilt_history(read_meanwhile=[(P1, 3, 9)]), {"changed"}),
+            (
+                "a read was beyond the end",
+                spoilt_history(read_meanwhile=[(P1, 0, 4), (P1, 1, 5), (P1, 2, 9), (P1, 3, 9)]),
+                {"changed"},
+            ),
+            ("a reader skipped a record", spoilt_history(read_meanwhile=[(P1, 1, 5)]), {"skipped"}),
+            (
+                "a reader went back",
+                spoilt_history(read_meanwhile=[(P1, 0, 4), (P1, 1, 5), (P1, 0, 4)]),
+                {"read again"},
+            ),
             (
                 "the offsets have a hole",
                 spoilt_history(read={P0: [(0, 1), (1, 2), (2, 3), (4, 8)]}),

@@ -104,6 +104,11 @@ class Load:
                 raise AssertionError(f"{thread.name} did not end within {timeout_s} s")
         return self.history
 
+    def grow(self, partitions: int) -> None:
+        """Write and read so many partitions from now on, if there were fewer."""
+        topic, present = self.partitions[0].topic, len(self.partitions)
+        self.partitions += [TopicPartition(topic, number) for number in range(present, partitions)]
+
     def wait_progress(
         self,
         when: str,
@@ -191,8 +196,11 @@ class Load:
         with Consumer(
             bootstrap_servers=self._bootstrap, auto_offset_reset="earliest", client_rack=self._rack
         ) as consumer:
-            consumer.assign(self.partitions)
+            assigned = 0
             while not self._stopping.is_set():
+                if len(self.partitions) > assigned:
+                    assigned = len(self.partitions)
+                    consumer.assign(self.partitions[:assigned])
                 try:
                     records = consumer.poll(timeout_ms=100)
                 except BarnabasError as error:

@@ -1,0 +1,112 @@
+"""The faults of `Nemesis` among the work of an operator: restarts, drains, moves, elections and growth.
+
+Faults meet moves under way, and a broker that is being drained. Every run has a drain, a rolling restart and
+moves; the rest is chosen at random from the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from barnabas.deploy.local import LocalCluster
+
+from .nemesis import Nemesis
+from .operations import Operator
+from .random_faults import Choice
+from .workload import Load
+
+
+class OperatedNemesis(Nemesis):
+    """The cluster needs a broker more than the topic of the load has replicas."""
+
+    def __init__(self, cluster: LocalCluster, seed: int, load: Load, *, deadline_s: float) -> None:
+        self._load = load
+        self._deadline_s = deadline_s
+        super().__init__(cluster, seed, self._settled, load.partitions[0].topic)
+        self._operator = Operator(cluster, load, self._chance, self._say, deadline_s=deadline_s)
+
+    def _begin(self, duration_s: float) -> None:
+        self._say("move")
+        self._operator.move()
+        super()._begin(duration_s)
+        self.heal()
+        victim = self._chance.choice(self._cluster.broker_ids)
+        self._drain(victim)
+        name, act = self._chance.choice(self._faults())
+        self._say(name)
+        act()
+        self._end_drain()
+        self._roll()
+
+    def heal(self) -> None:
+        super().heal()
+        if self._chance.random() < 0.3:
+            self._operator.check_election()
+
+    def _settled(self) -> None:
+        self._operator.settle()
+        self._load.wait_progress("after healing", timeout_s=self._deadline_s)
+
+    def _faults(self) -> list[Choice]:
+        """The faults of a moment when nothing else is wrong."""
+        found: list[Choice] = [
+            ("kill zookeeper", self._zookeeper.kill),
+            ("pause zookeeper", self._zookeeper.pause),
+            ("delete /controller", self._delete_controller),
+        ]
+        for broker in self._cluster.broker_ids:
+            found.append((f"kill broker {broker}", lambda id=broker: self._cluster.kill(id)))
+            found.append((f"pause broker {broker}", lambda id=broker: self._cluster.pause(id)))
+        return found
+
+    def _choices(self) -> list[Choice]:
+        operator = self._operator
+        found: list[Choice] = super()._choices()
+        work: list[tuple[str, Callable[[], None], int]] = [
+            ("move", operator.move, 6),
+            ("elect", operator.elect, 2),
+            ("cancel", operator.cancel, 2),
+            ("grow", operator.grow, 2),
+        ]
+        if self._zookeeper.is_alive and self._zookeeper.running_process.state == "running":
+            work.append(("move through zookeeper", operator.move_through_zookeeper, 2))
+            work.append(("elect through zookeeper", operator.elect_through_zookeeper, 1))
+        if operator.draining is not None:
+            work.append(("end the drain", self._end_drain, 4))
+        elif all(broker.state == "running" for broker in self._cluster.brokers):
+            for broker in self._cluster.broker_ids:
+                work.append((f"drain broker {broker}", lambda id=broker: self._drain(id), 1))
+            work.append(("rolling restart", self._roll, 2))
+        for name, act, weight in work:
+            found += [(name, act)] * weight
+        return found
+
+    def _drain(self, broker_id: int) -> None:
+        self._say(f"drain broker {broker_id}")
+        self._operator.begin_drain(broker_id)
+
+    def _end_drain(self) -> None:
+        """A drained broker is not missed: stop it, start it, and give it replicas again."""
+        broker_id = self._operator.draining
+        assert broker_id is not None
+        self._say(f"end the drain of broker {broker_id}")
+        self.heal()
+        self._operator.check_drained()
+        self._stop_cleanly(broker_id)
+        self._load.wait_progress(f"without the drained broker {broker_id}")
+        self._start(broker_id)
+        self._operator.refill(self._cluster.directory / "plan.json")
+
+    def _roll(self) -> None:
+        """Restart one broker after the other; moves may be under way."""
+        self._say("rolling restart")
+        for broker_id in self._chance.sample(self._cluster.broker_ids, len(self._cluster.broker_ids)):
+            self.heal()
+            if self._chance.random() < 0.5:
+                self._operator.move()
+            self._say(f"  restart broker {broker_id}")
+            self._stop_cleanly(broker_id)
+            self._start(broker_id)
+
+    def _stop_cleanly(self, broker_id: int) -> None:
+        assert self._cluster.stop_broker(broker_id), f"broker {broker_id} did not stop by itself"
