@@ -20,7 +20,7 @@ _PARTITION: Final = {
     "underminisr": "1 if fewer replicas are in sync than acks=all demands, at the leader.",
     "atminisr": "1 if exactly as many replicas are in sync as acks=all demands, at the leader.",
     "insyncreplicascount": "The size of the ISR, at the leader.",
-    "replicascount": "The number of replicas, at the leader.",
+    "replicascount": "The number of replicas, without those being added, at the leader.",
 }
 
 
@@ -113,6 +113,8 @@ class ReplicaCollector:
 
 def _isr_figures(replica: Partition) -> tuple[int, int, int, int, int]:
     """The values of `_PARTITION`, in its order."""
-    in_sync, replicas = len(replica.isr.in_sync_replicas), len(replica.replicas)
+    in_sync = len(replica.isr.in_sync_replicas)
+    # As in Kafka, a replica that a reassignment adds is not lacking while it copies the log.
+    replicas = len(replica.replicas) - len(replica.adding)
     minimum = replica.effective_min_isr
     return int(in_sync < replicas), int(in_sync < minimum), int(in_sync == minimum), in_sync, replicas

@@ -99,6 +99,16 @@ def test_a_leader_counts_its_partitions_that_are_being_reassigned() -> None:
     assert values(collector, name)["reassigningpartitions"] == 1
 
 
+def test_a_replica_that_is_being_added_is_not_lacking() -> None:
+    """As in Kafka: a long reassignment must not look like a dead broker."""
+    partition = leader_of(1, 2)
+    assert partition.make_leader(replace(state(epoch=1, isr=(1, 2)), adding_replicas=[3]), 0)
+    assert values(replicas_of(partition))["kafka_server_replicamanager_underreplicatedpartitions"] == 0
+    assert values(replicas_of(partition))["kafka_cluster_partition_replicascount topic 0"] == 2
+    assert partition.make_leader(replace(state(epoch=2, isr=(1,)), adding_replicas=[3]), 0)
+    assert values(replicas_of(partition))["kafka_server_replicamanager_underreplicatedpartitions"] == 1
+
+
 def test_the_leader_shows_the_isr_of_each_partition() -> None:
     found = values(replicas_of(leader_of(1, 2, min_insync_replicas=2), follower_of()), "kafka_cluster_")
     assert found == {
