@@ -1,6 +1,7 @@
 """`barnabas status`: brokers, controller, and every partition with leader, ISR and each replica's offsets.
 
-Those are LEO and HW, and the LSO where open transactions keep it below the HW. Exit code 0 without problems,
+Those are LEO and HW, and the LSO where open transactions keep it below the HW. Partitions that are being
+reassigned are listed with their progress. Exit code 0 without problems,
 1 if a broker does not answer, a partition lacks its leader or a replica in the ISR, or a log cannot be
 compacted, 3 if no broker can be reached. Each broker has two seconds to answer.
 """
@@ -8,9 +9,10 @@ compacted, 3 if no broker can be reached. Each broker has two seconds to answer.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +26,7 @@ from barnabas.cli.arguments import (
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
 from barnabas.cli.output import make_console, make_table, print_json
 from barnabas.client.admin.admin import Admin
+from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.running_cluster import RunningCluster
@@ -61,17 +64,42 @@ class PartitionView:
 
     info: PartitionInfo
     replicas: dict[int, ReplicaDescription] = field(default_factory=dict)
+    moving: PartitionReassignment | None = None
 
     @property
     def name(self) -> str:
         return f"{self.info.topic}-{self.info.partition}"
+
+    @property
+    def added_in_sync(self) -> list[int]:
+        """The replicas that a reassignment adds and that are in sync; once all are, it ends."""
+        return [] if self.moving is None else sorted(set(self.moving.adding) & set(self.info.isr))
+
+    @property
+    def not_in_sync(self) -> list[int]:
+        """The replicas that should be in sync: not those that a reassignment adds."""
+        added = set() if self.moving is None else set(self.moving.adding)
+        return sorted(set(self.info.replicas) - set(self.info.isr) - added)
+
+    def progress(self) -> str:
+        """The phase of the reassignment."""
+        if self.moving is None:
+            return ""
+        listed = [f"to {_listed(self.moving.target)}"]
+        if self.moving.adding:
+            in_sync = f"{len(self.added_in_sync)} of {len(self.moving.adding)} in sync"
+            listed.append(f"adding {_listed(self.moving.adding)} ({in_sync})")
+        if self.moving.removing:
+            listed.append(f"removing {_listed(self.moving.removing)}")
+        return f"{self.name} is being reassigned {', '.join(listed)}"
 
 
 @dataclass(kw_only=True)
 class ClusterView:
     """The state of a cluster, joined from the answers of its brokers.
 
-    ``processes`` are the cluster's brokers on this machine, if it was started here.
+    ``processes`` are the cluster's brokers on this machine, if it was started here. ``moves_error`` is set
+    if the controller did not say which partitions are being reassigned.
     """
 
     cluster_id: str | None
@@ -79,6 +107,7 @@ class ClusterView:
     brokers: list[BrokerView]
     partitions: list[PartitionView]
     processes: list[LocalBroker] = field(default_factory=list)
+    moves_error: str | None = None
 
     def problems(self) -> list[str]:
         """The problems of the cluster, one sentence each."""
@@ -94,6 +123,8 @@ class ClusterView:
         ]
         if self.controller_id < 0:
             problems.append("there is no controller")
+        elif self.moves_error is not None:
+            problems.append(f"the controller does not list the reassignments: {self.moves_error}")
         for partition in self.partitions:
             if partition.info.leader < 0:
                 problems.append(f"{partition.name} has no leader")
@@ -107,9 +138,8 @@ class ClusterView:
                 for broker_id, replica in sorted(partition.replicas.items())
                 if replica.cleaning_problem
             ]
-            missing = sorted(set(partition.info.replicas) - set(partition.info.isr))
-            if missing:
-                problems.append(f"{partition.name}: not in sync: {', '.join(map(str, missing))}")
+            if partition.not_in_sync:
+                problems.append(f"{partition.name}: not in sync: {_listed(partition.not_in_sync)}")
         return problems
 
     def as_json(self) -> dict[str, Any]:
@@ -172,7 +202,19 @@ def _partition_json(view: PartitionView) -> dict[str, Any]:
         "leader_epoch": view.info.leader_epoch,
         "isr": list(view.info.isr),
         "replicas": replicas,
+        "reassignment": None
+        if view.moving is None
+        else {
+            "target": list(view.moving.target),
+            "adding": list(view.moving.adding),
+            "adding_in_sync": view.added_in_sync,
+            "removing": list(view.moving.removing),
+        },
     }
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, brokers))
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -253,9 +295,11 @@ async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> Clu
     ) as admin:
         cluster = await admin.describe_cluster()
         described = await admin.describe_topics(topics)
-        answers = await admin.describe_replicas(topics)
+        answers, (moves, moves_error) = await asyncio.gather(
+            admin.describe_replicas(topics), _moves(admin, cluster.controller_id)
+        )
     partitions = [
-        PartitionView(info=info)
+        PartitionView(info=info, moving=moves.get(TopicPartition(info.topic, info.partition)))
         for _, topic in sorted(described.items())
         for info in sorted(topic.partitions, key=lambda info: info.partition)
     ]
@@ -281,7 +325,20 @@ async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> Clu
         controller_id=cluster.controller_id,
         brokers=brokers,
         partitions=partitions,
+        moves_error=moves_error,
     )
+
+
+async def _moves(
+    admin: Admin, controller_id: int
+) -> tuple[dict[TopicPartition, PartitionReassignment], str | None]:
+    """The reassignments under way, or why they are unknown."""
+    if controller_id < 0:
+        return {}, None
+    try:
+        return await admin.list_partition_reassignments(timeout_ms=_TIMEOUT_MS), None
+    except BarnabasError as error:
+        return {}, str(error)
 
 
 def render(view: ClusterView) -> RenderableType:
@@ -302,6 +359,7 @@ def render(view: ClusterView) -> RenderableType:
         parts.append(make_table(columns, [_partition_row(partition) for partition in view.partitions]))
     else:
         parts.append(Text("no topics"))
+    parts += [Text(partition.progress()) for partition in view.partitions if partition.moving is not None]
     parts += [
         Text(f"broker {broker.id} keeps a log that belongs to no known topic: {folder}")
         for broker in view.brokers

@@ -203,6 +203,15 @@ def test_a_plan_is_made_executed_and_undone(start_cluster: StartCluster, tmp_pat
     plan.write_text(json.dumps({"partitions": [entry]}))
     cluster.pause(slow)
     barnabas("reassign", "execute", str(plan))
+    shown = json.loads(barnabas("status", "--json", check=False).stdout)
+    reassigned = {
+        partition["partition"]: partition["reassignment"]
+        for partition in shown["partitions"]
+        if partition["reassignment"] is not None
+    }
+    target = [*before[index], slow]
+    assert reassigned == {index: {"target": target, "adding": [slow], "adding_in_sync": [], "removing": []}}
+    assert all("not in sync" not in problem for problem in shown["problems"])
     (moving,) = json.loads(barnabas("reassign", "status", "--json").stdout)
     assert (moving["partition"], moving["adding"], moving["removing"]) == (index, [slow], [])
     barnabas("reassign", "cancel", "--all")

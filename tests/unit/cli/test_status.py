@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from barnabas.cli.status import BrokerView, ClusterView, PartitionView, render
+from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.metadata import PartitionInfo
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch
 from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
@@ -88,6 +90,48 @@ def test_the_json_form_has_leo_and_hw_per_replica() -> None:
     answered, silent = partition["replicas"]
     assert (answered["broker"], answered["high_watermark"], answered["log_end_offset"]) == (1, 9, 10)
     assert (silent["broker"], silent["high_watermark"]) == (2, None)
+
+
+def _moving(view: ClusterView, replicas: tuple[int, ...], adding: tuple[int, ...], *removing: int) -> str:
+    """Let `t-0` be reassigned; returns the page."""
+    (partition,) = view.partitions
+    partition.info = replace(partition.info, replicas=tuple(map(BrokerId, replicas)))
+    ids = (tuple(map(BrokerId, brokers)) for brokers in (replicas, adding, removing))
+    partition.moving = PartitionReassignment(*ids)
+    console = Console(width=200)
+    with console.capture() as output:
+        console.print(render(view))
+    return output.get()
+
+
+def test_a_reassignment_shows_what_it_adds_and_removes_and_is_no_problem() -> None:
+    view = _view(isr=(1, 2, 4))
+    text = _moving(view, (3, 4, 1, 2), (3, 4), 2)
+    assert "t-0 is being reassigned to 3, 4, 1, adding 3, 4 (1 of 2 in sync), removing 2\n" in text
+    assert view.problems() == []
+    assert view.as_json()["partitions"][0]["reassignment"] == {
+        "target": [3, 4, 1],
+        "adding": [3, 4],
+        "adding_in_sync": [4],
+        "removing": [2],
+    }
+
+
+def test_other_replicas_must_be_in_sync_during_a_reassignment() -> None:
+    view = _view(isr=(1,))
+    assert "t-0 is being reassigned to 3, 1, 2, adding 3 (0 of 1 in sync)\n" in _moving(view, (3, 1, 2), (3,))
+    assert view.problems() == ["t-0: not in sync: 2"]
+
+
+def test_a_removal_alone_adds_nothing() -> None:
+    assert "t-0 is being reassigned to 1, removing 2\n" in _moving(_view(), (1, 2), (), 2)
+
+
+def test_a_controller_that_does_not_list_the_reassignments_is_a_problem() -> None:
+    view = _view()
+    view.moves_error = "timed out"
+    assert view.problems() == ["the controller does not list the reassignments: timed out"]
+    assert _view().as_json()["partitions"][0]["reassignment"] is None
 
 
 @pytest.mark.parametrize(
