@@ -62,6 +62,7 @@ from barnabas.protocol.messages.fetch import (
 )
 
 logger = logging.getLogger(__name__)
+state_change_logger = logging.getLogger("barnabas.state_change")
 
 _FIRST_RETRY_MS: Final = 10.0
 _SUSPECTED_S: Final = 1.0
@@ -529,8 +530,10 @@ def apply_answer(
     raise_for(data.error_code)
     if data.diverging_epoch.epoch >= 0:
         answer = EpochEnd(LeaderEpoch(data.diverging_epoch.epoch), Offset(data.diverging_epoch.end_offset))
-        before = partition.log_end_offset
+        before, committed = partition.log_end_offset, partition.high_watermark
         truncation = partition.truncate_for(leader_epoch, answer)
+        if partition.log_end_offset < committed:
+            _report_loss(partition, leader_epoch, committed, before)
         if data.log_start_offset >= 0 and truncation.offset < log.log_start_offset:
             # After an unclean election the logs have no record in common that this replica may keep.
             _restart(
@@ -538,11 +541,13 @@ def apply_answer(
             )
             return
         logger.info(
-            "%s diverges from its leader, whose epoch %d ends at %d: truncated from %d to %d",
+            "%s diverges from its leader, whose epoch %d ends at %d: truncated from %d to %d "
+            "with the high watermark at %d",
             partition.partition,
             *answer,
             before,
             partition.log_end_offset,
+            committed,
         )
         return
     partition.append_as_follower(
@@ -551,6 +556,27 @@ def apply_answer(
         leader_high_watermark=Offset(data.high_watermark),
         leader_log_start_offset=Offset(data.log_start_offset),
         wall_clock_ms=wall_clock_ms,
+    )
+
+
+def _report_loss(partition: Partition, leader_epoch: LeaderEpoch, committed: Offset, end: Offset) -> None:
+    """Say which records this follower has truncated that had been committed, with its log's former end.
+
+    Only an unclean election loses committed records. The new leader does not know of them; their former
+    holders do. After a crash the high watermark may be that of the last checkpoint, seconds earlier, so the
+    records from there to the log's end may have been committed, too.
+    """
+    state_change_logger.warning(
+        "broker %d: %s has lost the committed records %d to %d, which its leader, broker %d in epoch %d, "
+        "does not have (truncated from %d to %d)",
+        partition.broker_id,
+        partition.partition,
+        partition.log_end_offset,
+        committed - 1,
+        partition.leader,
+        leader_epoch,
+        end,
+        partition.log_end_offset,
     )
 
 

@@ -100,6 +100,11 @@ class Partition(ReplicaRole):
         return self._followers.isr
 
     @property
+    def leader_epoch_start_offset(self) -> Offset:
+        """Where the log ended when this replica last began to lead in a new epoch."""
+        return self._followers.leader_epoch_start_offset
+
+    @property
     def effective_min_isr(self) -> int:
         """The in-sync replicas that acks=all demands; as in Kafka, no more than the partition has."""
         return min(self.min_insync_replicas, len(self._replicas))

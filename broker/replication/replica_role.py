@@ -36,7 +36,7 @@ class ReplicaRole:
         self.controller_epoch = NO_CONTROLLER_EPOCH
         self.leading_since = NO_LEADER_EPOCH
         """The epoch in which this replica last became leader; its log is not truncated while it leads on."""
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
         """The error of requests that need a leader, while this replica does not lead."""
         self._replicas: tuple[BrokerId, ...] = ()
@@ -56,7 +56,7 @@ class ReplicaRole:
     @property
     def is_added(self) -> bool:
         """Whether a reassignment adds this replica."""
-        return self._broker_id in self.adding
+        return self.broker_id in self.adding
 
     # Changes
 
@@ -92,7 +92,7 @@ class ReplicaRole:
         if self.role is not _LEADER or since < self.leading_since:
             raise api_error(
                 self._refusal,
-                f"broker {self._broker_id} does not lead {self.partition}; broker {self.leader} does",
+                f"broker {self.broker_id} does not lead {self.partition}; broker {self.leader} does",
             )
 
     def _check_readable(self, current_leader_epoch: int, from_any_replica: bool) -> None:

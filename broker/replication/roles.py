@@ -273,7 +273,8 @@ class RoleChanges:
         if not is_new:
             return Role.NONE if leads or followed.endpoint is None else followed
         state_change_logger.info(
-            "broker %d: %s is %s at leader epoch %d (leader %d, ISR %s, controller %d epoch %d)",
+            "broker %d: %s is %s at leader epoch %d "
+            "(leader %d, ISR %s, controller %d epoch %d, log end %d, high watermark %d)",
             self.broker_id,
             name,
             partition.role.value,
@@ -282,6 +283,9 @@ class RoleChanges:
             state.isr,
             request.controller_id,
             request.controller_epoch,
+            # A leader may have appended since.
+            partition.leader_epoch_start_offset if leads else partition.log_end_offset,
+            partition.high_watermark,
         )
         return Role.LEADER if leads else followed
 

@@ -51,6 +51,15 @@ def folders(cluster: LocalCluster, broker_id: int, topic: str) -> list[str]:
     ]
 
 
+def changes(cluster: LocalCluster, *brokers: int) -> list[str]:
+    """The lines of these brokers' state-change logs."""
+    return [
+        line
+        for broker in brokers
+        for line in (cluster.broker(broker).directory / "logs" / "state-change.log").read_text().splitlines()
+    ]
+
+
 def start_loaded(cluster: LocalCluster) -> Load:
     """Load on topic `t`, whose partitions have three replicas of which two must be in sync."""
     ClusterView(cluster).create_topic("t", PARTITIONS, 3, min_insync_replicas="2")
@@ -96,7 +105,8 @@ def test_leaders_come_back_by_themselves(start_cluster: StartCluster) -> None:
 
 
 def test_an_unclean_election_is_a_choice_of_the_operator(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "2000"})
+    often = {"replica.high.watermark.checkpoint.interval.ms": "50"}
+    cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "2000", **often})
     view = ClusterView(cluster)
     barnabas = commands_to(cluster, call_command)
     with view.admin() as admin:
@@ -106,10 +116,13 @@ def test_an_unclean_election_is_a_choice_of_the_operator(start_cluster: StartClu
     view.write("u", [b"both have it"])
     cluster.kill(2)
     view.wait_isr("u", 1)
-    view.write("u", [b"only broker 1 has it"])
-    cluster.start_broker(2)
-    # Broker 1 dies before broker 2 is in sync, or else the election is not needed and loses nothing.
+    view.write("u", [b"only broker 1 has it"] * 3)
+    (log_dir,) = cluster.broker(1).log_dirs
+    marks = log_dir / "replication-offset-checkpoint"
+    wait_for(lambda: "u 0 4" in marks.read_text().splitlines(), marks.read_text)
+    # Broker 2 must not get the records, or else the election is not needed and loses nothing.
     cluster.kill(1)
+    cluster.start_broker(2)
 
     def is_led() -> bool:
         barnabas("elect", "unclean", "u:0", check=False)
@@ -117,6 +130,15 @@ def test_an_unclean_election_is_a_choice_of_the_operator(start_cluster: StartClu
 
     wait_for(is_led, "broker 2 does not lead")
     assert b"both have it" in view.read("u", 1)
+    # The state-change logs say whose records are lost, where the new leader began, and which records broker 1
+    # has dropped.
+    assert any("u-0: " in line and "only [1] had are lost" in line for line in changes(cluster, 2, 3))
+    assert any("u-0 is leader at" in line and ", log end 1, " in line for line in changes(cluster, 2))
+    cluster.start_broker(1)
+    lost = "u-0 has lost the committed records 1 to 3, which its leader, broker 2 in epoch"
+    wait_for(
+        lambda: any(lost in line for line in changes(cluster, 1)), lambda: "\n".join(changes(cluster, 1))
+    )
 
 
 def test_a_broker_is_drained_under_load(start_cluster: StartCluster) -> None:

@@ -208,6 +208,47 @@ def test_a_log_that_begins_after_the_point_of_divergence_is_restarted(
     assert ends_of(partition) == (1, 1, 1)
 
 
+def losses(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "barnabas.state_change"]
+
+
+@pytest.mark.parametrize(("mark", "lost"), [(5, "2 to 4"), (3, "2 to 2"), (2, None), (0, None)])
+def test_committed_records_that_an_unclean_leader_lacks_are_named(
+    mark: int, lost: str | None, partition: Partition, caplog: pytest.LogCaptureFixture
+) -> None:
+    follow(partition, 0, 5, mark=mark)
+    apply(partition, answered(diverging_epoch=EpochEndOffset(epoch=0, end_offset=2), high_watermark=2))
+    expected = (
+        f"broker 1: topic-0 has lost the committed records {lost}, which its leader, broker 2 in epoch 0, "
+        "does not have (truncated from 5 to 2)"
+    )
+    assert losses(caplog) == ([] if lost is None else [expected])
+    # Once: the high watermark was lowered with the log.
+    follow(partition, 2, 1, mark=2)
+    assert len(losses(caplog)) == (lost is not None)
+
+
+def test_a_log_that_is_restarted_names_its_committed_records_too(
+    partition: Partition, caplog: pytest.LogCaptureFixture
+) -> None:
+    follow(partition, 0, 7, mark=6)
+    follow(partition, 7, 0, mark=6, start=5)
+    diverging = EpochEndOffset(epoch=0, end_offset=3)
+    apply(partition, answered(diverging_epoch=diverging, high_watermark=3, log_start_offset=1))
+    (line,) = losses(caplog)
+    assert "lost the committed records 5 to 5, " in line
+
+
+def test_a_leader_whose_log_begins_later_has_lost_nothing(
+    partition: Partition, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention or DeleteRecords removed the records."""
+    follow(partition, 0, 2, mark=2)
+    apply(partition, answered(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), log_start_offset=7))
+    assert partition.log_end_offset == 7
+    assert losses(caplog) == []
+
+
 def test_an_error_of_the_leader_changes_nothing(partition: Partition) -> None:
     follow(partition, 0, 2)
     before = partition.view()
