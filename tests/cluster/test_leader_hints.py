@@ -10,23 +10,25 @@ import re
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
+from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol import codec_kafka
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import RequestOf
 from tests.support.raw_socket import RawSocket
+from tests.support.waiting import wait_for
 
-from .tools import ClusterView
+from .tools import ClusterView, StartCluster
 
 TOPIC, PARTITIONS = "hinted", 8
 ROUNDS = 6
@@ -127,8 +129,27 @@ def _leaders_of_epochs(cluster: LocalCluster) -> dict[tuple[int, int], int]:
     return found
 
 
-def _faults(cluster: LocalCluster, view: ClusterView) -> Iterator[int]:
-    """Shut down and kill (-9) the leader of most partitions in turn, and start it again."""
+def _wait_hinted(view: ClusterView, askers: list[Asker]) -> None:
+    """Wait until every broker but the leader has hinted at each partition's leader in its present epoch."""
+    wanted = {
+        (asker.broker.id, one.partition, one.leader, one.leader_epoch)
+        for one in view.partitions(TOPIC)
+        for asker in askers
+        if asker.broker.id != one.leader
+    }
+
+    def missing() -> set[tuple[int, int, int, int]]:
+        return wanted - {
+            (asker.broker.id, hint.partition, hint.leader, hint.epoch)
+            for asker in askers
+            for hint in asker.hints.copy()
+        }
+
+    wait_for(lambda: not missing(), lambda: f"no hints (broker, partition, leader, epoch): {missing()}")
+
+
+def _faults(cluster: LocalCluster, view: ClusterView, askers: list[Asker]) -> Iterator[int]:
+    """Shut down and kill (-9) the leader of most partitions in turn, start it again, and move the leaders."""
     for number in range(ROUNDS):
         victim = BrokerId(Counter(p.leader for p in view.partitions(TOPIC)).most_common(1)[0][0])
         if number % 2:
@@ -138,10 +159,50 @@ def _faults(cluster: LocalCluster, view: ClusterView) -> Iterator[int]:
         yield victim
         cluster.start_broker(victim)
         view.wait_isr(TOPIC, 3)
+        if number % 3:
+            continue
+        # Once after a shutdown, once after a kill.
+        with view.admin() as admin:
+            _elect_preferred(admin, victim)
+            _wait_hinted(view, askers)
+            _move_leaders(admin, view, lambda: _wait_hinted(view, askers))
+
+
+def _elect_preferred(admin: Admin, returned: BrokerId) -> None:
+    """Let a broker that is back lead its partitions again: those that lead meanwhile live on."""
+    preferred = {
+        TopicPartition(TOPIC, partition.partition)
+        for partition in admin.describe_topics(TOPIC)[TOPIC].partitions
+        if partition.replicas[0] == returned
+    }
+    assert preferred
+    assert set(admin.elect_leaders(preferred).values()) == {None}
+
+
+def _move_leaders(admin: Admin, view: ClusterView, check: Callable[[], None]) -> None:
+    """Take every partition from its leader by a reassignment, and give it back as a follower."""
+    before = {
+        TopicPartition(TOPIC, one.partition): (one.leader, one.replicas) for one in view.partitions(TOPIC)
+    }
+
+    def reassign(targets: dict[TopicPartition, list[BrokerId]]) -> None:
+        assert set(admin.alter_partition_reassignments(targets).values()) == {None}
+        wait_for(lambda: not admin.list_partition_reassignments(), "the partitions still move")
+
+    reassign({tp: [each for each in replicas if each != leader] for tp, (leader, replicas) in before.items()})
+    view.wait_isr(TOPIC, 2)
+    for one in view.partitions(TOPIC):
+        assert one.leader != before[TopicPartition(TOPIC, one.partition)][0]
+    check()
+    reassign({tp: list(replicas) for tp, (_, replicas) in before.items()})
+    view.wait_isr(TOPIC, 3)
+    check()
 
 
 @pytest.mark.timeout(300)
-def test_each_hint_names_the_leader_of_its_epoch(cluster: LocalCluster) -> None:
+def test_each_hint_names_the_leader_of_its_epoch(start_cluster: StartCluster) -> None:
+    # Leaders come back by the test's elections alone.
+    cluster = start_cluster(settings={"auto.leader.rebalance.enable": "false"})
     view = ClusterView(cluster)
     view.create_topic(TOPIC, PARTITIONS)
     view.wait_isr(TOPIC, 3)
@@ -150,7 +211,7 @@ def test_each_hint_names_the_leader_of_its_epoch(cluster: LocalCluster) -> None:
     askers = [Asker(broker, topic_id) for broker in cluster.brokers]
     for asker in askers:
         asker.start()
-    for _ in _faults(cluster, view):
+    for _ in _faults(cluster, view, askers):
         # The others lead: their clients are hinted at them meanwhile.
         view.wait_isr(TOPIC, 2)
     for asker in askers:
