@@ -16,6 +16,7 @@ import pytest
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
+from benchmarks.peers.apache_kafka import VERSION
 
 from ..cluster.tools import running
 from .clients import CLIENTS, Driver, Unavailable
@@ -130,7 +131,12 @@ def bench(request: pytest.FixtureRequest, bootstrap: str, driver_of: StartDriver
 @pytest.fixture(scope="session")
 def tool() -> Tool:
     """Runs a Java tool by its class; skips the test, with the reason, if the tools cannot be fetched."""
+    return tool_of(VERSION)
+
+
+def tool_of(version: str) -> Tool:
+    """The same of a release."""
     try:
-        return java_tools()
+        return java_tools(version)
     except Unavailable as error:
         pytest.skip(str(error))

@@ -20,6 +20,8 @@ NAME = f"Java {VERSION}"
 NEWER: Final = "4.3.1"
 """The release of Java clients that use `transaction.version` 2; of Kafka 4.4 there are no tools yet."""
 _NEWER_ARCHIVES: Final = Path(__file__).with_name("kafka_clients_4.sha256")
+_NEWER_TOOLS_ARCHIVES: Final = Path(__file__).with_name("kafka_tools_4.sha256")
+"""The parts of the broker that kafka-configs and kafka-reassign-partitions need."""
 _STREAMS_ARCHIVES: Final = {
     VERSION: Path(__file__).with_name("kafka_streams.sha256"),
     NEWER: Path(__file__).with_name("kafka_streams_4.sha256"),
@@ -27,6 +29,8 @@ _STREAMS_ARCHIVES: Final = {
 _TIMEOUT_S = 120.0
 
 COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
+CONFIG_COMMAND: Final = "kafka.admin.ConfigCommand"
+TOPIC_COMMAND: Final = "org.apache.kafka.tools.TopicCommand"
 TRANSACTIONS: Final = "org.apache.kafka.tools.TransactionsCommand"
 GROUPS: Final = ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--timeout", "60000")
 """The tool for groups gives up after five seconds by itself, the start of its clients included."""
@@ -76,9 +80,12 @@ class Tool:
         raise AssertionError(f"{name} {' '.join(arguments)} did not print {text!r}: {said}")
 
 
-def java_tools() -> Tool:
+def java_tools(version: str = VERSION) -> Tool:
     """Kafka's tools. Raises Unavailable."""
-    return Tool(java_command())
+    if version == VERSION:
+        return Tool(java_command())
+    parts = fetch_list(f"kafka-tools-{version}", _NEWER_TOOLS_ARCHIVES)
+    return Tool(java_command(version, [f"{parts}/*"]))
 
 
 def java_command(version: str = VERSION, more_paths: Sequence[Path | str] = ()) -> list[str]:

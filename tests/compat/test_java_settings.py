@@ -34,13 +34,12 @@ from tests.support.defaults import make_config
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView
-from .java import Tool
+from .java import CONFIG_COMMAND, TOPIC_COMMAND, Tool
 
 # Every call of a tool starts a JVM.
 pytestmark = pytest.mark.timeout(600)
 
 TOPICS, BROKERS = "org.apache.kafka.storage.internals.log.LogConfig", "kafka.server.KafkaConfig"
-CONFIGS, TOPIC_COMMAND = "kafka.admin.ConfigCommand", "org.apache.kafka.tools.TopicCommand"
 DISABLED: Final = ("remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable")
 Entry = DescribeConfigsResourceResult
 
@@ -258,7 +257,7 @@ def other_value(name: str) -> str:
 def described(tool: Tool, bootstrap: str, topic: str) -> dict[str, tuple[str, list[str]]]:
     """What kafka-configs prints: name → (value, synonyms as SOURCE:name=value)."""
     said = tool(
-        CONFIGS,
+        CONFIG_COMMAND,
         "--bootstrap-server",
         bootstrap,
         "--entity-type",
@@ -293,7 +292,7 @@ def test_kafkas_tool_describes_and_alters_every_setting_as_it_does_with_kafka(
     changes = ",".join(
         f"{name}=[{value}]" if "," in value else f"{name}={value}" for name, value in values.items()
     )
-    tool(CONFIGS, *entity, "--alter", "--add-config", changes)
+    tool(CONFIG_COMMAND, *entity, "--alter", "--add-config", changes)
 
     def has(expected: Mapping[str, str]) -> bool:
         return {name: value for name, (value, _) in described(tool, bootstrap, topic).items()} == expected
@@ -304,13 +303,13 @@ def test_kafkas_tool_describes_and_alters_every_setting_as_it_does_with_kafka(
         own = [f"DYNAMIC_TOPIC_CONFIG:{name}={value}"]
         assert after[name][1] == [*own, *(synonym for synonym in before[name][1] if synonym)]
     with pytest.raises(AssertionError) as refused:
-        tool(CONFIGS, *entity, "--alter", "--add-config", "segment.ms=0,compression.zstd.level=23")
+        tool(CONFIG_COMMAND, *entity, "--alter", "--add-config", "segment.ms=0,compression.zstd.level=23")
     for sentence in (
         "segment.ms='0': expected a whole number, at least 1",
         "compression.zstd.level='23': expected a whole number from -131072 to 22",
     ):
         assert sentence in str(refused.value)
-    tool(CONFIGS, *entity, "--alter", "--delete-config", ",".join(values))
+    tool(CONFIG_COMMAND, *entity, "--alter", "--delete-config", ",".join(values))
     wait_for(lambda: has({name: value for name, (value, _) in before.items()}), "the defaults do not show")
 
 

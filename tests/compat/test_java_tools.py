@@ -17,7 +17,7 @@ from barnabas.deploy.local import LocalCluster
 from tests.support.waiting import wait_for
 
 from ..cluster.transaction_level import finalised
-from .java import Tool
+from .java import CONFIG_COMMAND, TOPIC_COMMAND, Tool
 from .wire import Connection
 
 pytestmark = pytest.mark.timeout(600)
@@ -29,7 +29,7 @@ def topic(tool: Tool, bootstrap: str) -> str:
     name = f"java-{uuid.uuid4().hex[:12]}"
     replicas = str(min(3, len(bootstrap.split(","))))
     said = tool(
-        "org.apache.kafka.tools.TopicCommand",
+        TOPIC_COMMAND,
         *("--bootstrap-server", bootstrap, "--create", "--topic", name),
         *("--partitions", "2", "--replication-factor", replicas, "--config", "retention.ms=3600000"),
     )
@@ -115,14 +115,14 @@ def test_the_tool_that_compares_replicas_reads_each_of_them(tool: Tool, bootstra
 
 def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp_path: Path) -> None:
     server = ("--bootstrap-server", bootstrap)
-    described = tool("org.apache.kafka.tools.TopicCommand", *server, "--describe", "--topic", topic)
+    described = tool(TOPIC_COMMAND, *server, "--describe", "--topic", topic)
     assert "PartitionCount: 2" in described
     assert "retention.ms=3600000" in described
-    tool("org.apache.kafka.tools.TopicCommand", *server, "--alter", "--topic", topic, "--partitions", "3")
+    tool(TOPIC_COMMAND, *server, "--alter", "--topic", topic, "--partitions", "3")
     wait_known(bootstrap, topic, 3)
     entity = ("--entity-type", "topics", "--entity-name", topic)
-    tool("kafka.admin.ConfigCommand", *server, *entity, "--alter", "--add-config", "segment.bytes=20000000")
-    configs = tool("kafka.admin.ConfigCommand", *server, *entity, "--describe")
+    tool(CONFIG_COMMAND, *server, *entity, "--alter", "--add-config", "segment.bytes=20000000")
+    configs = tool(CONFIG_COMMAND, *server, *entity, "--describe")
     assert "segment.bytes=20000000" in configs
     assert "retention.ms=3600000" in configs
     tool(
@@ -143,9 +143,9 @@ def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp
     assert "low_watermark: 1" in deleted
     earliest = tool("org.apache.kafka.tools.GetOffsetShell", *server, "--topic", topic, "--time", "earliest")
     assert f"{topic}:{partition}:1" in earliest.splitlines()
-    tool("org.apache.kafka.tools.TopicCommand", *server, "--delete", "--topic", topic)
+    tool(TOPIC_COMMAND, *server, "--delete", "--topic", topic)
     wait_known(bootstrap, topic, 0)
-    assert topic not in tool("org.apache.kafka.tools.TopicCommand", *server, "--list").splitlines()
+    assert topic not in tool(TOPIC_COMMAND, *server, "--list").splitlines()
 
 
 def test_the_versions_that_brokers_offer_are_understood(tool: Tool, bootstrap: str) -> None:

@@ -1,20 +1,23 @@
-"""Kafka's tools for reassignments and for elections of leaders."""
+"""The tools of Kafka 3.9 and 4 that operate a cluster: reassignments, elections, topics and listeners."""
 
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from barnabas.client import NewTopic
+from barnabas.deploy.ports import ReservedPort
 from barnabas.protocol.ids import TopicPartition
+from benchmarks.peers.apache_kafka import VERSION
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView, StartCluster
-from .conftest import EXTERNAL, UNHARMED
-from .java import Tool
+from .conftest import EXTERNAL, UNHARMED, tool_of
+from .java import CONFIG_COMMAND, NEWER, TOPIC_COMMAND, Tool
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -23,6 +26,11 @@ pytestmark = [
 RECORDS = [b"value %d" % number for number in range(100)]
 _REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 _ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
+
+
+@pytest.fixture(params=[VERSION, NEWER], ids=["Kafka 3.9", "Kafka 4"])
+def tool(request: pytest.FixtureRequest) -> Tool:
+    return tool_of(request.param)
 
 
 @pytest.fixture
@@ -126,3 +134,53 @@ def test_the_tool_for_elections_lets_the_preferred_replicas_lead(
     assert leaders(view) == [1, 2]
     said = tool(_ELECT, *server, "--election-type", "unclean", "--topic", "t", "--partition", "0")
     assert "Valid replica already elected for partitions t-0" in said
+
+
+def test_the_tool_for_topics_creates_grows_and_deletes(tool: Tool, view: ClusterView) -> None:
+    server = ("--bootstrap-server", view.cluster.bootstrap)
+    named = (*server, "--topic", "u")
+    created = ("--create", "--replica-assignment", "3:4,4:3", "--config", "segment.ms=60000")
+    said = tool(TOPIC_COMMAND, *named, *created)
+    assert "Created topic u." in said
+    tool(TOPIC_COMMAND, *named, "--alter", "--partitions", "3", "--replica-assignment", "3:4,4:3,1:2")
+    described = tool(TOPIC_COMMAND, *named, "--describe")
+    assert "PartitionCount: 3\tReplicationFactor: 2\tConfigs: segment.ms=60000" in described
+    assert [line.split("\t")[4] for line in described.splitlines() if line.startswith("\t")] == [
+        "Replicas: 3,4",
+        "Replicas: 4,3",
+        "Replicas: 1,2",
+    ]
+    tool(TOPIC_COMMAND, *named, "--delete")
+    assert tool(TOPIC_COMMAND, *server, "--list").split() == ["t"]
+    view.cluster.kill(2)
+    view.wait_isr("t", 1)
+    ill = tool(TOPIC_COMMAND, *server, "--describe", "--under-replicated-partitions")
+    assert ill.count("Topic: t\t") == 2
+
+
+def test_the_tool_for_settings_adds_and_removes_a_listener(tool: Tool, view: ClusterView) -> None:
+    broker = ("--bootstrap-server", view.cluster.bootstrap, "--entity-type", "brokers", "--entity-name", "2")
+    port = ReservedPort.pick()
+    added = f"127.0.0.1:{port.port}"
+    port.close()
+    names = {
+        "listeners": f"PLAINTEXT://{view.cluster.broker(2).endpoint},CLIENTS://{added}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT",
+    }
+    changes = ",".join(f"{name}=[{value}]" for name, value in names.items())
+    said = tool(CONFIG_COMMAND, *broker, "--alter", "--add-config", changes)
+    assert "Completed updating config for broker 2." in said
+    described = tool(CONFIG_COMMAND, *broker, "--describe")
+    assert all(f"  {name}={value} sensitive=false" in described for name, value in names.items())
+    assert "t" in tool(TOPIC_COMMAND, "--bootstrap-server", added, "--list").split()
+    tool(CONFIG_COMMAND, *broker, "--alter", "--delete-config", ",".join(names))
+    wait_for(lambda: not is_open(added), f"broker 2 listens on {added}")
+
+
+def is_open(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True

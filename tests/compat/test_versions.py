@@ -28,7 +28,7 @@ from . import table
 from .clients import CLIENTS, Driver, Unavailable, Unsupported
 from .conftest import EXTERNAL, UNHARMED
 from .features import record
-from .java import COPIER, GROUPS, NAME, NEWER, TRANSACTIONS, Tool, java_command, java_tools
+from .java import CONFIG_COMMAND, COPIER, GROUPS, NAME, NEWER, TRANSACTIONS, Tool, java_command, java_tools
 from .offsets_topic import have_offsets_topic_made
 from .wire import API_VERSIONS, Connection
 
@@ -252,7 +252,7 @@ def java_tour(tool: Tool, bootstrap: str, folder: Path) -> None:
     tool(f"{tools}.GetOffsetShell", *of_topic, "--time", "latest")
     tool(f"{tools}.TopicCommand", *of_topic, "--describe")
     tool(f"{tools}.TopicCommand", *of_topic, "--alter", "--partitions", "2")
-    tool("kafka.admin.ConfigCommand", *entity, "--alter", "--add-config", "retention.ms=3600000")
+    tool(CONFIG_COMMAND, *entity, "--alter", "--add-config", "retention.ms=3600000")
     tool(f"{tools}.DeleteRecordsCommand", *server, "--offset-json-file", str(wish))
     tool(f"{tools}.LogDirsCommand", *server, "--describe")
     in_group = ("--group", topic, "--max-messages", "16", "--from-beginning", "--timeout-ms", "30000")
