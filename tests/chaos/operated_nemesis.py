@@ -6,7 +6,9 @@ moves; the rest is chosen at random from the seed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import Final
 
 from barnabas.deploy.local import LocalCluster
 
@@ -14,6 +16,8 @@ from .nemesis import Nemesis
 from .operations import Operator
 from .random_faults import Choice
 from .workload import Load
+
+_FAULT_LASTS_S: Final = (0.0, 0.5, 1.0, 3.0)
 
 
 class OperatedNemesis(Nemesis):
@@ -31,10 +35,13 @@ class OperatedNemesis(Nemesis):
         super()._begin(duration_s)
         self.heal()
         victim = self._chance.choice(self._cluster.broker_ids)
+        self._say("throttle")
+        self._operator.throttle()
         self._drain(victim)
         name, act = self._chance.choice(self._faults())
         self._say(name)
         act()
+        self._pause.wait(self._chance.choice(_FAULT_LASTS_S))
         self._end_drain()
         self._roll()
 
@@ -44,7 +51,9 @@ class OperatedNemesis(Nemesis):
             self._operator.check_election()
 
     def _settled(self) -> None:
+        began = time.monotonic()
         self._operator.settle()
+        self._say(f"  settled within {time.monotonic() - began:.1f} s")
         self._load.wait_progress("after healing", timeout_s=self._deadline_s)
 
     def _faults(self) -> list[Choice]:
@@ -67,6 +76,7 @@ class OperatedNemesis(Nemesis):
             ("elect", operator.elect, 2),
             ("cancel", operator.cancel, 2),
             ("grow", operator.grow, 2),
+            ("throttle", operator.throttle, 3),
         ]
         if self._zookeeper.is_alive and self._zookeeper.running_process.state == "running":
             work.append(("move through zookeeper", operator.move_through_zookeeper, 2))
@@ -106,6 +116,10 @@ class OperatedNemesis(Nemesis):
                 self._operator.move()
             self._say(f"  restart broker {broker_id}")
             self._stop_cleanly(broker_id)
+            if self._chance.random() < 0.3:
+                other = self._chance.choice([id for id in self._cluster.broker_ids if id != broker_id])
+                self._say(f"  kill broker {other}")
+                self._cluster.kill(other)
             self._start(broker_id)
 
     def _stop_cleanly(self, broker_id: int) -> None:

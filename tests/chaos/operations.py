@@ -1,4 +1,4 @@
-"""What the operator of a cluster asks for, chosen at random: moves, cancellations, elections and growth.
+"""What the operator of a cluster asks for at random: moves, throttles, cancellations, elections and growth.
 
 The cluster is judged by `settle`: no reassignment lasts longer than it may, acknowledged targets are the
 replicas, all in sync, and no broker keeps a log of a partition that it has no replica of. A request may fail
@@ -16,6 +16,8 @@ from typing import Final
 from kazoo.exceptions import KazooException, NodeExistsError
 
 from barnabas.cli.exit_codes import OK
+from barnabas.cli.reassign import LISTS, RATES
+from barnabas.client.admin.admin import ConfigChange, ConfigResource
 from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
@@ -28,9 +30,13 @@ from ..cluster.tools import ClusterView, call_command
 from .workload import Load
 
 _MOST_PARTITIONS: Final = 10
+_BYTES_PER_S: Final = (50_000, 500_000, 5_000_000)
+"""The rates of throttled moves, of which the lowest ends within no run."""
 _TIMEOUT_MS: Final = 5_000
 _REPLICAS: Final = (2, 3, 3)
 """The numbers of a partition's new replicas: at least two, since two must be in sync."""
+
+Outcomes = Mapping[TopicPartition, ApiError | None]
 
 
 class Operator:
@@ -56,6 +62,7 @@ class Operator:
         self._targets: dict[TopicPartition, tuple[int, ...]] = {}
         """The replicas of the partitions whose last change was acknowledged."""
         self.draining: int | None = None
+        self._is_throttled = False
 
     def move(self) -> None:
         """Give some partitions other replicas, through the controller."""
@@ -79,10 +86,17 @@ class Operator:
         data = admin_requests.encode_preferred_elections(self._load.partitions)
         self._create(paths.PREFERRED_ELECTION, data)
 
+    def throttle(self) -> None:
+        """Make moves last until the cluster is healed, so that faults meet them."""
+        rate = str(self._chance.choice(_BYTES_PER_S))
+        self._is_throttled = True
+        self._ask(lambda admin: _limit(admin, self._cluster.broker_ids, self._topic, rate, "*"))
+        self._say(f"  {rate} bytes/s")
+
     def cancel(self) -> None:
         """Cancel all moves."""
 
-        def cancelled(admin: Admin) -> Mapping[TopicPartition, ApiError | None]:
+        def cancelled(admin: Admin) -> Outcomes:
             moving = admin.list_partition_reassignments()
             self._forget(moving)
             return admin.alter_partition_reassignments(dict.fromkeys(moving), timeout_ms=_TIMEOUT_MS)
@@ -101,7 +115,7 @@ class Operator:
         if count > _MOST_PARTITIONS:
             return
 
-        def grown(admin: Admin) -> Mapping[TopicPartition, ApiError | None]:
+        def grown(admin: Admin) -> Outcomes:
             admin.create_partitions({self._topic: count}, timeout_ms=_TIMEOUT_MS)
             return {TopicPartition(self._topic, count - 1): None}
 
@@ -153,6 +167,9 @@ class Operator:
     def settle(self) -> None:
         """Wait until the moves are done. Fails if they last too long, or have another end."""
         seen: list[object] = []
+        if self._is_throttled:
+            wait_for(self._unthrottle, "the throttle is not removed", self._deadline_s)
+            self._is_throttled = False
 
         def is_done() -> bool:
             try:
@@ -180,16 +197,26 @@ class Operator:
         led = [(info.partition, info.leader, info.replicas) for info in self._view.partitions(self._topic)]
         assert all(leader == replicas[0] for _, leader, replicas in led), f"others lead: {led}"
 
-    def _ask(
-        self, call: Callable[[Admin], Mapping[TopicPartition, ApiError | None]]
-    ) -> Mapping[TopicPartition, ApiError | None]:
+    def _ask(self, call: Callable[[Admin], Outcomes | None]) -> Outcomes:
         """The outcomes of a request; empty if it failed, which it may while brokers are away."""
         try:
-            with self._view.admin() as admin:
-                return call(admin)
+            with Admin(
+                bootstrap_servers=self._cluster.bootstrap,
+                request_timeout_ms=_TIMEOUT_MS,
+                default_api_timeout_ms=2 * _TIMEOUT_MS,
+            ) as admin:
+                return call(admin) or {}
         except BarnabasError as error:
             self._say(f"  {error!r}")
             return {}
+
+    def _unthrottle(self) -> bool:
+        try:
+            with self._view.admin() as admin:
+                _limit(admin, self._cluster.broker_ids, self._topic, None, None)
+        except BarnabasError:
+            return False
+        return True
 
     def _create(self, path: str, data: bytes) -> None:
         try:
@@ -247,6 +274,16 @@ class Operator:
     def _has_no_removed_log(self) -> bool:
         replicas = self._replicas()
         return all(brokers == set(replicas[tp]) for tp, brokers in self._logs().items())
+
+
+def _limit(admin: Admin, brokers: Sequence[int], topic: str, rate: str | None, throttled: str | None) -> None:
+    """Set the throttles of a topic's replicas, or remove them."""
+    rates: dict[str, ConfigChange] = dict.fromkeys(RATES, rate)
+    lists: dict[str, ConfigChange] = dict.fromkeys(LISTS, throttled)
+    admin.alter_configs(
+        {ConfigResource.topic(topic): lists, **{ConfigResource.broker(id): rates for id in brokers}},
+        timeout_ms=_TIMEOUT_MS,
+    )
 
 
 def _is_led(error: ApiError | None) -> bool:

@@ -45,6 +45,8 @@ def test_operations_among_faults_lose_nothing_and_end(start_cluster: StartCluste
         cluster.bootstrap,
         "t",
         PARTITIONS,
+        # Below the least max.message.bytes of changing_settings.
+        value_bytes=300,
         rack="rack-2",
         request_timeout_ms=2_000,
         delivery_timeout_ms=40_000,
