@@ -186,10 +186,14 @@ class Controller:
         self._ask(events.ElectLeaders(kind, partitions, done))
 
     def alter_reassignments(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None], done: OutcomesDone
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        done: OutcomesDone,
+        *,
+        may_change_factor: bool = True,
     ) -> None:
         """Begin reassignments to these replicas, or cancel those with None; `done` is called as above."""
-        self._ask(events.AlterReassignments(targets, done))
+        self._ask(events.AlterReassignments(targets, done, may_change_factor))
 
     def list_reassignments(self, done: ReassignmentsDone) -> None:
         """The reassignments under way; `done` is called as above."""

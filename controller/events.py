@@ -174,10 +174,14 @@ class ElectLeaders(Asked):
 
 @dataclass(frozen=True, slots=True)
 class AlterReassignments(Asked):
-    """A client begins or, with None as the replicas, cancels reassignments."""
+    """A client begins or, with None as the replicas, cancels reassignments.
+
+    Unless ``may_change_factor``, the number of a partition's replicas must stay (KIP-860).
+    """
 
     targets: Mapping[TopicPartition, Sequence[int] | None]
     done: OutcomesDone
+    may_change_factor: bool = True
 
     def refuse(self, code: ErrorCode) -> None:
         self.done(code, {})

@@ -44,11 +44,16 @@ Target = Sequence[int] | None
 
 
 def check_target(
-    tp: TopicPartition, assignment: ReplicaAssignment, target: Target, live: Collection[BrokerId]
+    tp: TopicPartition,
+    assignment: ReplicaAssignment,
+    target: Target,
+    live: Collection[BrokerId],
+    *,
+    may_change_factor: bool = True,
 ) -> ReplicaAssignment:
     """The assignment with which a reassignment to these replicas begins.
 
-    Raises INVALID_REPLICA_ASSIGNMENT or NO_REASSIGNMENT_IN_PROGRESS.
+    Raises INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR or NO_REASSIGNMENT_IN_PROGRESS.
     """
     if target is None:
         if not assignment.is_changing:
@@ -62,6 +67,11 @@ def check_target(
         problem = f"a broker is named twice: {list(target)}"
     elif dead:
         problem = f"brokers {dead} are not alive; the live brokers are {sorted(live)}"
+    elif len(target) != len(assignment.target) and not may_change_factor:
+        raise api_error(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{tp}: the number of replicas would change from {len(assignment.target)} to {len(target)}",
+        )
     else:
         return changed
     raise api_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{tp}: {problem}")
@@ -112,17 +122,17 @@ class Reassignments:
             self._under_way.update(dict.fromkeys(begun))
             self._advance(begun)
 
-    def alter(self, targets: Mapping[TopicPartition, Target]) -> Outcomes:
+    def alter(self, targets: Mapping[TopicPartition, Target], *, may_change_factor: bool = True) -> Outcomes:
         """Begin, replace or cancel reassignments.
 
-        The errors are UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
-        and REQUEST_TIMED_OUT if a topic is changed by others again and again.
+        The errors are UNKNOWN_TOPIC_OR_PARTITION, those of `check_target`, and REQUEST_TIMED_OUT if a topic
+        is changed by others again and again.
         """
         outcomes: Outcomes = {}
         changes: dict[TopicPartition, ReplicaAssignment] = {}
         for tp, target in targets.items():
             try:
-                changes[tp] = self._check(tp, target)
+                changes[tp] = self._check(tp, target, may_change_factor=may_change_factor)
                 outcomes[tp] = None
             except ApiError as error:
                 outcomes[tp] = error
@@ -187,14 +197,14 @@ class Reassignments:
         assignment = self._context.assignment_of(tp)
         return () if assignment is None else assignment.target
 
-    def _check(self, tp: TopicPartition, target: Target) -> ReplicaAssignment:
+    def _check(self, tp: TopicPartition, target: Target, *, may_change_factor: bool) -> ReplicaAssignment:
         context, assignment = self._context, self._context.assignment_of(tp)
         if assignment is None:
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
         if context.is_to_be_deleted(tp.topic):
             text = f"the topic {tp.topic!r} is being deleted"
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-        return check_target(tp, assignment, target, context.live_brokers)
+        return check_target(tp, assignment, target, context.live_brokers, may_change_factor=may_change_factor)
 
     def _leave_isrs(self, changes: Mapping[TopicPartition, ReplicaAssignment]) -> list[TopicPartition]:
         """Remove the replicas that the changes drop from the ISRs, before the znodes forget them.

@@ -213,7 +213,10 @@ class ControllerTerm:
             case events.ElectLeaders():
                 self._elect(event)
             case events.AlterReassignments():
-                event.done(ErrorCode.NONE, self._reassignments.alter(event.targets))
+                event.done(
+                    ErrorCode.NONE,
+                    self._reassignments.alter(event.targets, may_change_factor=event.may_change_factor),
+                )
             case events.ListReassignments():
                 event.done(ErrorCode.NONE, self._reassignments.under_way())
             case events.ChannelsFailed():

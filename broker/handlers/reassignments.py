@@ -38,6 +38,7 @@ def handle_alter(services: Services, request: ApiRequest) -> None:
         results = by_topic((tp, _result(tp, error)) for tp, error in {**outcomes, **doubled}.items())
         request.respond(
             AlterPartitionReassignmentsResponse(
+                allow_replication_factor_change=body.allow_replication_factor_change,
                 error_code=code,
                 error_message=_text(code),
                 responses=[
@@ -48,7 +49,9 @@ def handle_alter(services: Services, request: ApiRequest) -> None:
             )
         )
 
-    services.controller.alter_reassignments(targets, answer)
+    services.controller.alter_reassignments(
+        targets, answer, may_change_factor=body.allow_replication_factor_change
+    )
 
 
 def handle_list(services: Services, request: ApiRequest) -> None:

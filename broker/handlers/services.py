@@ -80,7 +80,11 @@ class ControllerFace(Protocol):
     ) -> None: ...
 
     def alter_reassignments(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None], done: OutcomesAnswer
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        done: OutcomesAnswer,
+        *,
+        may_change_factor: bool = True,
     ) -> None: ...
 
     def list_reassignments(self, done: ReassignmentsAnswer) -> None: ...

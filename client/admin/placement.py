@@ -93,12 +93,13 @@ class PlacementAdmin(AdminBase):
         self,
         targets: Mapping[TopicPartition, Sequence[int] | None],
         *,
+        allow_replication_factor_change: bool = True,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ApiError | None]:
         """Begin to move partitions to these replicas, the preferred leader first; None cancels.
 
         This returns when the moves have begun: see `list_partition_reassignments`. By partition: None, or an
-        error such as INVALID_REPLICA_ASSIGNMENT or NO_REASSIGNMENT_IN_PROGRESS.
+        error such as INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR or NO_REASSIGNMENT_IN_PROGRESS.
         """
         cluster, timeout = self._open(), self._timeout(timeout_ms)
         topics = by_topic(
@@ -112,6 +113,7 @@ class PlacementAdmin(AdminBase):
         )
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=broker_timeout_ms(timeout, cluster.config.request_timeout_ms),
+            allow_replication_factor_change=allow_replication_factor_change,
             topics=[ReassignableTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
         answered = await ask_controller(cluster, request, lambda answer: [answer.error_code], timeout)

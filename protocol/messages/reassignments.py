@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455)."""
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455, KIP-860)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class ReassignableTopicResponse:
 @s.message
 class AlterPartitionReassignmentsResponse:
     throttle_time_ms: int = s.int32(default=0)
+    allow_replication_factor_change: bool = s.boolean(since=1, default=True)
     error_code: int = s.int16(default=0)
     error_message: str | None = s.string(nullable_since=0, default=None)
     responses: list[ReassignableTopicResponse] = s.array(ReassignableTopicResponse, default_factory=list)
@@ -43,11 +44,12 @@ class ReassignableTopic:
 @s.request(
     s.ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     AlterPartitionReassignmentsResponse,
-    versions=(0, 0),
+    versions=(0, 1),
     flexible_since=0,
 )
 class AlterPartitionReassignmentsRequest(s.RequestOf[AlterPartitionReassignmentsResponse]):
     timeout_ms: int = s.int32(default=60_000)
+    allow_replication_factor_change: bool = s.boolean(since=1, default=True, ignorable=False)
     topics: list[ReassignableTopic] = s.array(ReassignableTopic)
 
 

@@ -248,6 +248,7 @@ class FakeController:
         self.calls: list[tuple[BrokerId, BrokerEpoch]] = []
         self.elections: list[tuple[Collection[TopicPartition] | None, bool]] = []
         self.targets: list[Mapping[TopicPartition, Sequence[int] | None]] = []
+        self.may_change_factor: bool | None = None
         self.outcomes: dict[TopicPartition, ApiError | None] = {}
         """The answer to the next elections or reassignments."""
         self.under_way: dict[TopicPartition, ReplicaAssignment] = {}
@@ -263,9 +264,14 @@ class FakeController:
         done(self.code, self.outcomes)
 
     def alter_reassignments(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None], done: OutcomesAnswer
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        done: OutcomesAnswer,
+        *,
+        may_change_factor: bool = True,
     ) -> None:
         self.targets.append(targets)
+        self.may_change_factor = may_change_factor
         done(self.code, self.outcomes)
 
     def list_reassignments(self, done: ReassignmentsAnswer) -> None:

@@ -33,7 +33,9 @@ def cluster() -> Cluster:
     return cluster
 
 
-def alter(cluster: Cluster, targets: dict[TopicPartition, Target]) -> dict[TopicPartition, ErrorCode]:
+def alter(
+    cluster: Cluster, targets: dict[TopicPartition, Target], *, may_change_factor: bool = True
+) -> dict[TopicPartition, ErrorCode]:
     """Ask for reassignments; returns the outcomes."""
     outcomes: dict[TopicPartition, ErrorCode] = {}
 
@@ -42,7 +44,7 @@ def alter(cluster: Cluster, targets: dict[TopicPartition, Target]) -> dict[Topic
         for tp, error in answered.items():
             outcomes[tp] = ErrorCode.NONE if error is None else ErrorCode(error.code)
 
-    cluster.handle(events.AlterReassignments(targets, done))
+    cluster.handle(events.AlterReassignments(targets, done, may_change_factor))
     cluster.deliver_watches()
     return outcomes
 
@@ -429,6 +431,30 @@ def test_each_bad_target_is_refused(cluster: Cluster) -> None:
         assert alter(cluster, {P0: target}) == {P0: ErrorCode.INVALID_REPLICA_ASSIGNMENT}
     assert stored(cluster) == assigned(1, 2)
     assert cluster.states[P0].leader_epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "outcome"),
+    [
+        ((4, 5), ErrorCode.NONE),
+        ((2, 1), ErrorCode.NONE),
+        ((4,), ErrorCode.INVALID_REPLICATION_FACTOR),
+        ((1, 2, 3), ErrorCode.INVALID_REPLICATION_FACTOR),
+        ((4, 4, 5), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_a_client_may_forbid_another_number_of_replicas(
+    cluster: Cluster, target: Target, outcome: ErrorCode
+) -> None:
+    assert alter(cluster, {P0: target}, may_change_factor=False) == {P0: outcome}
+
+
+def test_the_number_of_replicas_is_that_of_the_target_while_partitions_move(cluster: Cluster) -> None:
+    move(cluster, 3, 4, 5)
+    assert stored(cluster).replicas == (3, 4, 5, 1, 2)
+    for target, outcome in (((4, 5), ErrorCode.INVALID_REPLICATION_FACTOR), ((1, 4, 5), ErrorCode.NONE)):
+        assert alter(cluster, {P0: target}, may_change_factor=False) == {P0: outcome}
+    assert alter(cluster, {P0: None}, may_change_factor=False) == {P0: ErrorCode.NONE}
 
 
 def test_a_dead_broker_may_stay_but_not_be_added(cluster: Cluster) -> None:

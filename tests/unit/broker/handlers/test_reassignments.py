@@ -24,7 +24,7 @@ def target(index: int, *replicas: int) -> ReassignablePartition:
     return ReassignablePartition(partition_index=index, replicas=list(replicas) or None)
 
 
-@pytest.mark.parametrize("version", [None, 0])
+@pytest.mark.parametrize("version", [None, 0, 1])
 def test_each_partition_gets_its_outcome(serving: Serving, version: int | None) -> None:
     refused = api_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9 is not alive")
     serving.controller.outcomes = {A0: None, A1: refused, B0: None}
@@ -41,6 +41,24 @@ def test_each_partition_gets_its_outcome(serving: Serving, version: int | None) 
         for result in topic.partitions
     }
     assert outcomes == {A0: (0, None), A1: (refused.code, "broker 9 is not alive"), B0: (0, None)}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("version", [None, 1])
+def test_a_client_may_forbid_another_number_of_replicas(
+    serving: Serving, version: int | None, allowed: bool
+) -> None:
+    serving.controller.outcomes = {A0: None}
+    topics = [ReassignableTopic(name="a", partitions=[target(0, 1, 2)])]
+    request = AlterPartitionReassignmentsRequest(topics=topics, allow_replication_factor_change=allowed)
+    assert serving.call(request, version=version).allow_replication_factor_change is allowed
+    assert serving.controller.may_change_factor is allowed
+
+
+def test_version_0_allows_another_number_of_replicas(serving: Serving) -> None:
+    topics = [ReassignableTopic(name="a", partitions=[target(0, 1, 2)])]
+    serving.call(AlterPartitionReassignmentsRequest(topics=topics), version=0)
+    assert serving.controller.may_change_factor is True
 
 
 def test_a_partition_that_is_named_twice_is_refused(serving: Serving) -> None:
