@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -148,18 +149,25 @@ class LogManager:
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
     ) -> Log:
-        """The log of a partition; a missing log is created in the log dir with the fewest logs.
-
-        With `is_new`, the caller knows that the partition was never here, so an offline dir cannot hold it.
-        A log that could not be opened at start for lack of descriptors or memory is opened now. Raises
-        INCONSISTENT_TOPIC_ID, LogDirFailure, or KAFKA_STORAGE_ERROR if the partition's log is offline.
-        """
-        log = self._logs.get(topic_partition) or self._retry_opening(topic_partition, now_ms)
-        if log is None:
-            log = self._create(topic_partition, topic_id, now_ms, is_new=is_new)
+        """The log of a partition, as `get_or_create_unnamed`, with its topic id on disk."""
+        log = self.get_or_create_unnamed(topic_partition, topic_id, now_ms, is_new=is_new)
         if topic_id is not None:
             log.assign_topic_id(topic_id)
         return log
+
+    def get_or_create_unnamed(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
+    ) -> Log:
+        """The log of a partition; a missing log is created in the log dir with the fewest logs.
+
+        A new log has no topic id: `Log.assign_topic_id` waits for the disk, and the caller of many logs lets
+        these waits overlap. With `is_new`, the caller knows that the partition was never here, so an offline
+        dir cannot hold it. A log that could not be opened at start for lack of descriptors or memory is
+        opened now. Raises INCONSISTENT_TOPIC_ID, LogDirFailure, or KAFKA_STORAGE_ERROR if the partition's log
+        is offline.
+        """
+        log = self._logs.get(topic_partition) or self._retry_opening(topic_partition, now_ms)
+        return log or self._create(topic_partition, topic_id, now_ms, is_new=is_new)
 
     def prefer_dir(self, topic_partition: TopicPartition, path: Path) -> None:
         """Choose the log dir in which the log of a partition will be created."""
@@ -191,7 +199,8 @@ class LogManager:
                 log_start_offset = self.strays.start_of(topic_partition, folder)
                 log_dir.forget(topic_partition)
                 scanned = ScannedLog(topic_partition, folder, 0, log_start_offset, is_clean=True)
-                log = Log.open(topic_partition, self._loader(scanned, now_ms, topic_id))
+                loader = replace(self._loader(scanned, now_ms, topic_id), writes_topic_id=False)
+                log = Log.open(topic_partition, loader)
             except LogDirFailure as failure:
                 # The dir may hold files of it, so it must not be created in another dir.
                 self.offline_partitions[topic_partition] = failure

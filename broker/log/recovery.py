@@ -84,6 +84,8 @@ class LogLoader:
     """Whether the last stop was clean."""
     segments_at_stop: int | None = None
     """The number of segments at a clean stop; None if unknown."""
+    writes_topic_id: bool = True
+    """Without it the caller writes the topic id into a log that has none, see `Log.assign_topic_id`."""
     files: FileSystem = FILE_SYSTEM
 
     def load(self) -> LoadedLog:
@@ -109,7 +111,7 @@ class LogLoader:
                 # A recovery point at that offset must never be on disk without the segment.
                 with disk_work(folder):
                     files.fsync(folder)
-        if self.topic_id is not None and stored_id is None:
+        if self.topic_id is not None and stored_id is None and self.writes_topic_id:
             # Forces the folder to disk, which also covers the name of a first segment.
             write_partition_metadata(folder, self.topic_id, files)
         segments = LogSegments(kept)
@@ -120,7 +122,7 @@ class LogLoader:
         if snapshots.offsets or walked.with_markers or not self.is_clean:
             producers = load_producers(snapshots, segments, self.now_ms, walked)
             walked.seal(segments)
-        topic_id = stored_id or self.topic_id
+        topic_id = stored_id or (self.topic_id if self.writes_topic_id else None)
         return LoadedLog(segments, epochs, snapshots, producers, topic_id, self._bounds(start, end))
 
     def _bounds(self, start: int, end: int) -> LogBounds:

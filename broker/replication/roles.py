@@ -15,11 +15,12 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from barnabas.broker.clocks import wall_clock_ms
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_dir import for_each
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import StorageCallFailed
 from barnabas.broker.replication.failures import DiskFailures, FailedReplicas
@@ -50,6 +51,9 @@ from barnabas.protocol.messages.inter_broker import (
 
 logger = logging.getLogger(__name__)
 state_change_logger = logging.getLogger("barnabas.state_change")
+
+
+_SYNCS_AT_ONCE: Final = 16
 
 
 class Fetchers(Protocol):
@@ -201,30 +205,35 @@ class RoleChanges:
                 BrokerId(broker.broker_id): Endpoint(broker.host, broker.port)
                 for broker in request.live_brokers
             }
-            named: dict[TopicPartition, None] = {}
+            given = {
+                TopicPartition(topic.topic_name, state.partition_index): (topic, state)
+                for topic in request.topic_states
+                for state in topic.partition_states
+            }
+            failures = self._create_missing(given, is_full=request.is_full)
             errors = []
             follow: dict[TopicPartition, FollowedLeader] = {}
             leading: list[TopicPartition] = []
-            for topic in request.topic_states:
-                for state in topic.partition_states:
-                    name = TopicPartition(topic.topic_name, state.partition_index)
-                    named[name] = None
-                    try:
-                        role = self._take_role(name, topic, state, request, endpoints)
-                    except ApiError as error:
-                        self._keep_role(name, error)
-                        errors.append(_partition_error(name, error.code))
-                        continue
-                    except Exception as error:  # noqa: BLE001 - any error fails only this replica
-                        self._fail(name, error, f"the role of leader epoch {state.leader_epoch}")
-                        errors.append(_partition_error(name, ErrorCode.KAFKA_STORAGE_ERROR))
-                        continue
-                    if role is not Role.NONE:
-                        self.failed.clear(name)
-                    if isinstance(role, FollowedLeader):
-                        follow[name] = role
-                    elif role is Role.LEADER:
-                        leading.append(name)
+            for name, (_, state) in given.items():
+                try:
+                    if name in failures:
+                        raise failures[name]
+                    role = self._take_role(self.partitions[name], state, request, endpoints)
+                except ApiError as error:
+                    self._keep_role(name, error)
+                    errors.append(_partition_error(name, error.code))
+                    continue
+                except Exception as error:  # noqa: BLE001 - any error fails only this replica
+                    self._fail(name, error, f"the role of leader epoch {state.leader_epoch}")
+                    errors.append(_partition_error(name, ErrorCode.KAFKA_STORAGE_ERROR))
+                    continue
+                if role is not Role.NONE:
+                    self.failed.clear(name)
+                if isinstance(role, FollowedLeader):
+                    follow[name] = role
+                elif role is Role.LEADER:
+                    leading.append(name)
+            named = dict.fromkeys(given)
             if request.is_full:
                 named |= dict.fromkeys(self._set_strays_aside(named))
             self._fetchers.unfollow(leading)
@@ -232,6 +241,39 @@ class RoleChanges:
         for name in named:
             self._role_changed(name)
         return errors
+
+    def _create_missing(
+        self,
+        given: Mapping[TopicPartition, tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]],
+        *,
+        is_full: bool,
+    ) -> dict[TopicPartition, Exception]:
+        """Give each partition a log with its topic id, before any takes a role; returns the failures.
+
+        No record may be on disk before its topic's id. The disk commits many ids about as fast as one, so
+        the threads wait for it side by side.
+        """
+        failures: dict[TopicPartition, Exception] = {}
+        without_id: list[tuple[TopicPartition, Log, TopicId]] = []
+        for name, (topic, state) in given.items():
+            try:
+                log = self._partition_for(name, topic, is_full=is_full, is_new=state.is_new).log
+            except Exception as error:  # noqa: BLE001 - the caller fails this replica alone
+                failures[name] = error
+                continue
+            topic_id = TopicId(topic.topic_id)
+            if log.topic_id is None:
+                without_id.append((name, log, topic_id))
+
+        def assign(named: tuple[TopicPartition, Log, TopicId]) -> None:
+            name, log, topic_id = named
+            try:
+                log.assign_topic_id(topic_id)
+            except Exception as error:  # noqa: BLE001 - see above
+                failures[name] = error
+
+        for_each(without_id, assign, _SYNCS_AT_ONCE, "topic-id")
+        return failures
 
     def _keep_role(self, name: TopicPartition, error: ApiError) -> None:
         logger.warning("%s keeps its role: %s", name, error)
@@ -254,8 +296,7 @@ class RoleChanges:
 
     def _take_role(
         self,
-        name: TopicPartition,
-        topic: LeaderAndIsrTopic,
+        partition: Partition,
         state: LeaderAndIsrPartition,
         request: LeaderAndIsrRequest,
         endpoints: Mapping[BrokerId, Endpoint],
@@ -265,7 +306,6 @@ class RoleChanges:
         The leader of a known epoch may have a new address. Raises STALE_CONTROLLER_EPOCH for an older state,
         which changes nothing, or KAFKA_STORAGE_ERROR.
         """
-        partition = self._partition_for(name, topic, is_full=request.is_full, is_new=state.is_new)
         leads = state.leader == self.broker_id
         is_new = partition.make_leader(state, self._now_ms()) if leads else partition.make_follower(state)
         leader = BrokerId(state.leader)
@@ -276,7 +316,7 @@ class RoleChanges:
             "broker %d: %s is %s at leader epoch %d "
             "(leader %d, ISR %s, controller %d epoch %d, log end %d, high watermark %d)",
             self.broker_id,
-            name,
+            partition.partition,
             partition.role.value,
             state.leader_epoch,
             state.leader,
@@ -310,7 +350,7 @@ class RoleChanges:
         if partition is not None:
             partition.min_insync_replicas = settings.min_insync_replicas
             return partition
-        log = self._logs.get_or_create(name, topic_id, wall_clock_ms(), is_new=is_new)
+        log = self._logs.get_or_create_unnamed(name, topic_id, wall_clock_ms(), is_new=is_new)
         partition = Partition(
             name,
             self.broker_id,

@@ -13,7 +13,7 @@ from barnabas.broker.replication.failures import FIRST_PAUSE_MS, LONGEST_PAUSE_M
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.roles import Fence
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import (
     BrokerEpoch,
     BrokerId,
@@ -27,7 +27,7 @@ from barnabas.protocol.ids import (
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 from tests.support.building import TOPIC_ID, TP, TWO, Managed, NoStore, led_by, state
 from tests.support.errors import refused
-from tests.support.memory_log import MemoryLogs
+from tests.support.memory_log import MemoryLog, MemoryLogs
 
 OTHER_ID = uuid.UUID(int=8)
 SECOND = TopicPartition(TP.topic, 1)
@@ -132,11 +132,38 @@ def test_an_unforeseen_error_fails_only_its_partition_until_the_role_changes(
 def test_a_replica_that_cannot_be_created_is_failed(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MemoryLogs, "get_or_create", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(MemoryLogs, "get_or_create_unnamed", lambda *_, **__: 1 / 0)
     assert managed.tell(state()) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert list(managed.manager.roles.failed.reasons()) == [TP]
     managed.stop_replica(-2, delete=True)
     assert managed.manager.roles.failed.reasons() == {}
+
+
+def test_a_replica_whose_topic_id_cannot_be_written_takes_no_role(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def assign(log: MemoryLog, topic_id: TopicId) -> None:
+        if log.topic_partition == TP:
+            raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, "the disk refuses the topic id")
+        log.topic_id = topic_id
+
+    created = MemoryLogs.get_or_create_unnamed
+
+    def without_id(
+        logs: MemoryLogs, name: TopicPartition, _: TopicId | None, now_ms: int, **flags: bool
+    ) -> MemoryLog:
+        return created(logs, name, None, now_ms, **flags)
+
+    monkeypatch.setattr(MemoryLogs, "get_or_create_unnamed", without_id)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryLog, "assign_topic_id", assign)
+        assert managed.tell(state(), second()) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert managed.manager.partition(TP).role is Role.NONE
+    assert managed.manager.partition(SECOND).is_leader
+    # The next request writes the id of the log that exists already.
+    assert managed.tell(state(), second()) == []
+    assert managed.manager.partition(TP).is_leader
+    assert managed.manager.partition(TP).log.topic_id is not None
 
 
 def test_a_follower_that_fails_is_followed_no_longer_unless_its_epoch_has_passed(managed: Managed) -> None:
@@ -232,7 +259,7 @@ def test_a_role_request_has_the_settings_of_its_topic(managed: Managed) -> None:
 
 
 def stray(logs: MemoryLogs, name: TopicPartition, topic_id: int = 7) -> None:
-    logs.get_or_create(name, TopicId(uuid.UUID(int=topic_id)), 0)
+    logs.get_or_create_unnamed(name, TopicId(uuid.UUID(int=topic_id)), 0)
 
 
 def test_a_full_request_sets_aside_logs_that_it_does_not_name() -> None:
