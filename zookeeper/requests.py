@@ -12,7 +12,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kazoo.exceptions import KazooException, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import (
+    KazooException,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+    UnimplementedError,
+)
 
 from barnabas.protocol.ids import TopicPartition
 from barnabas.zookeeper import paths, znodes
@@ -25,10 +31,16 @@ log = logging.getLogger("barnabas.controller")
 Watch = Callable[[Any], None]
 
 _ROUNDS: Final = 5
+_AT_ONCE: Final = 100
+"""So many states in one request have at most 100 kB."""
 
 
 def get(path: str, watch: Watch | None = None) -> Start:
     return lambda zk: zk.get_async(path, watch)
+
+
+def get_many(paths: Sequence[str]) -> Start:
+    return lambda zk: zk.get_many_async(paths)
 
 
 def exists(path: str, watch: Watch | None = None) -> Start:
@@ -70,6 +82,22 @@ def read(
     }
 
 
+def read_unwatched(session: ZooKeeperSession, paths: Sequence[str]) -> dict[str, tuple[bytes, Any]]:
+    """As `read`, with a request for many nodes where the server has one (ZooKeeper 3.6 and later)."""
+    chunks = [paths[first : first + _AT_ONCE] for first in range(0, len(paths), _AT_ONCE)]
+    found: dict[str, tuple[bytes, Any]] = {}
+    for chunk, outcome in zip(chunks, session.run_all(list(map(get_many, chunks))), strict=True):
+        if isinstance(outcome.error, UnimplementedError):
+            return read(session, paths)
+        for path, node in zip(chunk, outcome.get(), strict=True):
+            if isinstance(node, NoNodeError):
+                continue
+            if isinstance(node, KazooException):
+                raise node
+            found[path] = node
+    return found
+
+
 def read_partition_states(
     session: ZooKeeperSession, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, LeadershipState]:
@@ -77,7 +105,7 @@ def read_partition_states(
     by_path = {paths.partition_state(tp): tp for tp in partitions}
     return {
         by_path[path]: state
-        for path, (data, stat) in read(session, list(by_path)).items()
+        for path, (data, stat) in read_unwatched(session, list(by_path)).items()
         if (state := znodes.readable_partition_state(path, data, stat.version)) is not None
     }
 

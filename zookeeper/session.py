@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
@@ -32,6 +31,7 @@ from kazoo.retry import KazooRetry, RetryFailedError
 from barnabas.protocol.recent_times import RecentTimes
 from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.multi_read import Client
 
 log = logging.getLogger("barnabas.zookeeper")
 
@@ -40,9 +40,9 @@ _RECONNECT_MAX_DELAY_S: Final = 0.5
 _HANDSHAKE_MS: Final = 2_000
 _HANDSHAKES: Final = 3
 
-Start = Callable[[KazooClient], Any]
+Start = Callable[[Client], Any]
 """Starts one asynchronous request and gives the library's result object."""
-MakeClient = Callable[..., KazooClient]
+MakeClient = Callable[..., Client]
 """Makes a client of the library from its keyword arguments."""
 
 
@@ -94,7 +94,7 @@ class ZooKeeperSession:
         session_timeout_ms: int,
         connection_timeout_ms: int,
         on_fatal: Callable[[BaseException], None],
-        make_client: MakeClient = KazooClient,
+        make_client: MakeClient = Client,
         threads: Threads | None = None,
     ) -> None:
         self.connect = connect
@@ -223,7 +223,7 @@ class ZooKeeperSession:
             f"no connection to ZooKeeper at {self.connect} for {self._request_timeout_s:.1f} s"
         )
 
-    def _new_client(self, connect: str) -> KazooClient:
+    def _new_client(self, connect: str) -> Client:
         return self._make_client(
             hosts=_repeated(connect, self.session_timeout_ms),
             timeout=self.session_timeout_ms / 1000,
@@ -233,7 +233,7 @@ class ZooKeeperSession:
             command_retry=KazooRetry(max_tries=1),
         )
 
-    def _start_client(self, client: KazooClient) -> None:
+    def _start_client(self, client: Client) -> None:
         try:
             client.start(timeout=self._connection_timeout_ms / 1000)
         except KazooTimeoutError:

@@ -19,7 +19,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from barnabas.protocol.errors import LocalError
@@ -43,6 +42,7 @@ from barnabas.zookeeper.errors import (
 )
 from barnabas.zookeeper.features import FeatureStore
 from barnabas.zookeeper.json_nodes import MalformedZnode
+from barnabas.zookeeper.multi_read import Client
 from barnabas.zookeeper.registration import register_broker
 from barnabas.zookeeper.requests import (
     Watch,
@@ -88,7 +88,7 @@ class ClusterStore:
         connection_timeout_ms: int,
         on_session_event: Callable[[SessionEvent], None] | None = None,
         on_fatal: Callable[[BaseException], None],
-        make_client: MakeClient = KazooClient,
+        make_client: MakeClient = Client,
         threads: Threads | None = None,
     ) -> None:
         self.session = ZooKeeperSession(

@@ -11,6 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
+from barnabas.zookeeper.multi_read import Client
 from tests.support.waiting import wait_for
 from tests.support.zookeeper import SimZooKeeper
 from tests.support.zookeeper_client import Door, SimKazooClient
@@ -63,7 +64,7 @@ def _plain(value: Any, root: str) -> Any:
 
 @pytest.fixture
 def sides(zookeeper_connect: str) -> Iterator[tuple[Side, Side]]:
-    real = KazooClient(zookeeper_connect.partition("/")[0], timeout=30.0)
+    real = Client(zookeeper_connect.partition("/")[0], timeout=30.0)
     real.start(timeout=30)
     simulated = SimKazooClient(SimZooKeeper(), lambda: Door.OPEN)
     simulated.start()
@@ -106,6 +107,20 @@ def test_random_requests_have_the_same_outcome_on_both(sides: tuple[Side, Side])
             for read in ("get", "get_children"):
                 results = [side.run(read, path) for side in sides]
                 assert results[0] == results[1], (read, path, trace[-5:])
+
+
+def test_many_nodes_are_read_at_once(sides: tuple[Side, Side]) -> None:
+    for side in sides:
+        side.run("create", "/a", "é".encode())
+        side.run("create", "/a/x", b"")
+    for names in ((), ("/a",), ("/b", "/a", "/a/x", "/a/y")):
+        found = [
+            [_plain(node, side.root) for node in side.client.get_many_async(paths).get(timeout=20)]
+            for side in sides
+            for paths in ([side.root + name for name in names],)
+        ]
+        assert found[0] == found[1]
+        assert len(found[0]) == len(names)
 
 
 def test_watches_fire_for_the_same_changes_in_the_same_order(sides: tuple[Side, Side]) -> None:

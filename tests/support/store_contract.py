@@ -270,6 +270,23 @@ def test_states_are_written_by_compare_and_set(store: ClusterStore, writer: Cont
     assert conflict.value.current is None
 
 
+def test_a_refused_write_of_many_stops_no_other(store: ClusterStore, writer: ControllerWriter) -> None:
+    partitions = [TopicPartition("t", index) for index in range(120)]
+    writer.create_topic("t", topic_of(120, ONE, TWO), {})
+    writer.create_partition_states({partitions[70]: leadership(TWO, (TWO,))})
+    created = writer.create_partition_states(dict.fromkeys(partitions, leadership(ONE, (ONE, TWO))))
+    assert created.conflicts == {partitions[70]: leadership(TWO, (TWO,))}
+    assert list(created.written) == [tp for tp in partitions if tp != partitions[70]]
+    store.update_isr(partitions[5], leadership(ONE, (ONE,)))
+    updated = writer.update_partition_states(dict.fromkeys(partitions, leadership(TWO, (TWO,), epoch=1)))
+    assert updated.conflicts == {partitions[5]: leadership(ONE, (ONE,), version=1)}
+    assert len(updated.written) == 119
+    missing = TopicPartition("t", 120)
+    found = store.partition_states([missing, *partitions])
+    assert found == updated.written | updated.conflicts
+    assert list(found) == partitions
+
+
 def test_a_state_that_an_earlier_controller_began_is_completed(
     store: ClusterStore, writer: ControllerWriter
 ) -> None:

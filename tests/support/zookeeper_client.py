@@ -1,4 +1,4 @@
-"""A client of the simulated ZooKeeper with the methods of kazoo's `KazooClient` that this project calls.
+"""A client of the simulated ZooKeeper with the methods of this project's `Client` that it calls.
 
 A request is carried out when it is made. Two calls replace the library's threads: `run_callback` calls a
 triggered watch, and `poll` notices a change of the connection. A connection breaks at the request that
@@ -9,7 +9,7 @@ connection returns when the session next waits for it, or later.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -222,6 +222,16 @@ class SimKazooClient:
 
         return self._request(read)
 
+    def get_many_async(self, paths: Sequence[str]) -> Result:
+        def read(path: str) -> Any:
+            try:
+                node = self._server.node(path)
+            except KazooException as error:
+                return error
+            return node.data, node.stat()
+
+        return self._request(lambda: list(map(read, paths)))
+
     def exists_async(self, path: str, watch: Watch | None = None) -> Result:
         def look() -> Any:
             node = self._server.nodes.get(path)
@@ -282,27 +292,27 @@ class Transaction:
 
     def __init__(self, client: SimKazooClient) -> None:
         self._client = client
-        self._operations: list[Operation] = []
+        self.operations: list[Operation] = []
 
     def create(
         self, path: str, value: bytes = b"", acl: Any = None, ephemeral: bool = False, sequence: bool = False
     ) -> None:
         operation = Operation(Kind.CREATE, path, value, is_ephemeral=ephemeral, is_sequence=sequence)
-        self._operations.append(operation)
+        self.operations.append(operation)
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        self._operations.append(Operation(Kind.DELETE, path, version=version))
+        self.operations.append(Operation(Kind.DELETE, path, version=version))
 
     def set_data(self, path: str, value: bytes, version: int = ANY_VERSION) -> None:
-        self._operations.append(Operation(Kind.SET, path, value, version))
+        self.operations.append(Operation(Kind.SET, path, value, version))
 
     def check(self, path: str, version: int) -> None:
-        self._operations.append(Operation(Kind.CHECK, path, version=version))
+        self.operations.append(Operation(Kind.CHECK, path, version=version))
 
     def commit_async(self) -> Result:
         client = self._client
 
         def carry_out() -> Any:
-            return client._server.transact(client._session, self._operations)
+            return client._server.transact(client._session, self.operations)
 
         return client._request(carry_out, is_write=True)

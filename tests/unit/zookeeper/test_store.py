@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from kazoo.exceptions import UnimplementedError
 
+from barnabas.protocol.ids import TopicPartition
 from barnabas.zookeeper.configs import Entity
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.znodes import StoredConfig
+from barnabas.zookeeper.znodes import LeadershipState, StoredConfig
 from tests.support.controller_fakes import NoThreads, Znodes
 from tests.support.store_contract import *  # noqa: F403 - its tests run here
 from tests.support.store_contract import BROKER, ONE, TOPIC, TP, leadership, registration, topic_of
+from tests.support.zookeeper_client import Result, SimKazooClient
 
 WRITES: dict[str, Callable[..., object]] = {
     "election": lambda store, writer: store.election.run(ONE).epoch - writer.epoch,
@@ -24,8 +27,16 @@ WRITES: dict[str, Callable[..., object]] = {
     "state": lambda store, writer: list(
         writer.update_partition_states({TP: leadership(ONE, (), epoch=1)}).written
     ),
+    "first states": lambda store, writer: list(writer.create_partition_states(_first_states()).written),
+    "states": lambda store, writer: list(
+        writer.update_partition_states(writer.create_partition_states(_first_states()).written).written
+    ),
     "isr": lambda store, writer: store.update_isr(TP, leadership(ONE, ())),
 }
+
+
+def _first_states() -> dict[TopicPartition, LeadershipState]:
+    return {TopicPartition("t", index): leadership(ONE, (ONE,)) for index in range(1, 4)}
 
 
 def _read(store: ClusterStore, entity: Entity) -> StoredConfig:
@@ -49,3 +60,14 @@ def test_a_write_whose_answer_was_lost_has_the_same_result(
             threads.client.break_after(requests, is_last_done=True)
         results.append(write(store, writer))
     assert results[0] == results[1]
+
+
+def test_states_are_read_one_by_one_from_an_older_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Znodes().open_store(NoThreads())
+    writer = store.election.run(ONE)
+    writer.create_topic("t", topic_of(4, ONE), {})
+    written = writer.create_partition_states(_first_states()).written
+    monkeypatch.setattr(
+        SimKazooClient, "get_many_async", lambda client, paths: Result(error=UnimplementedError())
+    )
+    assert store.partition_states([TP, *written]) == written
