@@ -6,7 +6,8 @@ offset from the batches: it lies between the end of the batch before and the fir
 the lowest possible offset counts, because a follower must not keep records that the leader never had.
 Written under the log's lock; readers see an immutable tuple and need none.
 The file is replaced on every change without waiting for the disk: after a crash of the machine, recovery
-takes the epochs from the batches themselves; `flush` makes it durable.
+takes the epochs from the batches themselves; `fsync` makes it durable. An epoch that a leader begins is
+written with its first record; a restart may forget it before, for the next epoch begins at the same offset.
 """
 
 from __future__ import annotations
@@ -53,12 +54,13 @@ UNDEFINED = EpochEndOffset(NO_LEADER_EPOCH, NO_OFFSET)
 class EpochCache:
     """The epochs of one log, oldest first."""
 
-    __slots__ = ("_files", "entries", "path", "sync_state")
+    __slots__ = ("_files", "_in_file", "entries", "path", "sync_state")
 
     def __init__(self, folder: Path, files: FileSystem = FILE_SYSTEM) -> None:
         self.path = folder / EPOCH_CHECKPOINT
         self._files = files
         self.entries: tuple[EpochEntry, ...] = ()
+        self._in_file: tuple[EpochEntry, ...] = ()
         self.sync_state = SyncState(is_synced=False)
 
     @classmethod
@@ -78,7 +80,7 @@ class EpochCache:
         for before, after in pairwise(entries):
             if before.epoch >= after.epoch or before.start_offset >= after.start_offset:
                 raise CheckpointDamaged(f"{cache.path}: {after} does not follow {before}")
-        cache.entries = entries
+        cache.entries = cache._in_file = entries
         return cache
 
     @property
@@ -114,12 +116,26 @@ class EpochCache:
         An epoch without records, because the next begins at the same offset, is dropped.
         Raises LogDirFailure.
         """
+        if epoch > self.latest_epoch:
+            self._replace(self._with(epoch, start_offset))
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """As `assign`, for an epoch without records: the file gets it by `write_begun`.
+
+        A broker that comes to lead a thousand partitions has no thousand files to replace before it may.
+        """
+        if epoch > self.latest_epoch:
+            self.entries = self._with(epoch, start_offset)
+
+    def write_begun(self) -> None:
+        """Bring the file up to date, before the first record of an epoch. Raises LogDirFailure."""
+        if self.entries is not self._in_file:
+            self._replace(self.entries)
+
+    def _with(self, epoch: int, start_offset: int) -> tuple[EpochEntry, ...]:
         invariant(epoch >= 0 and start_offset >= 0, "epoch %d cannot start at offset %d", epoch, start_offset)
-        if epoch <= self.latest_epoch:
-            return
-        kept = [entry for entry in self.entries if entry.start_offset < start_offset]
-        kept.append(EpochEntry(LeaderEpoch(epoch), Offset(start_offset)))
-        self._replace(tuple(kept))
+        kept = (entry for entry in self.entries if entry.start_offset < start_offset)
+        return (*kept, EpochEntry(LeaderEpoch(epoch), Offset(start_offset)))
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Drop the epochs that begin at or after a log's new end. Raises LogDirFailure."""
@@ -190,8 +206,12 @@ class EpochCache:
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
         before = self.entries
         self.entries = entries
+        if entries == self._in_file:
+            self._in_file = entries
+            return
         try:
             self._files.write_atomically(self.path, encode_checkpoint(entries), durable=False)
+            self._in_file = entries
         except OSError as error:
             self.entries = before
             raise storage_error(self.path, error) from error

@@ -224,6 +224,7 @@ class Log:
             segment = self.log_segments.active
             if must_roll(segment, end - start, run, now_ms, config):
                 segment = self.roll(now_ms)
+            self.epoch_cache.write_begun()
             for index, (_, header) in enumerate(run):
                 record_count += header.record_count
                 # Before the write: an epoch that begins at the log's end is harmless should the write fail.

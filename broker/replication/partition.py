@@ -130,7 +130,7 @@ class Partition(ReplicaRole):
     def make_leader(self, state: LeaderAndIsrPartition, now_ms: float) -> bool:
         """Lead from now on. Returns False, and changes nothing, if this state is known already.
 
-        Raises STALE_CONTROLLER_EPOCH for a state older than this replica's, or LogDirFailure.
+        Raises STALE_CONTROLLER_EPOCH for a state older than this replica's.
         """
         with self._lock:
             if not self._is_news(state):
@@ -140,9 +140,8 @@ class Partition(ReplicaRole):
             # known log ends are valid only from one epoch to the very next.
             knows_ends = not is_new_leader and state.leader_epoch == self.leader_epoch + 1
             log_end_offset = self.log.log_end_offset
-            # First, because the disk may refuse, and then nothing may have changed.
             with self.log.lock:
-                self.log.epoch_cache.assign(state.leader_epoch, log_end_offset)
+                self.log.epoch_cache.begin(state.leader_epoch, log_end_offset)
             self._take_over(state)
             self._set_high_watermark(self.high_watermark)
             self.role = Role.LEADER

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.epoch_cache import UNDEFINED, EpochCache
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.storage_errors import CheckpointDamaged
+from tests.support.logs import spy
 
 
 @pytest.fixture
@@ -96,6 +98,29 @@ def test_every_change_is_in_the_file(cache: EpochCache) -> None:
     assert EpochCache.load(cache.path.parent).entries == ((1, 0),)
     cache.clear()
     assert EpochCache.load(cache.path.parent).entries == ()
+
+
+def test_an_epoch_that_begins_is_in_the_file_before_its_first_record(cache: EpochCache) -> None:
+    before = cache.path.read_text()
+    cache.begin(6, 30)
+    cache.begin(5, 30)
+    assert cache.entries[-2:] == ((4, 25), (6, 30))
+    assert cache.end_offset_for(4, 30) == (4, 30)
+    assert cache.path.read_text() == before
+    cache.write_begun()
+    assert EpochCache.load(cache.path.parent).entries == cache.entries
+
+
+def test_an_epoch_that_ends_without_records_is_never_written(
+    cache: EpochCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = spy(monkeypatch, FileSystem, "write_atomically")
+    cache.write_begun()
+    cache.begin(5, 30)
+    cache.truncate_from_end(30)
+    cache.write_begun()
+    assert cache.entries[-1] == (4, 25)
+    assert written == []
 
 
 @pytest.mark.parametrize(

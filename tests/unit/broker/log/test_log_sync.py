@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log import log_dir
+from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
@@ -208,6 +209,18 @@ def test_an_unclean_start_writes_the_epochs_only_where_they_change(
     written = spy(monkeypatch, FileSystem, "write_atomically")
     assert open_log().epoch_cache.entries == log.epoch_cache.entries
     assert log.epoch_cache.path not in written
+
+
+def test_the_first_record_of_an_epoch_puts_it_into_the_file(open_log: OpenLog) -> None:
+    log = open_log()
+    log.epoch_cache.begin(4, 0)
+    append_batches(log, produced(0), leader_epoch=4)
+    log.abandon()
+    assert EpochCache.load(log.folder).entries == ((4, 0),)
+    led = open_log()
+    led.epoch_cache.begin(6, led.log_end_offset)
+    led.abandon()
+    assert open_log().epoch_cache.latest_epoch == 4
 
 
 class RetainingDisk(FileSystem):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
 import pytest
 
 from barnabas.broker.log.appending import parse_produced
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.isr import CommittedIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation, PartitionRead, Role
@@ -338,20 +339,22 @@ def test_a_replica_without_a_role_takes_the_same_epoch_but_no_older_one() -> Non
     assert partition.make_leader(state(epoch=2), 0.0)
 
 
-def test_a_leader_epoch_that_cannot_be_written_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    partition = partition_of()
+def test_a_replica_becomes_leader_without_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand partitions that get a new leader need no thousand files before they can be written to."""
+    partition = partition_of(Log.open(TP, LogLoader(tmp_path / "log", log_config(), now_ms=NOW_MS)))
     partition.make_follower(state(leader=2, epoch=1))
-    before = partition.view()
 
-    def refuse(*_: object) -> None:
-        raise LogDirFailure(Path("disk"), OSError(28, "No space left on device"))
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(type(partition.log.epoch_cache), "assign", refuse)
+    monkeypatch.setattr(FileSystem, "write_atomically", refuse)
+    assert partition.make_leader(state(epoch=2), 0.0)
+    assert partition.log.epoch_cache.latest_epoch == 2
+    batch = parse_produced(build_batch([(None, b"v")], timestamp_ms=NOW_MS))
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
-        partition.make_leader(state(epoch=2), 0.0)
-    assert partition.view() == before
+        partition.append_as_leader(batch, require_all=False, now_ms=0.0, wall_clock_ms=NOW_MS)
+    assert partition.log.log_end_offset == 0
+    partition.log.abandon()
 
 
 def test_the_stored_high_watermark_is_bounded_by_the_log() -> None:
