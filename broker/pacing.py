@@ -26,6 +26,8 @@ UNDISTURBED_S: Final = 0.000_25
 """A rest that takes longer ended with a wait for the interpreter lock, or for a core."""
 _TOLERATED_S: Final = 0.01
 """A debt is slept off when it is this long, not after each batch."""
+_LATE_S: Final = 0.05
+"""A thread that comes back this much late from a wait has lost nothing: later waits are shorter for it."""
 _LONGEST_WAIT_S: Final = 0.1
 """A wait for the throttle looks this often whether the rate has changed or the thread must stop."""
 
@@ -52,6 +54,7 @@ class IoThrottle:
         with self._lock:
             self._pay()
             self._rate = bytes_per_second
+            self._debt_bytes = max(self._debt_bytes, -_LATE_S * self._rate)
 
     def take(self, size_bytes: int) -> None:
         with self._lock:
@@ -62,14 +65,15 @@ class IoThrottle:
         """How long a thread must wait at the present rate before it takes more."""
         with self._lock:
             self._pay()
-            if not self._debt_bytes:
+            if self._debt_bytes <= 0:
                 return 0.0
             wait_s = self._debt_bytes / self._rate if self._rate > 0 else math.inf
             return wait_s if wait_s > _TOLERATED_S else 0.0
 
     def _pay(self) -> None:
         now_s = self._now_s()
-        self._debt_bytes = max(0.0, self._debt_bytes - (now_s - self._paid_until_s) * self._rate)
+        self._debt_bytes -= (now_s - self._paid_until_s) * self._rate
+        self._debt_bytes = max(self._debt_bytes, -_LATE_S * self._rate)
         self._paid_until_s = now_s
 
 

@@ -38,7 +38,25 @@ def test_bytes_are_paid_for_by_waiting(time: Time) -> None:
     assert throttle.wait_s() == pytest.approx(0.6)
     time.now_s += 100
     throttle.take(100)
-    assert throttle.wait_s() == pytest.approx(0.1), "time without work is not saved up"
+    assert throttle.wait_s() == pytest.approx(0.05), "time without work is saved up, but only 50 ms"
+
+
+def test_a_thread_that_comes_back_late_has_lost_nothing(time: Time) -> None:
+    throttle = IoThrottle(1_000.0, time)
+    taken = 0
+    while time.now_s < 100:
+        throttle.take(100)
+        taken += 100
+        time.now_s += throttle.wait_s() + 0.01
+    assert taken == pytest.approx(100 * 1_000, rel=0.01)
+
+
+def test_saved_time_is_worth_no_more_than_the_new_rate(time: Time) -> None:
+    throttle = IoThrottle(sys.float_info.max, time)
+    time.now_s += 100
+    throttle.set_rate(1_000.0)
+    throttle.take(100)
+    assert throttle.wait_s() == pytest.approx(0.05)
 
 
 def test_a_few_bytes_wait_for_more(time: Time) -> None:
