@@ -29,6 +29,7 @@ _STREAMS_ARCHIVES: Final = {
 _TIMEOUT_S = 120.0
 
 COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
+CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 CONFIG_COMMAND: Final = "kafka.admin.ConfigCommand"
 TOPIC_COMMAND: Final = "org.apache.kafka.tools.TopicCommand"
 TRANSACTIONS: Final = "org.apache.kafka.tools.TransactionsCommand"

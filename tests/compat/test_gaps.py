@@ -28,7 +28,7 @@ from tests.support.waiting import wait_for
 from ..cluster.tools import ClusterView
 from .clients import CLIENTS, Driver, Unavailable
 from .conftest import EXTERNAL
-from .java import Tool, java_tools
+from .java import CONSOLE_CONSUMER, Tool, java_tools
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -144,7 +144,7 @@ def read_all(cluster: LocalCluster, rows: list[tuple[int, bytes]], end: int, too
                     wrong.append(f"barnabas, {wire}, from {start}: {len(values)}")
     if tool is not None:
         said = tool(
-            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            CONSOLE_CONSUMER,
             *("--bootstrap-server", cluster.bootstrap, "--topic", TOPIC, "--partition", "0"),
             *("--offset", "earliest", "--max-messages", str(len(rows)), "--timeout-ms", "60000"),
         )

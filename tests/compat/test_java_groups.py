@@ -12,7 +12,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.record_batch import LOG_OVERHEAD_BYTES, MAGIC_OFFSET
 from tests.support.waiting import wait_for
 
-from .java import GROUPS, Tool
+from .java import CONSOLE_CONSUMER, GROUPS, Tool
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -57,7 +57,7 @@ def test_kafkas_tools_work_with_groups_and_read_the_offsets_topic(
     lines = "".join(f"key {number}:{number}\n" for number in range(100))
     tool("kafka.tools.ConsoleProducer", *at, "--topic", topic, *keyed, stdin=lines)
     read = tool(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        CONSOLE_CONSUMER,
         *(*at, "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "100"),
     )
     assert sorted(map(int, read.split())) == list(range(100))

@@ -34,7 +34,7 @@ from tests.support.defaults import make_config
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView
-from .java import CONFIG_COMMAND, TOPIC_COMMAND, Tool
+from .java import CONFIG_COMMAND, CONSOLE_CONSUMER, TOPIC_COMMAND, Tool
 
 # Every call of a tool starts a JVM.
 pytestmark = pytest.mark.timeout(600)
@@ -345,7 +345,7 @@ def test_java_reads_what_the_broker_compresses_at_any_level(tool: Tool, compat_c
         view.write(name, [value.encode() for value in values])
         sent += values
     said = tool(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        CONSOLE_CONSUMER,
         *("--bootstrap-server", compat_cluster.bootstrap, "--include", f"{prefix}.*", "--from-beginning"),
         *("--max-messages", str(len(sent)), "--timeout-ms", "30000"),
     )

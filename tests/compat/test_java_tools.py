@@ -17,7 +17,7 @@ from barnabas.deploy.local import LocalCluster
 from tests.support.waiting import wait_for
 
 from ..cluster.transaction_level import finalised
-from .java import CONFIG_COMMAND, TOPIC_COMMAND, Tool
+from .java import CONFIG_COMMAND, CONSOLE_CONSUMER, TOPIC_COMMAND, Tool
 from .wire import Connection
 
 pytestmark = pytest.mark.timeout(600)
@@ -70,7 +70,7 @@ def test_the_consoles_write_and_read_with_every_codec(tool: Tool, bootstrap: str
 
     def read(partition: int) -> list[str]:
         said = tool(
-            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            CONSOLE_CONSUMER,
             *("--bootstrap-server", bootstrap, "--topic", topic, "--partition", str(partition)),
             *("--offset", "earliest", "--max-messages", str(ends[partition]), "--timeout-ms", "30000"),
             *("--property", "print.key=true"),

@@ -25,10 +25,9 @@ from ..cluster.transaction_client import TransactionalClient
 from ..cluster.transaction_level import finalised, set_level
 from .clients import Driver, Unavailable
 from .conftest import StartDriver
-from .java import COPIER, NEWER, TRANSACTIONS, Tool, java_command
+from .java import CONSOLE_CONSUMER, COPIER, NEWER, TRANSACTIONS, Tool, java_command
 
 pytestmark = pytest.mark.timeout(600)
-CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 RECORDS, TRANSACTION_RECORDS = 3_000, 20
 
 

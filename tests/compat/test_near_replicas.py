@@ -1,4 +1,4 @@
-"""confluent-kafka reads from the replica on its rack (KIP-392)."""
+"""confluent-kafka, and Java's consumer in Kafka's console, read from the replica on their rack (KIP-392)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from barnabas.broker.config.settings import RACK_AWARE_SELECTOR
 from barnabas.deploy.local import LocalCluster
+from tests.support.metrics_page import fetch_page
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import KILLED, ClusterView
-from .conftest import EXTERNAL
+from .conftest import EXTERNAL, UNHARMED
+from .java import CONSOLE_CONSUMER, Tool
 
 TOPIC = "t"
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs a cluster with racks")
@@ -99,3 +101,33 @@ def test_a_consumer_reads_committed_records_from_its_rack_and_survives_its_death
         cluster.kill(near)
         write(b"c", True)
         reader.wait(lambda: reader.values == [b"a", b"b", b"c"], "the record after the death")
+
+
+def test_the_console_consumer_reads_from_the_replica_on_its_rack(
+    tool: Tool, start_cluster: Callable[..., LocalCluster]
+) -> None:
+    cluster = start_cluster(
+        metrics=True,
+        settings={**UNHARMED, "replica.selector.class": RACK_AWARE_SELECTOR},
+        broker_settings={broker: {"broker.rack": f"rack-{broker}"} for broker in (1, 2, 3)},
+    )
+    view = ClusterView(cluster)
+    view.create_topic(TOPIC, 1, 3)
+    values = [b"%d" % number for number in range(300)]
+    view.write(TOPIC, values)
+    near = next(broker for broker in (1, 2, 3) if broker != view.leader(TOPIC))
+    said = tool(
+        CONSOLE_CONSUMER,
+        *("--bootstrap-server", cluster.bootstrap, "--topic", TOPIC, "--partition", "0"),
+        *("--offset", "earliest", "--max-messages", str(len(values)), "--timeout-ms", "60000"),
+        *("--consumer-property", f"client.rack=rack-{near}"),
+    )
+    assert said.split() == [value.decode() for value in values]
+    sent = {
+        broker.id: fetch_page(broker.metrics_url).value(
+            "kafka_server_brokertopicmetrics_bytesout_total", topic=TOPIC
+        )
+        for broker in cluster.brokers
+    }
+    assert sent[near] >= sum(map(len, values))
+    assert {broker for broker, sent_bytes in sent.items() if sent_bytes} == {near}
