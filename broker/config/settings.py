@@ -145,9 +145,9 @@ class BrokerConfig(LogSettings):
     )
     min_insync_replicas_strict: bool = setting(
         Boolean(),
-        False,
+        True,
         "Whether the high watermark waits, for records of all acks, while a partition has fewer in-sync "
-        "replicas than that (KIP-966). Kafka 3.9 always waits.",
+        "replicas than that (KIP-966). Kafka 3.9 and 4 always wait.",
     )
     unclean_leader_election_enable: bool = setting(
         Boolean(),
