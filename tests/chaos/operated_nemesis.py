@@ -35,15 +35,18 @@ class OperatedNemesis(Nemesis):
         super()._begin(duration_s)
         self.heal()
         victim = self._chance.choice(self._cluster.broker_ids)
-        self._say("throttle")
-        self._operator.throttle()
-        self._drain(victim)
-        name, act = self._chance.choice(self._faults())
-        self._say(name)
-        act()
+        fault = self._chance.choice(self._faults())
+        for name, act in (
+            ("throttle", self._operator.throttle),
+            (f"drain broker {victim}", lambda: self._drain(victim)),
+            fault,
+        ):
+            self._say(name)
+            act()
         self._pause.wait(self._chance.choice(_FAULT_LASTS_S))
-        self._end_drain()
-        self._roll()
+        for name, act in (("end the drain", self._end_drain), ("rolling restart", self._roll)):
+            self._say(name)
+            act()
 
     def heal(self) -> None:
         super().heal()
@@ -92,14 +95,12 @@ class OperatedNemesis(Nemesis):
         return found
 
     def _drain(self, broker_id: int) -> None:
-        self._say(f"drain broker {broker_id}")
         self._operator.begin_drain(broker_id)
 
     def _end_drain(self) -> None:
         """A drained broker is not missed: stop it, start it, and give it replicas again."""
         broker_id = self._operator.draining
         assert broker_id is not None
-        self._say(f"end the drain of broker {broker_id}")
         self.heal()
         self._operator.check_drained()
         self._stop_cleanly(broker_id)
@@ -109,7 +110,6 @@ class OperatedNemesis(Nemesis):
 
     def _roll(self) -> None:
         """Restart one broker after the other; moves may be under way."""
-        self._say("rolling restart")
         for broker_id in self._chance.sample(self._cluster.broker_ids, len(self._cluster.broker_ids)):
             self.heal()
             if self._chance.random() < 0.5:
