@@ -24,6 +24,8 @@ _ALL = (
     "latency",
     "memory",
     "failover",
+    "controller_failover",
+    "reassignment",
     "groups",
     "transactions",
     "cleaner_latency",
