@@ -113,8 +113,7 @@ class Acceptor:
         self._hand_over = hand_over
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
-        self._added: deque[tuple[str, socket.socket]] = deque()
-        self._removed: deque[str] = deque()
+        self._changes: deque[tuple[frozenset[str], tuple[tuple[str, socket.socket], ...]]] = deque()
         self._thread = make_thread("acceptor", self._run, on_fatal)
 
     def start(self) -> None:
@@ -135,15 +134,14 @@ class Acceptor:
     ) -> None:
         """Close some listeners, and own others, soon. Any thread."""
         self._protected_listener = protected_listener
-        self._removed.extend(removed)
-        self._added.extend(added)
+        self._changes.append((frozenset(removed), tuple(added)))
         os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
         try:
             self._accept_until_stopped()
         finally:
-            for _, listening in (*self._listeners, *self._added):
+            for _, listening in (*self._listeners, *(one for _, added in self._changes for one in added)):
                 listening.close()
             os.close(self._wake_fd)
 
@@ -167,16 +165,16 @@ class Acceptor:
                             pause.select(_PAUSE_S)
 
     def _apply_changes(self, selector: selectors.BaseSelector) -> None:
-        while self._removed:
-            name = self._removed.popleft()
-            for listening in [listening for other, listening in self._listeners if other == name]:
-                selector.unregister(listening)
-                listening.close()
-            self._listeners = [entry for entry in self._listeners if entry[0] != name]
-        while self._added:
-            name, listening = self._added.popleft()
-            self._listeners.append((name, listening))
-            _listen(selector, name, listening)
+        while self._changes:
+            removed, added = self._changes.popleft()
+            for name, listening in self._listeners:
+                if name in removed:
+                    selector.unregister(listening)
+                    listening.close()
+            self._listeners = [entry for entry in self._listeners if entry[0] not in removed]
+            for name, listening in added:
+                self._listeners.append((name, listening))
+                _listen(selector, name, listening)
 
     def _accept(self, listening: socket.socket, listener_name: str) -> bool:
         """Accept one connection; returns False if the next try should wait."""

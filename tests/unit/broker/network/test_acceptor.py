@@ -11,6 +11,7 @@ from barnabas.broker.config.load import config_from
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, connections_within
 from barnabas.broker.network.server import protected_listener
 from tests.support.defaults import REQUIRED
+from tests.support.waiting import wait_for
 
 
 def test_connections_of_brokers_count_and_are_not_refused() -> None:
@@ -114,3 +115,25 @@ def test_clients_that_fill_the_limit_do_not_block_a_broker(
         for sock, _ in accepted:
             sock.close()
     assert [name for _, name in accepted] == ["CLIENTS", "BROKERS"]
+
+
+def test_a_listener_that_is_changed_twice_leaves_no_socket_behind(
+    listening: list[tuple[str, socket.socket]],
+) -> None:
+    """The accepting thread may see both changes at once."""
+    (_, first), (_, last) = listening
+    between = socket.create_server(("127.0.0.1", 0))
+    acceptor = Acceptor(
+        [("CLIENTS", first)],
+        quota=ConnectionQuota(9, 9),
+        hand_over=lambda *_: None,
+        on_fatal=lambda error: None,
+    )
+    acceptor.change(["CLIENTS"], [("CLIENTS", between)], None)
+    acceptor.change(["CLIENTS"], [("CLIENTS", last)], None)
+    acceptor.start()
+    try:
+        wait_for(lambda: first.fileno() == between.fileno() == -1, "the end of the former sockets")
+        assert last.fileno() != -1
+    finally:
+        assert acceptor.stop(20)
