@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS
-from barnabas.broker.handlers.metadata import live_brokers, named_controller
+from barnabas.broker.handlers.metadata import after_first_update, live_brokers, named_controller
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.metadata import (
@@ -32,6 +32,11 @@ def handle(services: Services, request: ApiRequest) -> None:
             )
         )
         return
+    after_first_update(services, request, lambda: _answer(services, request))
+
+
+def _answer(services: Services, request: ApiRequest) -> None:
+    body: DescribeClusterRequest = request.body
     cache, current = services.metadata, services.metadata.current
     request.respond(
         DescribeClusterResponse(

@@ -6,7 +6,7 @@ field to refuse that, so they always may.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
@@ -49,17 +49,21 @@ def wake_requests(purgatory: Purgatory, topics: Iterable[str]) -> None:
 
 
 def handle(services: Services, request: ApiRequest) -> None:
+    after_first_update(services, request, lambda: _answer_soon(services, request))
+
+
+def after_first_update(services: Services, request: ApiRequest, answer: Callable[[], None]) -> None:
     """Answer, on a broker that has just started not before the controller's first update.
 
-    Until then it knows no topics, and a client would take them for deleted. Without a controller it waits for
-    a second at most.
+    Until then it knows no topics and no brokers, and a client would take topics for deleted. Without a
+    controller it waits for a second at most.
     """
     if services.metadata.updates:
-        _answer_soon(services, request)
+        answer()
         return
     request.answer_when(
         lambda: services.metadata.updates > 0,
-        lambda: _answer_soon(services, request),
+        answer,
         purgatory=services.topic_purgatory,
         keys=[_FIRST_UPDATE],
         wait_ms=_FIRST_UPDATE_WAIT_MS,

@@ -263,6 +263,13 @@ def test_a_started_broker_that_no_controller_tells_anything_answers_at_last(serv
     assert waiting.response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_a_started_broker_describes_the_cluster_when_it_knows_its_brokers(serving: Serving) -> None:
+    waiting = serving.send(DescribeClusterRequest(), version=0)
+    assert not waiting.is_answered
+    serving.managed.know({1: 10, 2: 20, 3: 30})
+    assert waiting.response.controller_id == 2
+
+
 def test_the_first_news_of_a_cluster_without_topics_are_an_answer(serving: Serving) -> None:
     waiting = serving.send(MetadataRequest(topics=None), version=9)
     serving.managed.know({1: 10, 2: 20, 3: 30})
