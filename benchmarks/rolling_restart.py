@@ -1,9 +1,11 @@
 """A rolling restart of three brokers under load: failed records, and the longest gap of a partition.
 
-60 partitions, 3 replicas, min.insync.replicas 2, and one producer (acks=all) that sends each of them a record
-every 20 ms: ours, then confluent-kafka. Each broker in turn gets SIGTERM, leaves in order, and starts again;
-the next one follows when all replicas are in sync. A gap lasts from one acknowledgement of a partition to the
-next one, and so includes the 20 ms between two records.
+12 partitions, 3 replicas, min.insync.replicas 2, and one producer (acks=all) that sends each of them a record
+every 20 ms: confluent-kafka with its defaults to both systems in turn, and our own client to Barnabas. Each
+broker in turn gets SIGTERM, leaves in order, and starts again; the next one follows when all replicas are in
+sync. A gap lasts from one acknowledgement of a partition to the next one, and so includes the 20 ms between
+two records. librdkafka sends a request for each partition, 600 a second; two cores also carry that while a
+broker starts on them.
 """
 
 from __future__ import annotations
@@ -12,22 +14,32 @@ import asyncio
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import uvloop
 from confluent_kafka import Producer as KafkaProducer
 
-from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata
 from barnabas.client.producer.producer import Producer
-from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import BarnabasError
-from benchmarks.support import Figure, Options, run, running_cluster, tell
+from benchmarks.peers.comparison import Comparison, table
+from benchmarks.peers.load import create_topic, leaders_in_sync
+from benchmarks.peers.systems import STARTERS, Restartable, missing
+from benchmarks.support import (
+    Options,
+    clean_up_on_signals,
+    machine,
+    options_of,
+    parser_for,
+    tell,
+    temporary_folder,
+)
 
 _TOPIC: Final = "rolled"
-_PARTITIONS: Final = 60
+_PARTITIONS: Final = 12
+_REPLICAS: Final = 3
 _INTERVAL_S: Final = 0.02
 _SETTLE_S: Final = 2.0
 _TIMEOUT_S: Final = 60.0
@@ -114,56 +126,63 @@ def _load(name: str, bootstrap: str) -> Iterator[_Acknowledgements]:
         thread.join(_TIMEOUT_S)
 
 
-async def _wait_whole(bootstrap: str, replicas: int) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin, asyncio.timeout(_TIMEOUT_S):
-        while True:
-            found = (await admin.describe_topics(_TOPIC))[_TOPIC].partitions
-            if len(found) == _PARTITIONS and all(len(one.isr) == replicas for one in found):
-                return
-            await asyncio.sleep(_INTERVAL_S)
-
-
-async def _create(bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics(NewTopic(_TOPIC, num_partitions=_PARTITIONS, replication_factor=3))
-
-
-def _roll(cluster: LocalCluster, noted: _Acknowledgements, name: str) -> list[float]:
-    """Restart each broker in turn; the longest gap of every partition at each restart, in ms."""
-    gaps: list[float] = []
-    for broker in cluster.brokers:
-        if not cluster.stop_broker(broker.id, _TIMEOUT_S):
-            raise TimeoutError(f"broker {broker.id} did not stop within {_TIMEOUT_S:.0f} s")
-        cluster.start_broker(broker.id, _TIMEOUT_S)
-        uvloop.run(_wait_whole(cluster.bootstrap, len(cluster.brokers)))
+def _roll(system: Restartable, noted: _Acknowledgements, client: str) -> float:
+    """Restart each broker in turn; the longest gap of any partition, in ms."""
+    longest = 0.0
+    for broker in sorted(system.pids()):
+        system.stop(broker)
+        system.restart(broker)
+        leaders_in_sync(system.bootstrap, _TOPIC, _PARTITIONS, _REPLICAS)
         time.sleep(_SETTLE_S)
-        found = noted.take_gaps_ms()
+        gaps = noted.take_gaps_ms()
         tell(
-            f"{name}, broker {broker.id}: longest gap {max(found):.0f} ms, "
-            f"median {statistics.median(found):.0f},"
-            f" {len(noted.errors)} records failed"
+            f"{system.name}, {client}, broker {broker}: longest gap {max(gaps):.0f} ms, "
+            f"median {statistics.median(gaps):.0f}, {len(noted.errors)} records failed"
         )
-        gaps += found
-    return gaps
+        longest = max(longest, *gaps)
+    return longest
 
 
-def measure(options: Options) -> list[Figure]:
-    longest: dict[str, list[float]] = {name: [] for name in _CLIENTS}
-    failed = 0
-    with running_cluster(options, min_insync_replicas="2") as cluster:
-        uvloop.run(_create(cluster.bootstrap))
-        uvloop.run(_wait_whole(cluster.bootstrap, len(cluster.brokers)))
-        for _ in range(options.rounds):
-            for name in _CLIENTS:
-                with _load(name, cluster.bootstrap) as noted:
-                    longest[name].append(max(_roll(cluster, noted, name)))
-                failed += len(noted.errors)
-    figures = [
-        Figure.of(f"longest gap of a partition, {name}", found, "ms", at_most=300)
-        for name, found in longest.items()
+def _measure(options: Options, names: Sequence[str]) -> None:
+    gaps: dict[tuple[str, str], list[float]] = {(name, client): [] for name in names for client in _CLIENTS}
+    failed: dict[tuple[str, str], list[float]] = {key: [] for key in gaps}
+    for name in names:
+        with temporary_folder(options) as folder, STARTERS[name](folder, _REPLICAS, {}) as started:
+            system = started.system
+            create_topic(system.bootstrap, _TOPIC, _PARTITIONS, _REPLICAS, min_insync_replicas="2")
+            for client in _CLIENTS if name == "barnabas" else ("confluent-kafka",):
+                for _ in range(options.rounds):
+                    with _load(client, system.bootstrap) as noted:
+                        gaps[name, client].append(_roll(system, noted, client))
+                    failed[name, client].append(len(noted.errors))
+    rows = [
+        Comparison(
+            name=f"{what}, {client}",
+            unit=unit,
+            a=figures.get(("barnabas", client), []),
+            b=figures.get(("kafka", client), []),
+        )
+        for what, unit, figures in (
+            ("longest gap of a partition", "ms", gaps),
+            ("failed records", "", failed),
+        )
+        for client in _CLIENTS
     ]
-    return [*figures, Figure.of("failed records", [failed], "", at_most=0)]
+    print(machine(options))
+    print(table(rows, "Barnabas", "Apache Kafka"))
+
+
+def main() -> None:
+    parser = parser_for(__doc__ or "")
+    parser.add_argument("--only", choices=STARTERS, help="measure one of the systems")
+    arguments = parser.parse_args()
+    options = options_of(arguments)
+    clean_up_on_signals()
+    names = [arguments.only] if arguments.only else list(STARTERS)
+    if "kafka" in names and (reason := missing()) is not None:
+        raise SystemExit(reason)
+    _measure(options, names)
 
 
 if __name__ == "__main__":
-    run(__doc__, measure)
+    main()

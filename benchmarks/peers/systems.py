@@ -41,9 +41,13 @@ class System(Protocol):
 
 
 class Restartable(System, Protocol):
-    """A cluster that was started here: its brokers may be killed and come back, its files can be read."""
+    """A cluster that was started here: its brokers may end and come back, its files can be read."""
 
     def kill(self, broker_id: int) -> None: ...
+
+    def stop(self, broker_id: int) -> None:
+        """SIGTERM, and wait for the end. Raises PeerError if SIGKILL was needed."""
+        ...
 
     def restart(self, broker_id: int) -> None: ...
 
@@ -87,6 +91,9 @@ class Barnabas:
     def kill(self, broker_id: int) -> None:
         self._cluster.kill(broker_id)
 
+    def stop(self, broker_id: int) -> None:
+        _check_stopped(broker_id, self._cluster.stop_broker(broker_id, RESTART_TIMEOUT_S))
+
     def restart(self, broker_id: int) -> None:
         self._cluster.start_broker(broker_id, RESTART_TIMEOUT_S)
 
@@ -112,11 +119,19 @@ class Kafka:
     def kill(self, broker_id: int) -> None:
         self._cluster.kill(broker_id)
 
+    def stop(self, broker_id: int) -> None:
+        _check_stopped(broker_id, self._cluster.stop_broker(broker_id, RESTART_TIMEOUT_S))
+
     def restart(self, broker_id: int) -> None:
         self._cluster.start_broker(broker_id, RESTART_TIMEOUT_S)
 
     def log_dir(self, broker_id: int) -> Path:
         return self._cluster.broker(broker_id).log_dir
+
+
+def _check_stopped(broker_id: int, is_clean: bool) -> None:
+    if not is_clean:
+        raise PeerError(f"broker {broker_id} did not stop within {RESTART_TIMEOUT_S:g} s")
 
 
 class Started:
