@@ -254,25 +254,22 @@ class RoleChanges:
         the threads wait for it side by side.
         """
         failures: dict[TopicPartition, Exception] = {}
-        without_id: list[tuple[TopicPartition, Log, TopicId]] = []
+
+        def attempt(name: TopicPartition, work: Callable[[], object]) -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - the caller reports it and fails only this replica
+                failures[name] = error
+
         for name, (topic, state) in given.items():
-            try:
-                log = self._partition_for(name, topic, is_full=is_full, is_new=state.is_new).log
-            except Exception as error:  # noqa: BLE001 - the caller fails this replica alone
-                failures[name] = error
-                continue
-            topic_id = TopicId(topic.topic_id)
-            if log.topic_id is None:
-                without_id.append((name, log, topic_id))
-
-        def assign(named: tuple[TopicPartition, Log, TopicId]) -> None:
-            name, log, topic_id = named
-            try:
-                log.assign_topic_id(topic_id)
-            except Exception as error:  # noqa: BLE001 - see above
-                failures[name] = error
-
-        for_each(without_id, assign, _SYNCS_AT_ONCE, "topic-id")
+            create = partial(self._partition_for, name, topic, is_full=is_full, is_new=state.is_new)
+            attempt(name, create)
+        without_id = [
+            (name, partial(self.partitions[name].log.assign_topic_id, TopicId(topic.topic_id)))
+            for name, (topic, _) in given.items()
+            if name not in failures and self.partitions[name].log.topic_id is None
+        ]
+        for_each(without_id, lambda named: attempt(*named), _SYNCS_AT_ONCE, "topic-id")
         return failures
 
     def _keep_role(self, name: TopicPartition, error: ApiError) -> None:
