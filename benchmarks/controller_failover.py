@@ -1,4 +1,4 @@
-"""The controller's large moves: 2,000 partitions fail over, 1,000 return to their preferred leaders.
+"""Measures the failover of 2,000 partitions, and the return of 1,000 to their preferred leaders.
 
 Three brokers, three replicas. Failover: kill -9 of the controller, until the metadata of both other brokers
 shows every partition with a leader that lives. Then the broker comes back, and once all ISRs are whole one

@@ -1,4 +1,4 @@
-"""How long the creation of 1,000 partitions with three replicas takes, here and with Apache Kafka.
+"""Measures the creation of 1,000 partitions with three replicas, here and with Apache Kafka.
 
 Ten topics in one CreateTopics request of confluent-kafka. Two times run from its start: until the metadata of
 every broker shows each partition with a leader and three members in its ISR, and until each partition has
@@ -19,13 +19,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.peers.comparison import Comparison, Goal, table
 from benchmarks.peers.processes import PeerError, cpu_seconds
-from benchmarks.peers.systems import STARTERS, System, missing
+from benchmarks.peers.systems import STARTERS, System, chosen
 from benchmarks.support import (
     Options,
-    clean_up_on_signals,
     machine,
-    options_of,
-    parser_for,
     tell,
     temporary_folder,
 )
@@ -109,14 +106,7 @@ def creation(system: System, partitions: int, replicas: int) -> dict[str, float]
 
 
 def main() -> None:
-    parser = parser_for(__doc__ or "")
-    parser.add_argument("--only", choices=STARTERS, help="measure one of the systems")
-    arguments = parser.parse_args()
-    options = options_of(arguments)
-    clean_up_on_signals()
-    names = [arguments.only] if arguments.only else list(STARTERS)
-    if "kafka" in names and (reason := missing()) is not None:
-        raise SystemExit(reason)
+    options, names = chosen(__doc__ or "")
     _measure(options, names)
 
 

@@ -1,4 +1,4 @@
-"""How fast a reassignment moves a partition to another broker, and how well it obeys a throttle.
+"""Measures the rate of a reassignment to another broker, and how closely it keeps to a throttle.
 
 Two brokers, one partition of one replica that moves from the first to the second by `barnabas reassign
 execute --wait`. The limit is measured in the same run: bytes from one process through a loopback socket into

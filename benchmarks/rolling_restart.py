@@ -1,4 +1,4 @@
-"""A rolling restart of three brokers under load: failed records, and the longest gap of a partition.
+"""Measures a rolling restart of three brokers under load: failed records, the longest gap of a partition.
 
 12 partitions, 3 replicas, min.insync.replicas 2, and one producer (acks=all) that sends each of them a record
 every 20 ms: confluent-kafka with its defaults to both systems in turn, and our own client to Barnabas. Each
@@ -26,13 +26,10 @@ from barnabas.client.producer.producer import Producer
 from barnabas.protocol.errors import BarnabasError
 from benchmarks.peers.comparison import Comparison, table
 from benchmarks.peers.load import create_topic, leaders_in_sync
-from benchmarks.peers.systems import STARTERS, Restartable, missing
+from benchmarks.peers.systems import STARTERS, Restartable, chosen
 from benchmarks.support import (
     Options,
-    clean_up_on_signals,
     machine,
-    options_of,
-    parser_for,
     tell,
     temporary_folder,
 )
@@ -173,14 +170,7 @@ def _measure(options: Options, names: Sequence[str]) -> None:
 
 
 def main() -> None:
-    parser = parser_for(__doc__ or "")
-    parser.add_argument("--only", choices=STARTERS, help="measure one of the systems")
-    arguments = parser.parse_args()
-    options = options_of(arguments)
-    clean_up_on_signals()
-    names = [arguments.only] if arguments.only else list(STARTERS)
-    if "kafka" in names and (reason := missing()) is not None:
-        raise SystemExit(reason)
+    options, names = chosen(__doc__ or "")
     _measure(options, names)
 
 

@@ -16,6 +16,7 @@ from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import find_java
 from benchmarks.peers.apache_kafka import VERSION, ApacheKafka, archives
 from benchmarks.peers.processes import PeerError, pids_listening, ports_of
+from benchmarks.support import Options, clean_up_on_signals, options_of, parser_for
 
 RESTART_TIMEOUT_S: Final = 90.0
 _SETTINGS: Final = {
@@ -172,3 +173,19 @@ def missing() -> str | None:
     except (DeployError, PeerError) as error:
         return str(error)
     return None
+
+
+def chosen(description: str) -> tuple[Options, list[str]]:
+    """The options of a benchmark that starts both systems, and the names of those to start.
+
+    Ends the program if Apache Kafka is asked for and cannot be started.
+    """
+    parser = parser_for(description)
+    parser.add_argument("--only", choices=STARTERS, help="measure one of the systems")
+    arguments = parser.parse_args()
+    options = options_of(arguments)
+    clean_up_on_signals()
+    names = [arguments.only] if arguments.only else list(STARTERS)
+    if "kafka" in names and (reason := missing()) is not None:
+        raise SystemExit(reason)
+    return options, names
