@@ -1,4 +1,4 @@
-"""What the operator of a cluster asks for at random: moves, throttles, cancellations, elections and growth.
+"""An operator's requests, chosen at random: moves, throttles, cancellations, elections and growth.
 
 The cluster is judged by `settle`: no reassignment lasts longer than it may, acknowledged targets are the
 replicas, all in sync, and no broker keeps a log of a partition that it has no replica of. A request may fail
