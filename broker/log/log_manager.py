@@ -149,13 +149,13 @@ class LogManager:
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
     ) -> Log:
-        """The log of a partition, as `get_or_create_unnamed`, with its topic id on disk."""
-        log = self.get_or_create_unnamed(topic_partition, topic_id, now_ms, is_new=is_new)
+        """The log of a partition, as `get_or_create_without_id`, with its topic id on disk."""
+        log = self.get_or_create_without_id(topic_partition, topic_id, now_ms, is_new=is_new)
         if topic_id is not None:
             log.assign_topic_id(topic_id)
         return log
 
-    def get_or_create_unnamed(
+    def get_or_create_without_id(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
     ) -> Log:
         """The log of a partition; a missing log is created in the log dir with the fewest logs.

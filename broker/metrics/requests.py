@@ -173,11 +173,11 @@ class TopicCollector:
                     ),
                     "reassignmentbytesin": (
                         self._traffic.reassignment_bytes_in,
-                        "Those of them that replicas on this broker fetched which a reassignment adds.",
+                        "Bytes that this broker fetched for replicas that a reassignment adds.",
                     ),
                     "reassignmentbytesout": (
                         self._traffic.reassignment_bytes_out,
-                        "Those of them that replicas on other brokers fetched which a reassignment adds.",
+                        "Bytes that other brokers fetched for replicas that a reassignment adds.",
                     ),
                 },
             ),

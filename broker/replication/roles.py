@@ -347,7 +347,7 @@ class RoleChanges:
         if partition is not None:
             partition.min_insync_replicas = settings.min_insync_replicas
             return partition
-        log = self._logs.get_or_create_unnamed(name, topic_id, wall_clock_ms(), is_new=is_new)
+        log = self._logs.get_or_create_without_id(name, topic_id, wall_clock_ms(), is_new=is_new)
         partition = Partition(
             name,
             self.broker_id,

@@ -262,7 +262,7 @@ class MemoryLogs:
     def all_logs(self) -> list[MemoryLog]:
         return list(self.logs.values())
 
-    def get_or_create_unnamed(
+    def get_or_create_without_id(
         self, name: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
     ) -> MemoryLog:
         if name not in self.logs:

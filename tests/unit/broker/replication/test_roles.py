@@ -132,7 +132,7 @@ def test_an_unforeseen_error_fails_only_its_partition_until_the_role_changes(
 def test_a_replica_that_cannot_be_created_is_failed(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MemoryLogs, "get_or_create_unnamed", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(MemoryLogs, "get_or_create_without_id", lambda *_, **__: 1 / 0)
     assert managed.tell(state()) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert list(managed.manager.roles.failed.reasons()) == [TP]
     managed.stop_replica(-2, delete=True)
@@ -147,14 +147,14 @@ def test_a_replica_whose_topic_id_cannot_be_written_takes_no_role(
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, "the disk refuses the topic id")
         log.topic_id = topic_id
 
-    created = MemoryLogs.get_or_create_unnamed
+    created = MemoryLogs.get_or_create_without_id
 
     def without_id(
         logs: MemoryLogs, name: TopicPartition, _: TopicId | None, now_ms: int, **flags: bool
     ) -> MemoryLog:
         return created(logs, name, None, now_ms, **flags)
 
-    monkeypatch.setattr(MemoryLogs, "get_or_create_unnamed", without_id)
+    monkeypatch.setattr(MemoryLogs, "get_or_create_without_id", without_id)
     with monkeypatch.context() as patch:
         patch.setattr(MemoryLog, "assign_topic_id", assign)
         assert managed.tell(state(), second()) == [ErrorCode.KAFKA_STORAGE_ERROR]
@@ -259,7 +259,7 @@ def test_a_role_request_has_the_settings_of_its_topic(managed: Managed) -> None:
 
 
 def stray(logs: MemoryLogs, name: TopicPartition, topic_id: int = 7) -> None:
-    logs.get_or_create_unnamed(name, TopicId(uuid.UUID(int=topic_id)), 0)
+    logs.get_or_create_without_id(name, TopicId(uuid.UUID(int=topic_id)), 0)
 
 
 def test_a_full_request_sets_aside_logs_that_it_does_not_name() -> None:
