@@ -41,7 +41,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@ && echo "setup: done"
 
 test: setup lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -20,8 +20,9 @@ from hypothesis import HealthCheck, settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
-from tests.support.retries import has_processes, mark_retried, show_flaky
-from tests.support.shares import in_shares
+from tests.support.retries import mark_retried, show_flaky
+from tests.support.shares import ModuleScheduling, rank_of
+from tests.support.worker_seconds import WorkerSeconds
 
 # The duration of an example is random while other tests and their clusters run. A run that fails must fail
 # again, so the examples follow from the test. `--hypothesis-profile=search` looks for others.
@@ -37,7 +38,8 @@ _UNIT_TESTS = _TESTS / "unit"
 _REPORT = pytest.StashKey[pytest.TestReport]()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(WorkerSeconds(config))
     # `nohup make test &` starts with SIGINT ignored, and every process of the tests would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,15 +47,20 @@ def pytest_configure() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> Generator[None, object, object]:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores: tests of clusters wait half of their time."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ModuleScheduling:
+    return ModuleScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_retried(config, items, _TESTS)
-    outcome = yield
-    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
-    items[:] = in_shares(items, lambda item: has_processes(item, _TESTS), workers)
-    return outcome
+    items.sort(key=lambda item: rank_of(item.nodeid))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

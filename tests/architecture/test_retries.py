@@ -115,7 +115,7 @@ def test_this_project_retries_its_tests_with_real_processes(request: pytest.Fixt
         )
         for folder in folders
     ]
-    assert list(real.pytest_collection_modifyitems(request.config, items)) == [None]
+    real.pytest_collection_modifyitems(request.config, items)
     retried = [item.path.parent.name for item in items if item.get_closest_marker("flaky")]
     assert sorted(retried) == ["chaos", "cluster", "compat", "spark"]
 

@@ -1,52 +1,39 @@
-"""The order in which tests are dealt to workers."""
+"""The order in which modules of tests begin, and the worker that takes each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from tests.support.shares import in_shares
+from tests.support.shares import next_module, rank_of
+
+UNIT, CLUSTER, COMPAT, SPARK = (
+    f"tests/{folder}/test_x.py" for folder in ("unit/broker", "cluster", "compat", "spark")
+)
 
 
-@dataclass(frozen=True)
-class Item:
-    name: str
-
-    @property
-    def path(self) -> Path:
-        return Path(self.name.rstrip("0123456789"))
-
-
-def _dealt(names: str, workers: int) -> list[str]:
-    items: list[Any] = [Item(name) for name in names.split()]
-    return [item.name for item in in_shares(items, lambda item: item.name[0].isupper(), workers)]
+def test_long_folders_begin_first() -> None:
+    shuffled = [UNIT, "tests/test_x.py::test_y", CLUSTER, SPARK, COMPAT]
+    assert sorted(shuffled, key=rank_of) == [COMPAT, SPARK, CLUSTER, UNIT, "tests/test_x.py::test_y"]
 
 
 @pytest.mark.parametrize(
-    ("names", "workers", "dealt"),
+    ("waiting", "owners", "taken"),
     [
-        ("a1 B1 c1 D1 e1 f1", 1, "B1 D1 a1 c1 e1 f1"),
-        ("a1 B1 c1 D1 e1 f1", 2, "B1 a1 c1 D1 e1 f1"),
-        ("A1 A2 A3 B1 c1 c2 c3 c4", 2, "A1 A2 A3 c1 B1 c2 c3 c4"),
-        ("A1 B1 C1 d1 d2 d3 d4", 3, "A1 d1 B1 d2 C1 d3 d4"),
-        ("A1 A2 A3 A4 b1 b2", 2, "A1 A2 A3 A4 b1 b2"),
-        ("a1 a2 a3", 2, "a1 a2 a3"),
-        ("A1 B1", 4, "A1 B1"),
-        ("", 2, ""),
+        ([COMPAT, CLUSTER], {}, COMPAT),
+        ([COMPAT, CLUSTER], {"compat": "w1"}, COMPAT),
+        ([COMPAT, CLUSTER], {"compat": "w2"}, CLUSTER),
+        ([COMPAT, SPARK, CLUSTER], {"compat": "w2", "spark": "w3"}, CLUSTER),
+        ([COMPAT, SPARK], {"compat": "w2", "spark": "w3"}, SPARK),
+        ([CLUSTER, UNIT], {"compat": "w2"}, CLUSTER),
     ],
     ids=[
-        "long tests first",
-        "each share has both kinds",
-        "a module is not divided",
-        "three shares",
-        "a module that is longer than a share",
-        "no long tests",
-        "more workers than tests",
-        "no tests",
+        "no worker has the folder",
+        "the worker has it",
+        "another worker has it",
+        "two folders of others",
+        "nothing but modules of others",
+        "a folder that shares nothing",
     ],
 )
-def test_each_share_begins_with_long_tests(names: str, workers: int, dealt: str) -> None:
-    assert _dealt(names, workers) == dealt.split()
+def test_a_worker_takes_the_next_module(waiting: list[str], owners: dict[str, str], taken: str) -> None:
+    assert next_module(waiting, owners, "w1") == taken

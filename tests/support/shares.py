@@ -1,35 +1,73 @@
-"""Orders the tests for xdist's work stealing, so that no worker waits at the end for another's long test.
+"""Deals the tests to the workers of pytest-xdist, module by module.
 
-At first each worker gets an equal share of the list, in order; one that has finished takes half of what
-another has left, from its end. Here each share begins with its part of the tests with real processes, which
-take most of the time, and ends with short tests, which even out the rest. A module is in one share, because
-its tests may use one cluster.
+A worker that is about to finish takes the next module, so no plan has to know how long a module takes.
+Modules with real processes come first, because they are long, and short ones even out the end. The modules
+of `compat` and of `spark` share clients, a JVM or a session, so one worker runs those of a folder; another
+worker takes one of them only when nothing else is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Final, TypeVar
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+Worker = TypeVar("Worker")
+
+_ORDER: Final = ("compat", "spark", "chaos", "compose", "cluster", "simulation", "architecture")
+"""The folders of `tests` in the order in which they begin; all others follow."""
+_SHARING: Final = frozenset({"compat", "spark"})
 
 
-def in_shares(
-    items: Sequence[pytest.Item], is_long: Callable[[pytest.Item], bool], workers: int
-) -> list[pytest.Item]:
-    """The items in the order in which they are dealt; each kind keeps its own order."""
-    long = [item for item in items if is_long(item)]
-    short = [item for item in items if not is_long(item)]
-    dealt: list[pytest.Item] = []
-    for left in range(workers, 0, -1):
-        size = (len(long) + len(short)) // left
-        count = min(_end_of_module(long, len(long) // left), size)
-        dealt += long[:count] + short[: size - count]
-        del long[:count], short[: size - count]
-    return dealt
+def folder_of(nodeid: str) -> str:
+    """The folder of `tests` in which a test lies; the empty string for a test elsewhere."""
+    parts = PurePosixPath(nodeid.partition("::")[0]).parts
+    return parts[1] if len(parts) > 2 and parts[0] == "tests" else ""
 
 
-def _end_of_module(items: Sequence[pytest.Item], count: int) -> int:
-    """So many, and those that follow in the module of the last."""
-    while 0 < count < len(items) and items[count].path == items[count - 1].path:
-        count += 1
-    return count
+def rank_of(nodeid: str) -> int:
+    """The position of the test's folder in the order in which the folders begin."""
+    folder = folder_of(nodeid)
+    return _ORDER.index(folder) if folder in _ORDER else len(_ORDER)
+
+
+def next_module(modules: Iterable[str], owners: Mapping[str, Worker], worker: Worker) -> str:
+    """The module that a free worker takes; `owners` are the workers of the folders that share something.
+
+    The first one whose folder has no owner or is the worker's own; if there is none, the last one, whose
+    owner would reach it last.
+    """
+    waiting = list(modules)
+    for module in waiting:
+        if owners.get(folder_of(module), worker) == worker:
+            return module
+    return waiting[-1]
+
+
+class ModuleScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist publishes no types
+    """A scheduler of xdist in which a module is the unit of work."""
+
+    def __init__(self, config: pytest.Config, log: object) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+        self._owners: dict[str, WorkerController] = {}
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        module = next_module(self.workqueue, self._owners, node)
+        folder = folder_of(module)
+        if folder in _SHARING:
+            self._owners.setdefault(folder, node)
+        self.workqueue.move_to_end(module, last=False)
+        super()._assign_work_unit(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        self._owners = {folder: owner for folder, owner in self._owners.items() if owner is not node}
+        unfinished: str | None = super().remove_node(node)
+        return unfinished
