@@ -1,5 +1,6 @@
 # make setup   make .venv as requirements.lock says (nothing to do when it is up to date)
 # make test    everything that must hold: lint, types, tests          (.ci/run calls exactly this)
+# make test-fast   lint, types, unit and architecture tests, a sample of the simulation: before each commit
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
 # make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
 # make soak    unit tests on asyncio's debug loop, then 100,000 random histories (SOAK_SCHEDULES=…, SOAK_SEED=…)
@@ -11,7 +12,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo chaos soak bench bench-kafka pictures settings lock clean
+.PHONY: help setup test test-fast lint format demo chaos soak bench bench-kafka pictures settings lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -42,6 +43,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 test: setup lint
 	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+test-fast: setup lint
+	$(BIN)/python -m pytest -n $(JOBS) tests/unit tests/architecture tests/simulation $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
