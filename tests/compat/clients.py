@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,30 +225,34 @@ def fetch_list(name: str, pinned: Path) -> Path:
         raise Unavailable(str(error)) from error
 
 
-def compile_java(sources: Sequence[Path], compiler: Path, paths: Sequence[Path], folder: Path) -> None:
-    """Compile into a folder, by the compiler in another folder, which needs no JDK. Raises Unavailable."""
+def compiled(name: str, sources: Sequence[Path], libraries: Iterable[Path]) -> Path:
+    """A folder of the cache with compiled sources, compiled again when they change. Raises Unavailable.
+
+    The compiler is among Kafka's newest clients, and needs no JDK.
+    """
     try:
         java = find_java()
     except DeployError as error:
         raise Unavailable(str(error)) from error
-    command = [java, "-cp", f"{compiler}/*", "org.eclipse.jdt.internal.compiler.batch.Main", "-11"]
-    path = ":".join(map(str, paths))
-    subprocess.run([*command, "-cp", path, "-d", str(folder), *map(str, sources)], check=True)
-
-
-def _java() -> Mapping[str, str]:
-    """Kafka's clients, and the driver, which is compiled again when its sources change."""
-    archives = fetch_list("kafka-clients-4.4.0", _JAVA_ARCHIVES)
-    sources = sorted((HERE / "drivers" / "java").glob("*.java"))
-    texts = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    compiler = fetch_list("kafka-clients-4.4.0", _JAVA_ARCHIVES)
+    path = ":".join(sorted(map(str, libraries)))
+    texts = hashlib.sha256(path.encode() + b"".join(source.read_bytes() for source in sources)).hexdigest()
     with alone("java") as folder:
-        classes = folder / texts
+        classes = folder / f"{name}-{texts[:16]}"
         if not classes.exists():
             partial = folder / "partial"
             shutil.rmtree(partial, ignore_errors=True)
-            compile_java(sources, archives, sorted(archives.glob("*.jar")), partial)
+            command = [java, "-cp", f"{compiler}/*", "org.eclipse.jdt.internal.compiler.batch.Main", "-11"]
+            subprocess.run([*command, "-cp", path, "-d", str(partial), *map(str, sources)], check=True)
             partial.rename(classes)
-        return {"CLASSPATH": f"{classes}:{archives}/*"}
+        return classes
+
+
+def _java() -> Mapping[str, str]:
+    """Kafka's clients, and the driver."""
+    archives = fetch_list("kafka-clients-4.4.0", _JAVA_ARCHIVES)
+    sources = sorted((HERE / "drivers" / "java").glob("*.java"))
+    return {"CLASSPATH": f"{compiled('driver', sources, archives.glob('*.jar'))}:{archives}/*"}
 
 
 _KCAT_PACKAGES = ("kcat", "librdkafka1", "libyajl2", "libsasl2-2", "liblz4-1")

@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 
 import pytest
 
@@ -26,6 +27,7 @@ from .offsets_topic import have_offsets_topic_made
 
 EXTERNAL = os.environ.get("COMPAT_BOOTSTRAP", "")
 StartDriver = Callable[[str], Driver]
+ToolOf = Callable[[str], Tool]
 UNHARMED = {"zookeeper.session.timeout.ms": "30000"}
 """For a cluster in which no broker is killed: no session ends because the machine is busy."""
 
@@ -129,14 +131,21 @@ def bench(request: pytest.FixtureRequest, bootstrap: str, driver_of: StartDriver
 
 
 @pytest.fixture(scope="session")
-def tool() -> Tool:
+def tool_of() -> Iterator[ToolOf]:
+    """The Java tools of a release, which run in one JVM for all tests of a worker. Raises Unavailable."""
+    with ExitStack() as started:
+        yield cache(lambda version: started.enter_context(java_tools(version)))
+
+
+@pytest.fixture(scope="session")
+def tool(tool_of: ToolOf) -> Tool:
     """Runs a Java tool by its class; skips the test, with the reason, if the tools cannot be fetched."""
-    return tool_of(VERSION)
+    return tool_or_skip(tool_of, VERSION)
 
 
-def tool_of(version: str) -> Tool:
+def tool_or_skip(tool_of: ToolOf, version: str) -> Tool:
     """The same of a release."""
     try:
-        return java_tools(version)
+        return tool_of(version)
     except Unavailable as error:
         pytest.skip(str(error))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import find_java
 from benchmarks.peers.apache_kafka import VERSION, archives
 from benchmarks.peers.processes import PeerError
 
-from .clients import LIGHT, Unavailable, compile_java, fetch_list
+from .clients import LIGHT, Driver, Unavailable, compiled, fetch_list
 
 NAME = f"Java {VERSION}"
 """The column of the Java clients in the table of versions."""
@@ -31,6 +32,7 @@ _TIMEOUT_S = 120.0
 COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
 CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 CONFIG_COMMAND: Final = "kafka.admin.ConfigCommand"
+DUMP: Final = "kafka.tools.DumpLogSegments"
 TOPIC_COMMAND: Final = "org.apache.kafka.tools.TopicCommand"
 TRANSACTIONS: Final = "org.apache.kafka.tools.TransactionsCommand"
 GROUPS: Final = ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--timeout", "60000")
@@ -38,25 +40,44 @@ GROUPS: Final = ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "
 
 
 class Tool:
-    """Runs a tool by its class and arguments. Raises AssertionError with its output if it fails."""
+    """Runs a tool by its class and arguments. Raises AssertionError with its output if it fails.
 
-    def __init__(self, command: list[str]) -> None:
-        self._command = command
+    The runs to an end are in one JVM, one after the other. Any thread; a context manager that ends the JVM.
+    """
+
+    def __init__(self, command: list[str], resident: list[str]) -> None:
+        """Of a command that needs a class and its arguments, and the one that runs `Toolbox`."""
+        self._command, self._resident = command, resident
+        self._jvm: Driver | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._jvm is not None:
+            self._jvm.__exit__()
 
     def __call__(self, name: str, *arguments: str, stdin: str = "") -> str:
         """Run to the end; returns the output."""
-        done = subprocess.run(
-            [*self._command, name, *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"{name} {' '.join(arguments)}: {done.stdout}\n{done.stderr}"
+        code, said, complaints = self.run(name, *arguments, stdin=stdin)
+        assert code == 0, f"{name} {' '.join(arguments)}: {said}\n{complaints}"
         # Some tools end well and print the exception.
-        assert "Exception" not in done.stdout + done.stderr, done.stdout + done.stderr
-        return done.stdout
+        assert "Exception" not in said + complaints, said + complaints
+        return said
+
+    def run(self, name: str, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        """The exit code, the output, and what it wrote to stderr."""
+        words = [base64.b64encode(word.encode()).decode() for word in (name, stdin, *arguments)]
+        with self._lock:
+            if self._jvm is not None and not self._jvm.is_usable:
+                self._jvm.__exit__()
+                self._jvm = None
+            if self._jvm is None:
+                self._jvm = Driver("Kafka's tools", self._resident, {})
+            code, *texts = self._jvm.ask("run", words=" ".join(words))
+        said, complaints = (base64.b64decode(text).decode() for text in texts)
+        return code, said, complaints
 
     def until(self, text: str, name: str, *arguments: str) -> str:
         """Run an endless tool until it prints a line with a text; returns the output."""
@@ -83,10 +104,9 @@ class Tool:
 
 def java_tools(version: str = VERSION) -> Tool:
     """Kafka's tools. Raises Unavailable."""
-    if version == VERSION:
-        return Tool(java_command())
-    parts = fetch_list(f"kafka-tools-{version}", _NEWER_TOOLS_ARCHIVES)
-    return Tool(java_command(version, [f"{parts}/*"]))
+    parts = [] if version == VERSION else [f"{fetch_list(f'kafka-tools-{version}', _NEWER_TOOLS_ARCHIVES)}/*"]
+    toolbox = _program("Toolbox", _clients(version).glob("kafka-clients-*"))
+    return Tool(java_command(version, parts), [*java_command(version, [toolbox, *parts]), "Toolbox"])
 
 
 def java_command(version: str = VERSION, more_paths: Sequence[Path | str] = ()) -> list[str]:
@@ -98,17 +118,19 @@ def java_command(version: str = VERSION, more_paths: Sequence[Path | str] = ()) 
         raise Unavailable(str(error)) from error
 
 
-def compiled(program: str, folder: Path, version: str = VERSION) -> list[str]:
+def streams_command(program: str, version: str = VERSION) -> list[str]:
     """A command that runs a program of `drivers/` with the clients and the Kafka Streams of a release.
 
-    It is compiled into a folder. Raises Unavailable.
+    Raises Unavailable.
     """
     jars = fetch_list(f"kafka-streams-{version}", _STREAMS_ARCHIVES[version])
-    command = java_command(version, [folder, f"{jars}/*"])
     clients = _clients(version)
-    paths = [*jars.glob("kafka-*"), *clients.glob("kafka-clients-*"), *clients.glob("slf4j-api-*")]
-    compile_java([Path(__file__).parent / "drivers" / f"{program}.java"], jars, paths, folder)
-    return [*command, program]
+    libraries = [*jars.glob("kafka-*"), *clients.glob("kafka-clients-*"), *clients.glob("slf4j-api-*")]
+    return [*java_command(version, [_program(program, libraries), f"{jars}/*"]), program]
+
+
+def _program(name: str, libraries: Iterable[Path]) -> Path:
+    return compiled(name, [Path(__file__).parent / "drivers" / f"{name}.java"], libraries)
 
 
 def _clients(version: str) -> Path:

@@ -1,13 +1,11 @@
 """Kafka's own dump tool reads every file that a log writes, and says the same of it as `barnabas log dump`.
 
-The logs are those of `log_kinds.LOGS`. One run of the tool in each mode reads all their files, because each
-run starts a JVM.
+The logs are those of `log_kinds.LOGS`. One run of the tool in each mode reads all their files.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,19 +20,15 @@ from barnabas.broker.log.producer_state import MAX_SEQUENCE
 from barnabas.broker.log.segment_check import check_segment
 from barnabas.broker.log.verification import segment_tasks, verify_log
 from barnabas.cli.log_entries import Damage, DumpedBatch, base_offset_of, read_batches, read_entries
-from barnabas.deploy.process import DeployError
-from barnabas.deploy.zookeeper import find_java
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import ProducerEpoch, ProducerId, TopicPartition
 from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, TimestampType
 from barnabas.protocol.records import decode_marker, decode_records
-from benchmarks.peers.apache_kafka import archives
-from benchmarks.peers.processes import PeerError
 from tests.support.log_kinds import LOGS, cleaned, of_which_records_were_deleted, with_gaps
 
-from .clients import LIGHT
+from .java import DUMP, Tool
 
-Tool = Callable[..., dict[Path, list[str]]]
+Dump = Callable[..., dict[Path, list[str]]]
 
 WITH_GAPS = {f"{build.__name__}-0" for build in (with_gaps, cleaned)}
 """The tool mentions gaps between records, but not as a fault."""
@@ -139,26 +133,22 @@ def producer_lines(entry: dict[str, Any]) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def dump() -> Tool:
+def dump(tool: Tool) -> Dump:
     """Kafka's DumpLogSegments: the lines that it prints of each file. It may report nothing on stderr."""
-    try:
-        command = [find_java(), *LIGHT, "-cp", f"{archives()}/*", "kafka.tools.DumpLogSegments"]
-    except (PeerError, DeployError) as error:
-        pytest.skip(str(error))
 
     def run(mode: str, files: Iterable[Path]) -> dict[Path, list[str]]:
         names = ",".join(map(str, files))
-        done = subprocess.run([*command, mode, "--files", names], capture_output=True, text=True, timeout=120)
-        said = re.sub(r"^log4j:.*\n", "", done.stderr, flags=re.MULTILINE)
+        code, printed, said = tool.run(DUMP, mode, "--files", names)
+        said = re.sub(r"^log4j:.*\n", "", said, flags=re.MULTILINE)
         gaps = re.findall(
             r"^Non-consecutive offsets in (.*)\n(?:  \d+ is followed by \d+\n)+", said, re.MULTILINE
         )
         said = re.sub(
             r"^Non-consecutive offsets in .*\n(  \d+ is followed by \d+\n)+", "", said, flags=re.MULTILINE
         )
-        assert (done.returncode, said) == (0, "")
+        assert (code, said) == (0, "")
         assert {Path(name).parent.name for name in gaps} <= WITH_GAPS
-        parts = re.split(r"^Dumping (.*)\n", done.stdout, flags=re.MULTILINE)[1:]
+        parts = re.split(r"^Dumping (.*)\n", printed, flags=re.MULTILINE)[1:]
         return {Path(name): text.splitlines() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
     return run
@@ -174,7 +164,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.timeout(300)
-def test_kafka_reads_the_same_from_every_file_as_we_do(dump: Tool, files: list[Path]) -> None:
+def test_kafka_reads_the_same_from_every_file_as_we_do(dump: Dump, files: list[Path]) -> None:
     assert {path.suffix for path in files} == {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
     found = dump("--deep-iteration", files)
     assert list(found) == files
@@ -196,7 +186,7 @@ def test_verify_finds_nothing_in_them(files: list[Path], build: Callable[[Path],
 
 
 @pytest.mark.timeout(300)
-def test_kafka_finds_every_index_sane(dump: Tool, files: list[Path]) -> None:
+def test_kafka_finds_every_index_sane(dump: Dump, files: list[Path]) -> None:
     indexes = [path for path in files if path.suffix in (".index", ".timeindex") and path.stat().st_size]
     assert dump("--index-sanity-check", indexes) == {
         path: [f"{path} passed sanity check."] for path in indexes
@@ -204,7 +194,7 @@ def test_kafka_finds_every_index_sane(dump: Tool, files: list[Path]) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_kafka_decodes_the_offsets_topic(dump: Tool, files: list[Path]) -> None:
+def test_kafka_decodes_the_offsets_topic(dump: Dump, files: list[Path]) -> None:
     logs = [path for path in files if path.parent.name == "consumer_offsets-0" and path.suffix == ".log"]
     lines = [line for found in dump("--offsets-decoder", logs).values() for line in found]
     records = [line.partition(" key: ")[2] for line in lines if line.startswith("| ") and " key: " in line]
@@ -224,7 +214,7 @@ def test_kafka_decodes_the_offsets_topic(dump: Tool, files: list[Path]) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_kafka_decodes_the_transaction_topic(dump: Tool, tmp_path: Path) -> None:
+def test_kafka_decodes_the_transaction_topic(dump: Dump, tmp_path: Path) -> None:
     """Both versions, with the tagged fields that this release of Kafka knows and those that it does not."""
     plain = TransactionMetadata(
         TransactionState.ONGOING,

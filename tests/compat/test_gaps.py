@@ -27,8 +27,8 @@ from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView
 from .clients import CLIENTS, Driver, Unavailable
-from .conftest import EXTERNAL
-from .java import CONSOLE_CONSUMER, Tool, java_tools
+from .conftest import EXTERNAL, ToolOf
+from .java import CONSOLE_CONSUMER, VERSION, Tool
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -154,7 +154,9 @@ def read_all(cluster: LocalCluster, rows: list[tuple[int, bytes]], end: int, too
     return wrong
 
 
-def test_every_client_reads_a_compacted_log(start_cluster: Any, rows: list[tuple[int, bytes]]) -> None:
+def test_every_client_reads_a_compacted_log(
+    start_cluster: Any, tool_of: ToolOf, rows: list[tuple[int, bytes]]
+) -> None:
     cluster: LocalCluster = start_cluster(brokers=1, settings={"zookeeper.session.timeout.ms": "30000"})
     view = ClusterView(cluster)
     view.create_topic(TOPIC, replicas=1, retention_ms="-1")
@@ -163,7 +165,7 @@ def test_every_client_reads_a_compacted_log(start_cluster: Any, rows: list[tuple
     end = write_log(folder)
     cluster.start_broker(1)
     try:
-        tool = java_tools()
+        tool = tool_of(VERSION)
     except Unavailable:
         tool = None
     assert read_all(cluster, rows, end, tool) == []

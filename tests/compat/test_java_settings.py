@@ -36,7 +36,6 @@ from tests.support.waiting import wait_for
 from ..cluster.tools import ClusterView
 from .java import CONFIG_COMMAND, CONSOLE_CONSUMER, TOPIC_COMMAND, Tool
 
-# Every call of a tool starts a JVM.
 pytestmark = pytest.mark.timeout(600)
 
 TOPICS, BROKERS = "org.apache.kafka.storage.internals.log.LogConfig", "kafka.server.KafkaConfig"

@@ -1,14 +1,13 @@
 """Kafka's own command-line tools, and with them its Java clients, against Barnabas.
 
-They come from Maven; if they cannot be fetched the tests are skipped, with the reason. Each tool is a Java
-virtual machine of its own, so there are few tests, and several tools run at once where they can.
+They come from Maven; if they cannot be fetched the tests are skipped, with the reason. One JVM runs them all,
+one after the other (`drivers/Toolbox.java`).
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,8 +61,8 @@ def test_the_consoles_write_and_read_with_every_codec(tool: Tool, bootstrap: str
             stdin=lines,
         )
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(write, codecs))
+    for codec in codecs:
+        write(codec)
     offsets = tool("org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", bootstrap, "--topic", topic)
     ends = {int(line.split(":")[1]): int(line.split(":")[2]) for line in offsets.splitlines() if line}
     assert sum(ends.values()) == 250
@@ -77,8 +76,7 @@ def test_the_consoles_write_and_read_with_every_codec(tool: Tool, bootstrap: str
         )
         return said.splitlines()
 
-    with ThreadPoolExecutor(2) as pool:
-        found = [line for lines in pool.map(read, [p for p, end in ends.items() if end]) for line in lines]
+    found = [line for partition, end in ends.items() if end for line in read(partition)]
     wanted = [f"{codec}-{number}\t{codec} value {number}" for codec in codecs for number in range(50)]
     assert sorted(found) == sorted(wanted)
 

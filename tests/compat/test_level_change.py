@@ -22,7 +22,7 @@ from ..cluster.transaction_client import TransactionalClient
 from ..cluster.transaction_level import set_level
 from .clients import Unavailable
 from .conftest import UNHARMED
-from .java import NEWER, compiled
+from .java import NEWER, streams_command
 
 pytestmark = pytest.mark.timeout(600)
 TRANSACTIONS = 12
@@ -75,7 +75,7 @@ def linked(tmp_path: Path) -> Iterator[LinkedCluster]:
 def producer(linked: LinkedCluster, tmp_path: Path) -> Iterator[Alternating]:
     set_level(linked.cluster, 0)
     try:
-        command = compiled("Alternating", tmp_path, NEWER)
+        command = streams_command("Alternating", NEWER)
     except Unavailable as error:
         pytest.skip(str(error))
     producer = Alternating(

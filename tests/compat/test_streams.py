@@ -28,7 +28,7 @@ from ..cluster.tools import ClusterView
 from ..cluster.transaction_level import finalised
 from .clients import Unavailable
 from .conftest import StartDriver
-from .java import NEWER, compiled
+from .java import NEWER, streams_command
 
 PARTITIONS = 3
 KILLS = max(2, int(float(os.environ.get("CHAOS_SECONDS", "0")) / 10))
@@ -50,13 +50,11 @@ PAUSE_S = 0.002
         ),
     ]
 )
-def application(
-    request: pytest.FixtureRequest, compat_cluster: LocalCluster, tmp_path: Path
-) -> Iterator[list[str]]:
+def application(request: pytest.FixtureRequest, compat_cluster: LocalCluster) -> Iterator[list[str]]:
     """The command of the word count, while the level of transactions is that of its protocol."""
     version, level = request.param
     try:
-        command = compiled("WordCount", tmp_path, version)
+        command = streams_command("WordCount", version)
     except Unavailable as error:
         pytest.skip(str(error))
     with finalised(compat_cluster, level):

@@ -26,9 +26,9 @@ from tests.support.waiting import wait_for
 from ..cluster.transaction_level import finalised
 from . import table
 from .clients import CLIENTS, Driver, Unavailable, Unsupported
-from .conftest import EXTERNAL, UNHARMED
+from .conftest import EXTERNAL, UNHARMED, ToolOf, tool_or_skip
 from .features import record
-from .java import CONFIG_COMMAND, COPIER, GROUPS, NAME, NEWER, TRANSACTIONS, Tool, java_command, java_tools
+from .java import CONFIG_COMMAND, COPIER, GROUPS, NAME, NEWER, TRANSACTIONS, VERSION, Tool
 from .offsets_topic import have_offsets_topic_made
 from .wire import API_VERSIONS, Connection
 
@@ -272,13 +272,15 @@ def java_tour(tool: Tool, bootstrap: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*CLIENTS, NAME])
-def test_the_versions_that_a_client_chooses(relayed: Relay, name: str, tmp_path: Path) -> None:
+def test_the_versions_that_a_client_chooses(
+    relayed: Relay, name: str, tool_of: ToolOf, tmp_path: Path
+) -> None:
     with Connection(relayed.address) as broker:
         offered = broker.api_versions()
     relayed.forget()
     try:
         if name == NAME:
-            java_tour(java_tools(), relayed.address, tmp_path)
+            java_tour(tool_of(VERSION), relayed.address, tmp_path)
             version = name.split()[1]
         else:
             # A process of its own: a client may leave threads whose requests count as the next client's.
@@ -307,13 +309,10 @@ def test_the_versions_that_a_client_chooses(relayed: Relay, name: str, tmp_path:
 
 
 def test_java_4_lets_the_brokers_add_partitions_in_version_2(
-    relayed_cluster: tuple[Relay, LocalCluster],
+    relayed_cluster: tuple[Relay, LocalCluster], tool_of: ToolOf
 ) -> None:
     relayed, cluster = relayed_cluster
-    try:
-        tool = Tool(java_command(NEWER))
-    except Unavailable as error:
-        pytest.skip(str(error))
+    tool = tool_or_skip(tool_of, NEWER)
     topic = f"tour-{uuid.uuid4().hex[:12]}"
     with Admin(bootstrap_servers=relayed.address) as admin:
         admin.create_topics([NewTopic(topic, 1, 1), NewTopic(f"{topic}-copy", 1, 1)])
