@@ -48,7 +48,7 @@ def compat_cluster(
     cluster = LocalCluster(
         tmp_path_factory.mktemp("compat"),
         zookeeper=f"{zookeeper.connect}/compat-{uuid.uuid4().hex[:12]}",
-        settings=UNHARMED,
+        settings={**UNHARMED, "group.min.session.timeout.ms": "3000"},
     )
     with running(cluster):
         yield cluster

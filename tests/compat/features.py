@@ -33,11 +33,15 @@ Record = dict[str, Any]
 Feature = Callable[["Bench"], str | None]
 FEATURES: dict[str, Feature] = {}
 """The feature's name in the table → how it is tried, in the order of the table; it may return a remark."""
+CORE: set[str] = set()
+"""The features that every client is tried at in each run; see `extent`."""
 
 
-def feature(name: str) -> Callable[[Feature], Feature]:
+def feature(name: str, *, is_core: bool = False) -> Callable[[Feature], Feature]:
     def register(tried: Feature) -> Feature:
         FEATURES[name] = tried
+        if is_core:
+            CORE.add(name)
         return tried
 
     return register
@@ -173,7 +177,7 @@ def letters(size: int, seed: int = 1) -> str:
 # -- writing -----------------------------------------------------------------------------------------------
 
 
-@feature("acks 0, 1 and all")
+@feature("acks 0, 1 and all", is_core=True)
 def acks(bench: Bench) -> None:
     topic = bench.topic()
     for mode in ("0", "1", "all"):
@@ -221,10 +225,10 @@ def _codecs_in(bench: Bench, topic: str) -> set[str]:
 
 
 for _name in CODECS:
-    feature(f"compression {_name}")(_codec(_name))
+    feature(f"compression {_name}", is_core=True)(_codec(_name))
 
 
-@feature("keys and headers")
+@feature("keys and headers", is_core=True)
 def keys_and_headers(bench: Bench) -> None:
     topic = bench.topic(3)
     headers = [("trace", "abc"), ("other", "x" * 300)]
@@ -291,7 +295,7 @@ def log_append_time(bench: Bench) -> None:
     assert all(r["timestamp"] > 1_700_000_000_000 for r in found)
 
 
-@feature("idempotent producer")
+@feature("idempotent producer", is_core=True)
 def idempotent(bench: Bench) -> None:
     topic = bench.topic(3)
     sent = [record(topic, f"{number} {letters(200, number)}", number % 3) for number in range(3_000)]
@@ -476,7 +480,7 @@ def delete_records(bench: Bench) -> None:
     )
 
 
-@feature("topics: delete")
+@feature("topics: delete", is_core=True)
 def delete_topic(bench: Bench) -> None:
     topic = bench.topic(3)
     bench.produce_by_reference([record(topic, "old", partition) for partition in range(3)])
@@ -516,7 +520,7 @@ class NeedsBarnabas(Exception):
     """Our own client cannot use this cluster."""
 
 
-@feature("reads what Barnabas' own client writes")
+@feature("reads what Barnabas' own client writes", is_core=True)
 def reads_ours(bench: Bench) -> None:
     if not bench.is_barnabas:
         raise NeedsBarnabas

@@ -10,6 +10,7 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from benchmarks.kafka_failover import FailoverRun, controller_of, leader_of_most
 
+from ..cluster.tools import KILLED
 from . import table
 from .clients import CLIENTS, Unavailable
 from .conftest import EXTERNAL
@@ -23,7 +24,7 @@ ROW = "kill -9 and shutdown of leaders: nothing lost, no error"
 def test_every_client_writes_through_the_death_and_the_shutdown_of_leaders(
     start_cluster: object, tmp_path: Path
 ) -> None:
-    cluster: LocalCluster = start_cluster()
+    cluster: LocalCluster = start_cluster(settings=KILLED)
     with ExitStack() as stack:
         runs: list[FailoverRun] = []
         for name, client in CLIENTS.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from barnabas.deploy.local import LocalCluster
@@ -16,12 +14,17 @@ from . import (
 )
 from .clients import CLIENTS, Unsupported
 from .conftest import EXTERNAL
-from .features import FEATURES, Bench, NeedsBarnabas
+from .extent import FULLY, is_full
+from .features import CORE, FEATURES, Bench, NeedsBarnabas
 
-AT_LEVEL_0 = [name for name in CLIENTS if name != "kafka-python" or "CHAOS_SECONDS" in os.environ]
-"""Without the slowest one; ``CHAOS_SECONDS`` adds it."""
-TRANSACTIONS = [name for name in FEATURES if name.startswith("transactions:")]
+AT_LEVEL_0 = [name for name in CLIENTS if name != "kafka-python" or is_full()]
+"""Without the slowest one."""
 pytestmark = pytest.mark.timeout(420)
+
+
+def features_of(client: str) -> list[str]:
+    """The features that this run tries a client at."""
+    return [name for name in FEATURES if name in CORE or client in FULLY or is_full()]
 
 
 def cell_of(bench: Bench, feature: str) -> str:
@@ -33,8 +36,11 @@ def cell_of(bench: Bench, feature: str) -> str:
         pytest.skip("needs Barnabas' own client, and COMPAT_BOOTSTRAP names another cluster")
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("bench", CLIENTS, indirect=True)
+@pytest.mark.parametrize(
+    ("bench", "feature"),
+    [(client, feature) for client in CLIENTS for feature in features_of(client)],
+    indirect=["bench"],
+)
 def test_a_client_at_a_feature(bench: Bench, feature: str) -> None:
     cell = cell_of(bench, feature)
     if not EXTERNAL:
@@ -44,10 +50,11 @@ def test_a_client_at_a_feature(bench: Bench, feature: str) -> None:
 @pytest.mark.parametrize("bench", AT_LEVEL_0, indirect=True)
 def test_a_clients_transactions_before_their_upgrade(bench: Bench, compat_cluster: LocalCluster) -> None:
     """They are the same in a cluster of an older version."""
+    tried = [name for name in features_of(bench.driver.name) if name.startswith("transactions:")]
     with finalised(compat_cluster, 0):
-        cells = {feature: cell_of(bench, feature) for feature in TRANSACTIONS}
+        cells = {feature: cell_of(bench, feature) for feature in tried}
     rows = table.read(table.PAGE.read_text(encoding="utf-8"), table.FEATURES)
-    assert cells == {feature: rows[feature][bench.driver.name] for feature in TRANSACTIONS}
+    assert cells == {feature: rows[feature][bench.driver.name] for feature in tried}
 
 
 def test_the_table_has_no_row_that_is_not_tried() -> None:

@@ -11,6 +11,7 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from tests.support.waiting import wait_for
 
+from ..cluster.tools import KILLED
 from . import table
 from .clients import CLIENTS, ClientError, Unavailable
 from .conftest import EXTERNAL, Spare, StartDriver, make_bench
@@ -78,7 +79,7 @@ def all_of(count: int) -> dict[str, int]:
 def test_every_clients_group_continues_when_its_coordinator_is_killed(
     start_cluster: object, driver_of: StartDriver, spare: Spare
 ) -> None:
-    cluster: LocalCluster = start_cluster()
+    cluster: LocalCluster = start_cluster(settings=KILLED)
     have_offsets_topic_made(cluster.bootstrap)
     bench = make_bench(cluster.bootstrap, "confluent-kafka", driver_of, spare)
     topic = bench.topic(PARTITIONS)

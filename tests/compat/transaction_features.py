@@ -129,7 +129,7 @@ def end(bench: Bench, topic: str, isolation: str) -> int:
     return int(found["0"])
 
 
-@feature("transactions: commit over six partitions")
+@feature("transactions: commit over six partitions", is_core=True)
 def commit(bench: Bench) -> None:
     topic = bench.topic(6)
     counts: Counter[int] = Counter()
@@ -159,7 +159,7 @@ def abort(bench: Bench) -> None:
     assert found == values([*before, *aborted, *after])
 
 
-@feature("transactions: a group's offsets move with the commit")
+@feature("transactions: a group's offsets move with the commit", is_core=True)
 def offsets(bench: Bench) -> None:
     topic, group = bench.topic(2), bench.name()
     with Producer(bench, bench.name()) as producer:
@@ -207,7 +207,7 @@ def old_generation(bench: Bench) -> None:
                 wait_for(lambda: committed(bench, group, topic) == {"0": 5})
 
 
-@feature("transactions: a second producer fences the first")
+@feature("transactions: a second producer fences the first", is_core=True)
 def fencing(bench: Bench) -> None:
     topic, name = bench.topic(), bench.name()
     with Producer(bench, name) as first, Producer(bench, name) as second:

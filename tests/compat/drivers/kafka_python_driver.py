@@ -81,6 +81,8 @@ def consumer_of(bootstrap: str, **config: Any) -> KafkaConsumer:
         enable_auto_commit=False,
         auto_offset_reset="none",
         group_id=None,
+        # A consumer that is closed waits for its last fetch, at the end of the log for 500 ms by default.
+        fetch_max_wait_ms=50,
         **config,
     )
 

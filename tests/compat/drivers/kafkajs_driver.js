@@ -52,8 +52,8 @@ const CODECS = { none: 'None', gzip: 'GZIP', snappy: 'Snappy', lz4: 'LZ4', zstd:
 const client = (bootstrap, config = {}) =>
   new Kafka({ brokers: bootstrap.split(','), clientId: 'kafkajs', logLevel: logLevel.NOTHING, ...config })
 
-const withAdmin = async (bootstrap, work) => {
-  const admin = client(bootstrap).admin()
+const withAdmin = async (bootstrap, work, config = {}) => {
+  const admin = client(bootstrap, config).admin()
   await admin.connect()
   try {
     return await work(admin)
@@ -222,7 +222,9 @@ const commands = {
   },
 
   async delete_topic({ bootstrap, topic }) {
-    await withAdmin(bootstrap, admin => admin.deleteTopics({ topics: [topic], timeout: TIMEOUT_MS }))
+    // It asks five times for a topic that is not there; by itself it waits ten seconds between them.
+    const retry = { initialRetryTime: 20 }
+    await withAdmin(bootstrap, admin => admin.deleteTopics({ topics: [topic], timeout: TIMEOUT_MS }), { retry })
     return null
   },
 

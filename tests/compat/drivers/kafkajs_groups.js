@@ -1,9 +1,8 @@
 // Groups with kafkajs: a member, and what its admin client does to groups; commands of kafkajs_driver.js.
 'use strict'
 
-const SESSION_TIMEOUT_MS = 6000
 const HEARTBEAT_INTERVAL_MS = 500
-const METADATA_MAX_AGE_MS = 1000
+const METADATA_MAX_AGE_MS = 300
 
 class Member {
   constructor(consumer) {
@@ -52,13 +51,14 @@ module.exports = ({ client, withAdmin, Unsupported }) => ({
     strategy = 'range',
     instance = null,
     auto_commit = false,
+    session_ms = 6000,
   }) {
     if (pattern) throw new Unsupported('kafkajs resolves a pattern once')
     if (strategy === 'cooperative-sticky') throw new Unsupported('kafkajs has no cooperative rebalancing')
     if (instance !== null) throw new Unsupported('kafkajs has no static members')
     const consumer = client(bootstrap).consumer({
       groupId: group,
-      sessionTimeout: SESSION_TIMEOUT_MS,
+      sessionTimeout: session_ms,
       heartbeatInterval: HEARTBEAT_INTERVAL_MS,
       metadataMaxAge: METADATA_MAX_AGE_MS,
       maxWaitTimeInMs: 200,

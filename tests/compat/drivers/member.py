@@ -14,7 +14,7 @@ from typing import Any
 from stdio import Command, Unsupported, by_name, settled
 
 COMMAND_TIMEOUT_S = 60.0
-HEARTBEAT_INTERVAL_MS, METADATA_MAX_AGE_MS = 500, 1_000
+HEARTBEAT_INTERVAL_MS, METADATA_MAX_AGE_MS, COMMIT_INTERVAL_MS = 500, 300, 500
 Place = tuple[str, int, int]
 """Topic, partition and offset."""
 
@@ -31,11 +31,12 @@ class MemberSettings:
     strategy: str = "range"
     instance: str | None = None
     auto_commit: bool = False
+    session_ms: int = 6_000
 
     @property
     def session_timeout_ms(self) -> int:
-        """Short, so that a killed member is evicted soon; a static member that is away must not be."""
-        return 6_000 if self.instance is None else 60_000
+        """A static member that is away must not be evicted."""
+        return self.session_ms if self.instance is None else 60_000
 
     @property
     def regex(self) -> str | None:
@@ -48,6 +49,7 @@ class MemberSettings:
         return {
             "auto.offset.reset": "earliest",
             "enable.auto.commit": str(self.auto_commit).lower(),
+            "auto.commit.interval.ms": COMMIT_INTERVAL_MS,
             "session.timeout.ms": self.session_timeout_ms,
             "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
             "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,

@@ -6,7 +6,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from member import HEARTBEAT_INTERVAL_MS, METADATA_MAX_AGE_MS, Member, MemberSettings, Place
+from member import (
+    COMMIT_INTERVAL_MS,
+    HEARTBEAT_INTERVAL_MS,
+    METADATA_MAX_AGE_MS,
+    Member,
+    MemberSettings,
+    Place,
+)
 from stdio import (
     ClientError,
     Describe,
@@ -123,6 +130,7 @@ def member_arguments(settings: MemberSettings) -> dict[str, Any]:
         "group_instance_id": settings.instance,
         "auto_offset_reset": "earliest",
         "enable_auto_commit": settings.auto_commit,
+        "auto_commit_interval_ms": COMMIT_INTERVAL_MS,
         "session_timeout_ms": settings.session_timeout_ms,
         "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS,
         "metadata_max_age_ms": METADATA_MAX_AGE_MS,

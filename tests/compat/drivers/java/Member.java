@@ -43,9 +43,10 @@ final class Member implements ConsumerRebalanceListener {
         settings.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
         settings.put(ConsumerConfig.ENABLE_AUTO_COMMIT_CONFIG, arguments.path("auto_commit").asBoolean(false));
         // Short, so that a killed member is evicted soon; a static member that is away must not be.
-        settings.put(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG, isStatic ? 60_000 : 6_000);
+        settings.put(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG, isStatic ? 60_000 : arguments.path("session_ms").asInt(6_000));
         settings.put(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG, 500);
-        settings.put(ConsumerConfig.METADATA_MAX_AGE_CONFIG, 1_000);
+        settings.put(ConsumerConfig.METADATA_MAX_AGE_CONFIG, 300);
+        settings.put(ConsumerConfig.AUTO_COMMIT_INTERVAL_MS_CONFIG, 500);
         settings.put(
             ConsumerConfig.PARTITION_ASSIGNMENT_STRATEGY_CONFIG,
             List.of(isCooperative ? CooperativeStickyAssignor.class : RangeAssignor.class));

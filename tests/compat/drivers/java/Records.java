@@ -57,6 +57,8 @@ final class Records {
         Properties settings = consumerSettings(arguments.get("bootstrap").asText());
         settings.put(ConsumerConfig.ENABLE_AUTO_COMMIT_CONFIG, false);
         settings.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "none");
+        // A consumer that is closed waits for its last fetch, at the end of the log for 500 ms by default.
+        settings.put(ConsumerConfig.FETCH_MAX_WAIT_MS_CONFIG, 50);
         if (arguments.hasNonNull("isolation")) {
             settings.put(ConsumerConfig.ISOLATION_LEVEL_CONFIG, arguments.get("isolation").asText());
         }
