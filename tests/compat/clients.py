@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -140,13 +141,18 @@ class Client:
 
     def start(self) -> Driver:
         """Start the driver; raises Unavailable."""
-        environment = self.prepare()
+        environment = _environment(self)
         path = HERE / "drivers" / self.driver
         if path.suffix == ".java":
             command = [find_java(), *LIGHT, path.stem]
         else:
             command = ["node" if path.suffix == ".js" else sys.executable, str(path)]
         return Driver(self.name, command, environment)
+
+
+@cache
+def _environment(client: Client) -> Mapping[str, str]:
+    return client.prepare()
 
 
 # -- fetching the clients ------------------------------------------------------------------------------------

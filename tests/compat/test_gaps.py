@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +101,12 @@ def read_all(cluster: LocalCluster, rows: list[tuple[int, bytes]], end: int, too
     """Read with every client, from several offsets and in large and small fetches; returns what was wrong."""
     wrong: list[str] = []
     starts = [0, 40, rows[5][0] + 1, rows[len(rows) // 2][0], end - 100_000]
-    for name, client in CLIENTS.items():
-        try:
-            driver = client.start()
-        except Unavailable:
-            continue
-        with driver:
+    with ExitStack() as stack:
+        drivers: dict[str, Driver] = {}
+        for name, client in CLIENTS.items():
+            with suppress(Unavailable):
+                drivers[name] = stack.enter_context(client.start())
+        for name, driver in drivers.items():
             arguments: dict[str, Any] = {"bootstrap": cluster.bootstrap, "topic": TOPIC}
             fetches: list[tuple[int, int | None]] = [(start, None) for start in starts]
             if name in IN_SMALL_FETCHES:
@@ -133,7 +134,7 @@ def read_all(cluster: LocalCluster, rows: list[tuple[int, bytes]], end: int, too
                     wrong.append(f"{name} offsets at {at}: {answer}, expected {expected_offset}")
     tp = TopicPartition(TOPIC, 0)
     for wire in ("native", "kafka"):
-        with Consumer(bootstrap_servers=cluster.bootstrap, wire=wire) as consumer:
+        with Consumer(bootstrap_servers=cluster.bootstrap, wire=wire, fetch_max_wait_ms=50) as consumer:
             consumer.assign([tp])
             for start in starts:
                 consumer.seek(tp, start)

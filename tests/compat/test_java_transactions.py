@@ -95,7 +95,7 @@ def test_a_killed_copier_copies_every_record_once(
     command = [*java, COPIER, "--broker-list", compat_cluster.bootstrap]
     command += ["--input-topic", f"{name}-in", "--input-partition", "0", "--output-topic", f"{name}-out"]
     command += ["--consumer-group", name, "--transactional-id", name, "--use-group-metadata"]
-    command += ["--transaction-size", f"{TRANSACTION_RECORDS}", "--transaction-timeout", "5000"]
+    command += ["--transaction-size", f"{TRANSACTION_RECORDS}", "--transaction-timeout", "3000"]
     with finalised(compat_cluster, 0):
         copier = Copier(command, tmp_path)
         try:

@@ -56,7 +56,8 @@ module.exports = ({ client, withAdmin, Unsupported }) => ({
     if (pattern) throw new Unsupported('kafkajs resolves a pattern once')
     if (strategy === 'cooperative-sticky') throw new Unsupported('kafkajs has no cooperative rebalancing')
     if (instance !== null) throw new Unsupported('kafkajs has no static members')
-    const consumer = client(bootstrap).consumer({
+    // When its coordinator is gone it tries that again five times, each after a longer time, and starts anew.
+    const consumer = client(bootstrap, { retry: { initialRetryTime: 50 } }).consumer({
       groupId: group,
       sessionTimeout: session_ms,
       heartbeatInterval: HEARTBEAT_INTERVAL_MS,
