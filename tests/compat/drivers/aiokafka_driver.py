@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiokafka
@@ -12,32 +14,28 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError, for_code
-from load import Load, load_commands, load_value
-from member import KEPT, MemberSettings, member_commands
+from load import Load, load_value
+from member import MemberSettings
 from python_api import (
     RevocationNotes,
     describing,
-    isolated,
     member_arguments,
     note_assignment,
     places_of,
     producer_arguments,
-    read_offsets,
-    read_records,
+    reading_commands,
     send_all,
     subscribe,
 )
+from serve import serve_client
 from stdio import (
     CreateTopicCommand,
-    FetchCommand,
     ProduceCommand,
     Unsupported,
     cluster_as_json,
-    commands_of,
     partitions_as_json,
-    serve,
 )
-from transactions import TIMEOUT_S, Transactions, transaction_commands
+from transactions import TIMEOUT_S, Transactions
 
 STOP_TIMEOUT_S = 90.0
 
@@ -63,26 +61,12 @@ async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
 # -- read --------------------------------------------------------------------------------------------------
 
 
-async def fetch(command: FetchCommand) -> list[dict[str, Any]]:
-    config = isolated(command.isolation)
-    if command.max_bytes is not None:
-        config["max_partition_fetch_bytes"] = command.max_bytes
-    consumer = AIOKafkaConsumer(bootstrap_servers=command.bootstrap, auto_offset_reset="none", **config)
+@asynccontextmanager
+async def open_consumer(bootstrap: str, **config: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, **config)
     await consumer.start()
     try:
-        tp = TopicPartition(command.topic, command.partition)
-        return await read_records(command, consumer, consumer.getmany, tp)
-    finally:
-        await consumer.stop()
-
-
-async def offsets(
-    bootstrap: str, topic: str, partitions: list[int], at: str | int, isolation: str | None = None
-) -> dict[int, int]:
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, **isolated(isolation))
-    await consumer.start()
-    try:
-        return await read_offsets(consumer, [TopicPartition(topic, number) for number in partitions], at)
+        yield consumer
     finally:
         await consumer.stop()
 
@@ -95,116 +79,97 @@ def raise_for(code: int, message: str | None = None) -> None:
         raise for_code(code)(message)
 
 
-class Admin:
+@asynccontextmanager
+async def admin_of(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
     """An admin client for one command."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._client = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=45_000)
-
-    async def __aenter__(self) -> AIOKafkaAdminClient:
-        await self._client.start()
-        return self._client
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
+    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=45_000)
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
-async def create_topic(command: CreateTopicCommand) -> None:
+async def create_topic(admin: AIOKafkaAdminClient, command: CreateTopicCommand) -> None:
     if command.assignment is not None:
         assigned = dict(enumerate(command.assignment))
         new = NewTopic(command.topic, -1, -1, assigned, topic_configs=command.configs)
     else:
         new = NewTopic(command.topic, command.partitions, command.replicas, topic_configs=command.configs)
-    async with Admin(command.bootstrap) as admin:
-        answer = await admin.create_topics([new], validate_only=command.validate_only)
+    answer = await admin.create_topics([new], validate_only=command.validate_only)
     for _, code, message, *_ in answer.topic_errors:
         raise_for(code, message)
 
 
-async def delete_topic(bootstrap: str, topic: str) -> None:
-    async with Admin(bootstrap) as admin:
-        answer = await admin.delete_topics([topic])
+async def delete_topic(admin: AIOKafkaAdminClient, topic: str) -> None:
+    answer = await admin.delete_topics([topic])
     for _, code, *_ in answer.topic_error_codes:
         raise_for(code)
 
 
-async def list_topics(bootstrap: str) -> list[str]:
-    async with Admin(bootstrap) as admin:
-        return list(await admin.list_topics())
+async def list_topics(admin: AIOKafkaAdminClient) -> list[str]:
+    return list(await admin.list_topics())
 
 
-async def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
-    async with Admin(bootstrap) as admin:
-        (found,) = await admin.describe_topics([topic])
+async def describe_topic(admin: AIOKafkaAdminClient, topic: str) -> list[dict[str, Any]]:
+    (found,) = await admin.describe_topics([topic])
     raise_for(found["error_code"])
     return partitions_as_json(
         (p["partition"], p["leader"], p["replicas"], p["isr"]) for p in found["partitions"]
     )
 
 
-async def describe_cluster(bootstrap: str) -> dict[str, Any]:
-    async with Admin(bootstrap) as admin:
-        found = await admin.describe_cluster()
+async def describe_cluster(admin: AIOKafkaAdminClient) -> dict[str, Any]:
+    found = await admin.describe_cluster()
     brokers = ((b["node_id"], b["host"], b["port"]) for b in found["brokers"])
     return cluster_as_json(found["controller_id"], brokers)
 
 
-async def describe_configs(bootstrap: str, topic: str) -> dict[str, str | None]:
-    async with Admin(bootstrap) as admin:
-        (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+async def describe_configs(admin: AIOKafkaAdminClient, topic: str) -> dict[str, str | None]:
+    (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
     ((code, message, _, _, entries),) = answer.resources
     raise_for(code, message)
     return {entry[0]: entry[1] for entry in entries}
 
 
-async def alter_configs(bootstrap: str, topic: str, configs: dict[str, str]) -> None:
-    async with Admin(bootstrap) as admin:
-        answers = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs)])
+async def alter_configs(admin: AIOKafkaAdminClient, topic: str, configs: dict[str, str]) -> None:
+    answers = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs)])
     for answer in answers:
         for code, message, *_ in answer.resources:
             raise_for(code, message)
 
 
-async def create_partitions(bootstrap: str, topic: str, total: int) -> None:
-    async with Admin(bootstrap) as admin:
-        await admin.create_partitions({topic: NewPartitions(total)})
+async def create_partitions(admin: AIOKafkaAdminClient, topic: str, total: int) -> None:
+    await admin.create_partitions({topic: NewPartitions(total)})
 
 
-async def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> int:
+async def delete_records(admin: AIOKafkaAdminClient, topic: str, partition: int, before: int) -> int:
     asked = TopicPartition(topic, partition)
-    async with Admin(bootstrap) as admin:
-        return int((await admin.delete_records({asked: RecordsToDelete(before)}))[asked])
+    return int((await admin.delete_records({asked: RecordsToDelete(before)}))[asked])
 
 
-async def list_groups(bootstrap: str) -> list[str]:
-    async with Admin(bootstrap) as admin:
-        return [found[0] for found in await admin.list_consumer_groups()]
+async def list_groups(admin: AIOKafkaAdminClient) -> list[str]:
+    return [found[0] for found in await admin.list_consumer_groups()]
 
 
-async def describe_group(bootstrap: str, group: str) -> dict[str, Any]:
-    async with Admin(bootstrap) as admin:
-        (answer,) = await admin.describe_consumer_groups([group])
+async def describe_group(admin: AIOKafkaAdminClient, group: str) -> dict[str, Any]:
+    (answer,) = await admin.describe_consumer_groups([group])
     ((code, _, state, _, _, members, *_),) = answer.groups
     raise_for(code, group)
     return {"state": state, "members": len(members)}
 
 
-async def group_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    async with Admin(bootstrap) as admin:
-        found = await admin.list_consumer_group_offsets(group)
+async def group_offsets(admin: AIOKafkaAdminClient, group: str, topic: str) -> dict[int, int]:
+    found = await admin.list_consumer_group_offsets(group)
     return {at.partition: position.offset for at, position in found.items() if at.topic == topic}
 
 
 async def set_group_offsets(bootstrap: str, group: str, topic: str, offsets: dict[str, int]) -> None:
     """Commit by a consumer outside of the group, because aiokafka's admin client cannot."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
-    await consumer.start()
-    try:
+    async with open_consumer(bootstrap, group_id=group, enable_auto_commit=False) as consumer:
         positions = {TopicPartition(topic, int(partition)): offset for partition, offset in offsets.items()}
         consumer.assign(list(positions))
         await consumer.commit(positions)
-    finally:
-        await consumer.stop()
 
 
 # -- a load until it is stopped ----------------------------------------------------------------------------
@@ -336,10 +301,10 @@ class AiokafkaTransactions(Transactions):
 
 
 if __name__ == "__main__":
-    serve(
-        commands_of(globals())
-        | load_commands(TaskLoad)
-        | member_commands(AiokafkaMember)
-        | transaction_commands(AiokafkaTransactions, lambda: KEPT[-1]),
+    serve_client(
+        globals() | reading_commands(open_consumer, TopicPartition),
+        TaskLoad,
+        AiokafkaMember,
+        AiokafkaTransactions,
         describe,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import confluent_kafka
@@ -18,21 +19,20 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from load import ThreadedLoad, load_commands, load_value
-from member import KEPT, MemberSettings, Place, PolledMember, member_commands
+from load import ThreadedLoad, load_value
+from member import MemberSettings, Place, PolledMember
+from serve import serve_client
 from stdio import (
     ClientError,
     CreateTopicCommand,
     FetchCommand,
     ProduceCommand,
     cluster_as_json,
-    commands_of,
     partitions_as_json,
-    serve,
     to_bytes,
     to_text,
 )
-from transactions import TIMEOUT_S, Transactions, transaction_commands
+from transactions import TIMEOUT_S, Transactions
 
 
 def client_error(error: KafkaError) -> ClientError:
@@ -181,32 +181,32 @@ def offsets(
 
 
 @functools.cache
-def admin_of(bootstrap: str) -> AdminClient:
+def admin_of(bootstrap: str) -> AbstractContextManager[AdminClient]:
     """Kept: a client that is dropped while it is asked something cancels it."""
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return nullcontext(AdminClient({"bootstrap.servers": bootstrap}))
 
 
-def create_topic(command: CreateTopicCommand) -> None:
+def create_topic(admin: AdminClient, command: CreateTopicCommand) -> None:
     config = command.configs or {}
     if command.assignment is not None:
         count = len(command.assignment)
         new = NewTopic(command.topic, count, replica_assignment=command.assignment, config=config)
     else:
         new = NewTopic(command.topic, command.partitions, command.replicas, config=config)
-    answers = admin_of(command.bootstrap).create_topics([new], validate_only=command.validate_only)
+    answers = admin.create_topics([new], validate_only=command.validate_only)
     answers[command.topic].result(TIMEOUT_S)
 
 
-def delete_topic(bootstrap: str, topic: str) -> None:
-    admin_of(bootstrap).delete_topics([topic])[topic].result(TIMEOUT_S)
+def delete_topic(admin: AdminClient, topic: str) -> None:
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
 
 
-def list_topics(bootstrap: str) -> list[str]:
-    return list(admin_of(bootstrap).list_topics(timeout=TIMEOUT_S).topics)
+def list_topics(admin: AdminClient) -> list[str]:
+    return list(admin.list_topics(timeout=TIMEOUT_S).topics)
 
 
-def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
-    found = admin_of(bootstrap).list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+def describe_topic(admin: AdminClient, topic: str) -> list[dict[str, Any]]:
+    found = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
     if found.error is not None:
         raise KafkaException(found.error)
     return partitions_as_json(
@@ -214,34 +214,34 @@ def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
     )
 
 
-def describe_cluster(bootstrap: str) -> dict[str, Any]:
-    found = admin_of(bootstrap).list_topics(timeout=TIMEOUT_S)
+def describe_cluster(admin: AdminClient) -> dict[str, Any]:
+    found = admin.list_topics(timeout=TIMEOUT_S)
     brokers = ((broker.id, broker.host, broker.port) for broker in found.brokers.values())
     return cluster_as_json(found.controller_id, brokers)
 
 
-def describe_configs(bootstrap: str, topic: str) -> dict[str, str | None]:
+def describe_configs(admin: AdminClient, topic: str) -> dict[str, str | None]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = admin_of(bootstrap).describe_configs([resource])[resource].result(TIMEOUT_S)
+    found = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
     return {name: entry.value for name, entry in found.items()}
 
 
-def alter_configs(bootstrap: str, topic: str, configs: dict[str, str]) -> None:
+def alter_configs(admin: AdminClient, topic: str, configs: dict[str, str]) -> None:
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in configs.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin_of(bootstrap).incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
-def create_partitions(bootstrap: str, topic: str, total: int) -> None:
-    admin_of(bootstrap).create_partitions([NewPartitions(topic, total)])[topic].result(TIMEOUT_S)
+def create_partitions(admin: AdminClient, topic: str, total: int) -> None:
+    admin.create_partitions([NewPartitions(topic, total)])[topic].result(TIMEOUT_S)
 
 
-def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> int:
+def delete_records(admin: AdminClient, topic: str, partition: int, before: int) -> int:
     asked = TopicPartition(topic, partition, before)
-    answers = admin_of(bootstrap).delete_records([asked])
+    answers = admin.delete_records([asked])
     return int(answers[asked].result(TIMEOUT_S).low_watermark)
 
 
@@ -251,15 +251,15 @@ def raise_first_error(partitions: list[TopicPartition]) -> None:
             raise KafkaException(tp.error)
 
 
-def list_groups(bootstrap: str) -> list[str]:
-    found = admin_of(bootstrap).list_consumer_groups(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
+def list_groups(admin: AdminClient) -> list[str]:
+    found = admin.list_consumer_groups(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
     for error in found.errors:
         raise error
     return [group.group_id for group in found.valid]
 
 
-def describe_group(bootstrap: str, group: str) -> dict[str, Any]:
-    found = admin_of(bootstrap).describe_consumer_groups([group])[group].result(TIMEOUT_S)
+def describe_group(admin: AdminClient, group: str) -> dict[str, Any]:
+    found = admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
     return {
         "state": found.state.name.title().replace("_", ""),
         "coordinator": found.coordinator.id,
@@ -267,21 +267,21 @@ def describe_group(bootstrap: str, group: str) -> dict[str, Any]:
     }
 
 
-def delete_group(bootstrap: str, group: str) -> None:
-    admin_of(bootstrap).delete_consumer_groups([group])[group].result(TIMEOUT_S)
+def delete_group(admin: AdminClient, group: str) -> None:
+    admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
 
 
-def group_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+def group_offsets(admin: AdminClient, group: str, topic: str) -> dict[int, int]:
     asked = ConsumerGroupTopicPartitions(group)
-    found = admin_of(bootstrap).list_consumer_group_offsets([asked])[group].result(TIMEOUT_S)
+    found = admin.list_consumer_group_offsets([asked])[group].result(TIMEOUT_S)
     raise_first_error(found.topic_partitions)
     return {tp.partition: tp.offset for tp in found.topic_partitions if tp.topic == topic}
 
 
-def set_group_offsets(bootstrap: str, group: str, topic: str, offsets: dict[str, int]) -> None:
+def set_group_offsets(admin: AdminClient, group: str, topic: str, offsets: dict[str, int]) -> None:
     positions = [TopicPartition(topic, int(partition), offset) for partition, offset in offsets.items()]
     asked = ConsumerGroupTopicPartitions(group, positions)
-    found = admin_of(bootstrap).alter_consumer_group_offsets([asked])[group].result(TIMEOUT_S)
+    found = admin.alter_consumer_group_offsets([asked])[group].result(TIMEOUT_S)
     raise_first_error(found.topic_partitions)
 
 
@@ -423,10 +423,4 @@ class ConfluentTransactions(Transactions):
 
 
 if __name__ == "__main__":
-    serve(
-        commands_of(globals())
-        | load_commands(Load)
-        | member_commands(ConfluentMember)
-        | transaction_commands(ConfluentTransactions, lambda: KEPT[-1]),
-        describe,
-    )
+    serve_client(globals(), Load, ConfluentMember, ConfluentTransactions, describe)

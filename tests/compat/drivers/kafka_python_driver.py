@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import kafka
@@ -13,33 +14,29 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError, for_code
 from kafka.structs import OffsetAndMetadata
-from load import ThreadedLoad, load_commands, load_value
+from load import ThreadedLoad, load_value
 from lost_join import recall_lost_join
-from member import KEPT, MemberSettings, Place, PolledMember, member_commands
+from member import MemberSettings, Place, PolledMember
 from python_api import (
     RevocationNotes,
     describing,
-    isolated,
     member_arguments,
     note_assignment,
     places_of,
     producer_arguments,
-    read_offsets,
-    read_records,
+    reading_commands,
     send_all,
     subscribe,
 )
+from serve import serve_client
 from stdio import (
     ClientError,
     CreateTopicCommand,
-    FetchCommand,
     ProduceCommand,
     cluster_as_json,
-    commands_of,
     partitions_as_json,
-    serve,
 )
-from transactions import TIMEOUT_S, Transactions, transaction_commands
+from transactions import TIMEOUT_S, Transactions
 
 STRATEGIES = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
 
@@ -60,14 +57,10 @@ async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
         delivery_timeout_ms=int(command.timeout_s * 1000) + 100,
     )
 
-    async def send(topic: str, **record: Any) -> Any:
-        return producer.send(topic, **record)
-
-    async def wait(future: Any) -> Any:
-        return future.get(command.timeout_s)
-
     try:
-        return await send_all(command.records, send, wait, KafkaError)
+        return await send_all(
+            command.records, producer.send, lambda future: future.get(command.timeout_s), KafkaError
+        )
     finally:
         producer.close(command.timeout_s)
 
@@ -75,36 +68,18 @@ async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
 # -- read --------------------------------------------------------------------------------------------------
 
 
-def consumer_of(bootstrap: str, **config: Any) -> KafkaConsumer:
-    return KafkaConsumer(
+@asynccontextmanager
+async def open_consumer(bootstrap: str, **config: Any) -> AsyncIterator[KafkaConsumer]:
+    # A consumer that is closed waits for its last fetch, at the end of the log for 500 ms by default.
+    consumer = KafkaConsumer(
         bootstrap_servers=bootstrap,
-        enable_auto_commit=False,
-        auto_offset_reset="none",
         group_id=None,
-        # A consumer that is closed waits for its last fetch, at the end of the log for 500 ms by default.
+        enable_auto_commit=False,
         fetch_max_wait_ms=50,
         **config,
     )
-
-
-async def fetch(command: FetchCommand) -> list[dict[str, Any]]:
-    config = isolated(command.isolation)
-    if command.max_bytes is not None:
-        config["max_partition_fetch_bytes"] = command.max_bytes
-    consumer = consumer_of(command.bootstrap, **config)
     try:
-        tp = TopicPartition(command.topic, command.partition)
-        return await read_records(command, consumer, consumer.poll, tp)
-    finally:
-        consumer.close()
-
-
-async def offsets(
-    bootstrap: str, topic: str, partitions: list[int], at: str | int, isolation: str | None = None
-) -> dict[int, int]:
-    consumer = consumer_of(bootstrap, **isolated(isolation))
-    try:
-        return await read_offsets(consumer, [TopicPartition(topic, number) for number in partitions], at)
+        yield consumer
     finally:
         consumer.close()
 
@@ -123,29 +98,25 @@ def raise_any(outcomes: Iterable[Any]) -> None:
             raise outcome if isinstance(outcome, Exception) else outcome()
 
 
-def create_topic(command: CreateTopicCommand) -> None:
+def create_topic(admin: KafkaAdminClient, command: CreateTopicCommand) -> None:
     new: dict[str, Any] = {"configs": command.configs or {}}
     if command.assignment is not None:
         new["assignments"] = dict(enumerate(command.assignment))
     else:
         new |= {"num_partitions": command.partitions, "replication_factor": command.replicas}
-    with admin_of(command.bootstrap) as admin:
-        admin.create_topics({command.topic: new}, validate_only=command.validate_only)
+    admin.create_topics({command.topic: new}, validate_only=command.validate_only)
 
 
-def delete_topic(bootstrap: str, topic: str) -> None:
-    with admin_of(bootstrap) as admin:
-        admin.delete_topics([topic])
+def delete_topic(admin: KafkaAdminClient, topic: str) -> None:
+    admin.delete_topics([topic])
 
 
-def list_topics(bootstrap: str) -> list[str]:
-    with admin_of(bootstrap) as admin:
-        return list(admin.list_topics())
+def list_topics(admin: KafkaAdminClient) -> list[str]:
+    return list(admin.list_topics())
 
 
-def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
-    with admin_of(bootstrap) as admin:
-        (found,) = admin.describe_topics([topic])
+def describe_topic(admin: KafkaAdminClient, topic: str) -> list[dict[str, Any]]:
+    (found,) = admin.describe_topics([topic])
     if found["error_code"]:
         raise for_code(found["error_code"])(topic)
     return partitions_as_json(
@@ -154,77 +125,66 @@ def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
     )
 
 
-def describe_cluster(bootstrap: str) -> dict[str, Any]:
-    with admin_of(bootstrap) as admin:
-        found = admin.describe_cluster()
+def describe_cluster(admin: KafkaAdminClient) -> dict[str, Any]:
+    found = admin.describe_cluster()
     brokers = ((b.get("broker_id", b.get("node_id")), b["host"], b["port"]) for b in found["brokers"])
     return cluster_as_json(found["controller_id"], brokers)
 
 
-def describe_configs(bootstrap: str, topic: str) -> dict[str, str | None]:
-    with admin_of(bootstrap) as admin:
-        found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
+def describe_configs(admin: KafkaAdminClient, topic: str) -> dict[str, str | None]:
+    found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
     return {name: entry["value"] for name, entry in found["topic"][topic].items()}
 
 
-def alter_configs(bootstrap: str, topic: str, configs: dict[str, str]) -> None:
+def alter_configs(admin: KafkaAdminClient, topic: str, configs: dict[str, str]) -> None:
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs)
-    with admin_of(bootstrap) as admin:
-        found = admin.alter_configs([resource], raise_on_unknown=False)
+    found = admin.alter_configs([resource], raise_on_unknown=False)
     outcome = found["topic"][topic]
     if outcome not in (None, "OK"):
         raise ClientError(getattr(outcome, "errno", 0) or -1, "alter_configs", str(outcome))
 
 
-def create_partitions(bootstrap: str, topic: str, total: int) -> None:
-    with admin_of(bootstrap) as admin:
-        admin.create_partitions({topic: total})
+def create_partitions(admin: KafkaAdminClient, topic: str, total: int) -> None:
+    admin.create_partitions({topic: total})
 
 
-def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> int:
+def delete_records(admin: KafkaAdminClient, topic: str, partition: int, before: int) -> int:
     asked = TopicPartition(topic, partition)
-    with admin_of(bootstrap) as admin:
-        found = admin.delete_records({asked: before})[asked]
+    found = admin.delete_records({asked: before})[asked]
     return int(found["low_watermark"])
 
 
-def list_groups(bootstrap: str) -> list[str]:
-    with admin_of(bootstrap) as admin:
-        return [group["group_id"] for group in admin.list_groups()]
+def list_groups(admin: KafkaAdminClient) -> list[str]:
+    return [group["group_id"] for group in admin.list_groups()]
 
 
-def describe_group(bootstrap: str, group: str) -> dict[str, Any]:
-    with admin_of(bootstrap) as admin:
-        found = admin.describe_groups([group])[group]
+def describe_group(admin: KafkaAdminClient, group: str) -> dict[str, Any]:
+    found = admin.describe_groups([group])[group]
     return {"state": found["group_state"], "members": len(found["members"])}
 
 
-def delete_group(bootstrap: str, group: str) -> None:
-    with admin_of(bootstrap) as admin:
-        outcome = admin.delete_groups([group])[group]
+def delete_group(admin: KafkaAdminClient, group: str) -> None:
+    outcome = admin.delete_groups([group])[group]
     if outcome != "OK":
         raise ClientError(-1, outcome, f"delete_groups says {outcome}")
 
 
-def group_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    with admin_of(bootstrap) as admin:
-        found = admin.list_group_offsets({group: None})[group]
+def group_offsets(admin: KafkaAdminClient, group: str, topic: str) -> dict[int, int]:
+    found = admin.list_group_offsets({group: None})[group]
     return {at.partition: position.offset for at, position in found.items() if at.topic == topic}
 
 
-def set_group_offsets(bootstrap: str, group: str, topic: str, offsets: dict[str, int]) -> None:
+def set_group_offsets(admin: KafkaAdminClient, group: str, topic: str, offsets: dict[str, int]) -> None:
     positions = {
         TopicPartition(topic, int(partition)): OffsetAndMetadata(offset, "", -1)
         for partition, offset in offsets.items()
     }
-    with admin_of(bootstrap) as admin:
-        raise_any(admin.alter_group_offsets(group, positions).values())
+    raise_any(admin.alter_group_offsets(group, positions).values())
 
 
-def delete_group_offsets(bootstrap: str, group: str, topic: str, partitions: list[int]) -> None:
-    with admin_of(bootstrap) as admin:
-        asked = [TopicPartition(topic, partition) for partition in partitions]
-        raise_any(admin.delete_group_offsets(group, asked).values())
+def delete_group_offsets(admin: KafkaAdminClient, group: str, topic: str, partitions: list[int]) -> None:
+    asked = [TopicPartition(topic, partition) for partition in partitions]
+    raise_any(admin.delete_group_offsets(group, asked).values())
 
 
 # -- a load until it is stopped ----------------------------------------------------------------------------
@@ -313,13 +273,7 @@ class KafkaPythonTransactions(Transactions):
         self._producer.begin_transaction()
 
     async def send(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        async def send(topic: str, **record: Any) -> Any:
-            return self._producer.send(topic, **record)
-
-        async def wait(future: Any) -> Any:
-            return future.get(TIMEOUT_S)
-
-        return await send_all(records, send, wait, KafkaError)
+        return await send_all(records, self._producer.send, lambda future: future.get(TIMEOUT_S), KafkaError)
 
     def send_offsets(self, group: str, topic: str, offsets: dict[int, int], member: object) -> None:
         positions = {
@@ -339,10 +293,10 @@ class KafkaPythonTransactions(Transactions):
 
 
 if __name__ == "__main__":
-    serve(
-        commands_of(globals())
-        | load_commands(Load)
-        | member_commands(KafkaPythonMember)
-        | transaction_commands(KafkaPythonTransactions, lambda: KEPT[-1]),
+    serve_client(
+        globals() | reading_commands(open_consumer, TopicPartition),
+        Load,
+        KafkaPythonMember,
+        KafkaPythonTransactions,
         describe,
     )

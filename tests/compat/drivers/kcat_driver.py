@@ -12,20 +12,19 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from load import ThreadedLoad, load_commands, load_value
-from member import KEPT, Member, MemberSettings, member_commands
+from load import ThreadedLoad, load_value
+from member import Member, MemberSettings
+from serve import serve_client
 from stdio import (
     ClientError,
     FetchCommand,
     ProduceCommand,
     Unsupported,
     cluster_as_json,
-    commands_of,
     partitions_as_json,
-    serve,
     to_bytes,
 )
-from transactions import Transactions, transaction_commands
+from transactions import Transactions
 
 KCAT = os.environ.get("KCAT", "kcat")
 
@@ -365,10 +364,4 @@ class KcatTransactions(Transactions):
 
 
 if __name__ == "__main__":
-    serve(
-        commands_of(globals())
-        | load_commands(Load)
-        | member_commands(KcatMember)
-        | transaction_commands(KcatTransactions, lambda: KEPT[-1]),
-        describe,
-    )
+    serve_client(globals(), Load, KcatMember, KcatTransactions, describe)

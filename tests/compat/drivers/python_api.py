@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from member import (
@@ -16,9 +18,11 @@ from member import (
 )
 from stdio import (
     ClientError,
+    Command,
     Describe,
     FetchCommand,
     ProduceCommand,
+    by_name,
     error_as_json,
     settled,
     to_bytes,
@@ -57,15 +61,15 @@ def isolated(isolation: str | None) -> dict[str, Any]:
 
 async def send_all(
     records: list[dict[str, Any]],
-    send: Callable[..., Awaitable[Any]],
-    wait: Callable[[Any], Awaitable[Any]],
+    send: Callable[..., Any],
+    wait: Callable[[Any], Any],
     kind: type[Exception],
 ) -> list[dict[str, Any]]:
     """Send every record, then wait for each; an error of the client in either step is the record's answer."""
     futures: list[Any] = []
     for record in records:
         try:
-            future = await send(
+            future = send(
                 record["topic"],
                 key=to_bytes(record.get("key")),
                 value=to_bytes(record.get("value")),
@@ -73,15 +77,15 @@ async def send_all(
                 partition=record.get("partition"),
                 timestamp_ms=record.get("timestamp"),
             )
+            futures.append(await future if inspect.iscoroutine(future) else future)
         except kind as error:
-            future = error
-        futures.append(future)
+            futures.append(error)
     answers: list[dict[str, Any]] = []
     for future in futures:
         try:
             if isinstance(future, kind):
                 raise future
-            metadata = await wait(future)
+            metadata = await settled(wait(future))
             # aiokafka has no metadata of a record that was sent with acks=0.
             place = {"partition": metadata.partition, "offset": metadata.offset} if metadata else {}
             answers.append(place)
@@ -90,18 +94,40 @@ async def send_all(
     return answers
 
 
-async def read_records(
-    command: FetchCommand, consumer: Any, poll: Callable[..., Any], tp: Any
-) -> list[dict[str, Any]]:
-    """Read from an offset on with a consumer that is assigned nothing yet."""
-    consumer.assign([tp])
-    consumer.seek(tp, command.offset)
-    deadline = time.monotonic() + command.timeout_s
-    records: list[dict[str, Any]] = []
-    while len(records) < command.count and time.monotonic() < deadline:
-        for batch in (await settled(poll(timeout_ms=200))).values():
-            records += map(_record_as_json, batch)
-    return records[: command.count]
+def reading_commands(
+    open_consumer: Callable[..., AbstractAsyncContextManager[Any]], place_of: Callable[[str, int], Any]
+) -> dict[str, Command]:
+    """``fetch`` and ``offsets``, with a consumer for some bootstrap servers and the class of a partition."""
+
+    async def fetch(command: FetchCommand) -> list[dict[str, Any]]:
+        """Read from an offset on with a consumer that is assigned nothing yet."""
+        config = isolated(command.isolation)
+        if command.max_bytes is not None:
+            config["max_partition_fetch_bytes"] = command.max_bytes
+        place = place_of(command.topic, command.partition)
+        async with open_consumer(command.bootstrap, auto_offset_reset="none", **config) as consumer:
+            poll = getattr(consumer, "getmany", None) or consumer.poll
+            consumer.assign([place])
+            consumer.seek(place, command.offset)
+            deadline = time.monotonic() + command.timeout_s
+            records: list[dict[str, Any]] = []
+            while len(records) < command.count and time.monotonic() < deadline:
+                for batch in (await settled(poll(timeout_ms=200))).values():
+                    records += map(_record_as_json, batch)
+        return records[: command.count]
+
+    async def offsets(
+        bootstrap: str, topic: str, partitions: list[int], at: str | int, isolation: str | None = None
+    ) -> dict[int, int]:
+        asked = [place_of(topic, number) for number in partitions]
+        async with open_consumer(bootstrap, **isolated(isolation)) as consumer:
+            if isinstance(at, int):
+                times = await settled(consumer.offsets_for_times(dict.fromkeys(asked, at)))
+                return {tp.partition: -1 if answer is None else answer.offset for tp, answer in times.items()}
+            look_up = consumer.beginning_offsets if at == "earliest" else consumer.end_offsets
+            return {tp.partition: offset for tp, offset in (await settled(look_up(asked))).items()}
+
+    return by_name(fetch, offsets)
 
 
 def _record_as_json(record: Any) -> dict[str, Any]:
@@ -113,14 +139,6 @@ def _record_as_json(record: Any) -> dict[str, Any]:
         "timestamp": record.timestamp,
         "timestamp_type": "log_append" if record.timestamp_type == 1 else "create",
     }
-
-
-async def read_offsets(consumer: Any, partitions: list[Any], at: str | int) -> dict[int, int]:
-    if isinstance(at, int):
-        times = await settled(consumer.offsets_for_times(dict.fromkeys(partitions, at)))
-        return {tp.partition: -1 if answer is None else answer.offset for tp, answer in times.items()}
-    look_up = consumer.beginning_offsets if at == "earliest" else consumer.end_offsets
-    return {tp.partition: offset for tp, offset in (await settled(look_up(partitions))).items()}
 
 
 def member_arguments(settings: MemberSettings) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,21 +129,39 @@ async def settled(outcome: Any | Awaitable[Any]) -> Any:
     return await outcome if inspect.isawaitable(outcome) else outcome
 
 
+@asynccontextmanager
+async def _opened(manager: Any) -> AsyncIterator[Any]:
+    if hasattr(manager, "__aenter__"):
+        async with manager as found:
+            yield found
+    else:
+        with manager as found:
+            yield found
+
+
 def by_name(*commands: Command) -> dict[str, Command]:
     return {command.__name__: command for command in commands}
 
 
 def commands_of(driver: Mapping[str, Any]) -> dict[str, Command]:
-    """The commands that a driver's module defines; the others answer that the client cannot do them."""
+    """The commands that a driver's module defines; the others answer that the client cannot do them.
+
+    A function with an argument ``admin`` gets what the driver's ``admin_of`` opens for the bootstrap servers.
+    """
 
     def command_of(name: str, kind: Callable[..., Any] | None) -> Command:
-        def unsupported(**_: Any) -> None:
-            raise Unsupported(f"{driver['hello']()['client']} has no {name}")
+        function = driver.get(name)
 
-        function = driver.get(name, unsupported)
-        if kind is None or function is unsupported:
-            return function
-        return lambda **arguments: function(kind(**arguments))
+        async def run(**arguments: Any) -> Any:
+            if function is None:
+                raise Unsupported(f"{driver['hello']()['client']} has no {name}")
+            given = [] if kind is None else [kind(**arguments)]
+            if "admin" not in inspect.signature(function).parameters:
+                return await settled(function(*given, **({} if given else arguments)))
+            async with _opened(driver["admin_of"](arguments.pop("bootstrap"))) as admin:
+                return await settled(function(admin, *given, **({} if given else arguments)))
+
+        return run
 
     return {name: command_of(name, kind) for name, kind in COMMANDS.items()}
 

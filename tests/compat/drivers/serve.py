@@ -1,0 +1,27 @@
+"""A whole driver: its module's functions, and the commands around a load, a member and a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from load import Load, load_commands
+from member import KEPT, Member, MemberSettings, member_commands
+from stdio import Describe, commands_of, serve
+from transactions import Transactions, transaction_commands
+
+
+def serve_client(
+    module: Mapping[str, Any],
+    load: Callable[..., Load],
+    member: Callable[[MemberSettings], Member],
+    transactions: Callable[[str, str, int], Transactions],
+    describe: Describe,
+) -> None:
+    serve(
+        commands_of(module)
+        | load_commands(load)
+        | member_commands(member)
+        | transaction_commands(transactions, lambda: KEPT[-1]),
+        describe,
+    )
