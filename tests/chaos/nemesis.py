@@ -1,4 +1,4 @@
-"""Injects one fault after another into a cluster, chosen at random from a seed, and heals it in the end.
+"""Injects one fault after another into a cluster, chosen at random, and heals it in the end.
 
 Faults: brokers killed, stopped, paused and started again, ZooKeeper killed and paused, ``/controller``
 deleted, a broker's session closed by its id, admin paths deleted with all below them, a leader cut off from
@@ -23,6 +23,7 @@ from tests.support.waiting import wait_for
 from ..cluster.tools import ClusterView, close_session, session_password
 from .disk_faults import cut_power, flip_a_bit, partition_folders
 from .random_faults import Choice, RandomFaults
+from .runs import Run
 
 _START_TIMEOUT_S = 40.0
 _SERVES = " serves {"
@@ -40,14 +41,14 @@ _ADMIN_PATHS = (
 class Nemesis(RandomFaults):
     """The cluster must have a ZooKeeper of its own."""
 
-    def __init__(self, cluster: LocalCluster, seed: int, settle: Callable[[], None], topic: str) -> None:
+    def __init__(self, cluster: LocalCluster, run: Run, settle: Callable[[], None], topic: str) -> None:
         """`settle` waits until a healed cluster is healthy; it fails if that takes too long.
 
         ``topic`` is the topic whose files are damaged; the cluster is healthy when all of it is in sync.
         """
         if not isinstance(cluster.zookeeper, ZooKeeper):
             raise TypeError("the cluster's ZooKeeper is shared; it may not be harmed")
-        super().__init__(cluster, seed)
+        super().__init__(cluster, run)
         self._cluster = cluster
         self._settle = settle
         self._topic = topic

@@ -1,7 +1,7 @@
 """The faults of `Nemesis` among the work of an operator: restarts, drains, moves, elections and growth.
 
 Faults meet moves under way, and a broker that is being drained. Every run has a drain, a rolling restart and
-moves; the rest is chosen at random from the seed.
+moves; the rest is chosen at random.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from barnabas.deploy.local import LocalCluster
 from .nemesis import Nemesis
 from .operations import Operator
 from .random_faults import Choice
+from .runs import Run
 from .workload import Load
 
 _FAULT_LASTS_S: Final = (0.0, 0.5, 1.0, 3.0)
@@ -23,10 +24,10 @@ _FAULT_LASTS_S: Final = (0.0, 0.5, 1.0, 3.0)
 class OperatedNemesis(Nemesis):
     """The cluster needs a broker more than the topic of the load has replicas."""
 
-    def __init__(self, cluster: LocalCluster, seed: int, load: Load, *, deadline_s: float) -> None:
+    def __init__(self, cluster: LocalCluster, run: Run, load: Load, *, deadline_s: float) -> None:
         self._load = load
         self._deadline_s = deadline_s
-        super().__init__(cluster, seed, self._settled, load.partitions[0].topic)
+        super().__init__(cluster, run, self._settled, load.partitions[0].topic)
         self._operator = Operator(cluster, load, self._chance, self._say, deadline_s=deadline_s)
 
     def _begin(self, duration_s: float) -> None:

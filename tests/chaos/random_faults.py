@@ -1,17 +1,18 @@
-"""Faults chosen at random from a seed, one after another and on top of each other, and healed in the end.
+"""Faults chosen at random, one after another and on top of each other, and healed in the end.
 
-A subclass names the faults. `steps` records them, and each is printed when it begins. One thread; `run`
-blocks. How long a fault lasts is part of the fault, so it is a wait and no condition.
+A subclass names the faults; the run notes each when it begins. One thread; `run` blocks. How long a fault
+lasts is part of the fault, so it is a wait and no condition.
 """
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, Protocol
+
+from .runs import Run
 
 Choice = tuple[str, Callable[[], object]]
 """The name of a fault or a repair, and the call that does it."""
@@ -33,11 +34,10 @@ class Harmed(Protocol):
 
 
 class RandomFaults(ABC):
-    def __init__(self, cluster: Harmed, seed: int) -> None:
+    def __init__(self, cluster: Harmed, run: Run) -> None:
         self._harmed = cluster
-        self.steps: list[str] = []
-        self._chance = random.Random(seed)
-        self._created = time.monotonic()
+        self._chance = run.chance
+        self._say = run.say
         self._pause = threading.Event()
 
     def run(self, duration_s: float) -> None:
@@ -78,7 +78,3 @@ class RandomFaults(ABC):
         self._harmed.kill(broker_id)
         for other in others:
             self._harmed.resume(other)
-
-    def _say(self, what: str) -> None:
-        self.steps.append(f"{time.monotonic() - self._created:6.1f} s  {what}")
-        print(self.steps[-1], flush=True)

@@ -3,19 +3,14 @@
 The groups commit increasing offsets, and readers fetch them all the time. An answer must lie between the
 highest offset acknowledged before the request and the highest tried before the answer. A broker that was
 paused may answer with an old offset for a moment, as in Kafka: such an answer is counted and not judged.
-
-``CHAOS_SECONDS`` is the duration; ``CHAOS_SEED`` repeats the choices of an earlier run, not their timing.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import pytest
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
@@ -23,11 +18,11 @@ from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from ..cluster.group_client import Committer, GroupClient, Worker, wait_progress, working
 from ..cluster.tools import ClusterView, StartCluster
 from .nemesis import Nemesis
+from .runs import BROKER, HEALING_S, chaos_run, chaos_test, seconds, takes_turns
 
-SECONDS = float(os.environ.get("CHAOS_SECONDS", "15"))
+SECONDS = seconds(5)
 GROUPS = tuple(f"chaos-{number}" for number in range(12))
 READERS = 2
-HEALING_S = 90.0
 STALE_S = 3.0
 """For so long a resumed broker may not know that it is not coordinator any more: a session and some more."""
 
@@ -90,33 +85,7 @@ def reading_and_committing(cluster: LocalCluster) -> Iterator[tuple[list[Committ
         yield committers, readers
 
 
-@pytest.mark.cluster
-@pytest.mark.timeout(SECONDS + 600)
-def test_no_acknowledged_commit_is_ever_missing(start_cluster: StartCluster) -> None:
-    seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
-    print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
-    cluster = start_cluster(
-        own_zookeeper=True,
-        settings={
-            "zookeeper.session.timeout.ms": "2000",
-            "replica.lag.time.max.ms": "4000",
-            "offsets.topic.num.partitions": "8",
-            "offsets.topic.segment.bytes": "65536",
-        },
-    )
-    view = ClusterView(cluster)
-    view.create_topic("t")
-    with GroupClient(cluster, "first") as client:
-        client.commit(1)
-    view.wait_isr(OFFSETS_TOPIC, 3)
-    with reading_and_committing(cluster) as (committers, readers):
-
-        def settle() -> None:
-            view.wait_isr(OFFSETS_TOPIC, 3, HEALING_S)
-            wait_progress(committers, f"after healing (seed {seed})", HEALING_S)
-
-        nemesis = Nemesis(cluster, seed, settle, OFFSETS_TOPIC)
-        nemesis.run(SECONDS)
+def judge(committers: list[Committer], readers: list[Reader], cluster: LocalCluster) -> None:
     for committer in committers:
         assert committer.problem is None
         with GroupClient(cluster, committer.client.group, HEALING_S) as client:
@@ -130,6 +99,27 @@ def test_no_acknowledged_commit_is_ever_missing(start_cluster: StartCluster) -> 
     print(f"{acknowledged} commits, {reads} reads; {len(stale)} old answers of brokers that were paused")
     print("\n".join(stale[:5]), flush=True)
     assert [reader.problem for reader in readers if reader.problem is not None] == []
-    assert wrong == [], f"seed {seed}:\n" + "\n".join([*wrong, *nemesis.steps])
+    assert wrong == []
     assert acknowledged > 100
     assert reads > 100
+
+
+@chaos_test(SECONDS)
+@takes_turns(0)
+def test_no_acknowledged_commit_is_ever_missing(start_cluster: StartCluster) -> None:
+    with chaos_run(SECONDS) as run:
+        small = {"offsets.topic.num.partitions": "8", "offsets.topic.segment.bytes": "65536"}
+        cluster = start_cluster(own_zookeeper=True, settings={**BROKER, **small})
+        view = ClusterView(cluster)
+        view.create_topic("t")
+        with GroupClient(cluster, "first") as client:
+            client.commit(1)
+        view.wait_isr(OFFSETS_TOPIC, 3)
+        with reading_and_committing(cluster) as (committers, readers):
+
+            def settle() -> None:
+                view.wait_isr(OFFSETS_TOPIC, 3, HEALING_S)
+                wait_progress(committers, "after healing", HEALING_S)
+
+            Nemesis(cluster, run, settle, OFFSETS_TOPIC).run(SECONDS)
+        judge(committers, readers, cluster)

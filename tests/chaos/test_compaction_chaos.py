@@ -1,8 +1,7 @@
 """A compacted topic under random faults keeps the last value of every key, while its cleaner is never idle.
 
 Segments are small and the cleaner is eager, so each record is cleaned many times, over kills, pauses, power
-cuts and flipped bits. ``CHAOS_SECONDS`` is the duration, ``CHAOS_SEED`` repeats the choices of an earlier
-run (not their timing). ``make chaos`` also cuts links.
+cuts and flipped bits. ``make chaos`` also cuts links.
 
 If a replica is down for longer than ``delete.retention.ms``, it never gets the tombstones that its leader
 removes meanwhile, and keeps the records that they delete; Apache Kafka has the same limit. So the retention
@@ -12,13 +11,10 @@ after that are excused.
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
@@ -33,19 +29,15 @@ from ..cluster.tools import ClusterView, StartCluster
 from .checker import Verdict
 from .compaction_checker import Ends, View, check_compacted
 from .history import number_in
+from .linked_cluster import LinkedCluster, cut_at_random
 from .nemesis import Nemesis
-from .test_links import LinkedCluster, cut_at_random, thorough
-from .workload import Load, read_everything, replica_logs
+from .runs import BROKER, HEALING_S, chaos_run, chaos_test, seconds, thorough
+from .workload import Load, expect_good, read_everything, replica_logs
 
-SECONDS = float(os.environ.get("CHAOS_SECONDS", "10"))
+SECONDS = seconds(5)
 PARTITIONS: Final = 3
 KEYS: Final = 90
-HEALING_S: Final = 90.0
-BROKER: Final = {
-    "zookeeper.session.timeout.ms": "2000",
-    "replica.lag.time.max.ms": "4000",
-    "log.cleaner.backoff.ms": "100",
-}
+QUICK: Final = {**BROKER, "log.cleaner.backoff.ms": "100"}
 EAGER: Final = {
     "cleanup_policy": "compact",
     "segment_bytes": "16384",
@@ -198,7 +190,7 @@ def remove_tombstones(view: ClusterView, load: Load) -> dict[TopicPartition, int
     return versions
 
 
-def judge(view: ClusterView, load: Load, steps: list[str], versions: dict[TopicPartition, int]) -> None:
+def judge(view: ClusterView, load: Load, versions: dict[TopicPartition, int]) -> None:
     """Wait until the replicas agree and are cleaned, then compare their records with the history.
 
     `versions`: the state versions before tombstones were removed.
@@ -209,55 +201,35 @@ def judge(view: ClusterView, load: Load, steps: list[str], versions: dict[TopicP
     print(f"the ISRs of {excused} changed while tombstones were removed", flush=True)
     wait_cleaned(view.cluster, load.partitions)
     stop_cleaning(view)
-    verdict = stop_and_judge(view.cluster, load, excused)
-    print(f"{verdict}; {len(load.history.reads)} reads", flush=True)
-    print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
-    assert verdict.is_good, "\n".join([str(verdict), *steps])
-    assert verdict.acknowledged > 1_000
-    # A long outage may only make records time out.
-    assert [problem for problem in load.problems if "DeliveryTimedOut" not in problem] == []
+    expect_good(stop_and_judge(view.cluster, load, excused), load, acknowledged=1_000)
 
 
-def announced_seed() -> int:
-    seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
-    print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
-    return seed
-
-
-@pytest.mark.cluster
-@pytest.mark.timeout(SECONDS + 600)
+@chaos_test(SECONDS)
 def test_the_last_value_of_every_key_survives_random_faults(start_cluster: StartCluster) -> None:
-    seed = announced_seed()
-    cluster = start_cluster(own_zookeeper=True, settings=BROKER)
-    view = ClusterView(cluster)
-    view.create_topic("t", PARTITIONS, 3, **EAGER)
-    load = load_on(cluster, 600)
+    with chaos_run(SECONDS) as run:
+        cluster = start_cluster(own_zookeeper=True, settings=QUICK)
+        view = ClusterView(cluster)
+        view.create_topic("t", PARTITIONS, 3, **EAGER)
+        load = load_on(cluster, 600)
 
-    def settle() -> None:
-        view.wait_isr("t", 3, HEALING_S)
-        load.wait_progress(f"after healing (seed {seed})", timeout_s=HEALING_S)
+        def settle() -> None:
+            view.wait_isr("t", 3, HEALING_S)
+            load.wait_progress("after healing", timeout_s=HEALING_S)
 
-    nemesis = Nemesis(cluster, seed, settle, "t")
-    with load:
-        nemesis.run(SECONDS)
-        versions = remove_tombstones(view, load)
-    judge(view, load, nemesis.steps, versions)
-
-
-@pytest.mark.cluster
-@thorough
-@pytest.mark.timeout(SECONDS + 600)
-def test_the_last_value_of_every_key_survives_cut_links(tmp_path: Path) -> None:
-    seed = announced_seed()
-    linked = LinkedCluster(tmp_path, BROKER, **EAGER)
-    load = load_on(linked.cluster, 300)
-    steps: list[str] = []
-    try:
         with load:
-            cut_at_random(random.Random(seed), steps)(linked, load)
+            Nemesis(cluster, run, settle, "t").run(SECONDS)
+            versions = remove_tombstones(view, load)
+        judge(view, load, versions)
+
+
+@chaos_test(SECONDS)
+@thorough
+def test_the_last_value_of_every_key_survives_cut_links(tmp_path: Path) -> None:
+    with chaos_run(SECONDS) as run, LinkedCluster(tmp_path, QUICK, **EAGER) as linked:
+        load = load_on(linked.cluster, 300)
+        with load:
+            cut_at_random(linked, load, run, SECONDS)
             linked.links.mend()
             linked.view.wait_agreed("t", PARTITIONS, HEALING_S)
             versions = remove_tombstones(linked.view, load)
-        judge(linked.view, load, steps, versions)
-    finally:
-        linked.end()
+        judge(linked.view, load, versions)

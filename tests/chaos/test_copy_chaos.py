@@ -4,15 +4,12 @@ Copiers are killed, stopped and resumed, also after a successor with their trans
 brokers and ZooKeeper are killed and paused (`nemesis`), and the level of ``transaction.version`` changes, so
 that producers go from one protocol to the other. In the end the output under read_committed is the input, and
 no transaction hangs.
-
-``CHAOS_SECONDS`` says how long, ``CHAOS_SEED`` repeats the choices of an earlier run (not their timing).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import signal
 import subprocess
@@ -39,19 +36,18 @@ from ..compat.clients import Unavailable, alone, run_tool
 from . import copier
 from .copy_checker import Attempt, Copy, CopyHistory, Outcome, Place, check_copies
 from .nemesis import Nemesis
+from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, seconds, thorough
 
-SECONDS = float(os.environ.get("CHAOS_SECONDS", "3"))
+SECONDS = seconds(3)
 PARTITIONS = 4
 KEYS = 40
 GROUP, INPUT, OUTPUT = "copiers", "input", "output"
 RECORDS_PER_S = 150
 ENOUGH = 300
 """The least number of records."""
-HEALING_S = 90.0
 HERE: Final = Path(__file__).parent
 SETTINGS = {
-    "zookeeper.session.timeout.ms": "2000",
-    "replica.lag.time.max.ms": "4000",
+    **BROKER,
     "group.min.session.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "3",
@@ -84,11 +80,11 @@ def copy_of(record: ConsumerRecord) -> Copy:
 class Copying:
     """A topic that grows, copiers, a reader of their copies, and the history of all."""
 
-    def __init__(self, cluster: LocalCluster, seed: int, programs: Sequence[Program]) -> None:
+    def __init__(self, cluster: LocalCluster, run: Run, programs: Sequence[Program]) -> None:
         """One copier at a time of each program, each with a transactional id."""
         self.cluster = cluster
         self._programs = programs
-        self.chance = random.Random(seed)
+        self.chance = random.Random(run.seed)
         self.history = CopyHistory()
         self.acknowledged: set[bytes] = set()
         self.faults: Counter[str] = Counter()
@@ -337,12 +333,6 @@ class Copying:
         assert self.exits.keys() <= {0, -signal.SIGKILL, copier.FENCED}, self.log.read_text()[-5_000:]
 
 
-def announce_seed() -> int:
-    seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
-    print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
-    return seed
-
-
 def make_topics(cluster: LocalCluster) -> ClusterView:
     view = ClusterView(cluster)
     for topic in (INPUT, OUTPUT):
@@ -351,30 +341,25 @@ def make_topics(cluster: LocalCluster) -> ClusterView:
 
 
 async def copy_under_faults(start_cluster: StartCluster, programs: Sequence[Program]) -> None:
-    seed = announce_seed()
-    cluster = await asyncio.to_thread(start_cluster, own_zookeeper=True, settings=SETTINGS)
-    view = await asyncio.to_thread(make_topics, cluster)
+    with chaos_run(SECONDS) as run:
+        cluster = await asyncio.to_thread(start_cluster, own_zookeeper=True, settings=SETTINGS)
+        view = await asyncio.to_thread(make_topics, cluster)
 
-    def settle() -> None:
-        for topic in (INPUT, OUTPUT):
-            view.wait_isr(topic, 3, HEALING_S)
+        def settle() -> None:
+            for topic in (INPUT, OUTPUT):
+                view.wait_isr(topic, 3, HEALING_S)
 
-    nemesis = Nemesis(cluster, seed, settle, OUTPUT)
-    copying = Copying(cluster, seed, programs)
-    await copying.run(asyncio.to_thread(nemesis.run, SECONDS))
+        nemesis = Nemesis(cluster, run, settle, OUTPUT)
+        await Copying(cluster, run, programs).run(asyncio.to_thread(nemesis.run, SECONDS))
 
 
-@pytest.mark.cluster
-@pytest.mark.timeout(SECONDS + 600)
+@chaos_test(SECONDS)
 async def test_copiers_copy_exactly_once_under_random_faults(start_cluster: StartCluster) -> None:
     await copy_under_faults(start_cluster, (NATIVE, KAFKA, CONFLUENT))
 
 
-@pytest.mark.cluster
-@pytest.mark.timeout(SECONDS + 900)
-@pytest.mark.skipif(
-    "CHAOS_SECONDS" not in os.environ, reason="franz-go takes a minute to build; see make chaos"
-)
+@chaos_test(SECONDS, more_s=900)
+@thorough
 async def test_copiers_of_franz_go_copy_exactly_once_under_random_faults(start_cluster: StartCluster) -> None:
     try:
         with alone("franz-go") as folder:

@@ -2,8 +2,6 @@
 
 The members see every acknowledged record, and no committed offset is beyond an unseen one. One member is a
 process that gets SIGKILL.
-
-``CHAOS_SECONDS`` says how long, ``CHAOS_SEED`` repeats the choices of an earlier run (not their timing).
 """
 
 from __future__ import annotations
@@ -11,14 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
-import random
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-
-import pytest
 
 from barnabas.client.admin.admin import Admin
 from barnabas.client.consumer.assignors import ASSIGNORS
@@ -33,14 +27,14 @@ from barnabas.protocol.ids import BrokerId, TopicPartition
 from ..cluster.tools import ClusterView, StartCluster
 from .group_checker import Acknowledged, Committed, Event, Owned, Seen, check_group
 from .history import number_of
+from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, seconds, takes_turns
 
-SECONDS = float(os.environ.get("CHAOS_SECONDS", "6"))
+SECONDS = seconds(5)
 PARTITIONS = 6
 MEMBERS = 3
 """The members in this process; one more has its own process."""
 GROUP = "g"
 TOPIC = "t"
-HEALING_S = 90.0
 ENOUGH = 600
 """The least number of records that are written."""
 
@@ -80,10 +74,11 @@ class Share(RebalanceListener):
 class Life:
     """Members that join and leave in several ways, and the events of the records they see."""
 
-    def __init__(self, cluster: LocalCluster, chance: random.Random) -> None:
+    def __init__(self, cluster: LocalCluster, run: Run) -> None:
         self.cluster = cluster
-        self.chance = chance
-        self.strategy = chance.choice(sorted(ASSIGNORS))
+        self.run = run
+        self.chance = run.chance
+        self.strategy = run.chance.choice(sorted(ASSIGNORS))
         self.seen: Offsets = {TopicPartition(TOPIC, number): set() for number in range(PARTITIONS)}
         self.acknowledged: Offsets = {tp: set() for tp in self.seen}
         self.events: list[Event] = []
@@ -267,7 +262,7 @@ async def torment(life: Life, seconds: float) -> None:
         victim = life.coordinator if life.chance.random() < 0.7 else None
         victim = victim if victim is not None else BrokerId(life.chance.randint(1, 3))
         how = life.chance.choice(["kill", "pause", "restart"])
-        print(f"{how} {victim}", flush=True)
+        life.run.say(f"{how} {victim}")
         if how == "restart":
             await asyncio.to_thread(life.cluster.restart, victim)
         elif how == "kill":
@@ -283,16 +278,23 @@ async def torment(life: Life, seconds: float) -> None:
         await life.look_at_commits()
 
 
-@pytest.mark.cluster
-@pytest.mark.timeout(SECONDS + 600)
+@chaos_test(SECONDS)
+@takes_turns(1)
 async def test_a_group_sees_everything_and_commits_nothing_unseen(start_cluster: StartCluster) -> None:
-    seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
-    print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
-    cluster = start_cluster(
-        settings={"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "4000"}
-    )
-    ClusterView(cluster).create_topic(TOPIC, PARTITIONS, 3, min_insync_replicas="2")
-    life = Life(cluster, random.Random(seed))
+    with chaos_run(SECONDS) as run:
+        cluster = start_cluster(settings=BROKER)
+        ClusterView(cluster).create_topic(TOPIC, PARTITIONS, 3, min_insync_replicas="2")
+        life = Life(cluster, run)
+        await live(life)
+        print(f"{life.strategy}: {life.ends}", flush=True)
+        verdict, delivered_again = check_group(life.events)
+        print(f"{verdict}; {delivered_again} records delivered again", flush=True)
+        assert verdict.is_good, str(verdict)
+        assert verdict.acknowledged >= ENOUGH
+
+
+async def live(life: Life) -> None:
+    """Harm the cluster below the members, until they have seen everything."""
     tasks = [asyncio.create_task(life.member(number)) for number in range(MEMBERS)]
     tasks.append(asyncio.create_task(life.process(MEMBERS)))
     tasks.append(asyncio.create_task(life.write()))
@@ -309,15 +311,7 @@ async def test_a_group_sees_everything_and_commits_nothing_unseen(start_cluster:
         await life.look_at_commits()
     finally:
         life.is_over = True
-        print(
-            f"seed {seed}, {life.strategy}: {life.ends}, {sum(map(len, life.acknowledged.values()))} records",
-            flush=True,
-        )
         await asyncio.wait(tasks, timeout=60)
     for task in tasks:
         task.result()
     await life.look_at_commits()
-    verdict, delivered_again = check_group(life.events)
-    print(f"{verdict}; {delivered_again} records delivered again", flush=True)
-    assert verdict.is_good, f"seed {seed}:\n{verdict}"
-    assert sum(map(len, life.acknowledged.values())) >= ENOUGH

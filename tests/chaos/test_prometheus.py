@@ -29,6 +29,7 @@ from tests.support.waiting import wait_for
 from .workload import Load, stop_and_judge
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "prometheus.yml"
+COMMAND = shutil.which("prometheus") or ""
 PARTITIONS = 4
 CONTROLLER = "kafka_controller_kafkacontroller_activecontrollercount"
 ELECTIONS = "kafka_controller_controllerstats_leaderelectionrateandtimems_count"
@@ -84,9 +85,6 @@ def cluster(start_cluster: StartCluster) -> LocalCluster:
 
 @pytest.fixture
 def prometheus(cluster: LocalCluster, tmp_path: Path) -> Iterator[Prometheus]:
-    command = shutil.which("prometheus")
-    if command is None:
-        pytest.skip("prometheus is not installed (on Debian: apt-get install prometheus)")
     folder = tmp_path / "prometheus"
     folder.mkdir()
     (folder / "prometheus.yml").write_text(configuration(cluster))
@@ -95,7 +93,7 @@ def prometheus(cluster: LocalCluster, tmp_path: Path) -> Iterator[Prometheus]:
     arguments = {"config.file": "prometheus.yml", "storage.tsdb.path": "data", "web.listen-address": address}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [command, *(f"--{name}={value}" for name, value in arguments.items())],
+            [COMMAND, *(f"--{name}={value}" for name, value in arguments.items())],
             cwd=folder,
             stdout=log,
             stderr=log,
@@ -130,6 +128,7 @@ def commit_one(bootstrap: str) -> None:
         consumer.commit()
 
 
+@pytest.mark.skipif(not COMMAND, reason="prometheus is not installed (on Debian: apt-get install prometheus)")
 def test_prometheus_sees_the_death_of_the_controller_and_its_return(
     cluster: LocalCluster, prometheus: Prometheus
 ) -> None:

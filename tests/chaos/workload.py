@@ -260,6 +260,21 @@ def stop_and_judge(cluster: JudgedCluster, load: Load, *, timeout_s: float = 30.
     return check(history)
 
 
+def expect_good(verdict: Verdict, load: Load, *tolerated: str, acknowledged: int = 100) -> None:
+    """Fail unless the verdict is good, the load was no idle one, and its only problems are tolerated.
+
+    A long outage may always cost the time-out of a record.
+    """
+    reads = len(load.history.reads)
+    print(f"{verdict}; {reads} reads, longest pause {load.longest_pause_s:.1f} s", flush=True)
+    print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
+    assert verdict.is_good, str(verdict)
+    tolerated = ("DeliveryTimedOut", *tolerated)
+    assert [text for text in load.problems if not any(word in text for word in tolerated)] == []
+    assert verdict.acknowledged > acknowledged
+    assert reads > 0
+
+
 def read_everything(
     bootstrap: str,
     partitions: Sequence[TopicPartition],

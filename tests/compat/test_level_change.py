@@ -16,8 +16,8 @@ import pytest
 from barnabas.deploy.process import tail
 from tests.support.waiting import wait_for
 
+from ..chaos.linked_cluster import PARTITIONS, LinkedCluster
 from ..chaos.links import CLIENT
-from ..chaos.test_links import PARTITIONS, LinkedCluster
 from ..cluster.transaction_client import TransactionalClient
 from ..cluster.transaction_level import set_level
 from .clients import Unavailable
@@ -66,9 +66,8 @@ class Alternating:
 
 @pytest.fixture
 def linked(tmp_path: Path) -> Iterator[LinkedCluster]:
-    cluster = LinkedCluster(tmp_path, UNHARMED)
-    yield cluster
-    cluster.end()
+    with LinkedCluster(tmp_path, UNHARMED) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..chaos.random_faults import Choice, RandomFaults
+from ..chaos.runs import Run
 from .container_cluster import ContainerCluster, Service
 
 _STOP_TIMEOUT_S = 8
@@ -18,10 +19,10 @@ _STOP_TIMEOUT_S = 8
 
 class ContainerNemesis(RandomFaults):
     def __init__(
-        self, cluster: ContainerCluster, seed: int, settle: Callable[[], None], session_timeout_s: float
+        self, cluster: ContainerCluster, run: Run, settle: Callable[[], None], session_timeout_s: float
     ) -> None:
         """`settle` waits until a healed cluster is healthy; it fails if that takes too long."""
-        super().__init__(cluster, seed)
+        super().__init__(cluster, run)
         self._cluster = cluster
         self._settle = settle
         self._session_timeout_s = session_timeout_s
