@@ -4,6 +4,7 @@
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
 # make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
 # make soak    unit tests on asyncio's debug loop, then 100,000 random histories (SOAK_SCHEDULES=…, SOAK_SEED=…)
+# make flaky   process tests repeated under random load, with their rates (FLAKY_RUNS=20, FLAKY_TESTS='tests/chaos -k …')
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
 # make pictures | settings     the pictures of the README, from a real run; the page of settings
@@ -12,7 +13,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast lint format demo chaos soak bench bench-kafka pictures settings lock clean
+.PHONY: help setup test test-fast lint format demo chaos soak flaky bench bench-kafka pictures settings lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -67,6 +68,9 @@ chaos: setup
 soak: setup
 	ASYNCIO_DEBUG_LOOP=1 $(BIN)/python -m pytest -n $(JOBS) tests/unit
 	$(BIN)/python -m tests.simulation.soak
+
+flaky: setup
+	$(BIN)/python -m tests.flaky
 
 bench: setup
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
