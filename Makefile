@@ -3,7 +3,7 @@
 # make test-fast   lint, types, unit and architecture tests, a sample of the simulation: before each commit
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
 # make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
-# make soak    unit tests on asyncio's debug loop, then 100,000 random histories (SOAK_SCHEDULES=…, SOAK_SEED=…)
+# make soak    unit tests in debug mode, clients at all features, 100,000 histories (SOAK_SCHEDULES=…, SOAK_SEED=…)
 # make flaky   process tests repeated under random load, with their rates (FLAKY_RUNS=20, FLAKY_TESTS='tests/chaos -k …')
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
@@ -67,6 +67,7 @@ chaos: setup
 
 soak: setup
 	ASYNCIO_DEBUG_LOOP=1 $(BIN)/python -m pytest -n $(JOBS) tests/unit
+	COMPAT_FULL=1 $(BIN)/python -m pytest -n $(JOBS) tests/compat
 	$(BIN)/python -m tests.simulation.soak
 
 flaky: setup
