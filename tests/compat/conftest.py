@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 
 import pytest
@@ -19,7 +19,6 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from benchmarks.peers.apache_kafka import VERSION
 
-from ..cluster.tools import running
 from .clients import CLIENTS, Driver, Unavailable
 from .features import Bench
 from .java import Tool, java_tools
@@ -28,6 +27,7 @@ from .offsets_topic import have_offsets_topic_made
 EXTERNAL = os.environ.get("COMPAT_BOOTSTRAP", "")
 StartDriver = Callable[[str], Driver]
 ToolOf = Callable[[str], Tool]
+Shared = Callable[..., AbstractContextManager[LocalCluster]]
 UNHARMED = {"zookeeper.session.timeout.ms": "30000"}
 """For a cluster in which no broker is killed: no session ends because the machine is busy."""
 
@@ -39,18 +39,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def compat_cluster(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
-) -> Iterator[LocalCluster]:
+def shared(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper) -> Shared:
+    """A cluster for several tests, which is not started yet: a context manager that ends it."""
+
+    @contextmanager
+    def make(name: str, settings: Mapping[str, str] | None = None, **more: int) -> Iterator[LocalCluster]:
+        if EXTERNAL:
+            pytest.skip("needs a cluster of our own, and COMPAT_BOOTSTRAP names another")
+        chroot = f"{zookeeper.connect}/{name}-{uuid.uuid4().hex[:12]}"
+        cluster = LocalCluster(
+            tmp_path_factory.mktemp(name), zookeeper=chroot, settings=UNHARMED | dict(settings or {}), **more
+        )
+        try:
+            yield cluster
+        finally:
+            cluster.kill_all()
+            cluster.close()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def compat_cluster(shared: Shared) -> Iterator[LocalCluster]:
     """Three brokers for all tests of a worker that harm no broker."""
-    if EXTERNAL:
-        pytest.skip("needs a cluster of our own, and COMPAT_BOOTSTRAP names another")
-    cluster = LocalCluster(
-        tmp_path_factory.mktemp("compat"),
-        zookeeper=f"{zookeeper.connect}/compat-{uuid.uuid4().hex[:12]}",
-        settings={**UNHARMED, "group.min.session.timeout.ms": "3000"},
-    )
-    with running(cluster):
+    with shared("compat", {"group.min.session.timeout.ms": "3000"}) as cluster:
+        cluster.start()
         yield cluster
 
 

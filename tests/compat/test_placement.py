@@ -13,19 +13,15 @@ import pytest
 from barnabas.client import NewTopic
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.ports import ReservedPort
-from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.ids import TopicPartition
 from benchmarks.peers.apache_kafka import VERSION
 from tests.support.waiting import wait_for
 
-from ..cluster.tools import ClusterView, running
-from .conftest import EXTERNAL, UNHARMED, ToolOf, tool_or_skip
+from ..cluster.tools import ClusterView
+from .conftest import Shared, ToolOf, tool_or_skip
 from .java import CONFIG_COMMAND, NEWER, TOPIC_COMMAND, Tool
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(EXTERNAL), reason="moves partitions between four brokers of its own cluster"),
-]
+pytestmark = pytest.mark.timeout(600)
 RECORDS = [b"value %d" % number for number in range(100)]
 _REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 _ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
@@ -37,18 +33,10 @@ def tool(request: pytest.FixtureRequest, tool_of: ToolOf) -> Tool:
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
-) -> Iterator[LocalCluster]:
-    """Four brokers."""
-    cluster = LocalCluster(
-        tmp_path_factory.mktemp("placement"),
-        brokers=4,
-        zookeeper=f"{zookeeper.connect}/placement-{uuid.uuid4().hex[:12]}",
-        # A new controller would move leaders back by itself after five seconds.
-        settings={**UNHARMED, "auto.leader.rebalance.enable": "false"},
-    )
-    with running(cluster):
+def cluster(shared: Shared) -> Iterator[LocalCluster]:
+    """Four brokers. A new controller would move leaders back by itself after five seconds."""
+    with shared("placement", {"auto.leader.rebalance.enable": "false"}, brokers=4) as cluster:
+        cluster.start()
         yield cluster
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import socketserver
 import struct
 import threading
 import uuid
@@ -19,14 +20,13 @@ import pytest
 from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin, Producer
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.schema import ApiKey
 from tests.support.waiting import wait_for
 
 from ..cluster.transaction_level import finalised
 from . import table
 from .clients import CLIENTS, Driver, Unavailable, Unsupported
-from .conftest import EXTERNAL, UNHARMED, ToolOf, tool_or_skip
+from .conftest import Shared, ToolOf, tool_or_skip
 from .features import record
 from .java import CONFIG_COMMAND, COPIER, GROUPS, NAME, NEWER, TRANSACTIONS, VERSION, Tool
 from .offsets_topic import have_offsets_topic_made
@@ -36,17 +36,24 @@ pytestmark = pytest.mark.timeout(600)
 API_NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
 
 
-class Relay:
-    """Passes connections on to a broker, and notes (API key, version) of every request; a context manager."""
+class Relay(socketserver.ThreadingTCPServer):
+    """Passes connections on to a broker, and notes (API key, version) of every request."""
+
+    request_queue_size = 128
 
     def __init__(self) -> None:
-        self._seen: set[tuple[int, int]] = set()
+        super().__init__(("127.0.0.1", 0), _Passing)
         self.target: tuple[str, int] = ("", 0)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self._open: list[socket.socket] = []
+        self._seen: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        """When the broker has ended, and all connections with it."""
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
 
     @property
     def seen(self) -> set[tuple[int, int]]:
@@ -60,55 +67,9 @@ class Relay:
 
     @property
     def address(self) -> str:
-        return "{}:{}".format(*self._server.getsockname())
+        return "{}:{}".format(*self.server_address)
 
-    def __enter__(self) -> Relay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        with self._lock:
-            for connection in self._open:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(10)
-        for connection in self._open:
-            connection.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client = self._server.accept()[0]
-                with self._lock:
-                    self._open.append(client)
-                try:
-                    broker = socket.create_connection(self.target)
-                except ConnectionRefusedError:
-                    client.close()
-                    continue
-                with self._lock:
-                    self._open.append(broker)
-                for work in ((client, broker, True), (broker, client, False)):
-                    thread = threading.Thread(target=self._pass_on, args=work, daemon=True)
-                    self._threads.append(thread)
-                    thread.start()
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket, are_requests: bool) -> None:
-        waiting = bytearray()
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if are_requests:
-                    waiting += data
-                    self._note(waiting)
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-        if not are_requests:
-            for connection in (source, sink):
-                connection.close()
-
-    def _note(self, waiting: bytearray) -> None:
+    def note(self, waiting: bytearray) -> None:
         """Take whole frames off the front."""
         while len(waiting) >= 8:
             (size,) = struct.unpack_from(">i", waiting)
@@ -121,28 +82,36 @@ class Relay:
             del waiting[: 4 + size]
 
 
+class _Passing(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        with contextlib.suppress(OSError), socket.create_connection(self.server.target) as broker:
+            back = threading.Thread(target=self._pass_answers, args=(broker,))
+            back.start()
+            waiting = bytearray()
+            with contextlib.suppress(OSError):
+                while data := self.request.recv(65536):
+                    waiting += data
+                    self.server.note(waiting)
+                    broker.sendall(data)
+                broker.shutdown(socket.SHUT_WR)
+            back.join()
+
+    def _pass_answers(self, broker: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := broker.recv(65536):
+                self.request.sendall(data)
+            self.request.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.fixture(scope="module")
-def relayed_cluster(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
-) -> Iterator[tuple[Relay, LocalCluster]]:
+def relayed_cluster(shared: Shared) -> Iterator[tuple[Relay, LocalCluster]]:
     """A relay before a cluster of one broker, which is only reached through it."""
-    if EXTERNAL:
-        pytest.skip("needs a cluster of our own, and COMPAT_BOOTSTRAP names another")
-    with Relay() as relay:
-        cluster = LocalCluster(
-            tmp_path_factory.mktemp("versions"),
-            brokers=1,
-            zookeeper=f"{zookeeper.connect}/versions-{uuid.uuid4().hex[:12]}",
-            settings={**UNHARMED, "advertised.listeners": f"PLAINTEXT://{relay.address}"},
-        )
+    with Relay() as relay, shared("versions", brokers=1) as cluster:
         relay.target = (cluster.brokers[0].host, cluster.brokers[0].port)
-        try:
-            cluster.start()
-            have_offsets_topic_made(relay.address)
-            yield relay, cluster
-        finally:
-            cluster.kill_all()
-            cluster.close()
+        cluster.change_settings(1, {"advertised.listeners": f"PLAINTEXT://{relay.address}"})
+        cluster.start()
+        have_offsets_topic_made(relay.address)
+        yield relay, cluster
 
 
 @pytest.fixture(scope="module")
