@@ -23,7 +23,7 @@ from barnabas.protocol.record_batch import iter_batches
 from tests.support.waiting import wait_for
 
 from .clients import ClientError, Driver
-from .wire import FIND_COORDINATOR, Connection
+from .wire import FIND_COORDINATOR, Connection, wait_led
 
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 MESSAGE_TOO_LARGE, UNKNOWN_TOPIC, TOPIC_EXISTS, OFFSET_OUT_OF_RANGE = 10, 3, 36, 1
@@ -107,16 +107,7 @@ class Bench:
         return name
 
     def wait_led(self, topic: str, partitions: int) -> None:
-        """Wait until every broker knows so many partitions of a topic, all with leaders."""
-
-        def is_so(address: str) -> bool:
-            with Connection(address) as broker:
-                leaders = broker.metadata(topic).leaders[topic]
-            return len(leaders) == partitions and -1 not in leaders.values()
-
-        for address in self.bootstrap.split(","):
-            complaint = f"{address} does not know {partitions} partitions with leaders of {topic}"
-            wait_for(lambda address=address: is_so(address), complaint)
+        wait_led(self.bootstrap, topic, partitions)
 
     def produce(self, records: Sequence[Record], **config: Any) -> list[Record]:
         """Write with the client under test, all of which must work."""

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from barnabas.deploy.local import LocalCluster
-from tests.support.waiting import wait_for
 
 from ..cluster.transaction_level import finalised
 from .java import CONFIG_COMMAND, CONSOLE_CONSUMER, TOPIC_COMMAND, Tool
-from .wire import Connection
+from .wire import wait_led
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -34,18 +33,6 @@ def topic(tool: Tool, bootstrap: str) -> str:
     )
     assert f"Created topic {name}." in said
     return name
-
-
-def wait_known(bootstrap: str, topic: str, partitions: int) -> None:
-    """Wait until every broker knows so many partitions of a topic: each hears of a change by itself."""
-
-    def is_so(address: str) -> bool:
-        with Connection(address) as broker:
-            return len(broker.metadata(topic).leaders[topic]) == partitions
-
-    for address in bootstrap.split(","):
-        complaint = f"{address} does not know {partitions} partitions of {topic}"
-        wait_for(lambda address=address: is_so(address), complaint)
 
 
 def test_the_consoles_write_and_read_with_every_codec(tool: Tool, bootstrap: str, topic: str) -> None:
@@ -117,7 +104,7 @@ def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp
     assert "PartitionCount: 2" in described
     assert "retention.ms=3600000" in described
     tool(TOPIC_COMMAND, *server, "--alter", "--topic", topic, "--partitions", "3")
-    wait_known(bootstrap, topic, 3)
+    wait_led(bootstrap, topic, 3)
     entity = ("--entity-type", "topics", "--entity-name", topic)
     tool(CONFIG_COMMAND, *server, *entity, "--alter", "--add-config", "segment.bytes=20000000")
     configs = tool(CONFIG_COMMAND, *server, *entity, "--describe")
@@ -142,7 +129,7 @@ def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp
     earliest = tool("org.apache.kafka.tools.GetOffsetShell", *server, "--topic", topic, "--time", "earliest")
     assert f"{topic}:{partition}:1" in earliest.splitlines()
     tool(TOPIC_COMMAND, *server, "--delete", "--topic", topic)
-    wait_known(bootstrap, topic, 0)
+    wait_led(bootstrap, topic, 0)
     assert topic not in tool(TOPIC_COMMAND, *server, "--list").splitlines()
 
 

@@ -10,6 +10,7 @@ import struct
 from typing import Any
 
 from tests.support.raw_socket import RawSocket
+from tests.support.waiting import wait_for
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, LIST_GROUPS, API_VERSIONS = 0, 1, 2, 3, 10, 16, 18
 
@@ -147,6 +148,19 @@ class Connection(RawSocket):
     def fetch(self, topic: str, partition: int, offset: int, **more: Any) -> tuple[int, int, bytes | None]:
         """(error code, high watermark, records) of one partition."""
         return fetched(self.ask(fetch_request(topic, partition, offset, **more)))
+
+
+def wait_led(bootstrap: str, topic: str, partitions: int) -> None:
+    """Wait until every broker knows so many partitions of a topic, all with leaders."""
+
+    def is_so(address: str) -> bool:
+        with Connection(address) as broker:
+            leaders = broker.metadata(topic).leaders[topic]
+        return len(leaders) == partitions and -1 not in leaders.values()
+
+    for address in bootstrap.split(","):
+        complaint = f"{address} does not know {partitions} partitions with leaders of {topic}"
+        wait_for(lambda address=address: is_so(address), complaint)
 
 
 def produced(answer: Reader) -> tuple[int, int]:
