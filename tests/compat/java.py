@@ -82,10 +82,7 @@ class Tool:
     def until(self, text: str, name: str, *arguments: str) -> str:
         """Run an endless tool until it prints a line with a text; returns the output."""
         with subprocess.Popen(
-            [*self._command, name, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [*self._command, name, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as running:
             late = threading.Timer(_TIMEOUT_S, running.kill)
             late.start()

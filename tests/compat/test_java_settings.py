@@ -20,16 +20,7 @@ from barnabas.broker.config.settings import SETTINGS, topic_setting
 from barnabas.broker.config.stored_settings import ReplicaList
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.messages.configs import ConfigSource, DescribeConfigsResourceResult
-from barnabas.protocol.settings import (
-    DERIVED,
-    AlwaysFalse,
-    Boolean,
-    Choice,
-    Double,
-    Integer,
-    Kind,
-    TextList,
-)
+from barnabas.protocol.settings import DERIVED, AlwaysFalse, Boolean, Choice, Double, Integer, Kind, TextList
 from tests.support.defaults import make_config
 from tests.support.waiting import wait_for
 

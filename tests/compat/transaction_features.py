@@ -42,10 +42,7 @@ class Producer:
         else:
             self._ask = member.ask
         self._ask(
-            "txn_start",
-            bootstrap=bench.bootstrap,
-            transactional_id=transactional_id,
-            timeout_ms=timeout_ms,
+            "txn_start", bootstrap=bench.bootstrap, transactional_id=transactional_id, timeout_ms=timeout_ms
         )
 
     def __enter__(self) -> Self:

@@ -28,13 +28,7 @@ from python_api import (
     subscribe,
 )
 from serve import serve_client
-from stdio import (
-    CreateTopicCommand,
-    ProduceCommand,
-    Unsupported,
-    cluster_as_json,
-    partitions_as_json,
-)
+from stdio import CreateTopicCommand, ProduceCommand, Unsupported, cluster_as_json, partitions_as_json
 from transactions import TIMEOUT_S, Transactions
 
 STOP_TIMEOUT_S = 90.0
@@ -272,9 +266,7 @@ class AiokafkaTransactions(Transactions):
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
         self._is_started = False
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap,
-            transactional_id=transactional_id,
-            transaction_timeout_ms=timeout_ms,
+            bootstrap_servers=bootstrap, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
         )
 
     async def begin(self) -> None:

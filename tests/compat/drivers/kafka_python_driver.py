@@ -29,13 +29,7 @@ from python_api import (
     subscribe,
 )
 from serve import serve_client
-from stdio import (
-    ClientError,
-    CreateTopicCommand,
-    ProduceCommand,
-    cluster_as_json,
-    partitions_as_json,
-)
+from stdio import ClientError, CreateTopicCommand, ProduceCommand, cluster_as_json, partitions_as_json
 from transactions import TIMEOUT_S, Transactions
 
 STRATEGIES = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
@@ -72,11 +66,7 @@ async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
 async def open_consumer(bootstrap: str, **config: Any) -> AsyncIterator[KafkaConsumer]:
     # A consumer that is closed waits for its last fetch, at the end of the log for 500 ms by default.
     consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap,
-        group_id=None,
-        enable_auto_commit=False,
-        fetch_max_wait_ms=50,
-        **config,
+        bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=50, **config
     )
     try:
         yield consumer

@@ -60,10 +60,7 @@ def isolated(isolation: str | None) -> dict[str, Any]:
 
 
 async def send_all(
-    records: list[dict[str, Any]],
-    send: Callable[..., Any],
-    wait: Callable[[Any], Any],
-    kind: type[Exception],
+    records: list[dict[str, Any]], send: Callable[..., Any], wait: Callable[[Any], Any], kind: type[Exception]
 ) -> list[dict[str, Any]]:
     """Send every record, then wait for each; an error of the client in either step is the record's answer."""
     futures: list[Any] = []
