@@ -22,7 +22,7 @@ from benchmarks.peers.apache_kafka import VERSION
 from .clients import CLIENTS, Driver, Unavailable
 from .features import Bench
 from .java import Tool, java_tools
-from .offsets_topic import have_offsets_topic_made
+from .wire import have_offsets_topic_made
 
 EXTERNAL = os.environ.get("COMPAT_BOOTSTRAP", "")
 StartDriver = Callable[[str], Driver]

@@ -17,7 +17,7 @@ from .clients import CLIENTS, ClientError, Unavailable
 from .conftest import EXTERNAL, Spare, StartDriver, make_bench
 from .features import Bench
 from .group_features import Member, committed, wait, wait_read, written
-from .offsets_topic import have_offsets_topic_made
+from .wire import have_offsets_topic_made
 
 ROW = "groups: kill -9 of the coordinator"
 PARTITIONS = 2

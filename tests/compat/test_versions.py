@@ -29,8 +29,7 @@ from .clients import CLIENTS, Driver, Unavailable, Unsupported
 from .conftest import Shared, ToolOf, tool_or_skip
 from .features import record
 from .java import CONFIG_COMMAND, COPIER, GROUPS, NAME, NEWER, TRANSACTIONS, VERSION, Tool
-from .offsets_topic import have_offsets_topic_made
-from .wire import API_VERSIONS, Connection
+from .wire import API_VERSIONS, Connection, have_offsets_topic_made, wait_led
 
 pytestmark = pytest.mark.timeout(600)
 API_NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
@@ -133,14 +132,10 @@ def tour(relayed: Relay, driver: Driver) -> None:
             "produce", bootstrap=bootstrap, records=[record(topic, "v") for _ in range(count)], **config
         )
 
-    def has_leaders() -> bool:
-        with Connection(bootstrap) as broker:
-            return set(broker.metadata(topic).leaders[topic].values()) == {1}
-
     ask("create_topic", partitions=1, replicas=1)
     # A client without that function makes it by writing to it.
     produce(1)
-    wait_for(has_leaders)
+    wait_led(bootstrap, topic, 1)
     produce(20, idempotent=True)
     ask("fetch", partition=0, offset=0, count=21)
     for at in ("earliest", "latest", 1_600_000_000_000):

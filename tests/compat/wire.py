@@ -13,6 +13,7 @@ from tests.support.raw_socket import RawSocket
 from tests.support.waiting import wait_for
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, LIST_GROUPS, API_VERSIONS = 0, 1, 2, 3, 10, 16, 18
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def string(value: str | None) -> bytes:
@@ -161,6 +162,26 @@ def wait_led(bootstrap: str, topic: str, partitions: int) -> None:
     for address in bootstrap.split(","):
         complaint = f"{address} does not know {partitions} partitions with leaders of {topic}"
         wait_for(lambda address=address: is_so(address), complaint)
+
+
+def have_offsets_topic_made(bootstrap: str) -> None:
+    """Have the offsets topic made, and wait until each broker knows all leaders and can list its groups.
+
+    The first request for a coordinator creates it. Until every broker has loaded its partitions of the topic,
+    a list of all groups is refused, by Apache Kafka too, and most admin clients raise that error.
+    """
+    for address in bootstrap.split(","):
+        wait_for(lambda address=address: _is_ready(address), f"{address} is not ready to coordinate groups")
+
+
+def _is_ready(address: str) -> bool:
+    with Connection(address) as broker:
+        if broker.ask(request(FIND_COORDINATOR, 0, string("any"))).take("h"):
+            return False
+        leaders = broker.metadata(OFFSETS_TOPIC).leaders[OFFSETS_TOPIC]
+        if not leaders or -1 in leaders.values():
+            return False
+        return bool(broker.ask(request(LIST_GROUPS, 0, b"")).take("h") == 0)
 
 
 def produced(answer: Reader) -> tuple[int, int]:
