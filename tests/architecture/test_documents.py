@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import os
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -122,7 +121,10 @@ def test_every_option_of_the_data_source_is_described() -> None:
     assert [name for name in OPTIONS if f"`{name}`" not in DOCUMENTS["docs/spark.md"]] == []
 
 
-def test_every_benchmark_that_is_named_exists_and_has_the_options_shown() -> None:
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
+def test_every_benchmark_that_is_named_exists_and_has_the_options_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shown = {
         found
         for text in DOCUMENTS.values()
@@ -130,11 +132,12 @@ def test_every_benchmark_that_is_named_exists_and_has_the_options_shown() -> Non
         for found in re.findall(r"-m (benchmarks[\w.]*)(.*)", line)
     }
     for module, options in sorted(shown):
-        done = subprocess.run(
-            [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{module}: {done.stderr}"
-        assert [option for option in re.findall(r"--[a-z-]+", options) if option not in done.stdout] == [], (
+        monkeypatch.setattr(sys, "argv", [module, "--help"])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_module(module, run_name="__main__")
+        said = capsys.readouterr()
+        assert not end.value.code, f"{module}: {said.err}"
+        assert [option for option in re.findall(r"--[a-z-]+", options) if option not in said.out] == [], (
             module
         )
 
@@ -161,15 +164,12 @@ def test_the_helpers_that_the_page_on_testing_imports_exist() -> None:
 
 
 def test_the_page_of_settings_is_made_from_the_declarations() -> None:
-    made = subprocess.run(
-        [sys.executable, "-c", "import make_settings; print(make_settings.render(), end='')"],
-        cwd=ROOT / "docs",
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert DOCUMENTS["docs/settings.md"] == made, "run `make settings`"
+    spec = importlib.util.spec_from_file_location("make_settings", ROOT / "docs" / "make_settings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    make_settings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_settings)
+    assert DOCUMENTS["docs/settings.md"] == make_settings.render(), "run `make settings`"
 
 
 def test_the_checks_report_missing_files_and_commands() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from .sources import ROOT, Source, source, sources_in
+
 PACKAGES = ("protocol", "zookeeper", "broker", "controller", "client", "spark_connector", "deploy", "cli")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 600
@@ -24,22 +25,17 @@ SUPPRESSION = re.compile(r"#\s*(noqa\b[\w:, ]*|type:\s*ignore\b(\[[\w\-, ]*\])?\
 """A suppression without a reason after it."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Rule = Callable[[ast.Module, str], Iterator[tuple[int, str]]]
+Rule = Callable[[Source], Iterator[tuple[int, str]]]
 
 
 def _sources() -> list[Path]:
-    found = [
-        path
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        if "__pycache__" not in path.parts
-    ]
+    found = [path for package in PACKAGES for path in sources_in(ROOT / package)]
     return found + sorted((ROOT / "src").glob("*/*.py"))
 
 
-def long_functions(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
+def long_functions(source: Source) -> Iterator[tuple[int, str]]:
     """Functions whose code, without decorators and docstring, is longer than it may be."""
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, Function):
             last = node.end_lineno or node.lineno
             first = node.lineno
@@ -51,62 +47,59 @@ def long_functions(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{node.name} has {last - first + 1} lines (at most {limit})"
 
 
-def long_files(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
-    lines = text.count("\n")
+def long_files(source: Source) -> Iterator[tuple[int, str]]:
+    lines = source.text.count("\n")
     if lines > MAX_FILE_LINES:
         yield 1, f"{lines} lines (at most {MAX_FILE_LINES})"
 
 
-def asserts(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
+def asserts(source: Source) -> Iterator[tuple[int, str]]:
     """`assert` vanishes under -O; `barnabas.protocol.invariants` does not."""
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.Assert):
             yield node.lineno, "assert in shipped code; use barnabas.protocol.invariants"
 
 
-def silent_excepts(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
+def silent_excepts(source: Source) -> Iterator[tuple[int, str]]:
     """A broad except whose body does nothing; a narrow one may state that the error is expected."""
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.ExceptHandler) and all(isinstance(step, ast.Pass) for step in node.body):
             named = ast.unparse(node.type) if node.type is not None else ""
             if named in ("", "Exception", "BaseException"):
                 yield node.lineno, f"except {named}: pass hides every failure"
 
 
-def unexplained_suppressions(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
+def unexplained_suppressions(source: Source) -> Iterator[tuple[int, str]]:
     """A check that is switched off has a reason, after it or in the line above."""
     before = ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(source.text.splitlines(), 1):
         if SUPPRESSION.search(line) and not before.lstrip().startswith("#"):
             yield number, "noqa or type: ignore without a reason"
         before = line
 
 
-def small_modules(texts: dict[str, str]) -> Iterator[str]:
+def small_modules(modules: dict[str, Source]) -> Iterator[str]:
     """Modules, by dotted name, that are a paragraph of the only module that imports them.
 
     Handlers, messages and tables (modules without a function) may be short.
     """
-    trees = {name: ast.parse(text) for name, text in texts.items()}
-    importers: dict[str, set[str]] = {name: set() for name in texts}
-    for importer, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                    importers.get(name.removeprefix("barnabas."), set()).add(importer)
-    for name, text in texts.items():
-        lines = text.count("\n")
+    importers: dict[str, set[str]] = {name: set() for name in modules}
+    for importer, module in modules.items():
+        for _, name in module.imported:
+            importers.get(name.removeprefix("barnabas."), set()).add(importer)
+    for name, module in modules.items():
+        lines = module.text.count("\n")
         if (
             len(importers[name]) == 1
             and lines < MIN_LINES_WITH_ONE_IMPORTER
             and not name.startswith(ALWAYS_MODULES)
-            and any(isinstance(node, Function) for node in ast.walk(trees[name]))
+            and any(isinstance(node, Function) for node in module.nodes)
         ):
             yield f"{name} has {lines} lines and one importer: {importers[name].pop()}"
 
 
-def missing_module_docstrings(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
-    if ast.get_docstring(tree) is None:
+def missing_module_docstrings(source: Source) -> Iterator[tuple[int, str]]:
+    if ast.get_docstring(source.tree) is None:
         yield 1, "the module has no docstring"
 
 
@@ -129,10 +122,7 @@ def test_no_shipped_source_breaks_the_rule_on(name: str) -> None:
     assert len(sources) > 20, "hardly any source found: is the test looking in the right place?"
     problems = []
     for path in sources:
-        text = path.read_text(encoding="utf-8")
-        problems += [
-            f"{path.relative_to(ROOT)}:{line}: {said}" for line, said in RULES[name](ast.parse(text), text)
-        ]
+        problems += [f"{path.relative_to(ROOT)}:{line}: {said}" for line, said in RULES[name](source(path))]
     assert problems == [], "\n".join(problems)
 
 
@@ -150,27 +140,26 @@ def test_no_shipped_source_breaks_the_rule_on(name: str) -> None:
     ],
 )
 def test_the_check_sees_a_breach_of(name: str, text: str) -> None:
-    assert list(RULES[name](ast.parse(text), text))
+    assert list(RULES[name](Source(text)))
 
 
 def test_no_test_and_no_benchmark_switches_a_check_off_without_a_reason() -> None:
     problems = []
     for path in (
-        path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+        path for folder in ("tests", "benchmarks", "examples") for path in sources_in(ROOT / folder)
     ):
-        text = path.read_text(encoding="utf-8")
-        found = unexplained_suppressions(ast.parse(text), text)
+        found = unexplained_suppressions(source(path))
         problems += [f"{path.relative_to(ROOT)}:{line}: {said}" for line, said in found]
     assert problems == [], "\n".join(problems)
 
 
 def test_no_small_module_has_a_single_importer() -> None:
-    texts = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text(encoding="utf-8")
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): source(path)
         for path in _sources()
         if path.name != "__init__.py"
     }
-    assert list(small_modules(texts)) == []
+    assert list(small_modules(modules)) == []
 
 
 @pytest.mark.parametrize(
@@ -191,10 +180,10 @@ def test_the_check_of_small_modules_sees_a_breach(
 ) -> None:
     package, _, module = f"barnabas.{name}".rpartition(".")
     statement = f"from {package} import {module}\n" if is_whole_module else f"from barnabas.{name} import f\n"
-    readers = {f"log.reader{number}": statement for number in range(importers)}
-    assert bool(list(small_modules({name: text, **readers}))) == is_breach
+    readers = {f"log.reader{number}": Source(statement) for number in range(importers)}
+    assert bool(list(small_modules({name: Source(text), **readers}))) == is_breach
 
 
 def test_a_long_docstring_does_not_count_as_code() -> None:
     text = 'def f():\n    """One.\n' + "    more\n" * MAX_FUNCTION_LINES + '    """\n    return 1\n'
-    assert list(long_functions(ast.parse(text), text)) == []
+    assert list(long_functions(Source(text))) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from .sources import ROOT, source, sources_in
+
 ANY = frozenset(
     {"protocol", "zookeeper", "broker", "controller", "client", "spark_connector", "deploy", "cli"}
 )
@@ -74,28 +74,9 @@ HEAVY = frozenset(
 """Packages that a broker must not load at start, directly or not."""
 
 
-def _sources(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
-
-
-def _imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import at any level; `from a import b` also gives `a.b`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                yield node.lineno, name.name
-        elif isinstance(node, ast.ImportFrom):
-            if node.level:
-                yield node.lineno, "relative"
-            elif node.module:
-                yield node.lineno, node.module
-                for name in node.names:
-                    yield node.lineno, f"{node.module}.{name.name}"
-
-
 def _ours(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(line, parts below `barnabas`) of every import of ours in a file."""
-    for line, name in _imported(ast.parse(path.read_text(encoding="utf-8"))):
+    for line, name in source(path).imported:
         parts = name.split(".")
         if parts[0] == "relative":
             pytest.fail(f"{path.relative_to(ROOT)}:{line}: relative import; write `from barnabas.…`")
@@ -109,7 +90,7 @@ def _problems_between_packages(package: str) -> list[str]:
     allowed = MAY_IMPORT[package] | {package}
     return [
         f"{path.relative_to(ROOT)}:{line} imports {'.'.join(parts)}"
-        for path in _sources(ROOT / package)
+        for path in sources_in(ROOT / package)
         for line, parts in _ours(path)
         if parts[0] not in allowed
     ]
@@ -117,7 +98,7 @@ def _problems_between_packages(package: str) -> list[str]:
 
 @pytest.mark.parametrize("package", sorted(MAY_IMPORT))
 def test_a_package_imports_only_what_the_design_allows(package: str) -> None:
-    assert _sources(ROOT / package), f"{package}/ holds no source: is the test looking in the right place?"
+    assert sources_in(ROOT / package), f"{package}/ holds no source: is the test looking in the right place?"
     assert _problems_between_packages(package) == []
 
 
@@ -126,7 +107,7 @@ def test_imports_inside_the_broker_run_downward(folder: str) -> None:
     below = MAY_IMPORT_INSIDE_BROKER[folder] | {folder}
     problems = [
         f"{path.relative_to(ROOT)}:{line} imports {'.'.join(parts)}"
-        for path in _sources(ROOT / "broker" / folder)
+        for path in sources_in(ROOT / "broker" / folder)
         for line, parts in _ours(path)
         if parts[0] == "broker"
         and len(parts) > 1
@@ -139,7 +120,7 @@ def test_imports_inside_the_broker_run_downward(folder: str) -> None:
 def test_only_the_composition_root_of_the_broker_knows_the_controller() -> None:
     problems = [
         f"{path.relative_to(ROOT)}:{line} imports {'.'.join(parts)}"
-        for path in _sources(ROOT / "broker")
+        for path in sources_in(ROOT / "broker")
         for line, parts in _ours(path)
         if parts[0] == "controller" and str(path.relative_to(ROOT)) not in HOSTS_THE_CONTROLLER
     ]
@@ -150,7 +131,7 @@ def test_only_the_composition_root_of_the_broker_knows_the_controller() -> None:
 def test_imports_of_zookeeper_inside_the_broker(folder: str) -> None:
     problems = [
         f"{path.relative_to(ROOT)}:{line} imports {'.'.join(parts)}"
-        for path in _sources(ROOT / "broker" / folder)
+        for path in sources_in(ROOT / "broker" / folder)
         for line, parts in _ours(path)
         if parts[0] == "zookeeper" and parts[1:2] and parts[1] not in MAY_IMPORT_ZOOKEEPER[folder]
     ]
@@ -160,8 +141,7 @@ def test_imports_of_zookeeper_inside_the_broker(folder: str) -> None:
 @pytest.mark.parametrize("module", sorted(ZOOKEEPER_WITHOUT_KAZOO))
 def test_a_module_of_zookeeper_without_the_client_library(module: str) -> None:
     path = ROOT / "zookeeper" / f"{module}.py"
-    imported = {name.split(".")[0] for _, name in _imported(ast.parse(path.read_text(encoding="utf-8")))}
-    assert "kazoo" not in imported
+    assert "kazoo" not in {name.split(".")[0] for _, name in source(path).imported}
     assert {parts[1] for _, parts in _ours(path) if parts[0] == "zookeeper" and parts[1:]} <= (
         ZOOKEEPER_WITHOUT_KAZOO
     )
@@ -171,8 +151,8 @@ def test_a_module_of_zookeeper_without_the_client_library(module: str) -> None:
 def test_zookeeper_is_unknown_to(folder: str) -> None:
     problems = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for path in _sources(ROOT / folder)
-        for line, name in _imported(ast.parse(path.read_text(encoding="utf-8")))
+        for path in sources_in(ROOT / folder)
+        for line, name in source(path).imported
         if name.split(".")[0] == "kazoo"
     ]
     assert problems == []
@@ -182,8 +162,8 @@ def test_zookeeper_is_unknown_to(folder: str) -> None:
 def test_the_brokers_side_imports_nothing_heavy(package: str) -> None:
     problems = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for path in _sources(ROOT / package)
-        for line, name in _imported(ast.parse(path.read_text(encoding="utf-8")))
+        for path in sources_in(ROOT / package)
+        for line, name in source(path).imported
         if name.split(".")[0] in HEAVY
     ]
     assert problems == []

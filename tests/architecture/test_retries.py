@@ -69,19 +69,24 @@ def _run(directory: Path, *arguments: str, ignoring_sigint: bool = False) -> tup
 
 @pytest.fixture
 def tests_of(tmp_path: Path) -> Path:
-    for folder, body in [("cluster", _FAILS_ONCE), ("unit", _FAILS_ONCE), ("chaos", _FAILS_ALWAYS)]:
+    for folder, body in [
+        ("cluster", _FAILS_ONCE),
+        ("unit", _FAILS_ONCE),
+        ("chaos", _FAILS_ALWAYS),
+        ("sigint", _HEARS_SIGINT),
+    ]:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / f"test_{folder}.py").write_text(body)
     return tmp_path
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
-def test_a_cluster_test_is_retried_once_and_its_first_failure_is_shown(
+def test_a_cluster_test_is_retried_once_and_children_receive_sigint_though_the_run_ignores_it(
     tests_of: Path, workers: tuple[str, ...]
 ) -> None:
-    code, said = _run(tests_of, *workers, "cluster")
-    assert code == 0
-    assert "1 passed, 1 rerun" in said
+    code, said = _run(tests_of, *workers, "cluster", "sigint", ignoring_sigint=True)
+    assert code == 0, said
+    assert "2 passed, 1 rerun" in said
     flaky = said.partition("flaky: failed at first")[2]
     assert "cluster/test_cluster.py::test_that_fails_once" in flaky
     assert "the machine was busy" in flaky
@@ -118,12 +123,3 @@ def test_this_project_retries_its_tests_with_real_processes(request: pytest.Fixt
     real.pytest_collection_modifyitems(request.config, items)
     retried = [item.path.parent.name for item in items if item.get_closest_marker("flaky")]
     assert sorted(retried) == ["chaos", "cluster", "compat", "spark"]
-
-
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
-def test_children_receive_sigint_though_the_run_was_started_ignoring_it(
-    tmp_path: Path, workers: tuple[str, ...]
-) -> None:
-    (tmp_path / "test_sigint.py").write_text(_HEARS_SIGINT)
-    code, said = _run(tmp_path, *workers, ignoring_sigint=True)
-    assert code == 0, said
