@@ -55,6 +55,7 @@ from barnabas.protocol.messages.produce import (
 )
 from barnabas.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.protocol.schema import APIS, MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, ApiKey, WireType, wire_fields
+from tests.support.cases import each
 from tests.support.kafka_messages import CASES, Case, messages, payload, produce
 
 
@@ -76,9 +77,7 @@ def refusal(data: bytes) -> str:
 # ---- there and back
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@given(data=st.data())
-@settings(max_examples=4, deadline=None)
+@each(CASES, examples=4)
 def test_a_truncated_message_is_refused_at_every_length(case: Case, data: st.DataObject) -> None:
     body = data.draw(messages(case.api.response, case.version))
     whole = payload(encode_response(case.api.key, case.version, 7, body))
@@ -92,9 +91,7 @@ def test_a_truncated_message_is_refused_at_every_length(case: Case, data: st.Dat
             decode_request(whole[:length])
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@given(data=st.data())
-@settings(max_examples=4, deadline=None)
+@each(CASES, examples=4)
 def test_damaged_bytes_are_a_message_or_malformed(case: Case, data: st.DataObject) -> None:
     asked = data.draw(messages(case.api.request, case.version))
     answered = data.draw(messages(case.api.response, case.version))
@@ -121,9 +118,7 @@ def test_arbitrary_bytes_are_a_message_or_refused(key: int, version: int, rest: 
         decode_request(data)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@given(data=st.data())
-@settings(max_examples=2, deadline=None)
+@each(CASES, examples=2)
 def test_bytes_after_a_message_are_ignored(case: Case, data: st.DataObject) -> None:
     body = data.draw(messages(case.api.request, case.version))
     head = decode_request(memoryview(request_bytes(body, case.version) + b"\x00\x01\x02"))
@@ -427,7 +422,7 @@ def classes_in(cls: type[Any], version: int) -> list[type[Any]]:
     return [cls, *(found for struct_class in inner for found in classes_in(struct_class, version))]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@each(CASES)
 def test_no_structure_is_smaller_than_counts_are_checked_against(case: Case) -> None:
     for cls in (case.api.request, case.api.response):
         for found in classes_in(cls, case.version):

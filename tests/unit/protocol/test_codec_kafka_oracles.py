@@ -15,8 +15,6 @@ import warnings
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
-import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -26,6 +24,7 @@ from barnabas.protocol import codec_kafka
 from barnabas.protocol.codec_kafka_source import is_carried
 from barnabas.protocol.messages.fetch import FetchRequest
 from barnabas.protocol.schema import WireField, WireType, wire_fields
+from tests.support.cases import each
 from tests.support.kafka_messages import CASES, Case, messages
 
 NOT_OURS = {"snapshot_id", "zk_migration_ready", "replica_directory_id"}
@@ -191,7 +190,6 @@ def kafka_python_frame(case: Case, side: str, correlation_id: int, client_id: st
 # ---- the tests
 
 CORRELATION_IDS = st.integers(-(2**31), 2**31 - 1)
-EXAMPLES = settings(max_examples=8, deadline=None)
 
 
 def decoded_request(data: bytes) -> Any:
@@ -207,7 +205,7 @@ def oracles_of(case: Case, side: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@each(CASES)
 def test_every_declared_version_has_an_oracle(case: Case) -> None:
     assert oracles_of(case, "request")
     assert oracles_of(case, "response")
@@ -228,7 +226,7 @@ def check_names_and_defaults(cls: Any, oracle: Any, version: int) -> None:
             assert default == field.default, name
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@each(CASES)
 def test_names_and_defaults_are_kafkas(case: Case) -> None:
     for cls, oracle in (
         (case.api.request, kio_class(case, "request")),
@@ -240,9 +238,7 @@ def test_names_and_defaults_are_kafkas(case: Case) -> None:
             check_names_and_defaults(cls, oracle, case.version)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@given(data=st.data())
-@EXAMPLES
+@each(CASES, examples=8)
 def test_a_request_is_the_oracles_byte_for_byte(case: Case, data: st.DataObject) -> None:
     body = data.draw(messages(case.api.request, case.version))
     correlation_id, client_id = data.draw(CORRELATION_IDS), data.draw(st.text(max_size=9))
@@ -257,9 +253,7 @@ def test_a_request_is_the_oracles_byte_for_byte(case: Case, data: st.DataObject)
         assert head == (case.api.key, case.version, correlation_id, client_id, body), oracle
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@given(data=st.data())
-@EXAMPLES
+@each(CASES, examples=8)
 def test_a_response_is_the_oracles_byte_for_byte(case: Case, data: st.DataObject) -> None:
     body = data.draw(messages(case.api.response, case.version))
     correlation_id = data.draw(CORRELATION_IDS)

@@ -36,6 +36,7 @@ from barnabas.protocol.schema import (
     MAX_ARRAY_LENGTH,
     MAX_HEAD_BYTES,
 )
+from tests.support.cases import class_name, each
 from tests.support.kafka_messages import messages, payload, produce
 
 REQUESTS = [api.request for api in APIS.values()]
@@ -69,9 +70,7 @@ def refusal_of_response(cls: type[Any], body: Any) -> str:
 # ---- there and back
 
 
-@pytest.mark.parametrize("cls", REQUESTS, ids=lambda cls: cls.__name__)
-@given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@each(REQUESTS, class_name, examples=25)
 def test_every_request_is_decoded_as_it_was_encoded(cls: type[Any], data: st.DataObject) -> None:
     body = data.draw(messages(cls))
     client_id, correlation_id = data.draw(st.text(max_size=8)), data.draw(st.integers(0, 2**31 - 1))
@@ -81,9 +80,7 @@ def test_every_request_is_decoded_as_it_was_encoded(cls: type[Any], data: st.Dat
     assert head.body == body
 
 
-@pytest.mark.parametrize("cls", RESPONSES, ids=lambda cls: cls.__name__)
-@given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@each(RESPONSES, class_name, examples=25)
 def test_every_response_is_decoded_as_it_was_encoded(cls: type[Any], data: st.DataObject) -> None:
     body = data.draw(messages(cls))
     opened = open_response(payload(encode_response(17, body)))

@@ -10,11 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from barnabas.protocol.codec_msgpack import decode_request
 from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.schema import ApiKey, WireField, wire_fields
+from tests.support.cases import each
 
 from .test_codec_msgpack import request_bytes
 from .test_schema import ALL_CLASSES
@@ -32,7 +31,7 @@ def _kind(wire: WireField) -> str:
     return f"[{kind}]" if wire.is_array else kind
 
 
-@pytest.mark.parametrize("name", sorted(_RELEASED))
+@each(sorted(_RELEASED))
 def test_a_message_begins_with_the_fields_that_were_released(name: str) -> None:
     fields = wire_fields(_MESSAGES[name])
     released = _RELEASED[name].split()

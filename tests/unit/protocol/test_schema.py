@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import sys
 from typing import Any
@@ -23,6 +24,7 @@ from barnabas.protocol.schema import (
     string,
     wire_fields,
 )
+from tests.support.cases import class_name, each
 
 KAFKA = [key for key, api in APIS.items() if not api.is_native_only]
 
@@ -65,7 +67,7 @@ def test_every_api_key_is_declared() -> None:
     assert set(APIS) == set(ApiKey)
 
 
-@pytest.mark.parametrize("key", sorted(KAFKA), ids=lambda key: APIS[key].key.name)
+@each(sorted(KAFKA), lambda key: APIS[key].key.name)
 def test_a_field_that_some_version_lacks_has_a_default(key: int) -> None:
     for cls in classes_of(APIS[key]):
         spans = [(wire.since, wire.until) for _, wire, _ in wire_fields(cls)]
@@ -75,7 +77,13 @@ def test_a_field_that_some_version_lacks_has_a_default(key: int) -> None:
                 assert maker is not None, f"{cls.__name__}.{name}"
 
 
-@pytest.mark.parametrize("cls", ALL_CLASSES, ids=lambda cls: cls.__name__)
+@functools.cache
+def class_bodies(module: str) -> dict[str, list[ast.stmt]]:
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+@each(ALL_CLASSES, class_name)
 def test_annotations_agree_with_wire_types(cls: type[Any]) -> None:
     python_types = {
         WireType.BOOLEAN: "bool",
@@ -84,11 +92,8 @@ def test_annotations_agree_with_wire_types(cls: type[Any]) -> None:
         WireType.UUID: "uuid.UUID",
         WireType.RECORDS: "RecordsToSend",
     }
-    module = ast.parse(inspect.getsource(sys.modules[cls.__module__]))
-    classes = {node.name: node.body for node in module.body if isinstance(node, ast.ClassDef)}
-    annotations = [
-        ast.unparse(line.annotation) for line in classes[cls.__name__] if isinstance(line, ast.AnnAssign)
-    ]
+    body = class_bodies(cls.__module__)[cls.__name__]
+    annotations = [ast.unparse(line.annotation) for line in body if isinstance(line, ast.AnnAssign)]
     for annotation, (name, wire, _) in zip(annotations, wire_fields(cls), strict=True):
         expected = wire.struct.__name__ if wire.struct is not None else python_types.get(wire.kind, "int")
         if wire.is_array:
@@ -98,7 +103,7 @@ def test_annotations_agree_with_wire_types(cls: type[Any]) -> None:
         assert annotation == expected, name
 
 
-@pytest.mark.parametrize("cls", ALL_CLASSES, ids=lambda cls: cls.__name__)
+@each(ALL_CLASSES, class_name)
 def test_messages_have_slots_and_take_keywords_alone(cls: type[Any]) -> None:
     made = cls(**{name: None for name, _, _ in wire_fields(cls)})
     with pytest.raises(AttributeError):
