@@ -32,6 +32,17 @@ class Rig:
     def watch(self, node: ControllerNode = NODE, endpoint: Endpoint | None = None) -> None:
         self.sentinel.watch(Target(node, EPOCH, endpoint or self.broker.endpoint))
 
+    def reach(self) -> None:
+        self.watch()
+        self.wait_connected()
+
+    def wait_connected(self, times: int = 1) -> None:
+        """Until the broker and the sentinel both know that they are connected for this time.
+
+        A connection that is reset before counts as an attempt without an answer.
+        """
+        wait_for(lambda: self.broker.connections_made == times and self.sentinel._socket is not None)
+
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
@@ -43,8 +54,7 @@ def rig() -> Iterator[Rig]:
 
 
 def test_the_death_of_a_process_is_reported(rig: Rig) -> None:
-    rig.watch()
-    wait_for(lambda: rig.broker.connections_made)
+    rig.reach()
     assert rig.gone == []
     rig.broker.die()
     wait_for(lambda: rig.gone)
@@ -70,9 +80,7 @@ def test_a_host_that_vanishes_with_its_name_is_declared_dead(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, its_address: str
 ) -> None:
     """As when a container dies: the engine removes its name and its address."""
-    rig.watch()
-    wait_for(lambda: rig.broker.connections_made)
-    wait_for(lambda: rig.detector.address(BrokerId(1), EPOCH))
+    rig.reach()
 
     def vanished(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
         if isinstance(address, Endpoint):
@@ -89,8 +97,7 @@ def test_a_host_that_vanishes_with_its_name_is_declared_dead(
 def test_a_name_that_does_not_resolve_is_no_evidence_while_the_address_answers(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig.watch()
-    wait_for(lambda: rig.detector.address(BrokerId(1), EPOCH))
+    rig.reach()
     connect = socket.create_connection
 
     def nameless(address: tuple[str, int], *rest: object, **more: object) -> socket.socket:
@@ -107,8 +114,7 @@ def test_a_name_that_does_not_resolve_is_no_evidence_while_the_address_answers(
 
 def test_a_broker_that_becomes_controller_is_not_dead(rig: Rig) -> None:
     """A broker that becomes controller after it was declared dead was declared dead in error."""
-    rig.watch()
-    wait_for(lambda: rig.broker.connections_made)
+    rig.reach()
     rig.broker.die()
     wait_for(lambda: rig.gone)
     # The dead controller's node still exists and is read again: that changes nothing.
@@ -120,8 +126,7 @@ def test_a_broker_that_becomes_controller_is_not_dead(rig: Rig) -> None:
 
 
 def test_a_lost_connection_that_can_be_made_again_means_nothing(rig: Rig) -> None:
-    rig.watch()
-    wait_for(lambda: rig.broker.connections_made)
+    rig.reach()
     rig.broker.drop_connections()
     wait_for(lambda: rig.broker.connections_made >= 2)
     assert rig.gone == []
@@ -132,20 +137,18 @@ def test_the_pause_after_connections_that_end_at_once_is_short_and_grows(
 ) -> None:
     """A killed process may accept once more, and its death must be noticed soon after that."""
     monkeypatch.setattr(sentinel, "_RETRY_S", 3_600.0)
-    rig.watch()
-    wait_for(lambda: rig.broker.connections_made)
+    rig.reach()
     for number in range(4):
         since = time.monotonic()
         rig.broker.drop_connections()
-        wait_for(lambda: rig.broker.connections_made == number + 2)  # noqa: B023 - called in this turn
+        rig.wait_connected(number + 2)
         assert time.monotonic() - since >= sentinel._FIRST_RETRY_S * 2**number - 0.001
     rig.broker.die()
     wait_for(lambda: rig.gone)
 
 
 def test_without_a_target_no_death_is_reported(rig: Rig) -> None:
-    rig.watch()
-    wait_for(lambda: rig.broker.connections_made)
+    rig.reach()
     rig.sentinel.watch(None)
     rig.broker.die()
     rig.sentinel.stop()
@@ -159,7 +162,7 @@ def test_another_controller_is_watched_in_its_place(rig: Rig) -> None:
         wait_for(lambda: rig.broker.connections_made)
         successor = ControllerNode(broker_id=BrokerId(2), session_id=9, czxid=10)
         rig.watch(successor, other.endpoint)
-        wait_for(lambda: other.connections_made)
+        wait_for(lambda: rig.detector.address(BrokerId(2), EPOCH))
         rig.broker.die()
         other.die()
         wait_for(lambda: rig.gone)
@@ -169,7 +172,6 @@ def test_another_controller_is_watched_in_its_place(rig: Rig) -> None:
 
 
 def test_a_stop_ends_a_sentinel_that_waits(rig: Rig) -> None:
-    rig.watch()
-    wait_for(lambda: rig.broker.connections_made)
+    rig.reach()
     rig.sentinel.stop()
     assert not rig.sentinel._thread.is_alive()
