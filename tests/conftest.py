@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -45,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Tests start hundreds of brokers and commands, and each would compile its modules, which takes 0.25 s.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Nor does a run without workers rewrite the asserts of all test modules again, which takes 15 s.
+    sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(optionalhook=True)

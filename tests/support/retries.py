@@ -10,6 +10,7 @@ depend only on the code and are never retried.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,12 @@ _WITH_PROCESSES: Final = ("cluster", "compat", "chaos", "spark")
 
 def has_processes(item: pytest.Item, tests: Path) -> bool:
     """Whether it lies in a folder of `tests` whose tests start real processes."""
-    return any(item.path.is_relative_to(tests / name) for name in _WITH_PROCESSES)
+    return _is_with_processes(item.path, tests)
+
+
+@cache
+def _is_with_processes(path: Path, tests: Path) -> bool:
+    return any(path.is_relative_to(tests / name) for name in _WITH_PROCESSES)
 
 
 def mark_retried(config: pytest.Config, items: list[pytest.Item], tests: Path) -> None:
