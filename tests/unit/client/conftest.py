@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from barnabas.client import cluster as client_cluster
 from tests.support.coordinator import Coordinator
 from tests.support.fake_broker import FakeCluster
 
@@ -32,3 +33,11 @@ async def coordinator() -> AsyncIterator[Coordinator]:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 6)
         yield Coordinator(cluster)
+
+
+@pytest.fixture
+def quick_hedges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client asks another broker after a shorter wait for the first."""
+    monkeypatch.setattr(client_cluster, "_WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr(client_cluster, "_LEAST_HEDGE_S", 0.03)
+    monkeypatch.setattr(client_cluster, "_LEAST_NODE_HEDGE_S", 0.05)

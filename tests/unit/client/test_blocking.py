@@ -67,7 +67,8 @@ def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> Non
         assert producer.send_and_wait("t", b"x", partition=1).offset == 0
         assert producer.send_batch("t", 1, build_batch([(None, b"y")])).result(10).offset == 1
         assert len(producer.partitions_for("t")) == 2
-    with blocking.Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+    settings = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 20}
+    with blocking.Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
         consumer.assign([("t", 0)])
         seen = [record.value for record, _ in zip(consumer, range(700), strict=False)]
         assert seen == [b"%d" % number for number in range(700)]

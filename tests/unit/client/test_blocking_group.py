@@ -24,6 +24,7 @@ QUICK = {
     "auto_offset_reset": "earliest",
     "retry_backoff_ms": 5,
     "heartbeat_interval_ms": 15,
+    "fetch_max_wait_ms": 20,
     "group_id": "g",
     "partition_assignment_strategy": "cooperative-sticky",
 }

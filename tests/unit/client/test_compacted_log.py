@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from barnabas.client.consumer import range_reader
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.protocol.batch_builder import build_batch
 from tests.support.fake_broker import FakeCluster
@@ -17,8 +18,10 @@ KEPT = [7, 8, 25, 26, 61]
 
 
 @pytest.fixture
-def compacted(cluster: FakeCluster) -> FakeCluster:
+def compacted(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """Offsets 5 to 79 in batches of ten with gaps of five; the batches at 35 and 65 are empty."""
+
+    monkeypatch.setattr(range_reader, "_MAX_WAIT_MS", 20)
 
     def batch(base: int) -> bytearray:
         values = [(b"k", b"%d" % offset) for offset in range(base, base + 10)]

@@ -29,7 +29,7 @@ from tests.support.fake_broker import FakeCluster, FakePartition
 from tests.support.waiting import DEADLINE_S, until
 
 T0 = TopicPartition("t", 0)
-EARLIEST = {"auto_offset_reset": "earliest", "retry_backoff_ms": 5}
+EARLIEST = {"auto_offset_reset": "earliest", "retry_backoff_ms": 5, "fetch_max_wait_ms": 20}
 
 
 def fill(partition: FakePartition, start: int, end: int, per_batch: int = 10, **batch: Any) -> None:

@@ -61,6 +61,7 @@ async def reading_from_one_that_hangs() -> AsyncIterator[tuple[FakeCluster, Cons
             yield cluster, consumer
 
 
+@pytest.mark.usefixtures("quick_hedges")
 async def test_a_hanging_fetch_is_cancelled_when_another_broker_leads() -> None:
     async with reading_from_one_that_hangs() as (cluster, consumer):
         await until(lambda: cluster.brokers[1].received[-1][0] == ApiKey.FETCH)
@@ -70,6 +71,7 @@ async def test_a_hanging_fetch_is_cancelled_when_another_broker_leads() -> None:
         assert await read(consumer, 10) == values(10, 20)
 
 
+@pytest.mark.usefixtures("quick_hedges")
 async def test_a_late_answer_of_the_old_leader_is_dropped() -> None:
     async with reading_from_one_that_hangs() as (cluster, consumer):
         cluster.move_leader("t", 0, 2)

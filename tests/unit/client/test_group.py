@@ -34,6 +34,7 @@ QUICK = {
     "retry_backoff_ms": 5,
     "heartbeat_interval_ms": 15,
     "session_timeout_ms": 2_000,
+    "fetch_max_wait_ms": 20,
     "group_id": "g",
 }
 COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}

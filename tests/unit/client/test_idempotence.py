@@ -142,6 +142,7 @@ async def test_a_topic_that_is_recreated_while_batches_are_in_flight_has_all_ack
     assert Counter(written) == Counter(map(number, range(11)))
 
 
+@pytest.mark.usefixtures("quick_hedges")
 async def test_a_broker_that_hangs_is_left_when_another_leads_and_nothing_is_written_twice(
     pair: FakeCluster,
 ) -> None:
@@ -323,6 +324,7 @@ async def test_without_a_producer_id_records_wait_and_then_go() -> None:
             assert (await producer.send_and_wait("t", b"1")).offset == 0
 
 
+@pytest.mark.usefixtures("quick_hedges")
 async def test_a_producer_id_does_not_wait_for_a_broker_that_hangs(pair: FakeCluster) -> None:
     gate = pair.brokers[2].gate(ApiKey.INIT_PRODUCER_ID)
     # Brokers are asked in any order: one of several producers asks the hung one first.

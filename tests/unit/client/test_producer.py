@@ -225,6 +225,7 @@ async def test_after_the_leaders_death_the_next_leader_gets_the_records() -> Non
             assert (await future).offset == 1
 
 
+@pytest.mark.usefixtures("quick_hedges")
 async def test_requests_to_a_stopped_broker_end_when_the_cluster_drops_it(pair: FakeCluster) -> None:
     settings = {"request_timeout_ms": 60_000, "retry_backoff_ms": 5}
     async with Producer(bootstrap_servers=pair.bootstrap, **settings) as producer:

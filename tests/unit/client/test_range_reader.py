@@ -82,6 +82,7 @@ async def test_an_impossible_range_is_refused(start: int, end: int, cluster: Fak
             await ranges(client, start, end)
 
 
+@pytest.mark.usefixtures("quick_hedges")
 async def test_a_leader_that_hangs_is_left_when_another_leads(pair: FakeCluster) -> None:
     fill(pair.partition("t"), 0, 30)
     async with started(pair, retry_backoff_ms=5) as client:

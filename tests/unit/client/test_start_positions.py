@@ -43,6 +43,7 @@ def consumer_of(coordinator: Coordinator, **settings: Any) -> Consumer:
         "group_id": "g",
         "auto_offset_reset": "latest",
         "retry_backoff_ms": 5,
+        "fetch_max_wait_ms": 20,
         "enable_auto_commit": False,
         "heartbeat_interval_ms": 15,
     }
