@@ -22,6 +22,7 @@ from barnabas.protocol.messages.groups import HeartbeatResponse
 from barnabas.protocol.schema import ApiKey
 from tests.support.coordinator import Coordinator
 from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.soak import searched
 from tests.support.waiting import DEADLINE_S, until
 
 from .test_consumer import fill
@@ -166,7 +167,7 @@ class World:
             retry_backoff_ms=2,
             reconnect_backoff_ms=1,
             heartbeat_interval_ms=10,
-            session_timeout_ms=1_000,
+            session_timeout_ms=250,
             auto_commit_interval_ms=5,
             fetch_max_wait_ms=20,
         )
@@ -178,7 +179,7 @@ class World:
         self.written += count
 
     def fault(self) -> None:
-        what = self.rng.randrange(6)
+        what = self.rng.randrange(searched(6, usual=3))
         members = list(self.coordinator.group("g").members)
         if what == 0:
             self.coordinator.move(self.rng.choice((1, 2)))
@@ -255,7 +256,7 @@ def tasks_of_clients() -> list[asyncio.Task[Any]]:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(searched(6, usual=3)))
 async def test_calls_of_members_may_be_cancelled_anywhere(seed: int, strategy: str) -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", PARTITIONS)

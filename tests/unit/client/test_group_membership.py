@@ -24,6 +24,7 @@ from barnabas.client.consumer.group_membership import (
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import InvariantViolation
+from tests.support.soak import searched
 
 TIMING = Timing(session_s=10.0, heartbeat_s=3.0, max_poll_interval_s=60.0)
 
@@ -272,4 +273,4 @@ class AnyLife(RuleBasedStateMachine):
 
 
 TestAnyLife = AnyLife.TestCase
-TestAnyLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyLife.settings = settings(max_examples=searched(150, usual=75), stateful_step_count=40, deadline=None)

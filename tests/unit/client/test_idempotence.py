@@ -20,6 +20,7 @@ from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.soak import searched
 from tests.support.waiting import DEADLINE_S, until
 
 from .test_producer import QUICK, let_time_pass, refuse, reset_connection
@@ -407,7 +408,7 @@ class Faults:
         return outcome(body)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(searched(12, usual=6)))
 async def test_through_random_faults_every_acknowledged_record_is_there_once_and_in_order(seed: int) -> None:
     partitions, records = 3, 300
     async with FakeCluster(3) as cluster:

@@ -57,6 +57,7 @@ from barnabas.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicSt
 from barnabas.protocol.schema import APIS, MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, ApiKey, WireType, wire_fields
 from tests.support.cases import each
 from tests.support.kafka_messages import CASES, Case, messages, payload, produce
+from tests.support.soak import searched
 
 
 def request_bytes(body: Any, version: int, client_id: str = "c") -> bytes:
@@ -77,7 +78,7 @@ def refusal(data: bytes) -> str:
 # ---- there and back
 
 
-@each(CASES, examples=4)
+@each(CASES, examples=searched(4, usual=2))
 def test_a_truncated_message_is_refused_at_every_length(case: Case, data: st.DataObject) -> None:
     body = data.draw(messages(case.api.response, case.version))
     whole = payload(encode_response(case.api.key, case.version, 7, body))
@@ -91,7 +92,7 @@ def test_a_truncated_message_is_refused_at_every_length(case: Case, data: st.Dat
             decode_request(whole[:length])
 
 
-@each(CASES, examples=4)
+@each(CASES, examples=searched(4, usual=2))
 def test_damaged_bytes_are_a_message_or_malformed(case: Case, data: st.DataObject) -> None:
     asked = data.draw(messages(case.api.request, case.version))
     answered = data.draw(messages(case.api.response, case.version))

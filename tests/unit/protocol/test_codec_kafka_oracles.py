@@ -26,6 +26,7 @@ from barnabas.protocol.messages.fetch import FetchRequest
 from barnabas.protocol.schema import WireField, WireType, wire_fields
 from tests.support.cases import each
 from tests.support.kafka_messages import CASES, Case, messages
+from tests.support.soak import searched
 
 NOT_OURS = {"snapshot_id", "zk_migration_ready", "replica_directory_id"}
 """Tagged fields of KRaft's."""
@@ -238,7 +239,7 @@ def test_names_and_defaults_are_kafkas(case: Case) -> None:
             check_names_and_defaults(cls, oracle, case.version)
 
 
-@each(CASES, examples=8)
+@each(CASES, examples=searched(8, usual=4))
 def test_a_request_is_the_oracles_byte_for_byte(case: Case, data: st.DataObject) -> None:
     body = data.draw(messages(case.api.request, case.version))
     correlation_id, client_id = data.draw(CORRELATION_IDS), data.draw(st.text(max_size=9))
@@ -253,7 +254,7 @@ def test_a_request_is_the_oracles_byte_for_byte(case: Case, data: st.DataObject)
         assert head == (case.api.key, case.version, correlation_id, client_id, body), oracle
 
 
-@each(CASES, examples=8)
+@each(CASES, examples=searched(8, usual=4))
 def test_a_response_is_the_oracles_byte_for_byte(case: Case, data: st.DataObject) -> None:
     body = data.draw(messages(case.api.response, case.version))
     correlation_id = data.draw(CORRELATION_IDS)

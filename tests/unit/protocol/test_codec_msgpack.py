@@ -38,6 +38,7 @@ from barnabas.protocol.schema import (
 )
 from tests.support.cases import class_name, each
 from tests.support.kafka_messages import messages, payload, produce
+from tests.support.soak import searched
 
 REQUESTS = [api.request for api in APIS.values()]
 RESPONSES = [api.response for api in APIS.values()]
@@ -70,7 +71,7 @@ def refusal_of_response(cls: type[Any], body: Any) -> str:
 # ---- there and back
 
 
-@each(REQUESTS, class_name, examples=25)
+@each(REQUESTS, class_name, examples=searched(25, usual=10))
 def test_every_request_is_decoded_as_it_was_encoded(cls: type[Any], data: st.DataObject) -> None:
     body = data.draw(messages(cls))
     client_id, correlation_id = data.draw(st.text(max_size=8)), data.draw(st.integers(0, 2**31 - 1))
@@ -80,7 +81,7 @@ def test_every_request_is_decoded_as_it_was_encoded(cls: type[Any], data: st.Dat
     assert head.body == body
 
 
-@each(RESPONSES, class_name, examples=25)
+@each(RESPONSES, class_name, examples=searched(25, usual=10))
 def test_every_response_is_decoded_as_it_was_encoded(cls: type[Any], data: st.DataObject) -> None:
     body = data.draw(messages(cls))
     opened = open_response(payload(encode_response(17, body)))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
+from tests.support.soak import searched
 from tests.support.waiting import DEADLINE_S
 
 # Around every threshold of the receiver: pooled, received in place, the shared memory, mapped.
@@ -59,7 +60,7 @@ def pool() -> BufferPool:
     cuts=st.lists(st.integers(1, 70_000), min_size=1, max_size=8),
     release=st.booleans(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=searched(120, usual=40), deadline=None)
 def test_any_chunking_gives_the_same_frames(sizes: list[int], cuts: list[int], release: bool) -> None:
     payloads = [payload_of(size, i)[:size] for i, size in enumerate(sizes)]
     stream = b"".join(map(framed, payloads))

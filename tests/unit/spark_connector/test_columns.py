@@ -30,6 +30,7 @@ from barnabas.protocol.varint import encode_varint
 from barnabas.spark_connector.columns import BinaryColumn, Column, RecordColumns, compiled
 from barnabas.spark_connector.columns.decode import BulkDecoder, Engine
 from tests.support.gaps import keeping
+from tests.support.soak import searched
 
 Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
@@ -144,13 +145,13 @@ def logs(draw: st.DrawFn) -> bytes:
 
 
 @given(data=logs(), group_rows=st.sampled_from([1, 7, 1000]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=searched(60, usual=25), deadline=None)
 def test_any_log_decodes_as_one_by_one(engine: Engine, data: bytes, group_rows: int) -> None:
     assert decode_all(data, engine, group_rows=group_rows) == expected_rows(data)
 
 
 @given(data=logs(), cut=st.tuples(st.integers(-5, 90), st.integers(-5, 90)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=searched(60, usual=25), deadline=None)
 def test_records_outside_the_range_are_cut(engine: Engine, data: bytes, cut: tuple[int, int]) -> None:
     base = parse_header(data).base_offset if data else 0
     first, end = base + min(cut), base + max(cut)
@@ -158,7 +159,7 @@ def test_records_outside_the_range_are_cut(engine: Engine, data: bytes, cut: tup
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=searched(150, usual=60), deadline=None)
 def test_damaged_records_with_a_good_crc_are_refused_or_read_alike(
     engine: Engine, data: st.DataObject
 ) -> None:
@@ -180,7 +181,7 @@ def test_damaged_records_with_a_good_crc_are_refused_or_read_alike(
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=searched(60, usual=25), deadline=None)
 def test_any_flipped_bit_or_cut_is_refused(engine: Engine, data: st.DataObject) -> None:
     batch = bytearray(build_batch([(b"k", b"v" * 50)] * 5))
     if data.draw(st.booleans()):

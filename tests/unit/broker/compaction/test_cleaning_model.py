@@ -37,6 +37,7 @@ from tests.support.compaction import (
 from tests.support.defaults import log_config
 from tests.support.logs import marker
 from tests.support.memory_folder import MEMORY
+from tests.support.soak import searched
 
 RETENTION_MS = 1000
 KEYS = [b"a", b"b", b"c", b"d" * 70, b"e" * 70, b"f", None]
@@ -310,7 +311,7 @@ class LogAgainstDictionary:
 
 
 @given(seed=st.integers(0, 1 << 64))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=searched(60, usual=30), deadline=None)
 def test_a_log_after_cleanings_is_what_a_dictionary_says(seed: int) -> None:
     with tempfile.TemporaryDirectory(prefix="cleaning-", dir=MEMORY) as folder:
         LogAgainstDictionary(Random(seed), Path(folder)).run(steps=40)

@@ -25,11 +25,12 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.records import MarkerType
 from tests.support.defaults import log_config
+from tests.support.soak import searched
 
 from .crash_life import Found, Judge, Life, judge
 from .power_cut import PowerCutDisk, write_image
 
-SEEDS = int(os.environ.get("BARNABAS_CRASH_SEEDS", "2"))
+SEEDS = int(os.environ.get("BARNABAS_CRASH_SEEDS", searched(2, usual=1)))
 """The number of power cuts at each file operation."""
 A, B, C = (TopicPartition("t", number) for number in range(3))
 CONFIG = log_config(segment_bytes=2_000, index_interval_bytes=300, retention_ms=-1, file_delete_delay_ms=0)
