@@ -150,7 +150,7 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=1, help="with more than one, the choice is not repeatable"
     )
-    parser.add_argument("--limit", type=float, default=3.0, help="seconds for a test with a mutant")
+    parser.add_argument("--limit", type=float, default=2.0, help="seconds for a test with a mutant")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     found = [path for name in arguments.module for path in _modules(ROOT / name)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from tests.mutants.operators import Mutant
 from tests.mutants.switch import Mutated
 
 _RECORDING_LIMIT_S: Final = 180.0
-_SLOWER: Final = 20
+_SLOWER: Final = 10
 """With a mutant a test may take so many times its usual duration, and some seconds."""
 
 
@@ -150,8 +151,12 @@ class Judge:
                     untouched.append(mutant)
 
         untouched: list[Mutant] = []
+        count = 0
         for run in run_all(runs(), self._outcomes, self._jobs):
             mutant = mutants.pop(run)
+            count += 1
+            if count % 100 == 0:
+                print(f"{count} mutants", file=sys.stderr, flush=True)
             if run.is_timed_out:
                 self.timed_out.append(mutant)
             yield mutant, self._owner[run.failed] if run.failed is not None else None
