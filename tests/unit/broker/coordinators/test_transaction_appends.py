@@ -8,9 +8,13 @@ import pytest
 
 from barnabas.broker.coordinators.transaction import APPEND_RETRY_MS, MAX_APPEND_RETRY_MS
 from barnabas.broker.coordinators.transaction_effects import Ended, ProducerGiven
+from barnabas.broker.coordinators.transaction_records import TransactionMetadata
+from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerId, TopicPartition
 from tests.support.transacting import (
+    FIRST_ID,
     OK,
     P0,
     P1,
@@ -113,7 +117,106 @@ def test_a_record_that_is_too_large_is_an_error_of_the_request() -> None:
     assert rig.stored.partitions == {P0, P1}
 
 
+def test_a_machine_says_whether_it_appends_a_record_again() -> None:
+    rig = ongoing()
+    assert not rig.machine.is_retrying_append
+    rig.send(commit(0))
+    assert not rig.machine.is_retrying_append
+    rig.settle(ErrorCode.REQUEST_TIMED_OUT)
+    assert rig.machine.is_retrying_append
+    rig.pass_time(APPEND_RETRY_MS)
+    rig.finish()
+    assert not rig.machine.is_retrying_append
+
+
+def test_a_request_that_waits_for_an_append_is_decided_when_it_fails() -> None:
+    rig = ongoing()
+    rig.send(commit(0), "end")
+    assert rig.send(verify(0, P0), "verify") is None
+    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert rig.answer("verify") == {P0: OK}
+
+
+def test_partitions_that_waited_are_added_once() -> None:
+    rig = ongoing()
+    rig.send(add(0, P2), "first")
+    assert rig.send(add(0, TopicPartition("u", 0)), "second") is None
+    rig.settle()
+    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert (rig.answer("first"), rig.answer("second")) == (OK, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    rig.pass_time(APPEND_RETRY_MS)
+    assert not rig.appends
+
+
+# ---- new producer ids
+
+LAST = TransactionMetadata(S.EMPTY, ProducerId(7), LAST_EPOCH, TIMEOUT_MS, 0)
+
+
+def test_an_id_is_asked_for_once_and_again_after_a_refusal() -> None:
+    rig = TransactionRig(gives_ids=False)
+    assert rig.machine.next_deadline_ms == math.inf
+    for token in ("a", "b"):
+        assert rig.send(init(), token) is None
+    assert rig.ids_wanted == 1
+    rig.give_id(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert [rig.answer(token).error for token in ("a", "b")] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+    assert rig.send(init()) is None
+    assert rig.ids_wanted == 1
+
+
+def test_an_id_is_given_to_one_producer() -> None:
+    rig = TransactionRig(LAST)
+    assert rig.do_all(init()) == given(0)
+    rig.machine._stored = rig.stored._replace(producer_epoch=LAST_EPOCH)
+    assert rig.do_all(init()) == given(0, FIRST_ID + 1)
+
+
+def test_a_request_survives_the_refusal_of_an_id_that_it_does_not_need_yet() -> None:
+    rig = TransactionRig(LAST, gives_ids=False)
+    assert rig.send(init(), "init") is None
+    rig.send(add(LAST_EPOCH, producer_id=7))
+    rig.do(rig.machine.producer_id_given(NO_PRODUCER_ID, ErrorCode.COORDINATOR_NOT_AVAILABLE, rig.now))
+    assert rig.answer("init") is None, "while the addition is appended"
+    rig.settle()
+    rig.settle()
+    assert rig.state is S.PREPARE_ABORT
+    rig.do(rig.machine.producer_id_given(NO_PRODUCER_ID, ErrorCode.COORDINATOR_NOT_AVAILABLE, rig.now))
+    assert rig.answer("init") is None, "while the former transaction ends"
+    rig.finish()
+    rig.give_id()
+    rig.finish()
+    assert rig.answer("init").error is OK
+
+
+def test_an_id_in_use_does_not_expire_and_a_failed_expiry_is_not_repeated() -> None:
+    rig = TransactionRig(LAST, gives_ids=False)
+    rig.now_ms = rig.limits.expiration_ms
+    rig.send(init())
+    rig.do(rig.machine.expire(rig.now))
+    assert not rig.appends
+    rig.give_id(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    rig.do(rig.machine.expire(rig.now))
+    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert (rig.machine.next_deadline_ms, rig.state) == (math.inf, S.EMPTY)
+
+
 # ---- moves
+
+
+@pytest.mark.parametrize("state", [S.PREPARE_COMMIT, S.PREPARE_EPOCH_FENCE])
+def test_a_loaded_decision_is_appended_until_the_log_has_it(state: TransactionState) -> None:
+    rig = TransactionRig(ongoing().stored._replace(state=state))
+    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    rig.pass_time(APPEND_RETRY_MS)
+    rig.settle()
+    assert rig.markers[0].committed is (state is S.PREPARE_COMMIT)
+    assert rig.state in (S.PREPARE_COMMIT, S.PREPARE_ABORT)
+
+
+def test_a_loaded_transaction_that_is_over_time_ends_at_once() -> None:
+    rig = TransactionRig(ongoing().stored._replace(start_timestamp_ms=0))
+    assert rig.machine.next_deadline_ms == 0
 
 
 def test_a_loaded_decision_is_replicated_before_its_markers_are_sent() -> None:

@@ -8,14 +8,15 @@ import pytest
 
 from barnabas.broker.coordinators.transaction_effects import Request
 from barnabas.broker.coordinators.transaction_records import NO_PARTITIONS, TransactionMetadata
-from barnabas.broker.coordinators.transaction_rules import NO_TIMEOUT_MS
+from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH, NO_TIMEOUT_MS
 from barnabas.broker.coordinators.transaction_state import (
     NEXT_STATES,
     IllegalTransition,
     TransactionState,
     check_move,
 )
-from barnabas.protocol.ids import ProducerEpoch, ProducerId
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from tests.support.grouping import WALL_MS
 from tests.support.transacting import (
     FIRST_ID,
@@ -26,6 +27,8 @@ from tests.support.transacting import (
     abort,
     add,
     commit,
+    ended,
+    given,
     init,
     keep,
     prepare,
@@ -187,6 +190,8 @@ def outcome(stored: TransactionMetadata, request: Request) -> str:
         error = getattr(answer, "error", answer)
         return next(iter(error.values())).name if isinstance(error, dict) else str(error.name)
     if not rig.appends:
+        rig.finish()
+        assert rig.answer() is not None, "it waits for ever"
         return "waits"
     if rig.state is S.PREPARE_EPOCH_FENCE:
         return "fences"
@@ -199,6 +204,47 @@ def outcome(stored: TransactionMetadata, request: Request) -> str:
 def test_every_state_has_an_outcome_for(request_name: str) -> None:
     found = {name: outcome(stored, REQUESTS[request_name]) for name, stored in STATES.items()}
     assert found == OUTCOMES[request_name]
+
+
+AT_LAST = ONGOING._replace(
+    producer_epoch=LAST_EPOCH, last_producer_epoch=ProducerEpoch(LAST_EPOCH - 1), partitions=NO_PARTITIONS
+)
+
+
+def test_requests_that_led_to_the_last_epoch_may_be_repeated() -> None:
+    rig = TransactionRig(AT_LAST._replace(state=S.COMPLETE_COMMIT, client_transaction_version=2))
+    assert rig.do_all(commit(LAST_EPOCH - 1, 2)) == ended(LAST_EPOCH)
+    rig = TransactionRig(AT_LAST._replace(state=S.EMPTY))
+    assert rig.do_all(init(FIRST_ID, LAST_EPOCH - 1)) == given(LAST_EPOCH)
+    assert not rig.ids_wanted
+
+
+def test_a_producer_that_keeps_what_is_not_prepared_gets_the_next_epoch() -> None:
+    assert TransactionRig(STATES["Empty"]).do_all(keep()) == given(EPOCH + 1)
+
+
+def test_a_producer_that_raises_its_epoch_has_no_previous_id() -> None:
+    rig = TransactionRig(STATES["Empty"])
+    assert rig.do_all(init(FIRST_ID, EPOCH)) == given(EPOCH + 1)
+    assert rig.stored.previous_producer_id == NO_PRODUCER_ID
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "is_accepted"), [(0, False), (1, True), (900_000, True), (900_001, False)]
+)
+def test_the_bounds_of_the_timeout(timeout_ms: int, is_accepted: bool) -> None:
+    error = TransactionRig().do_all(init(timeout_ms=timeout_ms)).error
+    assert error is (ErrorCode.NONE if is_accepted else ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    ("state", "request_"), [("CompleteCommit v2", commit(EPOCH - 1, 2)), ("Prepared", prepare(EPOCH))]
+)
+def test_a_repeated_request_waits_until_a_loaded_state_is_replicated(state: str, request_: Request) -> None:
+    rig = TransactionRig(STATES[state])
+    assert rig.send(request_) is None
+    rig.settle()
+    assert rig.answer() is not None
 
 
 @pytest.mark.parametrize(
