@@ -234,6 +234,7 @@ def test_tombstones_are_divided_as_the_limit_requires_and_reported_once() -> Non
         rig.replicas.settle()
     assert errors == [ErrorCode.REQUEST_TIMED_OUT]
     assert len(rig.replicas.batches) > 5
+    assert max(header.size_bytes for header in rig.replicas.headers) <= 500
     assert [record for batch in rig.replicas.batches for record in batch] == tombstones
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from barnabas.broker.coordinators.group import Group
@@ -9,7 +11,7 @@ from barnabas.broker.coordinators.group_records import GroupRecord, OffsetAndMet
 from barnabas.broker.coordinators.offsets import CommittedOffset
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.schema import replace
 from tests.support.grouping import NEW_CLIENT, WALL_MS, GroupRig, subscription
 
@@ -255,6 +257,12 @@ def test_an_empty_group_with_a_pending_member_stays(rig: GroupRig) -> None:
 
 def test_offsets_of_deleted_topics_are_removed(rig: GroupRig) -> None:
     store(rig, T0, U0)
+    recreated = {"t": TopicId(uuid.uuid4())}
+    last = rig.group.offsets.copy()[T0].record_offset
+    assert [rig.group.offsets.of_deleted_topics(set(), recreated, last + more) for more in (0, 1)] == [
+        [],
+        [T0],
+    ]
     rig.stable("m")
     rig.do(rig.group.remove_offsets([T0, T1], rig.moment()))
     assert tombstones(rig) == {T0}

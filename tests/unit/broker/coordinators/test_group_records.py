@@ -112,6 +112,21 @@ def test_an_empty_group_has_null_protocol_and_leader() -> None:
     assert from_bytes(GROUP_KEY, data) == record
 
 
+@pytest.mark.parametrize("topic_id", [None, TopicId(uuid.UUID(int=5))])
+def test_negative_numbers_are_kept(topic_id: TopicId | None) -> None:
+    value = OffsetAndMetadata(-1, -2, LeaderEpoch(-1), "m", topic_id=topic_id)
+    record = OffsetRecord("g", TopicPartition("topic", -3), value)
+    assert from_bytes(*to_bytes(record)) == record
+
+
+def test_metadata_that_is_not_utf_8_is_refused() -> None:
+    for value in (OffsetAndMetadata(1, 1, metadata="abc"),):
+        key, data = to_bytes(OffsetRecord("g", NAME, value))
+        assert data is not None
+        with pytest.raises(MalformedFrame, match="UTF-8"):
+            from_bytes(key, data.replace(b"abc", b"a\xffc"))
+
+
 def test_a_tombstone_is_a_key_without_a_value() -> None:
     assert to_bytes(OffsetRecord("g", NAME, None)) == (OFFSET_KEY, None)
     assert to_bytes(GroupRecord("g", None)) == (GROUP_KEY, None)
