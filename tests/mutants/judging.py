@@ -151,10 +151,8 @@ class Judge:
                     untouched.append(mutant)
 
         untouched: list[Mutant] = []
-        count = 0
-        for run in run_all(runs(), self._outcomes, self._jobs):
+        for count, run in enumerate(run_all(runs(), self._outcomes, self._jobs), 1):
             mutant = mutants.pop(run)
-            count += 1
             if count % 100 == 0:
                 print(f"{count} mutants", file=sys.stderr, flush=True)
             if run.is_timed_out:
