@@ -1,12 +1,15 @@
-"""The history of a run: records sent, acknowledged, read, and held by replicas.
+"""The history of a run: events in their order, which the checker judges.
 
-Plain data that the checker judges. A value is the record's number, which is unique
-within a run.
+A record is known by its number in a load, which is unique within a run; by key and value in the input of a
+copy; and in the output by the whole `Copy`. Any thread adds events.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Hashable
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
 
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.records import Headers
@@ -15,39 +18,123 @@ FOREIGN = -1
 """The number of a value that this run did not send."""
 
 
-@dataclass(slots=True)
-class SentRecord:
-    """One record of a producer, in the order of sending; `offset` is set when it is acknowledged."""
+class Sent(NamedTuple):
+    """A load gave this record to its producer."""
 
     number: int
     partition: TopicPartition
-    offset: int | None = None
-    error: str | None = None
     key: bytes | None = None
     is_tombstone: bool = False
 
 
-@dataclass(slots=True)
-class History:
-    """One run.
+class Acknowledged(NamedTuple):
+    partition: TopicPartition
+    offset: int
+    record: Hashable
 
-    `reads` are the records that one consumer read during the faults, from the beginning. `finally_read` are
-    all records, read after the faults from beginning to end. `replicas` are the records in the files at the
-    end, by broker.
+
+class Read(NamedTuple):
+    """A reader, or a member of a group, got a record during the faults."""
+
+    reader: str
+    partition: TopicPartition
+    offset: int
+    record: Hashable
+
+
+class Owned(NamedTuple):
+    """A member owns these partitions now; it reads new ones from their committed offsets."""
+
+    member: str
+    partitions: frozenset[TopicPartition]
+
+
+class Committed(NamedTuple):
+    """A group's committed offset, as the coordinator reports it: the next one to read."""
+
+    partition: TopicPartition
+    offset: int
+
+
+class Log(NamedTuple):
+    """All records of a partition after the faults, as a client reads them or in the files of a broker.
+
+    `end` is the log end offset, if records may be missing before it.
     """
 
-    sent: list[SentRecord] = field(default_factory=list)
-    reads: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
-    finally_read: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
-    replicas: dict[TopicPartition, dict[int, list[tuple[int, int]]]] = field(default_factory=dict)
+    view: str
+    partition: TopicPartition
+    records: list[tuple[int, Any]]
+    """Offsets and records."""
+    end: int | None = None
+    broker: int | None = None
 
-    @property
-    def acknowledged(self) -> list[SentRecord]:
-        return [record for record in self.sent if record.offset is not None]
 
-    @property
-    def failed(self) -> list[SentRecord]:
-        return [record for record in self.sent if record.error is not None]
+class WasAway(NamedTuple):
+    """A replica may have been away while tombstones of this partition were removed."""
+
+    partition: TopicPartition
+
+
+class Outcome(Enum):
+    """The outcome of an attempt, as its copier learnt it."""
+
+    UNKNOWN = "unknown"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class Attempted(NamedTuple):
+    """A copier began a transaction that copies these records of the input."""
+
+    attempt: str
+    sources: frozenset[tuple[int, int]]
+    """Partition and offset."""
+
+
+class Ended(NamedTuple):
+    attempt: str
+    outcome: Outcome
+
+
+class Copy(NamedTuple):
+    """A record of a copy's output."""
+
+    source: tuple[int, int]
+    key: bytes
+    value: bytes
+    attempt: str
+
+
+Event = Sent | Acknowledged | Read | Owned | Committed | Log | WasAway | Attempted | Ended
+E = TypeVar("E")
+
+
+class History:
+    def __init__(self, *events: Event) -> None:
+        self.events: list[Event] = []
+        self._by_kind: defaultdict[type, list[Any]] = defaultdict(list)
+        self.add(*events)
+
+    def add(self, *events: Event) -> None:
+        for event in events:
+            self.events.append(event)
+            self._by_kind[type(event)].append(event)
+
+    def of(self, kind: type[E]) -> list[E]:
+        """The events of one kind, in their order."""
+        return self._by_kind[kind]
+
+    def logs(self, view: str) -> dict[TopicPartition, list[tuple[int, Any]]]:
+        return {log.partition: log.records for log in self.of(Log) if log.view == view}
+
+    def replicas(self) -> dict[TopicPartition, set[int]]:
+        """The brokers that have files of each partition."""
+        found: defaultdict[TopicPartition, set[int]] = defaultdict(set)
+        for log in self.of(Log):
+            if log.broker is not None:
+                found[log.partition].add(log.broker)
+        return found
 
 
 def number_of(value: bytes | None) -> int:

@@ -15,7 +15,7 @@ from barnabas.protocol.ids import TopicPartition
 
 from ..cluster.raw_client import RawClient, batch_of
 from ..cluster.tools import ClusterView
-from .history import SentRecord, value_of
+from .history import Sent, value_of
 from .links import ZOOKEEPER, Links
 from .runs import Run
 from .workload import Load
@@ -49,7 +49,7 @@ class LinkedCluster:
             before = self.links.place(broker.id, broker.endpoint)
             self.cluster.change_settings(broker.id, {"advertised.listeners": f"PLAINTEXT://{before}"})
         self.cluster.start()
-        self.tried: list[SentRecord] = []
+        self.tried: list[Sent] = []
         self.acknowledged: dict[int, int] = {}
         self.view = ClusterView(self.cluster)
         self.view.create_topic("t", PARTITIONS, 3, **({"min_insync_replicas": "2"} | configs))
@@ -63,7 +63,7 @@ class LinkedCluster:
 
     def is_fenced(self, client: RawClient) -> bool:
         """Whether a broker refuses one more record for the first partition; if not, its answer is noted."""
-        record = SentRecord(_FIRST_OF_OURS + len(self.tried), TopicPartition("t", 0))
+        record = Sent(_FIRST_OF_OURS + len(self.tried), TopicPartition("t", 0))
         self.tried.append(record)
         answer = client.produce(0, batch_of(value_of(record.number, 20)), timeout_ms=100)
         if answer.error_code == ErrorCode.NONE:

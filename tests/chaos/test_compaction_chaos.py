@@ -11,7 +11,7 @@ after that are excused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,9 +26,8 @@ from barnabas.zookeeper import paths
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView, StartCluster
-from .checker import Verdict
-from .compaction_checker import Ends, View, check_compacted
-from .history import number_in
+from .checker import COMPACTED, Verdict, check
+from .history import Log, Sent, WasAway, number_in
 from .linked_cluster import LinkedCluster, cut_at_random
 from .nemesis import Nemesis
 from .runs import BROKER, HEALING_S, chaos_run, chaos_test, seconds, thorough
@@ -45,13 +44,14 @@ EAGER: Final = {
     "delete_retention_ms": "60000",
     "min_insync_replicas": "2",
 }
+Logs = dict[TopicPartition, list[tuple[int, int]]]
 SEALED_BYTES: Final = 40_000
 """A cleaned replica has a record of each key, and its last segments: the active one, and one just sealed."""
 CLEAN_SHARE: Final = 0.5
 """At most this share of the written records may be left."""
 
 
-def read_by_confluent(bootstrap: str, partitions: Sequence[TopicPartition]) -> View:
+def read_by_confluent(bootstrap: str, partitions: Sequence[TopicPartition]) -> Logs:
     """As `read_everything`, with confluent-kafka."""
     found: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
     consumer = ConfluentConsumer(
@@ -85,15 +85,6 @@ def end_of(folder: Path) -> int:
         if batches:
             return batches[-1].header.next_offset
     return 0
-
-
-def log_ends(cluster: RunningCluster, partitions: Sequence[TopicPartition]) -> Ends:
-    return {
-        name: {
-            int(broker.id): end_of(broker.log_dirs[0] / f"{name[0]}-{name[1]}") for broker in cluster.brokers
-        }
-        for name in partitions
-    }
 
 
 def wait_cleaned(cluster: RunningCluster, partitions: Sequence[TopicPartition]) -> None:
@@ -137,25 +128,23 @@ def _size(path: Path) -> int:
         return 0
 
 
-def stop_and_judge(cluster: RunningCluster, load: Load, excused: Collection[TopicPartition]) -> Verdict:
+def stop_and_judge(cluster: RunningCluster, load: Load) -> Verdict:
     """Read the topic with two clients, stop the cluster, read the files of all replicas, and check them."""
-    views: dict[str, View] = {
-        "our consumer": read_everything(cluster.bootstrap, load.partitions, timeout_s=120),
-        "confluent-kafka": read_by_confluent(cluster.bootstrap, load.partitions),
-    }
+    for name, read in (("our consumer", read_everything), ("confluent-kafka", read_by_confluent)):
+        load.history.add(*(Log(name, *log) for log in read(cluster.bootstrap, load.partitions).items()))
     cluster.stop()
-    by_broker = replica_logs(cluster, load.partitions)
-    for broker in cluster.brokers:
-        views[f"broker {broker.id}"] = {name: logs[int(broker.id)] for name, logs in by_broker.items()}
-    ends = log_ends(cluster, load.partitions)
-    written = sum(max(of_brokers.values()) for of_brokers in ends.values())
-    tombstones = {record.number for record in load.history.sent if record.is_tombstone}
-    for name, view in views.items():
-        left = [number for found in view.values() for _, number in found]
+    for log in replica_logs(cluster, load.partitions):
+        folder = cluster.broker(log.broker).log_dirs[0] / f"{log.partition.topic}-{log.partition.partition}"
+        load.history.add(log._replace(end=end_of(folder)))
+    logs = load.history.of(Log)
+    written = sum(max(log.end or 0 for log in logs if log.partition == name) for name in load.partitions)
+    tombstones = {record.number for record in load.history.of(Sent) if record.is_tombstone}
+    for name in {log.view for log in logs}:
+        left = [number for records in load.history.logs(name).values() for _, number in records]
         deleted = len(tombstones.intersection(left))
         print(f"{name}: {len(left)} of {written} records are left, {deleted} of them tombstones", flush=True)
         assert len(left) < CLEAN_SHARE * written, f"{name} was not cleaned"
-    return check_compacted(load.history, views, ends, excused)
+    return check(load.history, COMPACTED)
 
 
 def load_on(cluster: RunningCluster, records_per_s: int) -> Load:
@@ -201,7 +190,8 @@ def judge(view: ClusterView, load: Load, versions: dict[TopicPartition, int]) ->
     print(f"the ISRs of {excused} changed while tombstones were removed", flush=True)
     wait_cleaned(view.cluster, load.partitions)
     stop_cleaning(view)
-    expect_good(stop_and_judge(view.cluster, load, excused), load, acknowledged=1_000)
+    load.history.add(*map(WasAway, excused))
+    expect_good(stop_and_judge(view.cluster, load), load, acknowledged=1_000)
 
 
 @chaos_test(SECONDS)

@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,7 +35,8 @@ from barnabas.protocol.ids import TopicPartition
 from ..cluster.tools import ClusterView, StartCluster
 from ..compat.clients import Unavailable, alone, run_tool
 from . import copier
-from .copy_checker import Attempt, Copy, CopyHistory, Outcome, Place, check_copies
+from .checker import COPIES, check
+from .history import Acknowledged, Attempted, Committed, Copy, Ended, History, Log, Outcome, Read
 from .nemesis import Nemesis
 from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, seconds, thorough
 
@@ -70,11 +72,13 @@ def partitions_of(topic: str, count: int = PARTITIONS) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in range(count)]
 
 
+def place_of(record: ConsumerRecord) -> tuple[TopicPartition, int]:
+    return TopicPartition(record.topic, record.partition), record.offset
+
+
 def copy_of(record: ConsumerRecord) -> Copy:
     partition, offset, attempt, value = (record.value or b"").split(b" ", 3)
-    where = TopicPartition(record.topic, record.partition)
-    source = Place(int(partition), int(offset))
-    return Copy(where, record.offset, source, record.key or b"", value, attempt.decode())
+    return Copy((int(partition), int(offset)), record.key or b"", value, attempt.decode())
 
 
 class Copying:
@@ -85,8 +89,8 @@ class Copying:
         self.cluster = cluster
         self._programs = programs
         self.chance = random.Random(run.seed)
-        self.history = CopyHistory()
-        self.acknowledged: set[bytes] = set()
+        self.history = History()
+        self.ends: dict[TopicPartition, int] = {}
         self.faults: Counter[str] = Counter()
         self.exits: Counter[int] = Counter()
         self.is_quiet = False
@@ -159,9 +163,9 @@ class Copying:
         while (line := await process.stdout.readline()).endswith(b"\n"):
             match json.loads(line):
                 case {"attempt": name, "places": places}:
-                    self.history.attempts[name] = Attempt(frozenset(Place(*place) for place in places))
+                    self.history.add(Attempted(name, frozenset((place[0], place[1]) for place in places)))
                 case {"outcome": outcome, "of": name}:
-                    self.history.attempts[name].outcome = Outcome(outcome)
+                    self.history.add(Ended(name, Outcome(outcome)))
         self.exits[await process.wait()] += 1
 
     async def wait_ended(self) -> None:
@@ -181,14 +185,17 @@ class Copying:
                 value, key = b"%d" % number, b"%d" % (number % KEYS)
                 place = number % KEYS % PARTITIONS
                 await producer.send(
-                    INPUT, value, key=key, partition=place, on_delivery=partial(self._sent, value)
+                    INPUT, value, key=key, partition=place, on_delivery=partial(self._sent, (key, value))
                 )
                 number += 1
                 await asyncio.sleep(1 / RECORDS_PER_S)
 
-    def _sent(self, value: bytes, metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
+    def _sent(
+        self, record: tuple[bytes, bytes], metadata: RecordMetadata | None, error: BarnabasError | None
+    ) -> None:
         if metadata is not None:
-            self.acknowledged.add(value)
+            partition = TopicPartition(INPUT, metadata.partition)
+            self.history.add(Acknowledged(partition, metadata.offset, record))
 
     async def change_levels(self) -> None:
         """Raise and lower ``transaction.version``."""
@@ -217,7 +224,7 @@ class Copying:
                 except BarnabasError as error:
                     self.faults[f"read: {type(error).__name__}"] += 1
                     continue
-                self.history.reads += map(copy_of, records)
+                self.history.add(*(Read("reader", *place_of(one), copy_of(one)) for one in records))
 
     async def read_to_the_end(self, topic: str) -> list[ConsumerRecord]:
         found: list[ConsumerRecord] = []
@@ -239,27 +246,24 @@ class Copying:
         """Wait until the group has committed the end of the input."""
         async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
             names = partitions_of(INPUT)
-            ends = await admin.list_offsets(dict.fromkeys(names, "latest"))
-            self.history.ends = {tp.partition: ends[tp].offset for tp in names}
+            found = await admin.list_offsets(dict.fromkeys(names, "latest"))
+            self.ends = {tp: found[tp].offset for tp in names}
             seen: object = None
             try:
                 async with asyncio.timeout(HEALING_S):
-                    while self.history.committed != self.history.ends:
+                    while seen != self.ends:
                         await asyncio.sleep(0.1)
                         try:
-                            found = await admin.group_offsets(
-                                GROUP, names, require_stable=True, timeout_ms=5_000
-                            )
+                            seen = await self._committed(admin)
                         except BarnabasError as error:
                             seen = error
-                            continue
-                        self.history.committed = {
-                            tp.partition: one.offset for tp, one in found.items() if one is not None
-                        }
-                        seen = self.history.committed
             except TimeoutError:
                 listed = await admin.list_transactions()
-                raise AssertionError(f"{seen} of {self.history.ends} is committed; {listed}") from None
+                raise AssertionError(f"{seen} of {self.ends} is committed; {listed}") from None
+
+    async def _committed(self, admin: Admin) -> dict[TopicPartition, int]:
+        found = await admin.group_offsets(GROUP, partitions_of(INPUT), require_stable=True, timeout_ms=5_000)
+        return {tp: one.offset for tp, one in found.items() if one is not None}
 
     async def wait_stable(self) -> None:
         """Wait until no transaction is open; fail if one hangs."""
@@ -279,6 +283,7 @@ class Copying:
             except TimeoutError:
                 listed = await admin.list_transactions()
                 raise AssertionError(f"LSO and HW: {open_ones}; {listed}") from None
+            self.history.add(*starmap(Committed, (await self._committed(admin)).items()))
             assert await admin.find_hanging_transactions(names, max_transaction_timeout_ms=0) == []
             assert await admin.list_transactions(states=(ONGOING, "PrepareCommit", "PrepareAbort")) == []
 
@@ -319,16 +324,20 @@ class Copying:
 
     def _judge(self, records: list[ConsumerRecord], copies: list[ConsumerRecord]) -> None:
         history = self.history
-        for record in records:
-            history.input[Place(record.partition, record.offset)] = (record.key or b"", record.value or b"")
-        history.output = list(map(copy_of, copies))
-        verdict = check_copies(history)
-        outcomes = Counter(attempt.outcome.value for attempt in history.attempts.values())
-        print(f"{verdict}; attempts {dict(outcomes)}; {len(history.reads)} copies read meanwhile", flush=True)
+        for topic, found in ((INPUT, records), (OUTPUT, copies)):
+            logs: dict[TopicPartition, list[tuple[int, Any]]] = {tp: [] for tp in partitions_of(topic)}
+            for one in found:
+                partition, offset = place_of(one)
+                record = copy_of(one) if topic == OUTPUT else (one.key or b"", one.value or b"")
+                logs[partition].append((offset, record))
+            history.add(*(Log(topic, tp, log, self.ends.get(tp)) for tp, log in logs.items()))
+        verdict = check(history, COPIES)
+        outcomes = Counter(ended.outcome.value for ended in history.of(Ended))
+        attempts, reads = len(history.of(Attempted)), len(history.of(Read))
+        print(f"{verdict}; {attempts} attempts {dict(outcomes)}; {reads} copies read meanwhile", flush=True)
         print(f"{dict(self.faults)}; exit codes of copiers {dict(self.exits)}", flush=True)
         assert verdict.is_good, str(verdict)
-        assert self.acknowledged <= {value for _, value in history.input.values()}
-        assert len(history.input) >= ENOUGH
+        assert len(records) >= ENOUGH
         # A copier that was fenced, killed or ended in the end; any other code is a bug of the client.
         assert self.exits.keys() <= {0, -signal.SIGKILL, copier.FENCED}, self.log.read_text()[-5_000:]
 

@@ -25,8 +25,8 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
 from ..cluster.tools import ClusterView, StartCluster
-from .group_checker import Acknowledged, Committed, Event, Owned, Seen, check_group
-from .history import number_of
+from .checker import GROUPS, check
+from .history import Acknowledged, Committed, History, Owned, Read, number_of
 from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, seconds, takes_turns
 
 SECONDS = seconds(5)
@@ -62,13 +62,13 @@ class Share(RebalanceListener):
         self._enter(self._owned - partitions)
 
     def see(self, partition: TopicPartition, offset: int, number: int) -> None:
-        self._life.events.append(Seen(self.name, partition, offset, number))
+        self._life.history.add(Read(self.name, partition, offset, number))
         self._life.seen[partition].add(offset)
 
     def _enter(self, owned: frozenset[TopicPartition]) -> None:
         self._owned = owned
         self._life.present[self._number] = set(owned)
-        self._life.events.append(Owned(self.name, owned))
+        self._life.history.add(Owned(self.name, owned))
 
 
 class Life:
@@ -81,7 +81,7 @@ class Life:
         self.strategy = run.chance.choice(sorted(ASSIGNORS))
         self.seen: Offsets = {TopicPartition(TOPIC, number): set() for number in range(PARTITIONS)}
         self.acknowledged: Offsets = {tp: set() for tp in self.seen}
-        self.events: list[Event] = []
+        self.history = History()
         self.lives = itertools.count(1)
         self.is_quiet = False
         self.is_over = False
@@ -218,7 +218,7 @@ class Life:
         if metadata is not None:
             partition = TopicPartition(TOPIC, metadata.partition)
             self.acknowledged[partition].add(metadata.offset)
-            self.events.append(Acknowledged(partition, metadata.offset, number))
+            self.history.add(Acknowledged(partition, metadata.offset, number))
 
     def missing(self) -> Offsets:
         return {tp: found for tp in self.seen if (found := self.acknowledged[tp] - self.seen[tp])}
@@ -227,7 +227,7 @@ class Life:
         """Record the committed offsets, while all brokers agree: a resumed one may report old ones."""
         async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
             found = await admin.group_offsets(GROUP)
-        self.events += [Committed(tp, one.offset) for tp, one in found.items() if one is not None]
+        self.history.add(*(Committed(tp, one.offset) for tp, one in found.items() if one is not None))
 
 
 def member_id_of(consumer: Consumer) -> str:
@@ -287,8 +287,8 @@ async def test_a_group_sees_everything_and_commits_nothing_unseen(start_cluster:
         life = Life(cluster, run)
         await live(life)
         print(f"{life.strategy}: {life.ends}", flush=True)
-        verdict, delivered_again = check_group(life.events)
-        print(f"{verdict}; {delivered_again} records delivered again", flush=True)
+        verdict = check(life.history, GROUPS)
+        print(verdict, flush=True)
         assert verdict.is_good, str(verdict)
         assert verdict.acknowledged >= ENOUGH
 

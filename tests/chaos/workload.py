@@ -24,8 +24,8 @@ from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.records import decode_records
 from tests.support.waiting import wait_for
 
-from .checker import Verdict, check
-from .history import History, SentRecord, number_in, value_of
+from .checker import RECORDS, Verdict, check
+from .history import Acknowledged, History, Log, Read, Sent, number_in, value_of
 
 _TICK_S = 0.01
 _SCAN_PAUSE_S = 0.2
@@ -151,29 +151,27 @@ class Load:
                 for _ in range(self._per_tick):
                     number += 1
                     record = self._next_record(number)
-                    self.history.sent.append(record)
+                    self.history.add(record)
                     self._send(producer, record)
         finally:
             producer.close(0 if self._is_abandoned else None)
 
-    def _next_record(self, number: int) -> SentRecord:
+    def _next_record(self, number: int) -> Sent:
         if not self._keys:
-            return SentRecord(number, self.partitions[number % len(self.partitions)])
+            return Sent(number, self.partitions[number % len(self.partitions)])
         # Some keys are written often; others keep their value over many cleanings.
         chance = random.Random(number)
         key = int(self._keys * chance.random() ** 3)
         partition = self.partitions[key % len(self.partitions)]
-        return SentRecord(number, partition, key=b"key-%d" % key, is_tombstone=chance.random() < 0.2)
+        return Sent(number, partition, key=b"key-%d" % key, is_tombstone=chance.random() < 0.2)
 
-    def _send(self, producer: Producer, record: SentRecord) -> None:
+    def _send(self, producer: Producer, record: Sent) -> None:
         def delivered(metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
             if metadata is None:
-                record.error = repr(error)
                 self.problems.append(f"record {record.number}: {error!r}")
                 return
-            record.offset = metadata.offset
-            now = time.monotonic()
-            partition = record.partition
+            now, partition = time.monotonic(), record.partition
+            self.history.add(Acknowledged(partition, metadata.offset, record.number))
             pause = now - self._last_acknowledged.get(partition, now)
             self._longest_pause[partition] = max(pause, self._longest_pause.get(partition, 0.0))
             self._last_acknowledged[partition] = now
@@ -189,7 +187,6 @@ class Load:
                 on_delivery=delivered,
             )
         except BarnabasError as error:
-            record.error = repr(error)
             self.problems.append(f"record {record.number} was refused: {error!r}")
 
     def _read(self) -> None:
@@ -210,7 +207,7 @@ class Load:
                 for record in records:
                     partition = TopicPartition(record.topic, record.partition)
                     number = number_in(record.value, record.headers)
-                    self.history.reads.append((partition, record.offset, number))
+                    self.history.add(Read("reader", partition, record.offset, number))
                     self._were_read[partition] += 1
 
     def _read_again(self) -> None:
@@ -225,7 +222,7 @@ class Load:
                     self.problems.append(f"the second reader: {error!r}")
                 continue
             for partition, records in found.items():
-                self.history.reads += [(partition, *record) for record in records]
+                self.history.add(*(Read("second reader", partition, *record) for record in records))
                 self._were_read_again[partition] += len(records)
 
 
@@ -254,10 +251,11 @@ def stop_and_judge(cluster: JudgedCluster, load: Load, *, timeout_s: float = 30.
     All replicas must be in sync before: the log of another would end sooner.
     """
     history = load.history
-    history.finally_read = read_everything(cluster.bootstrap, load.partitions, timeout_s=timeout_s)
+    final = read_everything(cluster.bootstrap, load.partitions, timeout_s=timeout_s)
+    history.add(*(Log("client", *log) for log in final.items()))
     cluster.stop()
-    history.replicas = replica_logs(cluster, load.partitions)
-    return check(history)
+    history.add(*replica_logs(cluster, load.partitions))
+    return check(history, RECORDS)
 
 
 def expect_good(verdict: Verdict, load: Load, *tolerated: str, acknowledged: int = 100) -> None:
@@ -265,7 +263,7 @@ def expect_good(verdict: Verdict, load: Load, *tolerated: str, acknowledged: int
 
     A long outage may always cost the time-out of a record.
     """
-    reads = len(load.history.reads)
+    reads = len(load.history.of(Read))
     print(f"{verdict}; {reads} reads, longest pause {load.longest_pause_s:.1f} s", flush=True)
     print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
     assert verdict.is_good, str(verdict)
@@ -302,19 +300,15 @@ def read_everything(
     return found
 
 
-def replica_logs(
-    cluster: JudgedCluster, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, dict[int, list[tuple[int, int]]]]:
-    """The records in the files of every replica, by broker. The cluster must have stopped."""
-    return {
-        partition: {
-            int(broker.id): _log_of(folder)
-            for broker in cluster.brokers
-            for folder in [path / f"{partition.topic}-{partition.partition}" for path in broker.log_dirs]
-            if folder.is_dir()
-        }
+def replica_logs(cluster: JudgedCluster, partitions: Sequence[TopicPartition]) -> list[Log]:
+    """The records in the files of every replica. The cluster must have stopped."""
+    return [
+        Log(f"broker {broker.id}", partition, _log_of(folder), broker=int(broker.id))
         for partition in partitions
-    }
+        for broker in cluster.brokers
+        for folder in [path / f"{partition.topic}-{partition.partition}" for path in broker.log_dirs]
+        if folder.is_dir()
+    ]
 
 
 def _log_of(folder: Path) -> list[tuple[int, int]]:

@@ -17,7 +17,8 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from tests.support.waiting import wait_for
 
-from ..chaos.checker import check
+from ..chaos.checker import RECORDS, check
+from ..chaos.history import Log
 from ..chaos.workload import Load, read_everything
 from .raw_client import RawClient, batch_of
 from .test_failover import PARTITIONS, check_all, start_loaded
@@ -157,7 +158,8 @@ def test_a_broker_whose_only_disk_is_still_full_does_not_start_and_with_room_has
     small_disk.make_room()
     cluster.start_broker(VICTIM)
     view.wait_isr("t", 1)
-    load.history.finally_read = read_everything(cluster.bootstrap, load.partitions)
-    verdict = check(load.history)
+    final = read_everything(cluster.bootstrap, load.partitions)
+    load.history.add(*(Log("client", *log) for log in final.items()))
+    verdict = check(load.history, RECORDS)
     assert verdict.is_good, str(verdict)
     assert verdict.acknowledged > 0

@@ -12,7 +12,7 @@ from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol.errors import ErrorCode
 from tests.support.waiting import wait_for
 
-from ..chaos.history import SentRecord, value_of
+from ..chaos.history import Read, Sent, value_of
 from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
 from .tools import ClusterView, StartCluster, controller_seen_by, partitions_seen_by
@@ -34,8 +34,8 @@ def check_all(cluster: LocalCluster, load: Load) -> None:
     verdict = stop_and_judge(cluster, load)
     assert verdict.is_good, str(verdict)
     assert verdict.acknowledged > 100
-    assert all(len(brokers) == 3 for brokers in load.history.replicas.values())
-    assert len(load.history.reads) > 0
+    assert all(len(brokers) == 3 for brokers in load.history.replicas().values())
+    assert len(load.history.of(Read)) > 0
 
 
 ROLES: dict[str, Callable[[ClusterView], int]] = {
@@ -194,7 +194,7 @@ def test_records_that_only_a_dead_leader_has_are_truncated_when_it_returns(
             # acks=1 promises nothing, so these records count as not acknowledged. The followers' fetches from
             # before the pause are answered meanwhile, with the first record.
             for number in alone:
-                load.history.sent.append(SentRecord(number, load.partitions[0]))
+                load.history.add(Sent(number, load.partitions[0]))
                 options, expected = {"acks": 1}, ErrorCode.NONE
                 if number in (alone[0], alone[-1]):
                     options, expected = {"acks": -1, "timeout_ms": 2_000}, ErrorCode.REQUEST_TIMED_OUT
@@ -208,7 +208,7 @@ def test_records_that_only_a_dead_leader_has_are_truncated_when_it_returns(
         view.wait_isr("t", 3)
     assert load.problems == []
     check_all(cluster, load)
-    kept = {number for _, number in load.history.finally_read[load.partitions[0]]} & set(alone)
+    kept = {number for _, number in load.history.logs("client")[load.partitions[0]]} & set(alone)
     # An answer under way may have brought the first of them to a follower, but no later one.
     assert kept <= set(alone[:3])
 

@@ -70,7 +70,7 @@ def check_all(cluster: LocalCluster, load: Load) -> None:
     verdict = stop_and_judge(cluster, load)
     assert verdict.is_good, str(verdict)
     assert verdict.acknowledged > 100
-    assert all(len(brokers) == 3 for brokers in load.history.replicas.values())
+    assert all(len(brokers) == 3 for brokers in load.history.replicas().values())
 
 
 def test_the_preferred_replicas_lead_again_after_a_restart(start_cluster: StartCluster) -> None:
