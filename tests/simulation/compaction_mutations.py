@@ -13,9 +13,10 @@ from barnabas.broker.compaction.group_output import GroupOutput
 from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.log import log
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
-from tests.simulation.mutations import Mutation, SetAttr
+from tests.simulation.planted import SetAttr, found_in
 
 
+@found_in("compaction", 2)
 def a_cleaning_passes_the_high_watermark(setattr_: SetAttr) -> None:
     """A record goes in favour of a later one that may be truncated."""
     cleanable_end = choice.cleanable_end
@@ -26,12 +27,14 @@ def a_cleaning_passes_the_high_watermark(setattr_: SetAttr) -> None:
     setattr_(choice, "cleanable_end", bold)
 
 
+@found_in("compaction", 5)
 def the_last_batch_of_a_cleaned_segment_goes(setattr_: SetAttr) -> None:
     """As in Kafka: a follower never reaches the end of a log whose last records are gone."""
     setattr_(cleaning, "emptied", lambda header: GONE)
     setattr_(GroupOutput, "append", lambda self, header, data: None)
 
 
+@found_in("compaction", 5)
 def the_oldest_value_of_a_key_is_kept(setattr_: SetAttr) -> None:
     put = OffsetMap._put
 
@@ -43,6 +46,7 @@ def the_oldest_value_of_a_key_is_kept(setattr_: SetAttr) -> None:
     setattr_(OffsetMap, "_put", backwards)
 
 
+@found_in("compaction", 7)
 def a_follower_refuses_a_gap(setattr_: SetAttr) -> None:
     """Each batch must begin where the one before ends, as in logs that nobody compacts."""
     fetched_batches = log.fetched_batches
@@ -57,12 +61,3 @@ def a_follower_refuses_a_gap(setattr_: SetAttr) -> None:
         return batches, size
 
     setattr_(log, "fetched_batches", strict)
-
-
-FOUND_IN_COMPACTION: dict[Mutation, int] = {
-    a_cleaning_passes_the_high_watermark: 0,
-    the_last_batch_of_a_cleaned_segment_goes: 5,
-    the_oldest_value_of_a_key_is_kept: 5,
-    a_follower_refuses_a_gap: 5,
-}
-"""Like `mutations.FOUND_BY_CHANCE`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,13 +15,12 @@ from barnabas.zookeeper import controller_writer
 from barnabas.zookeeper.controller_writer import ControllerWriter, StateUpdates
 from barnabas.zookeeper.requests import read_partition_states
 from barnabas.zookeeper.znodes import LeadershipState
-
-SetAttr = Callable[[object, str, object], None]
-Mutation = Callable[[SetAttr], None]
+from tests.simulation.planted import SetAttr, found_in
 
 _ANY_VERSION: Final = -1
 
 
+@found_in("usual", 104)
 def writes_are_not_bound_to_the_epoch(setattr_: SetAttr) -> None:
     """A controller that is deposed while it handles an event keeps writing."""
     make = ControllerWriter.__init__
@@ -33,6 +31,7 @@ def writes_are_not_bound_to_the_epoch(setattr_: SetAttr) -> None:
     setattr_(ControllerWriter, "__init__", unbound)
 
 
+@found_in("usual", 0)
 def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
     """The czxid is ignored: a broker that restarts before the controller reads counts as never away."""
     changed = ControllerTerm._brokers_changed
@@ -47,6 +46,7 @@ def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
     setattr_(ControllerTerm, "_brokers_changed", blind)
 
 
+@found_in("races", 161)
 def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
     """A leaving broker is removed from the remembered ISR, although the leader may have changed it since."""
     update = ControllerWriter.update_partition_states
@@ -78,6 +78,7 @@ def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
     setattr_(ReplicaStateMachine, "leave_isr", leaving)
 
 
+@found_in("usual", 0)
 def the_last_member_is_dropped(setattr_: SetAttr) -> None:
     """An ISR may become empty, so the next broker that returns may lead."""
     without = replica_state.without_replicas
@@ -89,10 +90,12 @@ def the_last_member_is_dropped(setattr_: SetAttr) -> None:
     setattr_(replica_state, "without_replicas", dropping)
 
 
+@found_in("old words", 28)
 def late_requests_are_carried_out(setattr_: SetAttr) -> None:
     setattr_(RequestOrder, "is_late", lambda self, controller_epoch, sequence: False)
 
 
+@found_in("usual", 14)
 def any_live_replica_is_elected(setattr_: SetAttr) -> None:
     """Any live replica may be elected, in sync or not, as in an unclean election."""
     elect = partition_state.elect_offline
@@ -103,6 +106,7 @@ def any_live_replica_is_elected(setattr_: SetAttr) -> None:
     )
 
 
+@found_in("usual", 0)
 def the_leader_epoch_stays(setattr_: SetAttr) -> None:
     """A new leader keeps the epoch, so its records look like records of the former leader."""
     with_leader = LeadershipState.with_leader
@@ -113,6 +117,7 @@ def the_leader_epoch_stays(setattr_: SetAttr) -> None:
     )
 
 
+@found_in("usual", 5)
 def registrations_are_watched_once(setattr_: SetAttr) -> None:
     """The controller notices the first change of the registrations and no later one."""
     changed = ControllerTerm._brokers_changed
@@ -129,6 +134,7 @@ def registrations_are_watched_once(setattr_: SetAttr) -> None:
     setattr_(ControllerTerm, "_brokers_changed", forgetting)
 
 
+@found_in("usual", 54)
 def a_controller_resigns_after_a_late_expiry(setattr_: SetAttr) -> None:
     """Found in this code: a controller elected again in its next session resigned, and there was no other."""
     handle = Controller._handle
@@ -142,27 +148,13 @@ def a_controller_resigns_after_a_late_expiry(setattr_: SetAttr) -> None:
     setattr_(Controller, "_handle", hearing)
 
 
+@found_in("lost answers", 67)
 def a_lost_answer_is_a_refusal(setattr_: SetAttr) -> None:
     """The controller does not recognize its own write when it retries after a lost answer."""
     setattr_(controller_writer, "read_partition_states", lambda session, partitions: {})
 
 
+@found_in("usual", 25)
 def a_returning_broker_gets_no_requests(setattr_: SetAttr) -> None:
     """A broker that was wrongly suspected gets no requests when it returns."""
     setattr_(ControllerTerm, "_returned", lambda self, broker: self.context.suspected.discard(broker))
-
-
-FOUND_IN_CONTROLLERS: dict[Mutation, int] = {
-    writes_are_not_bound_to_the_epoch: 100,
-    a_restart_is_not_noticed: 0,
-    the_last_member_is_dropped: 0,
-    any_live_replica_is_elected: 20,
-    registrations_are_watched_once: 0,
-    the_leader_epoch_stays: 0,
-    a_controller_resigns_after_a_late_expiry: 40,
-    a_returning_broker_gets_no_requests: 10,
-}
-"""Random histories find these; the search starts at the given seed to save time.
-
-`test_schedules` names the mutations that need a profile.
-"""

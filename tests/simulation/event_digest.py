@@ -11,25 +11,14 @@ import hashlib
 import logging
 import re
 import sys
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
-from tests.simulation import chaos, exactly_once_chaos, group_chaos, idempotence, transaction_chaos
-from tests.simulation.profiles import PROFILES
+from tests.simulation.kinds import KINDS
 from tests.simulation.requests import SimRequest
 from tests.simulation.timed_world import TimedWorld
 from tests.simulation.transaction_world import TransactionWorld
 from tests.simulation.world import World
 
-SIMULATIONS: Final[dict[str, Callable[[int], Any]]] = {
-    "exactly once": exactly_once_chaos.Chaos,
-    "groups": group_chaos.Chaos,
-    "idempotence": idempotence.IdempotentChaos,
-    "one transactional id": transaction_chaos.Chaos,
-    "replication": chaos.Chaos,
-    **{name: partial(chaos.Chaos, profile=profile) for name, profile in PROFILES.items()},
-}
 _NOT_OF_THE_SEED: Final = re.compile(
     r" at 0x[0-9a-f]+|session_id=\d+|\b[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b"
 )
@@ -60,13 +49,13 @@ class Recorder:
     def digest(self, simulation: str, seed: int) -> str:
         """Run one history; it keeps all promises."""
         self._hash = hashlib.blake2b(digest_size=16)
-        history = SIMULATIONS[simulation](seed)
+        history = KINDS[simulation].make(seed)
         world = history.world
         try:
             history.run()
             for truth in world.all_truths if isinstance(world, World) else ():
                 self._note(truth.tp, truth.committed)
-            self._note(getattr(world, "trace", None) or history.trace)
+            self._note(history.trace)
         finally:
             if isinstance(world, World):
                 world.close()

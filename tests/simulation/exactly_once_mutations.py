@@ -21,17 +21,10 @@ from barnabas.broker.replication.markers import TransactionMarker
 from barnabas.protocol.errors import ErrorCode
 from tests.simulation.exactly_once_judge import Promise
 from tests.simulation.exactly_once_world import DATA
-from tests.simulation.log_transaction_mutations import (
-    a_marker_is_answered_before_it_is_replicated,
-    everything_committed_is_stable,
-)
-from tests.simulation.mutations import Mutation, SetAttr
-from tests.simulation.transaction_mutations import (
-    a_transaction_is_complete_with_the_first_marker,
-    epochs_are_not_checked,
-)
+from tests.simulation.planted import SetAttr, found_in
 
 
+@found_in("exactly once", 0)
 def markers_have_an_earlier_epoch(setattr_: SetAttr) -> None:
     """The logs have a later one, and refuse them."""
     marker = transaction_markers._Part.marker
@@ -43,15 +36,18 @@ def markers_have_an_earlier_epoch(setattr_: SetAttr) -> None:
     setattr_(transaction_markers._Part, "marker", stale)
 
 
+@found_in("exactly once", 0)
 def coordinators_are_not_asked(setattr_: SetAttr) -> None:
     """A leader begins a transaction that its coordinator does not know of."""
     setattr_(TransactionVerification, "asks", lambda self, adds: False)
 
 
+@found_in("exactly once", 1)
 def readers_get_no_aborted_transactions(setattr_: SetAttr) -> None:
     setattr_(Log, "aborted_transactions", lambda self, start, end, **_: [])
 
 
+@found_in("exactly once", 3)
 def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -> None:
     read = transaction_shard.read_value
 
@@ -63,29 +59,35 @@ def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -
     setattr_(transaction_shard, "read_value", forgetful)
 
 
+@found_in("exactly once", 6)
 def a_refused_marker_counts_as_written(setattr_: SetAttr) -> None:
     """By a broker that does not lead the partition any more."""
     written = frozenset({*transaction_markers._WRITTEN, ErrorCode.NOT_LEADER_OR_FOLLOWER})
     setattr_(transaction_markers, "_WRITTEN", written)
 
 
+@found_in("exactly once", 6)
 def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
     setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
 
 
+@found_in("exactly once", 216)
 def a_transaction_is_continued_in_the_other_protocol(setattr_: SetAttr) -> None:
     """Found in this code, and as in Kafka: the markers of the former transaction may be on their way."""
     setattr_(LogTransactions, "continues", lambda self, producer_id, *, adds: True)
 
 
+@found_in("exactly once", 9, alone=Promise.G1A)
 def every_transaction_is_committed(setattr_: SetAttr) -> None:
     _mark(setattr_, lambda marker: marker._replace(committed=True))
 
 
+@found_in("exactly once", 0, alone=Promise.COMPLETENESS)
 def every_transaction_is_aborted(setattr_: SetAttr) -> None:
     _mark(setattr_, lambda marker: marker._replace(committed=False))
 
 
+@found_in("exactly once", 6, alone=Promise.ATOMICITY)
 def one_partition_gets_an_abort(setattr_: SetAttr) -> None:
     """If its leader gets no other markers."""
 
@@ -100,6 +102,7 @@ def _mark(setattr_: SetAttr, change: Callable[[TransactionMarker], TransactionMa
     setattr_(transaction_markers._Part, "marker", lambda self: change(marker(self)))
 
 
+@found_in("exactly once", 19, alone=Promise.G1B)
 def pending_offsets_count_at_once(setattr_: SetAttr) -> None:
     load_pending = GroupOffsets.load_pending
 
@@ -110,10 +113,12 @@ def pending_offsets_count_at_once(setattr_: SetAttr) -> None:
     setattr_(GroupOffsets, "load_pending", hasty)
 
 
+@found_in("exactly once", 6, alone=Promise.OFFSETS)
 def pending_offsets_count_after_an_abort(setattr_: SetAttr) -> None:
     _end_offsets(setattr_, is_commit=True)
 
 
+@found_in("exactly once", 0, alone=Promise.OFFSETS)
 def pending_offsets_are_dropped_by_a_commit(setattr_: SetAttr) -> None:
     _end_offsets(setattr_, is_commit=False)
 
@@ -127,35 +132,6 @@ def _end_offsets(setattr_: SetAttr, *, is_commit: bool) -> None:
     )
 
 
+@found_in("exactly once", 2, alone=Promise.OFFSETS)
 def pending_offsets_are_stable(setattr_: SetAttr) -> None:
     setattr_(GroupOffsets, "_is_unstable", lambda self, partition: False)
-
-
-MUTATIONS: dict[Mutation, int] = {
-    a_lost_marker_is_not_sent_again: 4,
-    a_marker_is_answered_before_it_is_replicated: 15,
-    a_refused_marker_counts_as_written: 6,
-    a_transaction_is_continued_in_the_other_protocol: 210,
-    an_ongoing_transaction_is_loaded_without_its_partitions: 3,
-    coordinators_are_not_asked: 0,
-    everything_committed_is_stable: 0,
-    markers_have_an_earlier_epoch: 0,
-    readers_get_no_aborted_transactions: 1,
-}
-"""These break several promises, or a history cannot come to rest. The search starts at the given seed to save
-time."""
-
-FOUND_ALONE: dict[Promise, dict[Mutation, int]] = {
-    Promise.G0: {a_transaction_is_complete_with_the_first_marker: 4},
-    Promise.G1A: {every_transaction_is_committed: 9},
-    Promise.G1B: {pending_offsets_count_at_once: 14},
-    Promise.ATOMICITY: {one_partition_gets_an_abort: 6},
-    Promise.COMPLETENESS: {every_transaction_is_aborted: 0},
-    Promise.FENCING: {epochs_are_not_checked: 9},
-    Promise.OFFSETS: {
-        pending_offsets_are_dropped_by_a_commit: 0,
-        pending_offsets_are_stable: 2,
-        pending_offsets_count_after_an_abort: 2,
-    },
-}
-"""In the history of the given seed, or a later one, only the check of this promise finds the mistake."""

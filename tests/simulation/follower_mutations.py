@@ -10,9 +10,10 @@ from barnabas.broker.replication import following
 from barnabas.broker.replication.following import FollowedPartition, FollowedPartitions, LeaderFetches
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.record_batch import parse_header
-from tests.simulation.mutations import Mutation, SetAttr
+from tests.simulation.planted import SetAttr, found_in
 
 
+@found_in("usual", 145)
 def answers_of_another_epoch_are_taken(setattr_: SetAttr) -> None:
     """Records of an earlier leader are appended after the controller has named another one."""
 
@@ -22,6 +23,7 @@ def answers_of_another_epoch_are_taken(setattr_: SetAttr) -> None:
     setattr_(Partition, "_check_following", credulous)
 
 
+@found_in("usual", 1)
 def the_leaders_high_watermark_is_taken_as_it_is(setattr_: SetAttr) -> None:
     append = Partition.append_as_follower
 
@@ -33,6 +35,7 @@ def the_leaders_high_watermark_is_taken_as_it_is(setattr_: SetAttr) -> None:
     setattr_(Partition, "append_as_follower", trusting)
 
 
+@found_in("usual", 70)
 def fetches_name_an_earlier_broker_epoch(setattr_: SetAttr) -> None:
     """The broker epoch is looked up once; a leader lets no replica with an old broker epoch join."""
     next_request = LeaderFetches.next_request
@@ -45,6 +48,7 @@ def fetches_name_an_earlier_broker_epoch(setattr_: SetAttr) -> None:
     setattr_(LeaderFetches, "next_request", stuck)
 
 
+@found_in("usual", 36)
 def failed_partitions_are_not_fetched_again(setattr_: SetAttr) -> None:
     failed = FollowedPartitions.failed
 
@@ -56,6 +60,7 @@ def failed_partitions_are_not_fetched_again(setattr_: SetAttr) -> None:
     setattr_(FollowedPartitions, "failed", resigned)
 
 
+@found_in("usual", 195)
 def a_follower_drops_its_log_instead_of_truncating(setattr_: SetAttr) -> None:
     """It drops records that may be committed, while it is in the ISR."""
     apply_answer = following.apply_answer
@@ -69,11 +74,13 @@ def a_follower_drops_its_log_instead_of_truncating(setattr_: SetAttr) -> None:
     setattr_(following, "apply_answer", rash)
 
 
+@found_in("usual", 112)
 def a_torn_tail_is_kept(setattr_: SetAttr) -> None:
     """Recovery checks headers only, not the CRCs."""
     setattr_(batch_scan, "check_batch", lambda data, position, **_: parse_header(data, position))
 
 
+@found_in("usual", 113)
 def old_epochs_outlive_a_power_cut(setattr_: SetAttr) -> None:
     """Recovery trusts the epoch checkpoint, which may be older than the log, or gone."""
     recover = recovery._recover_segments
@@ -86,18 +93,6 @@ def old_epochs_outlive_a_power_cut(setattr_: SetAttr) -> None:
     setattr_(recovery, "_miss_first_epochs", lambda *_: False)
 
 
+@found_in("usual", 4)
 def truncation_leaves_the_epochs(setattr_: SetAttr) -> None:
     setattr_(EpochCache, "truncate_from_end", lambda self, end_offset: None)
-
-
-FOUND_IN_FOLLOWERS: dict[Mutation, int] = {
-    answers_of_another_epoch_are_taken: 145,
-    the_leaders_high_watermark_is_taken_as_it_is: 0,
-    fetches_name_an_earlier_broker_epoch: 70,
-    failed_partitions_are_not_fetched_again: 30,
-    a_follower_drops_its_log_instead_of_truncating: 190,
-    a_torn_tail_is_kept: 100,
-    old_epochs_outlive_a_power_cut: 85,
-    truncation_leaves_the_epochs: 0,
-}
-"""Like `mutations.FOUND_BY_CHANCE`."""

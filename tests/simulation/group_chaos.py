@@ -458,6 +458,7 @@ class Chaos:
         )
         self.judge = self.world.judge = Judge(self.world)
         self.random = self.world.random
+        self.trace = self.world.trace
         self.consumers: list[Consumer] = []
         self._names = 0
         for _ in range(draw.randint(1, 5)):

@@ -19,9 +19,10 @@ from barnabas.broker.coordinators.rebalance import Rebalance
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_fields
-from tests.simulation.mutations import Mutation, SetAttr
+from tests.simulation.planted import SetAttr, found_in
 
 
+@found_in("groups", 0)
 def assignments_are_handed_out_before_they_are_stored(setattr_: SetAttr) -> None:
     sync = Group.sync
 
@@ -38,6 +39,7 @@ def assignments_are_handed_out_before_they_are_stored(setattr_: SetAttr) -> None
     setattr_(Group, "sync", hasty)
 
 
+@found_in("groups", 273)
 def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
     sync = Group.sync
 
@@ -48,6 +50,7 @@ def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
     setattr_(Group, "sync", forgetful)
 
 
+@found_in("groups", 32)
 def commits_of_any_generation_are_taken(setattr_: SetAttr) -> None:
     def credulous(self: Group, commit: Any) -> ErrorCode:
         return self._members.error_of(commit.member_id, commit.instance_id)
@@ -55,6 +58,7 @@ def commits_of_any_generation_are_taken(setattr_: SetAttr) -> None:
     setattr_(Group, "_commit_error", credulous)
 
 
+@found_in("groups", 8)
 def instances_are_not_fenced(setattr_: SetAttr) -> None:
     def trusting(self: Members, member_id: str, instance_id: str | None) -> ErrorCode:
         holder = self.id_of_instance(instance_id) if instance_id is not None else member_id
@@ -65,6 +69,7 @@ def instances_are_not_fenced(setattr_: SetAttr) -> None:
     setattr_(Members, "error_of", trusting)
 
 
+@found_in("groups", 8)
 def a_request_given_up_is_forgotten(setattr_: SetAttr) -> None:
     def careless(self: Rebalance, member: Member, token: Any) -> None:
         self._members.set_join_token(member, token)
@@ -72,14 +77,17 @@ def a_request_given_up_is_forgotten(setattr_: SetAttr) -> None:
     setattr_(Rebalance, "wait_for_join", careless)
 
 
+@found_in("groups", 16)
 def sessions_never_end(setattr_: SetAttr) -> None:
     setattr_(Member, "deadline_ms", property(lambda self: float("inf")))
 
 
+@found_in("groups", 8)
 def the_leader_need_not_have_joined(setattr_: SetAttr) -> None:
     setattr_(Members, "elect_joined_leader", lambda self: self.leader_id is not None)
 
 
+@found_in("groups", 1)
 def a_shard_outlives_its_leadership(setattr_: SetAttr) -> None:
     """The coordinator keeps its shard when the broker no longer leads the partition."""
     changed = LedShards.role_changed
@@ -91,6 +99,7 @@ def a_shard_outlives_its_leadership(setattr_: SetAttr) -> None:
     setattr_(LedShards, "role_changed", hoarding)
 
 
+@found_in("groups", 54)
 def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
     """A new leader's high watermark may lag behind acknowledged commits."""
 
@@ -106,6 +115,7 @@ def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
     setattr_(LedShards, "_last_records", short)
 
 
+@found_in("groups", 141)
 def requests_are_served_while_groups_are_loaded(setattr_: SetAttr) -> None:
     def serving(self: GroupShard) -> None:
         if self.state is ShardState.CLOSED:
@@ -114,6 +124,7 @@ def requests_are_served_while_groups_are_loaded(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "check_serving", serving)
 
 
+@found_in("groups", 6)
 def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
     def first(log: Any, is_wanted: Any) -> Any:
         found = last_records(log, is_wanted)
@@ -130,6 +141,7 @@ def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
     setattr_(led_shards, "last_records", first)
 
 
+@found_in("groups", 1)
 def appends_that_fail_are_settled_as_done(setattr_: SetAttr) -> None:
     settled = GroupShard._settled
 
@@ -139,6 +151,7 @@ def appends_that_fail_are_settled_as_done(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "_settled", hopeful)
 
 
+@found_in("groups", 8)
 def timers_expire_once(setattr_: SetAttr) -> None:
     """A timer that fires before its group's deadline is not set again."""
 
@@ -148,6 +161,7 @@ def timers_expire_once(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "_timer_expired", silent)
 
 
+@found_in("groups", 14)
 def offsets_of_transactions_are_valid_at_once(setattr_: SetAttr) -> None:
     def hasty(self: GroupOffsets, producer_id: int, partition: Any, committed: Any) -> None:
         self.load(partition, committed)
@@ -155,6 +169,7 @@ def offsets_of_transactions_are_valid_at_once(setattr_: SetAttr) -> None:
     setattr_(GroupOffsets, "load_pending", hasty)
 
 
+@found_in("groups", 235)
 def loading_forgets_pending_offsets(setattr_: SetAttr) -> None:
     def forgetful(log: Any, is_wanted: Any) -> Any:
         found = last_records(log, is_wanted)
@@ -163,6 +178,7 @@ def loading_forgets_pending_offsets(setattr_: SetAttr) -> None:
     setattr_(led_shards, "last_records", forgetful)
 
 
+@found_in("groups", 32)
 def members_are_not_fenced_in_transactions(setattr_: SetAttr) -> None:
     commit_error = Group._commit_error
 
@@ -172,6 +188,7 @@ def members_are_not_fenced_in_transactions(setattr_: SetAttr) -> None:
     setattr_(Group, "_commit_error", credulous)
 
 
+@found_in("groups", 14)
 def aborted_offsets_become_valid(setattr_: SetAttr) -> None:
     ended = GroupOffsets.transaction_ended
 
@@ -179,25 +196,3 @@ def aborted_offsets_become_valid(setattr_: SetAttr) -> None:
         ended(self, end._replace(is_commit=True))
 
     setattr_(GroupOffsets, "transaction_ended", careless)
-
-
-MUTATIONS: dict[Mutation, int] = {
-    assignments_are_handed_out_before_they_are_stored: 0,
-    a_leader_that_asks_again_may_assign_again: 180,
-    commits_of_any_generation_are_taken: 30,
-    instances_are_not_fenced: 0,
-    a_request_given_up_is_forgotten: 0,
-    sessions_never_end: 15,
-    the_leader_need_not_have_joined: 0,
-    a_shard_outlives_its_leadership: 0,
-    loading_ends_at_the_high_watermark: 50,
-    requests_are_served_while_groups_are_loaded: 15,
-    loading_keeps_the_first_record_of_a_key: 5,
-    appends_that_fail_are_settled_as_done: 0,
-    timers_expire_once: 0,
-    offsets_of_transactions_are_valid_at_once: 13,
-    loading_forgets_pending_offsets: 234,
-    members_are_not_fenced_in_transactions: 31,
-    aborted_offsets_become_valid: 13,
-}
-"""The search starts at the given seed to save time."""

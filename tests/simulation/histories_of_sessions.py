@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from barnabas.protocol.ids import BrokerId
 from tests.simulation import mutations
-from tests.simulation.mutations import Mutation
+from tests.simulation.planted import Mutation
 from tests.simulation.steps import (
     A,
     B,

@@ -10,9 +10,10 @@ from barnabas.controller.election import Election
 from barnabas.controller.reassignment import Reassignments
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.zookeeper.znodes import ReplicaAssignment
-from tests.simulation.controller_mutations import Mutation, SetAttr
+from tests.simulation.planted import SetAttr, found_in
 
 
+@found_in("moves", 0)
 def a_preferred_replica_leads_out_of_sync(setattr_: SetAttr) -> None:
     """It is elected because it is alive."""
 
@@ -24,6 +25,7 @@ def a_preferred_replica_leads_out_of_sync(setattr_: SetAttr) -> None:
     setattr_(partition_state, "elect_preferred", elect)
 
 
+@found_in("moves", 0)
 def a_target_counts_as_in_sync(setattr_: SetAttr) -> None:
     """The ISR becomes the target, also of replicas that have not caught up."""
     elect = partition_state.elect_for_reassignment
@@ -37,11 +39,13 @@ def a_target_counts_as_in_sync(setattr_: SetAttr) -> None:
     setattr_(partition_state, "elect_for_reassignment", trusting)
 
 
+@found_in("moves", 4)
 def a_reassignment_ends_with_its_controller(setattr_: SetAttr) -> None:
     """The next controller does not go on."""
     setattr_(Reassignments, "resume", lambda self, partitions: None)
 
 
+@found_in("moves", 35)
 def a_reassignment_hinders_a_deletion(setattr_: SetAttr) -> None:
     """Found in this code: it ended while the deletion waited for the replica that it removed."""
     check = Reassignments._is_target_in_sync
@@ -54,12 +58,3 @@ def a_reassignment_hinders_a_deletion(setattr_: SetAttr) -> None:
             self._context.topics_to_delete = marked
 
     setattr_(Reassignments, "_is_target_in_sync", hindering)
-
-
-FOUND_IN_MOVES: dict[Mutation, int] = {
-    a_preferred_replica_leads_out_of_sync: 0,
-    a_target_counts_as_in_sync: 0,
-    a_reassignment_ends_with_its_controller: 0,
-    a_reassignment_hinders_a_deletion: 30,
-}
-"""Like `mutations.FOUND_BY_CHANCE`, in the profile of moves."""

@@ -5,7 +5,6 @@ A mutation is a function that takes `setattr` (a monkeypatch's) and replaces one
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from barnabas.broker.replication import fetch_wait, rules
@@ -21,11 +20,10 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER_EPOCH
 from barnabas.zookeeper import controller_writer, paths, store, znodes
 from barnabas.zookeeper.errors import PartitionStateConflict
-
-SetAttr = Callable[[object, str, object], None]
-Mutation = Callable[[SetAttr], None]
+from tests.simulation.planted import SetAttr, found_in
 
 
+@found_in("usual", 4)
 def followers_cut_to_their_high_watermark(setattr_: SetAttr) -> None:
     """Kafka before KIP-101: a new follower truncates to its high watermark, which may be stale."""
     make_follower = Partition.make_follower
@@ -40,18 +38,22 @@ def followers_cut_to_their_high_watermark(setattr_: SetAttr) -> None:
     no_history_is_compared(setattr_)
 
 
+@found_in("usual", 0)
 def no_history_is_compared(setattr_: SetAttr) -> None:
     setattr_(rules, "diverges", lambda *_: False)
 
 
+@found_in("doors", 175)
 def a_joining_replica_is_not_waited_for(setattr_: SetAttr) -> None:
     setattr_(PendingIsr, "maximal", PendingIsr.in_sync_replicas)
 
 
+@found_in("usual", 2)
 def a_leaving_replica_is_not_waited_for(setattr_: SetAttr) -> None:
     setattr_(PendingIsr, "maximal", PendingIsr.proposed)
 
 
+@found_in("rebirths", 72)
 def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
     """Kafka before KIP-903: a fetch with an old broker epoch counts."""
     fetched = Partition.follower_fetched
@@ -63,6 +65,7 @@ def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
     setattr_(Partition, "follower_fetched", credulous)
 
 
+@found_in("rebirths", 3)
 def an_expansion_is_written_for_any_registration(setattr_: SetAttr) -> None:
     """Found in this code: a joining replica may lose its disk between the proposal and the write."""
     update = store.ClusterStore.update_isr
@@ -123,6 +126,7 @@ def followers_join_below_the_start_of_the_epoch(setattr_: SetAttr) -> None:
     )
 
 
+@found_in("usual", 45)
 def the_state_is_written_without_comparing(setattr_: SetAttr) -> None:
     write = store._set_state
     setattr_(store, "_set_state", lambda path, data, version, *rest: write(path, data, -1, *rest))
@@ -137,6 +141,7 @@ def the_state_is_written_without_comparing(setattr_: SetAttr) -> None:
     )
 
 
+@found_in("usual", 196)
 def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
     """Found in this code: the follower never stopped comparing epochs with its leader."""
     truncate = Partition._truncate
@@ -148,6 +153,7 @@ def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
     setattr_(Partition, "_truncate", keeping)
 
 
+@found_in("usual", 280)
 def a_follower_below_the_log_start_gets_no_log_start(setattr_: SetAttr) -> None:
     """Found in this code: the follower kept fetching at a deleted offset."""
     setattr_(fetch_wait, "_log_start", lambda partition, error: -1)
@@ -158,6 +164,7 @@ def a_log_below_the_leaders_log_start_is_kept(setattr_: SetAttr) -> None:
     setattr_(partition_module, "first_base_offset", lambda records, log_end_offset: log_end_offset)
 
 
+@found_in("usual", 0)
 def the_leaders_own_append_is_acknowledged(setattr_: SetAttr) -> None:
     def eager(self: Partition, appended: Any) -> Any:
         return ErrorCode.NONE if self.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -165,6 +172,7 @@ def the_leaders_own_append_is_acknowledged(setattr_: SetAttr) -> None:
     setattr_(Partition, "acknowledgement", eager)
 
 
+@found_in("usual", 13)
 def an_append_of_an_earlier_leadership_is_acknowledged(setattr_: SetAttr) -> None:
     """The high watermark passes the offset, perhaps with records of another leader."""
 
@@ -174,6 +182,7 @@ def an_append_of_an_earlier_leadership_is_acknowledged(setattr_: SetAttr) -> Non
     setattr_(Partition, "acknowledgement", forgetful)
 
 
+@found_in("usual", 241)
 def a_new_leader_reports_its_stale_high_watermark(setattr_: SetAttr) -> None:
     setattr_(Partition, "latest_offset", lambda self, epoch, isolation: self.high_watermark)
 
@@ -188,11 +197,13 @@ def followers_ends_outlive_a_missed_epoch(setattr_: SetAttr) -> None:
     setattr_(FollowerStates, "begin_epoch", trusting)
 
 
+@found_in("usual", 7)
 def broker_epochs_of_the_isr_are_not_compared(setattr_: SetAttr) -> None:
     """As in Kafka: a broker that restarts between two controllers stays in the ISR, even if it lost data."""
     setattr_(ControllerContext, "bounced", lambda self, state: set())
 
 
+@found_in("racks", 8)
 def one_of_a_lost_isr_is_kept(setattr_: SetAttr) -> None:
     """As in Kafka: if all members go at once, only the one with the highest id may lead afterwards."""
     without = replica_state.without_replicas
@@ -215,12 +226,14 @@ def any_fetch_confirms_the_leader(setattr_: SetAttr) -> None:
     setattr_(rules, "are_witnesses", lambda *seen, **now: are_witnesses(*seen, **{**now, "max_lag_ms": 1e12}))
 
 
+@found_in("usual", 54)
 def an_ended_registration_continues(setattr_: SetAttr) -> None:
     """Found in this code: a broker kept a registration that it had fenced, and got no roles any more."""
     register = store.register_broker
     setattr_(store, "register_broker", lambda session, registration, **_: register(session, registration))
 
 
+@found_in("strict", 19)
 def a_new_leader_commits_below_min_isr(setattr_: SetAttr) -> None:
     """The strict rule is only applied to later appends and fetches."""
     make_leader = Partition.make_leader
@@ -235,6 +248,7 @@ def a_new_leader_commits_below_min_isr(setattr_: SetAttr) -> None:
     setattr_(Partition, "make_leader", generous)
 
 
+@found_in("usual", 0)
 def followers_serve_uncommitted_records(setattr_: SetAttr) -> None:
     """Consumers get from a follower whatever it has."""
     read = Partition.read
@@ -245,24 +259,3 @@ def followers_serve_uncommitted_records(setattr_: SetAttr) -> None:
         return read(self, **arguments)
 
     setattr_(Partition, "read", read_all)
-
-
-FOUND_BY_CHANCE: dict[Mutation, int] = {
-    followers_cut_to_their_high_watermark: 0,
-    no_history_is_compared: 0,
-    a_leaving_replica_is_not_waited_for: 0,
-    the_state_is_written_without_comparing: 0,
-    an_epoch_without_records_is_kept: 150,
-    a_follower_below_the_log_start_gets_no_log_start: 270,
-    the_leaders_own_append_is_acknowledged: 0,
-    an_append_of_an_earlier_leadership_is_acknowledged: 0,
-    a_new_leader_reports_its_stale_high_watermark: 230,
-    an_ended_registration_continues: 0,
-    broker_epochs_of_the_isr_are_not_compared: 0,
-    followers_serve_uncommitted_records: 0,
-}
-"""Random histories find these; the search starts at the given seed to save time.
-
-The mutations in `test_schedules.FOUND_IN_PROFILES` need a profile; all others need their own history in
-`test_histories`.
-"""

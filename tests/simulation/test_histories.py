@@ -16,7 +16,7 @@ from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation import mutations
 from tests.simulation.disk import BATCH_BYTES, Fault
 from tests.simulation.histories_of_sessions import HISTORIES_OF_SESSIONS
-from tests.simulation.mutations import Mutation
+from tests.simulation.planted import Mutation
 from tests.simulation.steps import (
     A,
     B,

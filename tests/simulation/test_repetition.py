@@ -10,9 +10,9 @@ import os
 import subprocess
 import sys
 
-from tests.simulation.event_digest import SIMULATIONS
+from tests.simulation.kinds import KINDS
 
-_SEEDS = {"exactly once": (0, 9), "groups": (5,), "one transactional id": (5,), "replication": (2, 4, 11)}
+_SEEDS = {"exactly once": (0, 9), "groups": (5,), "one transactional id": (5,), "usual": (2, 4, 11)}
 
 
 def _begin(hash_seed: int, histories: list[str]) -> subprocess.Popen[str]:
@@ -26,7 +26,7 @@ def _begin(hash_seed: int, histories: list[str]) -> subprocess.Popen[str]:
 
 def test_a_seed_gives_the_same_history_in_every_process() -> None:
     """The second process runs them in another order: no history changes the next."""
-    histories = [f"{name}:{seed}" for name in SIMULATIONS for seed in _SEEDS.get(name, (0,))]
+    histories = [f"{name}:{seed}" for name in KINDS for seed in _SEEDS.get(name, (0,))]
     processes = _begin(1, histories), _begin(2, histories[::-1])
     first, second = (sorted(process.communicate()[0].splitlines()) for process in processes)
     assert len(first) == len(histories), f"{len(first)} of {len(histories)} histories have a digest"

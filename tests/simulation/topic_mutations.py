@@ -18,9 +18,10 @@ from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
-from tests.simulation.mutations import Mutation, SetAttr
+from tests.simulation.planted import SetAttr, found_in
 
 
+@found_in("usual", 36)
 def absence_is_taken_for_deletion(setattr_: SetAttr) -> None:
     """A log that a full LeaderAndIsr does not name is deleted, not set aside as a stray."""
 
@@ -31,6 +32,7 @@ def absence_is_taken_for_deletion(setattr_: SetAttr) -> None:
     setattr_(LogManager, "set_aside", deleting)
 
 
+@found_in("usual", 36)
 def a_topic_id_is_overwritten(setattr_: SetAttr) -> None:
     """A topic that is created again continues the log of the old one, in its folder."""
 
@@ -49,6 +51,7 @@ def a_topic_id_is_overwritten(setattr_: SetAttr) -> None:
     setattr_(RoleChanges, "_partition_for", trusting)
 
 
+@found_in("usual", 36)
 def a_stray_of_any_topic_is_taken_up(setattr_: SetAttr) -> None:
     """A log that was set aside is given to the next topic of that name."""
 
@@ -59,6 +62,7 @@ def a_stray_of_any_topic_is_taken_up(setattr_: SetAttr) -> None:
     setattr_(Log, "assign_topic_id", lambda self, topic_id: setattr(self, "_topic_id", topic_id))
 
 
+@found_in("usual", 9)
 def growth_reassigns_all_partitions(setattr_: SetAttr) -> None:
     """The existing partitions get new replicas too."""
     added = topic_admin.added_partitions
@@ -71,6 +75,7 @@ def growth_reassigns_all_partitions(setattr_: SetAttr) -> None:
     setattr_(topic_admin, "added_partitions", dealing)
 
 
+@found_in("usual", 5)
 def deletions_are_not_resumed(setattr_: SetAttr) -> None:
     """The next controller waits for another request to delete."""
     start = ControllerTerm.start
@@ -85,6 +90,7 @@ def deletions_are_not_resumed(setattr_: SetAttr) -> None:
     setattr_(ControllerTerm, "start", forgetting)
 
 
+@found_in("usual", 5)
 def the_request_to_delete_goes_first(setattr_: SetAttr) -> None:
     """The request is removed before the topic: if the controller dies in between, the topic stays."""
 
@@ -95,11 +101,13 @@ def the_request_to_delete_goes_first(setattr_: SetAttr) -> None:
     setattr_(ControllerWriter, "delete_topic", hasty)
 
 
+@found_in("usual", 11)
 def a_failed_deletion_counts(setattr_: SetAttr) -> None:
     """A broker that could not remove its replica is not asked again."""
     setattr_(TopicDeletion, "replicas_failed", lambda self, replicas: self.replicas_deleted(replicas))
 
 
+@found_in("usual", 11)
 def stop_replica_names_no_topic_id(setattr_: SetAttr) -> None:
     """As in Kafka, a request to delete applies to any topic of that name."""
     stop = RoleChanges.stop_replicas
@@ -112,11 +120,13 @@ def stop_replica_names_no_topic_id(setattr_: SetAttr) -> None:
     setattr_(RoleChanges, "stop_replicas", nameless)
 
 
+@found_in("usual", 36)
 def a_recreated_topic_counts_as_the_old_one(setattr_: SetAttr) -> None:
     """Found in this code: a topic removed and created again between two reads never got a leader."""
     setattr_(TopicLoader, "_is_another", lambda self, topic, found: False)
 
 
+@found_in("usual", 36)
 def a_log_of_another_topic_is_kept(setattr_: SetAttr) -> None:
     """Found in this code: a broker with a log of the old topic refused the new one until it restarted."""
     answered = ControllerTerm._leader_and_isr_answered
@@ -137,22 +147,7 @@ def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:
     setattr_(BrokerBatch, "_is_another", lambda self, topic, later: False)
 
 
+@found_in("usual", 36)
 def followers_fetch_by_name(setattr_: SetAttr) -> None:
     """Found in this code, as in Kafka before KIP-516: a leader of the old topic served the new one."""
     setattr_(fetch_wait, "find", lambda partition_of, item: partition_of(item.partition))
-
-
-FOUND_IN_TOPICS: dict[Mutation, int] = {
-    absence_is_taken_for_deletion: 36,
-    a_topic_id_is_overwritten: 36,
-    a_stray_of_any_topic_is_taken_up: 36,
-    growth_reassigns_all_partitions: 2,
-    deletions_are_not_resumed: 5,
-    the_request_to_delete_goes_first: 5,
-    a_failed_deletion_counts: 11,
-    stop_replica_names_no_topic_id: 11,
-    a_recreated_topic_counts_as_the_old_one: 36,
-    a_log_of_another_topic_is_kept: 36,
-    followers_fetch_by_name: 36,
-}
-"""Like `mutations.FOUND_BY_CHANCE`. Only `test_topics` finds `requests_are_merged_over_topic_ids`."""

@@ -272,6 +272,7 @@ class Judge:
 class Chaos:
     def __init__(self, seed: int) -> None:
         self.world = world = TransactionWorld(seed)
+        self.trace = world.trace
         draw = world.random
         self.judge = world.judge = Judge(world)
         self.kinds = draw.choice(KINDS)

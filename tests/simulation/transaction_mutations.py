@@ -15,9 +15,11 @@ from barnabas.broker.coordinators.transaction_state import DECIDED, TransactionS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID
 from tests.simulation import transaction_world
-from tests.simulation.mutations import Mutation, SetAttr
+from tests.simulation.exactly_once_judge import Promise
+from tests.simulation.planted import SetAttr, found_in
 
 
+@found_in("one transactional id", 32)
 def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> None:
     append, request = Transaction._append, Transaction._request_markers
 
@@ -30,11 +32,13 @@ def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> Non
     setattr_(Transaction, "_append", hasty)
 
 
+@found_in("one transactional id", 1)
 def an_append_that_timed_out_has_failed(setattr_: SetAttr) -> None:
     """Kafka decides again."""
     setattr_(transaction, "_NOT_APPENDED", frozenset(ErrorCode))
 
 
+@found_in("one transactional id", 222)
 def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     """Kafka sends the markers at once."""
     resume = Transaction.resume
@@ -49,6 +53,7 @@ def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     setattr_(Transaction, "resume", trusting)
 
 
+@found_in("one transactional id", 14)
 def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
     resume = Transaction.resume
 
@@ -59,6 +64,8 @@ def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
     setattr_(Transaction, "resume", trusting)
 
 
+@found_in("one transactional id", 0)
+@found_in("exactly once", 32, alone=Promise.G0)
 def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
     written = Transaction.markers_written
 
@@ -70,6 +77,7 @@ def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
     setattr_(Transaction, "markers_written", hasty)
 
 
+@found_in("one transactional id", 1045)
 def late_reports_count_for_the_present_markers(setattr_: SetAttr) -> None:
     written = Transaction.markers_written
 
@@ -79,6 +87,8 @@ def late_reports_count_for_the_present_markers(setattr_: SetAttr) -> None:
     setattr_(Transaction, "markers_written", careless)
 
 
+@found_in("one transactional id", 0)
+@found_in("exactly once", 11, alone=Promise.FENCING)
 def epochs_are_not_checked(setattr_: SetAttr) -> None:
     def trusting(stored: TransactionMetadata, request: Any) -> ErrorCode:
         is_known = stored.producer_id not in (NO_PRODUCER_ID, request.producer_id)
@@ -87,6 +97,7 @@ def epochs_are_not_checked(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_identity_error", trusting)
 
 
+@found_in("one transactional id", 0)
 def a_new_producer_keeps_the_epoch(setattr_: SetAttr) -> None:
     make = transaction_rules._next_incarnation
 
@@ -98,6 +109,7 @@ def a_new_producer_keeps_the_epoch(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_next_incarnation", same)
 
 
+@found_in("one transactional id", 0)
 def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
@@ -111,6 +123,7 @@ def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
+@found_in("one transactional id", 4)
 def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
@@ -124,6 +137,7 @@ def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
+@found_in("one transactional id", 51)
 def a_completion_leaves_out_additions_that_may_be_in_the_log(setattr_: SetAttr) -> None:
     settled = Transaction._settled
 
@@ -135,6 +149,7 @@ def a_completion_leaves_out_additions_that_may_be_in_the_log(setattr_: SetAttr) 
     setattr_(Transaction, "_settled", forgetful)
 
 
+@found_in("one transactional id", 131)
 def an_end_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     """Version 1 of transactions: a delayed EndTxn ends the next one."""
     end = transaction_rules._decide_end
@@ -149,6 +164,7 @@ def _fields(request: Any) -> list[Any]:
     return [getattr(request, name) for name in request.__slots__]
 
 
+@found_in("one transactional id", 2)
 def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
     def credulous(stored: TransactionMetadata, request: Any) -> bool:
         return bool(request.producer_id == stored.producer_id)
@@ -156,6 +172,7 @@ def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_is_end_of_prepared", credulous)
 
 
+@found_in("one transactional id", 16)
 def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     def impatient(stored: TransactionMetadata) -> int | None:
         timeout_ms = stored.prepared_timeout_ms if stored.is_prepared else stored.timeout_ms
@@ -164,10 +181,12 @@ def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     setattr_(transaction, "timeout_at_ms", impatient)
 
 
+@found_in("one transactional id", 2)
 def transactions_never_time_out(setattr_: SetAttr) -> None:
     setattr_(transaction, "timeout_at_ms", lambda stored: None)
 
 
+@found_in("one transactional id", 0)
 def requests_wait_for_ever(setattr_: SetAttr) -> None:
     wait = Transaction._wait
 
@@ -177,6 +196,7 @@ def requests_wait_for_ever(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_wait", patient)
 
 
+@found_in("one transactional id", 0)
 def unloaded_requests_are_forgotten(setattr_: SetAttr) -> None:
     unload = Transaction.unload
 
@@ -187,15 +207,18 @@ def unloaded_requests_are_forgotten(setattr_: SetAttr) -> None:
     setattr_(Transaction, "unload", silent)
 
 
+@found_in("one transactional id", 4)
 def any_id_expires(setattr_: SetAttr) -> None:
     setattr_(transaction, "has_expired", lambda stored, limits, now: True)
 
 
+@found_in("one transactional id", 46)
 def a_record_has_no_next_producer_id(setattr_: SetAttr) -> None:
     """Kafka until KAFKA-20310: the next coordinator keeps the exhausted id."""
     _forget_on_loading(setattr_, next_producer_id=NO_PRODUCER_ID, next_producer_epoch=NO_EPOCH)
 
 
+@found_in("one transactional id", 16)
 def a_record_does_not_tell_that_it_is_prepared(setattr_: SetAttr) -> None:
     _forget_on_loading(setattr_, prepared_timeout_ms=-1)
 
@@ -205,6 +228,7 @@ def _forget_on_loading(setattr_: SetAttr, **fields: Any) -> None:
     setattr_(transaction_world, "read_value", lambda data: read(data)._replace(**fields))
 
 
+@found_in("one transactional id", 9)
 def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     """A new producer that keeps a prepared transaction gets that one's epoch."""
     make = transaction_rules._next_incarnation
@@ -217,6 +241,7 @@ def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_next_incarnation", same)
 
 
+@found_in("one transactional id", 9)
 def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     fenced = transaction_rules.fenced
 
@@ -230,6 +255,7 @@ def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     setattr_(transaction, "fenced", same)
 
 
+@found_in("one transactional id", 3)
 def an_id_in_doubt_decides_again(setattr_: SetAttr) -> None:
     handle = Transaction._handle
 
@@ -241,40 +267,12 @@ def an_id_in_doubt_decides_again(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_handle", hasty)
 
 
+@found_in("one transactional id", 0)
 def producers_get_the_epoch_of_the_last_fence(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "LAST_EPOCH", transaction_rules.LAST_EPOCH + 1)
 
 
+@found_in("one transactional id", 716)
 def any_end_of_a_prepared_transaction_gives_the_next_epoch(setattr_: SetAttr) -> None:
     """The first version of the rules."""
     setattr_(transaction_rules, "_follows", lambda after, by: True)
-
-
-MUTATIONS: dict[Mutation, int] = {
-    a_fence_does_not_raise_the_epoch: 9,
-    an_id_in_doubt_decides_again: 3,
-    producers_get_the_epoch_of_the_last_fence: 0,
-    any_end_of_a_prepared_transaction_gives_the_next_epoch: 580,
-    markers_are_sent_before_the_decision_is_replicated: 30,
-    an_append_that_timed_out_has_failed: 0,
-    a_loaded_decision_is_taken_for_replicated: 222,
-    a_loaded_state_is_taken_for_replicated: 0,
-    a_transaction_is_complete_with_the_first_marker: 0,
-    late_reports_count_for_the_present_markers: 960,
-    epochs_are_not_checked: 0,
-    a_new_producer_keeps_the_epoch: 0,
-    partitions_are_added_before_they_are_stored: 0,
-    ends_are_answered_before_they_are_stored: 0,
-    a_completion_leaves_out_additions_that_may_be_in_the_log: 51,
-    an_end_does_not_raise_the_epoch: 60,
-    a_repeated_end_ends_the_next_transaction: 0,
-    prepared_transactions_time_out: 0,
-    transactions_never_time_out: 0,
-    requests_wait_for_ever: 0,
-    unloaded_requests_are_forgotten: 0,
-    any_id_expires: 0,
-    a_record_has_no_next_producer_id: 45,
-    a_record_does_not_tell_that_it_is_prepared: 0,
-    a_kept_transaction_leaves_its_producer: 0,
-}
-"""The search starts at the given seed to save time."""

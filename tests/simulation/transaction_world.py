@@ -193,6 +193,12 @@ class TransactionWorld:
         self._order = itertools.count()
         self.coordinator = Coordinator(self, 0, None)
 
+    def __enter__(self) -> TransactionWorld:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
     @property
     def moment(self) -> Moment:
         return Moment(self.now_ms, EPOCH_MS + int(self.now_ms))

@@ -1,0 +1,67 @@
+"""The kinds of random histories: each gives a history for a seed, with the world that it happens in.
+
+`run` runs one, and adds to the error of a broken promise how to repeat it. The seeds follow from the day, so
+that every day other histories run. ``BARNABAS_SIMULATION_SEED=4711`` runs that one,
+``BARNABAS_SIMULATION_SEEDS=20000`` that many of the usual histories, and as many more of the others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from barnabas.protocol.errors import ApiError
+from barnabas.protocol.invariants import InvariantViolation
+from tests.simulation import chaos, exactly_once_chaos, group_chaos, idempotence, transaction_chaos
+from tests.simulation.profiles import PROFILES, USUAL
+
+ONE_SEED: Final = os.environ.get("BARNABAS_SIMULATION_SEED")
+DAY: Final = os.environ.get("BARNABAS_SIMULATION_DAY") or f"{datetime.now(UTC):%Y%m%d}"
+"""`tests/conftest.py` sets the variable, so that all workers of a run have the same day."""
+FIRST_SEED: Final = int(DAY) * 1_000
+USUAL_SEEDS: Final = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "800"))
+_BROKEN: Final = (AssertionError, InvariantViolation)
+
+
+class Kind(NamedTuple):
+    make: Callable[[int], Any]
+    errors: tuple[type[Exception], ...] = _BROKEN
+    """Those that notice a planted mistake."""
+
+
+KINDS: Final = {
+    "exactly once": Kind(exactly_once_chaos.Chaos),
+    "groups": Kind(group_chaos.Chaos, (*_BROKEN, KeyError)),
+    "idempotence": Kind(idempotence.IdempotentChaos),
+    "one transactional id": Kind(transaction_chaos.Chaos),
+    **{
+        name: Kind(partial(chaos.Chaos, profile=profile), (*_BROKEN, ApiError))
+        for name, profile in (PROFILES | {USUAL.name: USUAL}).items()
+    },
+}
+
+
+def seeds_of(chunk: int, chunks: int, part: float = 1.0) -> range:
+    """The seeds of one chunk of a part of the usual number; one that is asked for is in the first chunk."""
+    if ONE_SEED is not None:
+        return range(int(ONE_SEED), int(ONE_SEED) + 1) if chunk == 0 else range(0)
+    return range(FIRST_SEED + chunk, FIRST_SEED + round(part * USUAL_SEEDS), chunks)
+
+
+def run(kind: str, seed: int) -> Any:
+    """Run one history; an error tells the seed, the last steps and the state of the world."""
+    history = KINDS[kind].make(seed)
+    with history.world as world:
+        try:
+            history.run()
+        except _BROKEN as error:
+            error.add_note(
+                f"{kind}, seed {seed}: run it alone with BARNABAS_SIMULATION_SEED={seed}\n"
+                f"after {len(history.trace)} steps, the last of them: {'; '.join(history.trace[-40:])}\n"
+                f"{world.describe()}"
+            )
+            raise
+    return history

@@ -1,0 +1,22 @@
+"""The random histories notice every mistake that is planted in the code; see `planted`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.exactly_once_judge import Promise
+from tests.simulation.find import HISTORIES_OF_A_HUNT, seed_of
+from tests.simulation.planted import HUNTS, Hunt
+
+
+@pytest.mark.parametrize("hunt", HUNTS, ids=str)
+def test_a_planted_mistake_is_found(hunt: Hunt) -> None:
+    found = seed_of(hunt, range(hunt.seed, hunt.seed + HISTORIES_OF_A_HUNT))
+    assert found is not None, (
+        f"stale seed: {HISTORIES_OF_A_HUNT} histories from {hunt.seed} on do not notice it; "
+        f"`python -m tests.simulation.find --write {hunt.mistake.__name__}` looks for another"
+    )
+
+
+def test_each_promise_of_transactions_has_a_mistake_that_breaks_it_alone() -> None:
+    assert {hunt.alone for hunt in HUNTS} >= set(Promise)
