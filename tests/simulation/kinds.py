@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import pytest
+
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation import chaos, exactly_once_chaos, group_chaos, idempotence, transaction_chaos
@@ -42,6 +44,11 @@ KINDS: Final = {
         for name, profile in (PROFILES | {USUAL.name: USUAL}).items()
     },
 }
+
+
+def chunks(count: int) -> list[Any]:
+    """Parameters of a test that divides its seeds; a short run takes the first chunk alone."""
+    return [0, *(pytest.param(chunk, marks=pytest.mark.long) for chunk in range(1, count))]
 
 
 def seeds_of(chunk: int, chunks: int, part: float = 1.0) -> range:

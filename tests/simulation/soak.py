@@ -1,9 +1,8 @@
 """Very many random histories on all cores, with a summary: ``make soak``.
 
 ``SOAK_SCHEDULES=100000`` sets their number, ``SOAK_SEED=0`` the first seed, ``SOAK_JOBS`` the number of
-processes, ``SOAK_PROFILE`` a profile by its name in `tests.simulation.profiles`, or ``transactions`` for the
-histories of `tests.simulation.exactly_once_chaos`. A failure names its seed, and
-``BARNABAS_SIMULATION_SEED=<seed> pytest tests/simulation`` repeats it.
+processes, ``SOAK_PROFILE`` the kind of histories by its name in `tests.simulation.kinds`. A failure names its
+seed, and ``BARNABAS_SIMULATION_SEED=<seed> pytest tests/simulation`` repeats it.
 """
 
 from __future__ import annotations
@@ -20,10 +19,12 @@ from typing import Final
 from tests.simulation import exactly_once_chaos
 from tests.simulation.chaos import CURES, FAULTS, NUISANCES, Chaos
 from tests.simulation.disk_chaos import DISK_CURES
-from tests.simulation.profiles import PROFILES, USUAL, Profile
+from tests.simulation.kinds import KINDS
+from tests.simulation.profiles import USUAL
 from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS
+from tests.simulation.world import World
 
-_TRANSACTIONS: Final = "transactions"
+_KIND: Final = os.environ.get("SOAK_PROFILE", USUAL.name)
 _ENDS: Final = {True: "committed", False: "aborted", None: "without an answer"}
 _AT_ONCE: Final = 50
 _REPORT_S: Final = 30.0
@@ -35,7 +36,7 @@ class Summary:
     """The counts of some histories."""
 
     schedules: int = 0
-    profile: str = USUAL.name
+    kind: str = USUAL.name
     steps: Counter[str] = field(default_factory=Counter)
     elections: int = 0
     controllers: int = 0
@@ -64,7 +65,7 @@ class Summary:
 
         shown = self.failures[:_SHOWN_FAILURES]
         lines = [
-            f"{self.schedules:,} schedules, {self.profile}, {sum(self.steps.values()):,} steps in all",
+            f"{self.schedules:,} schedules, {self.kind}, {sum(self.steps.values()):,} steps in all",
             f"faults: {counts(list(FAULTS | TOPIC_FAULTS))}",
             f"nuisances: {counts(list(NUISANCES))}",
             f"cures: {counts(list(CURES | DISK_CURES | TOPIC_CURES))}",
@@ -81,60 +82,47 @@ class Summary:
         return "\n".join(lines)
 
 
-def _profile() -> Profile | None:
-    """None for transactions over several brokers, which have a world of their own."""
-    name = os.environ.get("SOAK_PROFILE", USUAL.name)
-    if name == _TRANSACTIONS:
-        return None
-    return USUAL if name == USUAL.name else PROFILES[name]
-
-
-def run_transactions(seeds: range) -> Summary:
-    """Run these histories of transactions, one after the other."""
-    summary = Summary()
-    for seed in seeds:
-        summary.schedules += 1
-        chaos = exactly_once_chaos.Chaos(seed)
-        with chaos.world as world:
-            try:
-                chaos.run()
-            except Exception as error:  # noqa: BLE001 - any error is a finding, and the other seeds still run
-                summary.failures.append((seed, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
-            summary.steps.update(" ".join(step.split()[1:3]) for step in chaos.trace)
-            summary.controllers += world.controller_epoch
-            for truth in world.all_truths:
-                summary.committed += len(truth.committed)
-                summary.elections += truth.state.leader_epoch + 1 if truth.has_state else 0
-            for attempt in chaos.judge.attempts:
-                summary.transactions[_ENDS[attempt.told]] += 1
-                summary.transactions["hit by a late message of version 1"] += attempt.is_hit
-            summary.checks.update({promise.name: count for promise, count in chaos.judge.checked.items()})
-    return summary
-
-
 def run(seeds: range) -> Summary:
     """Run these histories, one after the other."""
     logging.disable(logging.CRITICAL)
-    profile = _profile()
-    if profile is None:
-        return run_transactions(seeds)
     summary = Summary()
     for seed in seeds:
         summary.schedules += 1
-        chaos = Chaos(seed, profile)
-        with chaos.world as world:
+        history = KINDS[_KIND].make(seed)
+        with history.world as world:
             try:
-                chaos.run()
+                history.run()
             except Exception as error:  # noqa: BLE001 - any error is a finding, and the other seeds still run
                 summary.failures.append((seed, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
-            summary.steps.update(step.partition(" ")[0] for step in chaos.trace)
-            summary.elections += world.state.leader_epoch + 1
-            summary.controllers += world.controller_epoch
-            for truth in world.all_truths:
-                summary.committed += len(truth.committed)
-                summary.acknowledged += truth.acknowledged_end
-            summary.topics.update({} if chaos.topics is None else chaos.topics.counts)
+            summary.steps.update(map(_name_of, history.trace))
+            if isinstance(world, World):
+                _count_cluster(summary, world)
+            if isinstance(history, Chaos) and history.topics is not None:
+                summary.topics.update(history.topics.counts)
+            if isinstance(history, exactly_once_chaos.Chaos):
+                _count_transactions(summary, history)
     return summary
+
+
+def _name_of(step: str) -> str:
+    """A step of a history; in a world whose time runs by itself, without the time of day."""
+    first, _, rest = step.partition(" ")
+    return " ".join(rest.split()[:2]) if first[:1].isdigit() else first
+
+
+def _count_cluster(summary: Summary, world: World) -> None:
+    summary.controllers += world.controller_epoch
+    for truth in world.all_truths:
+        summary.committed += len(truth.committed)
+        summary.acknowledged += truth.acknowledged_end
+        summary.elections += truth.state.leader_epoch + 1 if truth.has_state else 0
+
+
+def _count_transactions(summary: Summary, history: exactly_once_chaos.Chaos) -> None:
+    for attempt in history.judge.attempts:
+        summary.transactions[_ENDS[attempt.told]] += 1
+        summary.transactions["hit by a late message of version 1"] += attempt.is_hit
+    summary.checks.update({promise.name: count for promise, count in history.judge.checked.items()})
 
 
 def main() -> int:
@@ -143,8 +131,7 @@ def main() -> int:
     jobs = int(os.environ.get("SOAK_JOBS", str(os.cpu_count() or 1)))
     end = first + schedules
     parts = [range(seed, min(seed + _AT_ONCE, end)) for seed in range(first, end, _AT_ONCE)]
-    profile = _profile()
-    total = Summary(profile=_TRANSACTIONS if profile is None else profile.name)
+    total = Summary(kind=_KIND)
     began, reported = time.monotonic(), time.monotonic()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         for part in pool.imap_unordered(run, parts):

@@ -9,26 +9,21 @@ import pytest
 
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
-from tests.simulation.kinds import run, seeds_of
+from tests.simulation.kinds import chunks, run, seeds_of
 
 CHUNKS = 8
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS))
 def test_a_group_keeps_its_promises_in_every_schedule(chunk: int) -> None:
-    for seed in seeds_of(chunk, CHUNKS, 1 / 8):
+    for seed in seeds_of(chunk, CHUNKS, 1 / 16):
         run("groups", seed)
 
 
+@pytest.mark.long
 def test_the_schedules_reach_the_states_and_errors() -> None:
-    refusals: set[ErrorCode] = set()
-    moved_in: set[GroupState] = set()
-    for seed in range(40):
-        judge = run("groups", seed).judge
-        refusals |= judge.refusals
-        moved_in |= judge.moved_in
-    assert moved_in >= set(GroupState) - {GroupState.DEAD}
-    assert refusals >= {
+    missing: set[object] = set(GroupState) - {GroupState.DEAD}
+    missing |= {
         ErrorCode.NONE,
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -39,3 +34,9 @@ def test_the_schedules_reach_the_states_and_errors() -> None:
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
     }
+    for seed in range(40):
+        judge = run("groups", seed).judge
+        missing -= judge.refusals | judge.moved_in
+        if not missing:
+            return
+    pytest.fail(f"40 histories have not reached {missing}")

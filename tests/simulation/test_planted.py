@@ -8,8 +8,15 @@ from tests.simulation.exactly_once_judge import Promise
 from tests.simulation.find import HISTORIES_OF_A_HUNT, seed_of
 from tests.simulation.planted import HUNTS, Hunt
 
+_SAMPLE = 12
+"""A short run tries one in so many."""
 
-@pytest.mark.parametrize("hunt", HUNTS, ids=str)
+
+@pytest.mark.parametrize(
+    "hunt",
+    [pytest.param(hunt, marks=[pytest.mark.long] if at % _SAMPLE else []) for at, hunt in enumerate(HUNTS)],
+    ids=str,
+)
 def test_a_planted_mistake_is_found(hunt: Hunt) -> None:
     found = seed_of(hunt, range(hunt.seed, hunt.seed + HISTORIES_OF_A_HUNT))
     assert found is not None, (

@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.simulation.kinds import KINDS
 
 _SEEDS = {"exactly once": (0, 9), "groups": (5,), "one transactional id": (5,), "usual": (2, 4, 11)}
@@ -24,6 +26,7 @@ def _begin(hash_seed: int, histories: list[str]) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 def test_a_seed_gives_the_same_history_in_every_process() -> None:
     """The second process runs them in another order: no history changes the next."""
     histories = [f"{name}:{seed}" for name in KINDS for seed in _SEEDS.get(name, (0,))]

@@ -9,15 +9,15 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.kinds import ONE_SEED, USUAL_SEEDS, run, seeds_of
+from tests.simulation.kinds import ONE_SEED, USUAL_SEEDS, chunks, run, seeds_of
 from tests.simulation.profiles import PROFILES, USUAL, Profile
 
 CHUNKS = 16
-_A_PROFILE = 1 / 18
+_A_PROFILE = 1 / 40
 
 
 @pytest.mark.timeout(max(180, USUAL_SEEDS // 10))
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS))
 def test_every_history_keeps_the_promises_and_comes_to_rest(chunk: int) -> None:
     acknowledged = 0
     topics: Counter[str] = Counter()
@@ -35,6 +35,7 @@ def test_every_history_keeps_the_promises_and_comes_to_rest(chunk: int) -> None:
         assert len(+topics) == 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(max(180, USUAL_SEEDS // 10))
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_every_history_of_a_profile_keeps_the_promises(profile: Profile) -> None:

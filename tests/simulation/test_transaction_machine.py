@@ -9,14 +9,14 @@ import pytest
 
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.protocol.errors import ErrorCode
-from tests.simulation.kinds import run, seeds_of
+from tests.simulation.kinds import chunks, run, seeds_of
 
 CHUNKS = 4
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS))
 def test_transactions_keep_their_promises_in_every_schedule(chunk: int) -> None:
-    for seed in seeds_of(chunk, CHUNKS, 1 / 2):
+    for seed in seeds_of(chunk, CHUNKS, 1 / 4):
         run("one transactional id", seed)
 
 
