@@ -1,20 +1,32 @@
-"""Known mistakes of a controller, its writer and its elections; see `tests.simulation.mutations`."""
+"""Known mistakes of controllers, elections and moves, and with created and deleted topics; see `planted`."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from barnabas.broker.handlers.services import RequestOrder
-from barnabas.controller import events, partition_state, replica_state
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.stray_logs import StrayLogs
+from barnabas.broker.replication import fetch_wait
+from barnabas.broker.replication.roles import RoleChanges
+from barnabas.controller import events, partition_state, replica_state, topic_admin
 from barnabas.controller.controller import Controller
+from barnabas.controller.election import Election
+from barnabas.controller.reassignment import Reassignments
 from barnabas.controller.replica_state import ReplicaStateMachine
+from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.term import ControllerTerm
-from barnabas.protocol.ids import ControllerEpoch, TopicPartition
+from barnabas.controller.topic_deletion import TopicDeletion
+from barnabas.controller.topic_loading import TopicLoader
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.zookeeper import controller_writer
 from barnabas.zookeeper.controller_writer import ControllerWriter, StateUpdates
 from barnabas.zookeeper.requests import read_partition_states
-from barnabas.zookeeper.znodes import LeadershipState
+from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment
 from tests.simulation.planted import SetAttr, found_in
 
 _ANY_VERSION: Final = -1
@@ -158,3 +170,182 @@ def a_lost_answer_is_a_refusal(setattr_: SetAttr) -> None:
 def a_returning_broker_gets_no_requests(setattr_: SetAttr) -> None:
     """A broker that was wrongly suspected gets no requests when it returns."""
     setattr_(ControllerTerm, "_returned", lambda self, broker: self.context.suspected.discard(broker))
+
+
+@found_in("moves", 0)
+def a_preferred_replica_leads_out_of_sync(setattr_: SetAttr) -> None:
+    """It is elected because it is alive."""
+
+    def elect(
+        replicas: Sequence[BrokerId], isr: Sequence[BrokerId], live: Collection[BrokerId]
+    ) -> Election | None:
+        return Election(replicas[0], tuple({*isr, replicas[0]})) if replicas[0] in live else None
+
+    setattr_(partition_state, "elect_preferred", elect)
+
+
+@found_in("moves", 0)
+def a_target_counts_as_in_sync(setattr_: SetAttr) -> None:
+    """The ISR becomes the target, also of replicas that have not caught up."""
+    elect = partition_state.elect_for_reassignment
+
+    def trusting(assignment: ReplicaAssignment, leader: BrokerId, isr: Any, live: Any) -> Election | None:
+        election = elect(assignment, leader, isr, live)
+        if election is None or not assignment.is_changing:
+            return election
+        return Election(election.leader, tuple(dict.fromkeys((*election.isr, *assignment.target))))
+
+    setattr_(partition_state, "elect_for_reassignment", trusting)
+
+
+@found_in("moves", 4)
+def a_reassignment_ends_with_its_controller(setattr_: SetAttr) -> None:
+    """The next controller does not go on."""
+    setattr_(Reassignments, "resume", lambda self, partitions: None)
+
+
+@found_in("moves", 35)
+def a_reassignment_hinders_a_deletion(setattr_: SetAttr) -> None:
+    """Found in this code: it ended while the deletion waited for the replica that it removed."""
+    check = Reassignments._is_target_in_sync
+
+    def hindering(self: Reassignments, tp: TopicPartition) -> bool:
+        marked, self._context.topics_to_delete = self._context.topics_to_delete, set()
+        try:
+            return check(self, tp)
+        finally:
+            self._context.topics_to_delete = marked
+
+    setattr_(Reassignments, "_is_target_in_sync", hindering)
+
+
+@found_in("usual", 36)
+def absence_is_taken_for_deletion(setattr_: SetAttr) -> None:
+    """A log that a full LeaderAndIsr does not name is deleted, not set aside as a stray."""
+
+    def deleting(self: LogManager, name: TopicPartition, now_ms: int) -> Path | None:
+        self.delete(name, now_ms)
+        return None
+
+    setattr_(LogManager, "set_aside", deleting)
+
+
+@found_in("usual", 36)
+def a_topic_id_is_overwritten(setattr_: SetAttr) -> None:
+    """A topic that is created again continues the log of the old one, in its folder."""
+
+    def overwriting(self: Log, topic_id: Any) -> None:
+        self._topic_id = topic_id
+
+    partition_for = RoleChanges._partition_for
+
+    def trusting(self: RoleChanges, name: TopicPartition, topic: Any, **flags: Any) -> Any:
+        known = self._logs.get(name)
+        if known is not None:
+            known.assign_topic_id(topic.topic_id)
+        return partition_for(self, name, topic, **flags)
+
+    setattr_(Log, "assign_topic_id", overwriting)
+    setattr_(RoleChanges, "_partition_for", trusting)
+
+
+@found_in("usual", 36)
+def a_stray_of_any_topic_is_taken_up(setattr_: SetAttr) -> None:
+    """A log that was set aside is given to the next topic of that name."""
+
+    def find(self: StrayLogs, partition: TopicPartition, topic_id: Any) -> Any:
+        return next((stray for stray in self._strays.values() if stray.partition == partition), None)
+
+    setattr_(StrayLogs, "_find", find)
+    setattr_(Log, "assign_topic_id", lambda self, topic_id: setattr(self, "_topic_id", topic_id))
+
+
+@found_in("usual", 9)
+def growth_reassigns_all_partitions(setattr_: SetAttr) -> None:
+    """The existing partitions get new replicas too."""
+    added = topic_admin.added_partitions
+
+    def dealing(name: str, current: Mapping[int, Any], *arguments: Any) -> dict[int, Any]:
+        fresh = added(name, current, *arguments)
+        (replicas,) = fresh.values()
+        return fresh | dict.fromkeys(current, replicas)
+
+    setattr_(topic_admin, "added_partitions", dealing)
+
+
+@found_in("usual", 5)
+def deletions_are_not_resumed(setattr_: SetAttr) -> None:
+    """The next controller waits for another request to delete."""
+    start = ControllerTerm.start
+
+    def forgetting(self: ControllerTerm) -> None:
+        request, self._deletion.request = self._deletion.request, lambda topics: None
+        try:
+            start(self)
+        finally:
+            self._deletion.request = request
+
+    setattr_(ControllerTerm, "start", forgetting)
+
+
+@found_in("usual", 5)
+def the_request_to_delete_goes_first(setattr_: SetAttr) -> None:
+    """The request is removed before the topic: if the controller dies in between, the topic stays."""
+
+    def hasty(self: ControllerWriter, topic: str) -> None:
+        self.clear_deletion_requests([topic])
+        self._delete_tree(f"/brokers/topics/{topic}")
+
+    setattr_(ControllerWriter, "delete_topic", hasty)
+
+
+@found_in("usual", 11)
+def a_failed_deletion_counts(setattr_: SetAttr) -> None:
+    """A broker that could not remove its replica is not asked again."""
+    setattr_(TopicDeletion, "replicas_failed", lambda self, replicas: self.replicas_deleted(replicas))
+
+
+@found_in("usual", 11)
+def stop_replica_names_no_topic_id(setattr_: SetAttr) -> None:
+    """As in Kafka, a request to delete applies to any topic of that name."""
+    stop = RoleChanges.stop_replicas
+
+    def nameless(self: RoleChanges, request: Any) -> Any:
+        for topic in request.topic_states:
+            topic.topic_id = NO_TOPIC_ID
+        return stop(self, request)
+
+    setattr_(RoleChanges, "stop_replicas", nameless)
+
+
+@found_in("usual", 36)
+def a_recreated_topic_counts_as_the_old_one(setattr_: SetAttr) -> None:
+    """Found in this code: a topic removed and created again between two reads never got a leader."""
+    setattr_(TopicLoader, "_is_another", lambda self, topic, found: False)
+
+
+@found_in("usual", 36)
+def a_log_of_another_topic_is_kept(setattr_: SetAttr) -> None:
+    """Found in this code: a broker with a log of the old topic refused the new one until it restarted."""
+    answered = ControllerTerm._leader_and_isr_answered
+
+    def deaf(self: ControllerTerm, event: Any) -> None:
+        knows = self._is_complete_for
+        self._is_complete_for = lambda broker: False
+        try:
+            answered(self, event)
+        finally:
+            self._is_complete_for = knows
+
+    setattr_(ControllerTerm, "_leader_and_isr_answered", deaf)
+
+
+def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:
+    """Found in this code: a waiting request about the old topic was sent for the new one."""
+    setattr_(BrokerBatch, "_is_another", lambda self, topic, later: False)
+
+
+@found_in("usual", 36)
+def followers_fetch_by_name(setattr_: SetAttr) -> None:
+    """Found in this code, as in Kafka before KIP-516: a leader of the old topic served the new one."""
+    setattr_(fetch_wait, "find", lambda partition_of, item: partition_of(item.partition))

@@ -17,15 +17,9 @@ from typing import Final
 import pytest
 
 from tests.simulation import (  # noqa: F401 - they register their mistakes
-    compaction_mutations,
     controller_mutations,
-    exactly_once_mutations,
-    follower_mutations,
     group_mutations,
-    log_transaction_mutations,
-    move_mutations,
     mutations,
-    topic_mutations,
     transaction_mutations,
 )
 from tests.simulation.exactly_once_judge import BrokenPromises

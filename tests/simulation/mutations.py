@@ -1,14 +1,22 @@
-"""Known mistakes, each put into the code on purpose: the simulation must find every one of them.
+"""Known mistakes of replicas and of their logs, each put into the code on purpose; see `planted`.
 
-A mutation is a function that takes `setattr` (a monkeypatch's) and replaces one rule by its wrong form.
+Those without a kind of random histories need one of their own, in `test_histories`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from barnabas.broker.replication import fetch_wait, rules
+from barnabas.broker.compaction import choice, cleaning
+from barnabas.broker.compaction.batch_filter import GONE
+from barnabas.broker.compaction.group_output import GroupOutput
+from barnabas.broker.compaction.offset_map import OffsetMap
+from barnabas.broker.log import batch_scan, log, recovery
+from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.replication import fetch_wait, following, rules
 from barnabas.broker.replication import partition as partition_module
+from barnabas.broker.replication.following import FollowedPartition, FollowedPartitions, LeaderFetches
 from barnabas.broker.replication.isr import FollowerStates, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
@@ -18,6 +26,7 @@ from barnabas.controller import replica_state
 from barnabas.controller.context import ControllerContext
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER_EPOCH
+from barnabas.protocol.record_batch import parse_header
 from barnabas.zookeeper import controller_writer, paths, store, znodes
 from barnabas.zookeeper.errors import PartitionStateConflict
 from tests.simulation.planted import SetAttr, found_in
@@ -259,3 +268,135 @@ def followers_serve_uncommitted_records(setattr_: SetAttr) -> None:
         return read(self, **arguments)
 
     setattr_(Partition, "read", read_all)
+
+
+@found_in("usual", 145)
+def answers_of_another_epoch_are_taken(setattr_: SetAttr) -> None:
+    """Records of an earlier leader are appended after the controller has named another one."""
+
+    def credulous(self: Partition, leader_epoch: Any) -> None:
+        return
+
+    setattr_(Partition, "_check_following", credulous)
+
+
+@found_in("usual", 1)
+def the_leaders_high_watermark_is_taken_as_it_is(setattr_: SetAttr) -> None:
+    append = Partition.append_as_follower
+
+    def trusting(self: Partition, records: memoryview, **arguments: Any) -> bool:
+        appended = append(self, records, **arguments)
+        self.high_watermark = max(self.high_watermark, arguments["leader_high_watermark"])
+        return appended
+
+    setattr_(Partition, "append_as_follower", trusting)
+
+
+@found_in("usual", 70)
+def fetches_name_an_earlier_broker_epoch(setattr_: SetAttr) -> None:
+    """The broker epoch is looked up once; a leader lets no replica with an old broker epoch join."""
+    next_request = LeaderFetches.next_request
+
+    def stuck(self: LeaderFetches, now: float) -> Any:
+        first = self.__dict__.setdefault("first_epoch", self._current_broker_epoch())
+        self._current_broker_epoch = lambda: first
+        return next_request(self, now)
+
+    setattr_(LeaderFetches, "next_request", stuck)
+
+
+@found_in("usual", 36)
+def failed_partitions_are_not_fetched_again(setattr_: SetAttr) -> None:
+    failed = FollowedPartitions.failed
+
+    def resigned(self: FollowedPartitions, name: Any, followed: FollowedPartition, now: float) -> float:
+        rests_ms = failed(self, name, followed, now)
+        followed.retry_at = 1e9
+        return rests_ms
+
+    setattr_(FollowedPartitions, "failed", resigned)
+
+
+@found_in("usual", 195)
+def a_follower_drops_its_log_instead_of_truncating(setattr_: SetAttr) -> None:
+    """It drops records that may be committed, while it is in the ISR."""
+    apply_answer = following.apply_answer
+
+    def rash(partition: Partition, leader_epoch: Any, data: Any, **arguments: Any) -> None:
+        if data.diverging_epoch.epoch >= 0:
+            partition.restart_at(leader_epoch, partition.log.log_start_offset)
+            return
+        apply_answer(partition, leader_epoch, data, **arguments)
+
+    setattr_(following, "apply_answer", rash)
+
+
+@found_in("usual", 112)
+def a_torn_tail_is_kept(setattr_: SetAttr) -> None:
+    """Recovery checks headers only, not the CRCs."""
+    setattr_(batch_scan, "check_batch", lambda data, position, **_: parse_header(data, position))
+
+
+@found_in("usual", 113)
+def old_epochs_outlive_a_power_cut(setattr_: SetAttr) -> None:
+    """Recovery trusts the epoch checkpoint, which may be older than the log, or gone."""
+    recover = recovery._recover_segments
+
+    def forgetful(*arguments: Any) -> Any:
+        kept, _, without_producers = recover(*arguments)
+        return kept, [], without_producers
+
+    setattr_(recovery, "_recover_segments", forgetful)
+    setattr_(recovery, "_miss_first_epochs", lambda *_: False)
+
+
+@found_in("usual", 4)
+def truncation_leaves_the_epochs(setattr_: SetAttr) -> None:
+    setattr_(EpochCache, "truncate_from_end", lambda self, end_offset: None)
+
+
+@found_in("compaction", 2)
+def a_cleaning_passes_the_high_watermark(setattr_: SetAttr) -> None:
+    """A record goes in favour of a later one that may be truncated."""
+    cleanable_end = choice.cleanable_end
+
+    def bold(figures: Any, *arguments: Any) -> int:
+        return cleanable_end(figures._replace(stable_end_offset=figures.log_end_offset), *arguments)
+
+    setattr_(choice, "cleanable_end", bold)
+
+
+@found_in("compaction", 5)
+def the_last_batch_of_a_cleaned_segment_goes(setattr_: SetAttr) -> None:
+    """As in Kafka: a follower never reaches the end of a log whose last records are gone."""
+    setattr_(cleaning, "emptied", lambda header: GONE)
+    setattr_(GroupOutput, "append", lambda self, header, data: None)
+
+
+@found_in("compaction", 5)
+def the_oldest_value_of_a_key_is_kept(setattr_: SetAttr) -> None:
+    put = OffsetMap._put
+
+    def backwards(self: OffsetMap, keys: Any, offsets: Any, offset_bytes: int) -> None:
+        fresh = [(key, offset) for key, offset in zip(keys, offsets, strict=True) if key not in self._newest]
+        if fresh:
+            put(self, *zip(*fresh, strict=True), offset_bytes)
+
+    setattr_(OffsetMap, "_put", backwards)
+
+
+@found_in("compaction", 7)
+def a_follower_refuses_a_gap(setattr_: SetAttr) -> None:
+    """Each batch must begin where the one before ends, as in logs that nobody compacts."""
+    fetched_batches = log.fetched_batches
+
+    def strict(view: Any, begin: int, newest_epoch: Any) -> Any:
+        batches, size = fetched_batches(view, begin, newest_epoch)
+        end = begin
+        for _, header in batches:
+            if header.base_offset != end:
+                raise UnexpectedAppendOffset(f"offset {header.base_offset}, expected {end}")
+            end = header.next_offset
+        return batches, size
+
+    setattr_(log, "fetched_batches", strict)

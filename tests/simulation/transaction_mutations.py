@@ -1,21 +1,38 @@
-"""Bugs of a transaction coordinator, planted on purpose: the histories of one id must find each.
+"""Known mistakes of producers and transactions: rules, coordinators, markers, logs; see `planted`.
 
-See `mutations` for their form.
+Mistakes in the rules of one transactional id are cheapest to find in histories of one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from barnabas.broker.coordinators import transaction, transaction_rules
+from barnabas.broker.coordinators import (
+    transaction,
+    transaction_markers,
+    transaction_rules,
+    transaction_shard,
+)
+from barnabas.broker.coordinators.offsets import GroupOffsets
 from barnabas.broker.coordinators.transaction import Transaction
+from barnabas.broker.coordinators.transaction_markers import MarkerQueue
 from barnabas.broker.coordinators.transaction_records import NO_EPOCH, TransactionMetadata
 from barnabas.broker.coordinators.transaction_state import DECIDED, TransactionState
+from barnabas.broker.coordinators.transaction_verification import TransactionVerification
+from barnabas.broker.log import recovery
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_transactions import LogTransactions
+from barnabas.broker.log.producer_state import ProducerState, ProducerStates
+from barnabas.broker.replication import markers
+from barnabas.broker.replication.markers import TransactionMarker
+from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_PRODUCER_ID
+from barnabas.protocol.ids import NO_PRODUCER_ID, Offset
 from tests.simulation import transaction_world
 from tests.simulation.exactly_once_judge import Promise
+from tests.simulation.exactly_once_world import DATA
 from tests.simulation.planted import SetAttr, found_in
 
 
@@ -276,3 +293,203 @@ def producers_get_the_epoch_of_the_last_fence(setattr_: SetAttr) -> None:
 def any_end_of_a_prepared_transaction_gives_the_next_epoch(setattr_: SetAttr) -> None:
     """The first version of the rules."""
     setattr_(transaction_rules, "_follows", lambda after, by: True)
+
+
+@found_in("exactly once", 0)
+def markers_have_an_earlier_epoch(setattr_: SetAttr) -> None:
+    """The logs have a later one, and refuse them."""
+    marker = transaction_markers._Part.marker
+
+    def stale(self: Any) -> Any:
+        built = marker(self)
+        return built._replace(producer_epoch=max(0, built.producer_epoch - 1))
+
+    setattr_(transaction_markers._Part, "marker", stale)
+
+
+@found_in("exactly once", 0)
+def coordinators_are_not_asked(setattr_: SetAttr) -> None:
+    """A leader begins a transaction that its coordinator does not know of."""
+    setattr_(TransactionVerification, "asks", lambda self, adds: False)
+
+
+@found_in("exactly once", 1)
+def readers_get_no_aborted_transactions(setattr_: SetAttr) -> None:
+    setattr_(Log, "aborted_transactions", lambda self, start, end, **_: [])
+
+
+@found_in("exactly once", 3)
+def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -> None:
+    read = transaction_shard.read_value
+
+    def forgetful(data: bytes) -> TransactionMetadata:
+        value = read(data)
+        is_ongoing = value.state is TransactionState.ONGOING
+        return value._replace(partitions=frozenset()) if is_ongoing else value
+
+    setattr_(transaction_shard, "read_value", forgetful)
+
+
+@found_in("exactly once", 6)
+def a_refused_marker_counts_as_written(setattr_: SetAttr) -> None:
+    """By a broker that does not lead the partition any more."""
+    written = frozenset({*transaction_markers._WRITTEN, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+    setattr_(transaction_markers, "_WRITTEN", written)
+
+
+@found_in("exactly once", 6)
+def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
+    setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
+
+
+@found_in("exactly once", 216)
+def a_transaction_is_continued_in_the_other_protocol(setattr_: SetAttr) -> None:
+    """Found in this code, and as in Kafka: the markers of the former transaction may be on their way."""
+    setattr_(LogTransactions, "continues", lambda self, producer_id, *, adds: True)
+
+
+@found_in("exactly once", 9, alone=Promise.G1A)
+def every_transaction_is_committed(setattr_: SetAttr) -> None:
+    _mark(setattr_, lambda marker: marker._replace(committed=True))
+
+
+@found_in("exactly once", 0, alone=Promise.COMPLETENESS)
+def every_transaction_is_aborted(setattr_: SetAttr) -> None:
+    _mark(setattr_, lambda marker: marker._replace(committed=False))
+
+
+@found_in("exactly once", 6, alone=Promise.ATOMICITY)
+def one_partition_gets_an_abort(setattr_: SetAttr) -> None:
+    """If its leader gets no other markers."""
+
+    def but_one(marker: TransactionMarker) -> TransactionMarker:
+        return marker._replace(committed=marker.committed and set(marker.partitions) != {DATA[2]})
+
+    _mark(setattr_, but_one)
+
+
+def _mark(setattr_: SetAttr, change: Callable[[TransactionMarker], TransactionMarker]) -> None:
+    marker = transaction_markers._Part.marker
+    setattr_(transaction_markers._Part, "marker", lambda self: change(marker(self)))
+
+
+@found_in("exactly once", 19, alone=Promise.G1B)
+def pending_offsets_count_at_once(setattr_: SetAttr) -> None:
+    load_pending = GroupOffsets.load_pending
+
+    def hasty(self: GroupOffsets, producer_id: int, partition: Any, committed: Any) -> None:
+        load_pending(self, producer_id, partition, committed)
+        self.load(partition, committed)
+
+    setattr_(GroupOffsets, "load_pending", hasty)
+
+
+@found_in("exactly once", 6, alone=Promise.OFFSETS)
+def pending_offsets_count_after_an_abort(setattr_: SetAttr) -> None:
+    _end_offsets(setattr_, is_commit=True)
+
+
+@found_in("exactly once", 0, alone=Promise.OFFSETS)
+def pending_offsets_are_dropped_by_a_commit(setattr_: SetAttr) -> None:
+    _end_offsets(setattr_, is_commit=False)
+
+
+def _end_offsets(setattr_: SetAttr, *, is_commit: bool) -> None:
+    ended = GroupOffsets.transaction_ended
+    setattr_(
+        GroupOffsets,
+        "transaction_ended",
+        lambda self, end: ended(self, end._replace(is_commit=is_commit)),
+    )
+
+
+@found_in("exactly once", 2, alone=Promise.OFFSETS)
+def pending_offsets_are_stable(setattr_: SetAttr) -> None:
+    setattr_(GroupOffsets, "_is_unstable", lambda self, partition: False)
+
+
+@found_in("markers", 0)
+@found_in("exactly once", 0)
+def everything_committed_is_stable(setattr_: SetAttr) -> None:
+    setattr_(Log, "first_unstable_offset", lambda self, high_watermark: None)
+
+
+@found_in("markers", 0)
+def an_uncommitted_marker_ends_its_transaction(setattr_: SetAttr) -> None:
+    """The marker is in the leader's log, and may still be truncated."""
+
+    def hasty(self: LogTransactions, high_watermark: int) -> int | None:
+        return next(iter(self._ongoing.values()), None)
+
+    setattr_(LogTransactions, "first_unstable_offset", hasty)
+
+
+@found_in("markers", 4)
+def the_log_start_passes_the_last_stable_offset(setattr_: SetAttr) -> None:
+    setattr_(Partition, "log_start_moved", lambda self: None)
+
+
+@found_in("markers", 180)
+def only_transactions_that_begin_in_the_range_are_aborted(setattr_: SetAttr) -> None:
+    """A reader that begins within an aborted transaction sees the rest of its records."""
+    aborted_transactions = Log.aborted_transactions
+
+    def narrow(self: Log, start: int, end: int, **named: bool) -> Any:
+        found = aborted_transactions(self, start, end, **named)
+        return [one for one in found if one.first_offset >= start]
+
+    setattr_(Log, "aborted_transactions", narrow)
+
+
+@found_in("markers", 0)
+@found_in("exactly once", 17)
+def a_marker_is_answered_before_it_is_replicated(setattr_: SetAttr) -> None:
+    """Its transaction stays open if the next leader does not have it."""
+    setattr_(markers, "_ACKS_ALL", 1)
+
+
+@found_in("idempotence", 0)
+def duplicates_are_not_recognized(setattr_: SetAttr) -> None:
+    setattr_(ProducerState, "find", lambda self, header: None)
+
+
+@found_in("idempotence", 0)
+def any_sequence_is_accepted(setattr_: SetAttr) -> None:
+    setattr_(ProducerStates, "check", lambda *_, **options: [])
+
+
+@found_in("idempotence", 0)
+def followers_learn_nothing(setattr_: SetAttr) -> None:
+    follow = Log.append_as_follower
+
+    def forgetful(self: Log, *arguments: Any) -> Any:
+        states = self.producers
+        self.producers = ProducerStates()
+        try:
+            return follow(self, *arguments)
+        finally:
+            self.producers = states
+
+    setattr_(Log, "append_as_follower", forgetful)
+
+
+@found_in("idempotence", 13)
+def a_restart_loses_the_producers(setattr_: SetAttr) -> None:
+    setattr_(recovery, "load_producers", lambda *_: ProducerStates())
+
+
+@found_in("idempotence", 1008)
+def truncated_batches_are_still_known(setattr_: SetAttr) -> None:
+    setattr_(ProducerStates, "cut", lambda self, end: True)
+
+
+@found_in("idempotence", 0)
+def a_duplicate_is_acknowledged_at_once(setattr_: SetAttr) -> None:
+    """The original batch may not be on all replicas yet."""
+    append = Partition.append_as_leader
+
+    def hasty(self: Partition, *arguments: Any, **named: Any) -> Any:
+        done = append(self, *arguments, **named)
+        return done if done.record_count else done._replace(last_offset=Offset(-1))
+
+    setattr_(Partition, "append_as_leader", hasty)
