@@ -14,8 +14,8 @@ import sys
 from typing import Any, Final
 
 from tests.simulation.kinds import KINDS
+from tests.simulation.process import Schedule
 from tests.simulation.requests import SimRequest
-from tests.simulation.timed_world import TimedWorld
 from tests.simulation.transaction_world import TransactionWorld
 from tests.simulation.world import World
 
@@ -28,8 +28,7 @@ _HOOKS: Final[tuple[tuple[type, str], ...]] = (
     (SimRequest, "__init__"),
     (SimRequest, "respond"),
     (World, "send"),
-    (TimedWorld, "at"),
-    (TransactionWorld, "at"),
+    (Schedule, "at"),
     (TransactionWorld, "ask"),
     (TransactionWorld, "produce"),
     (TransactionWorld, "append"),

@@ -1,14 +1,17 @@
-"""A client's process: it does one thing after the other, and each again and again until the answer is final.
+"""Time that runs by itself, and the processes of clients in it.
 
+A client does one thing after the other, and each again and again until the answer is final.
 It may crash (`is_gone`), and pause while its requests and their answers are under way.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 _DONE: Final = object()
 """The answer to a `Sleep`."""
@@ -18,19 +21,38 @@ class Sleep(NamedTuple):
     ms: float
 
 
-class Clock(Protocol):
-    """A world, as far as a process sees it."""
+class Schedule:
+    """A queue of events, and one seeded random generator that decides everything."""
 
-    random: random.Random
-    now_ms: float
+    def __init__(self, draw: random.Random) -> None:
+        self.random = draw
+        self.now_ms = 0.0
+        self.trace: list[str] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
 
-    def at(self, delay_ms: float, action: Callable[[], None]) -> None: ...
+    def at(self, delay_ms: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_ms + delay_ms, next(self._order), action))
+
+    def run_until(self, end_ms: float, is_done: Callable[[], bool] = lambda: False) -> None:
+        while self._events and self._events[0][0] <= end_ms and not is_done():
+            self.now_ms, _, action = heapq.heappop(self._events)
+            action()
+            self.check_event()
+        if not is_done():
+            self.now_ms = end_ms
+
+    def check_event(self) -> None:
+        """Raises AssertionError if the last event broke a promise."""
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.now_ms / 1000:.1f} {text}")
 
 
 class Process(ABC):
     """After ``resend_ms`` without an answer it asks again; after ``give_up_ms`` of retriable ones it ends."""
 
-    def __init__(self, world: Clock, *, resend_ms: float, give_up_ms: float) -> None:
+    def __init__(self, world: Schedule, *, resend_ms: float, give_up_ms: float) -> None:
         self.is_gone = False
         self.paused_until_ms = 0.0
         self.world = world

@@ -6,8 +6,6 @@ everything, so a seed always gives the same history.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import random
 from abc import abstractmethod
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from typing import Any, Final
 
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.broker import SimBroker
+from tests.simulation.process import Schedule
 from tests.simulation.requests import SimRequest
 from tests.simulation.world import Message, World
 
@@ -37,7 +36,7 @@ class Token:
         self.answers = 0
 
 
-class TimedWorld(World):
+class TimedWorld(Schedule, World):
     """`judge` checks a broker after each of its events, and every answer.
 
     Time does not run before the cluster has come to rest for the first time.
@@ -46,9 +45,8 @@ class TimedWorld(World):
     def __init__(
         self, draw: random.Random, broker_count: int, min_insync_replicas: int, **settings: Any
     ) -> None:
-        self.random = draw
+        Schedule.__init__(self, draw)
         self.judge: Any = None
-        self.trace: list[str] = []
         self.waiting: set[Token] = set()
         self.deaf_until_ms: dict[BrokerId, float] = {}
         """The brokers that the controller cannot reach, and until when."""
@@ -57,11 +55,9 @@ class TimedWorld(World):
         """A broken promise that was seen in an answer."""
         self._is_faulty = False
         self._delivers_itself = False
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
         self._ticks = 0
         self._turns: set[tuple[BrokerId, int]] = set()
-        super().__init__(broker_count, min_insync_replicas, **settings)
+        World.__init__(self, broker_count, min_insync_replicas, **settings)
         self._is_faulty = self._delivers_itself = True
         self.at(0, self._tick)
 
@@ -79,20 +75,9 @@ class TimedWorld(World):
 
     # Time
 
-    def at(self, delay_ms: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (self.now_ms + delay_ms, next(self._order), action))
-
-    def run_until(self, end_ms: float, is_done: Callable[[], bool] = lambda: False) -> None:
-        while self._queue and self._queue[0][0] <= end_ms and not is_done():
-            self.now_ms, _, action = heapq.heappop(self._queue)
-            action()
-            if self._broken is not None:
-                raise self._broken
-        if not is_done():
-            self.now_ms = end_ms
-
-    def note(self, text: str) -> None:
-        self.trace.append(f"{self.now_ms / 1000:.1f} {text}")
+    def check_event(self) -> None:
+        if self._broken is not None:
+            raise self._broken
 
     def chance(self, probability: float) -> bool:
         """Whether a fault happens."""

@@ -7,7 +7,6 @@ move, and a deposed one goes on until it notices. One seeded random generator de
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import random
@@ -35,6 +34,7 @@ from barnabas.broker.coordinators.transaction_records import (
 )
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, LeaderEpoch, ProducerId, TopicPartition
+from tests.simulation.process import Schedule
 
 ID: Final = "id"
 EPOCH_MS: Final = 1_700_000_000_000
@@ -169,13 +169,11 @@ class Coordinator:
             self.apply(lambda machine: machine.tick(self.world.moment))
 
 
-class TransactionWorld:
+class TransactionWorld(Schedule):
     """``judge`` sees every stored record, every answer and every record of a data partition."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.now_ms = 0.0
-        self.trace: list[str] = []
+        super().__init__(random.Random(seed))
         self.judge: Any = None
         self.is_faulty = True
         self.transaction_version = self.random.choice((0, 1, 2))
@@ -189,8 +187,6 @@ class TransactionWorld:
         self.partitions = {name: DataPartition() for name in PARTITIONS}
         self.producer_ids = itertools.count(1)
         self.unanswered: dict[int, tuple[Request, float]] = {}
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
         self.coordinator = Coordinator(self, 0, None)
 
     def __enter__(self) -> TransactionWorld:
@@ -203,9 +199,6 @@ class TransactionWorld:
     def moment(self) -> Moment:
         return Moment(self.now_ms, EPOCH_MS + int(self.now_ms))
 
-    def note(self, text: str) -> None:
-        self.trace.append(f"{self.now_ms:.0f} {text}")
-
     def describe(self) -> str:
         machine = self.coordinator.machine
         logs = {str(name): partition.entries[-6:] for name, partition in self.partitions.items()}
@@ -213,16 +206,9 @@ class TransactionWorld:
 
     # ---- time
 
-    def at(self, delay_ms: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.now_ms + delay_ms, next(self._order), action))
-
-    def run_until(self, end_ms: float) -> None:
-        while self._events and self._events[0][0] <= end_ms:
-            self.now_ms, _, action = heapq.heappop(self._events)
-            action()
-            for request, deadline_ms in self.unanswered.values():
-                assert self.now_ms <= deadline_ms, f"{request} waits for ever"
-        self.now_ms = end_ms
+    def check_event(self) -> None:
+        for request, deadline_ms in self.unanswered.values():
+            assert self.now_ms <= deadline_ms, f"{request} waits for ever"
 
     def delay_ms(self) -> float:
         """A message's way: mostly short, at times longer than a transaction."""
