@@ -16,7 +16,6 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -36,6 +35,7 @@ from barnabas.protocol.messages.transactions import (
 from tests.simulation.disk import Entry
 from tests.simulation.exactly_once_world import BRIEF, COMMITTED, DATA, OFFSETS, STATES
 from tests.simulation.log_transactions import Transaction
+from tests.simulation.promises import BrokenPromises, Promise, PromiseKeeper
 from tests.simulation.timed_world import Token
 from tests.simulation.truth import Records
 
@@ -44,22 +44,6 @@ if TYPE_CHECKING:
     from tests.simulation.exactly_once_clients import Producer
     from tests.simulation.exactly_once_world import ExactlyOnceWorld
     from tests.simulation.truth import Truth
-
-
-class Promise(Enum):
-    G0 = "the transactions of an id do not mix, and have one order in all partitions"
-    G1A = "no record of an aborted transaction is read"
-    G1B = "no record is read before its transaction ends, and none without those before it"
-    ATOMICITY = "a transaction has the same end in all partitions"
-    COMPLETENESS = "a committed transaction is there, with each of its records once"
-    FENCING = "a producer that was fenced writes and ends nothing"
-    OFFSETS = "a group's offsets are those of its last committed transaction, and no pending one is stable"
-
-
-class BrokenPromises(AssertionError):
-    def __init__(self, broken: dict[Promise, str]) -> None:
-        super().__init__("; ".join(f"{promise.name}: {text}" for promise, text in broken.items()))
-        self.promises = set(broken)
 
 
 COMPLETE: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
@@ -105,13 +89,24 @@ class SentMarker(NamedTuple):
     completed: int
 
 
-class Judge:
+class Judge(PromiseKeeper):
+    promises = frozenset(
+        {
+            Promise.G0,
+            Promise.G1A,
+            Promise.G1B,
+            Promise.ATOMICITY,
+            Promise.COMPLETENESS,
+            Promise.FENCING,
+            Promise.OFFSETS,
+        }
+    )
+    goes_on = True
+
     def __init__(self, world: ExactlyOnceWorld) -> None:
         self.world = world
         self.attempts: list[Attempt] = []
-        self.broken: dict[Promise, str] = {}
-        """The promises that were broken, each with what was seen first."""
-        self.checked: Counter[Promise] = Counter()
+        super().__init__()
         self.errors: set[ErrorCode] = set()
         self.stored: dict[str, TransactionMetadata] = {}
         """Transactional id → its last committed record."""
@@ -129,12 +124,6 @@ class Judge:
         self._completed: Counter[int] = Counter()
         """Producer id → the number of its committed completions."""
         self._read_states = dict.fromkeys(STATES, 0)
-
-    def _require(self, promise: Promise, holds: bool, text: str) -> None:
-        """Note a broken promise. The history goes on, because it may break others."""
-        self.checked[promise] += 1
-        if not holds:
-            self.broken.setdefault(promise, f"at {self.world.now_ms / 1000:.1f} s {text}")
 
     # Steps of clients
 
@@ -188,7 +177,7 @@ class Judge:
         if isinstance(response, InitProducerIdResponse | EndTxnResponse) and error is ErrorCode.NONE:
             producer = response.producer_id, response.producer_epoch
             other = self._given.setdefault(producer, about.producer)
-            self._require(
+            self.require(
                 Promise.FENCING,
                 other is about.producer,
                 f"{producer} is given to {other} and to {about.producer}",
@@ -283,7 +272,7 @@ class Judge:
             shown = [value for value in self.seen[tp] if self._attempt_of[value] is attempt]
             whole = attempt.acknowledged[tp]
             # A transaction that began between two of its records, and is still open, hides the later one.
-            self._require(
+            self.require(
                 Promise.G1B,
                 shown == whole[: len(shown)] or attempt.is_hit or tp == OFFSETS,
                 f"{shown} of {attempt} are shown in {tp}, written were {whole}",
@@ -294,7 +283,7 @@ class Judge:
         producer = attempt.producer
         is_open = not attempt.is_end_sent and producer.attempt is attempt and not producer.is_gone
         is_excused = attempt.is_hit or value in self._strays
-        self._require(Promise.G1B, is_excused or not is_open, f"{what}, and {attempt} is open")
+        self.require(Promise.G1B, is_excused or not is_open, f"{what}, and {attempt} is open")
 
     def _shows_offset(self, broker: SimBroker, request: OffsetFetchRequest, response: Any) -> None:
         """A group shows an offset; if it must be stable, no other may be pending at its coordinator."""
@@ -319,7 +308,7 @@ class Judge:
             # A commit without an answer may be in the log, and the coordinator has forgotten it.
             is_pending = attempt.producer.group == group_id and each in attempt.acknowledged[OFFSETS]
             text = f"{group_id} shows {value} as stable, and {each} of {attempt} is pending"
-            self._require(Promise.OFFSETS, not is_pending, text)
+            self.require(Promise.OFFSETS, not is_pending, text)
 
     def _ended_at(self, broker: SimBroker, truth: Truth) -> set[int]:
         """The producers with markers in a broker's log that are not committed yet.
@@ -382,7 +371,7 @@ class Judge:
                     self._check_fence(attempt, attempt.sent[value], f"wrote {value}")
         for value, times in placed.items():
             text = f"{value} of {self._attempt_of[value]} is there {times} times"
-            self._require(Promise.COMPLETENESS, times <= 1, text)
+            self.require(Promise.COMPLETENESS, times <= 1, text)
         deleted = self._deleted()
         for attempt in self.attempts:
             if not attempt.is_hit:
@@ -392,13 +381,13 @@ class Judge:
             missing = Counter(self._committed(truth))
             missing.subtract(self.seen[tp])
             for value, times in missing.items():
-                self._require(Promise.COMPLETENESS, times <= 0, f"the reader of {tp} has not shown {value}")
-                self._require(Promise.G1A, times >= 0, f"the reader of {tp} has shown {value}")
+                self.require(Promise.COMPLETENESS, times <= 0, f"the reader of {tp} has not shown {value}")
+                self.require(Promise.G1A, times >= 0, f"the reader of {tp} has shown {value}")
         (truth,) = self._truths([OFFSETS])
         for value in self.seen_offsets - set(self._committed(truth)):
-            self._require(Promise.OFFSETS, False, f"a group has shown {value}, which is not committed")
+            self.require(Promise.OFFSETS, False, f"a group has shown {value}, which is not committed")
         for fault in self.faults_of_offsets():
-            self._require(Promise.OFFSETS, False, fault)
+            self.require(Promise.OFFSETS, False, fault)
         if self.broken:
             raise BrokenPromises(self.broken)
 
@@ -414,7 +403,7 @@ class Judge:
                     if not (attempt := self._attempt_of[value]).is_hit and value not in self._strays
                 )
                 text = f"{truth.tp}: {', '.join(map(str, attempts))} are one transaction, {one}"
-                self._require(Promise.G0, len(attempts) <= 1, text)
+                self.require(Promise.G0, len(attempts) <= 1, text)
                 for attempt in attempts:
                     former = last.get(attempt.producer.transactional_id, attempt)
                     if former is not attempt:
@@ -423,7 +412,7 @@ class Judge:
         try:
             order.prepare()
         except CycleError as error:
-            self._require(Promise.G0, False, f"{', '.join(map(str, error.args[1]))} follow each other")
+            self.require(Promise.G0, False, f"{', '.join(map(str, error.args[1]))} follow each other")
 
     def _values(self, truth: Truth, one: Transaction) -> list[int]:
         return [value_of(truth.tp, truth.committed[offset]) for offset in one.offsets]
@@ -441,22 +430,22 @@ class Judge:
         assert attempt is not None
         owner = self._owner_at(attempt.producer.transactional_id, moment)
         text = f"{attempt} {what} after {owner} had fenced it"
-        self._require(Promise.FENCING, owner is attempt.producer, text)
+        self.require(Promise.FENCING, owner is attempt.producer, text)
 
     def _check_fate(self, attempt: Attempt, fates: dict[bool, set[int]], deleted: set[int]) -> None:
         committed, aborted = fates[True] - self._strays, fates[False] - self._strays
         is_torn = bool(committed and aborted)
         text = f"{attempt} is torn: committed {committed}, aborted {aborted}"
-        self._require(Promise.ATOMICITY, not is_torn, text)
+        self.require(Promise.ATOMICITY, not is_torn, text)
         if is_torn:
             return
         is_committed = attempt.is_commit_sent and attempt.told is not False
-        self._require(Promise.G1A, is_committed or not committed, f"{attempt} was not committed: {committed}")
+        self.require(Promise.G1A, is_committed or not committed, f"{attempt} was not committed: {committed}")
         if attempt.told is True:
-            self._require(Promise.COMPLETENESS, not aborted, f"{attempt} was committed, but not {aborted}")
+            self.require(Promise.COMPLETENESS, not aborted, f"{attempt} was committed, but not {aborted}")
             acknowledged = {value for values in attempt.acknowledged.values() for value in values}
             missing = acknowledged - committed - aborted - deleted - self._strays
-            self._require(Promise.COMPLETENESS, not missing, f"{attempt} is committed without {missing}")
+            self.require(Promise.COMPLETENESS, not missing, f"{attempt} is committed without {missing}")
 
     def _deleted(self) -> set[int]:
         """The values that were written to a topic that was deleted, or perhaps were."""

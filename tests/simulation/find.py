@@ -22,9 +22,9 @@ from tests.simulation import (  # noqa: F401 - they register their mistakes
     mutations,
     transaction_mutations,
 )
-from tests.simulation.exactly_once_judge import BrokenPromises
 from tests.simulation.kinds import KINDS, run
 from tests.simulation.planted import HUNTS, Hunt
+from tests.simulation.promises import BrokenPromises
 from tests.simulation.world import OPEN_WORLDS
 
 HISTORIES_OF_A_HUNT: Final = 3

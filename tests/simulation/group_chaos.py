@@ -1,15 +1,11 @@
-"""Consumers that join, crash, pause, leave and return, and a judge that checks the promises of their group.
-
-The judge works from the offsets log and the answers, not from the group's own state, because the next
-coordinator loads the log.
-"""
+"""Consumers of one group that join, crash, pause, leave and return, while its coordinators move and fail."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetRecord
+from barnabas.broker.coordinators.group_records import OffsetRecord
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.consumer_protocol import Subscription, decode_subscription, encode_subscription
 from barnabas.protocol.errors import ErrorCode
@@ -30,16 +26,14 @@ from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-    OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchResponse,
 )
-from barnabas.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tests.simulation.broker import SimBroker
-from tests.simulation.group_transactions import Commit, Copier, effective
+from tests.simulation.group_judge import Judge, partitions_of
+from tests.simulation.group_transactions import Copier, effective
 from tests.simulation.group_world import GROUP_ID, TOPICS, GroupWorld
-from tests.simulation.timed_world import Token
+from tests.simulation.promises import Promise
 
 STABLE_OFFSETS = OffsetFetchRequest(
     groups=[OffsetFetchRequestGroup(group_id=GROUP_ID, topics=None)], require_stable=True
@@ -53,11 +47,6 @@ BROKERS_FAULTS = ("move", "there and back", "stall", "stall", "broker crash")
 
 def assignment_of(partitions: set[TopicPartition]) -> bytes:
     return ",".join(map(str, sorted(partitions))).encode()
-
-
-def partitions_of(assignment: bytes) -> set[TopicPartition]:
-    named = [part.split("-") for part in assignment.decode().split(",") if part]
-    return {TopicPartition(topic, int(partition)) for topic, partition in named}
 
 
 class Consumer:
@@ -271,183 +260,6 @@ class Consumer:
             self.world.call(LeaveGroupRequest(group_id=GROUP_ID, members=[leaving]), lambda response: None)
 
 
-class Judge:
-    """Checks the promises after every event."""
-
-    def __init__(self, world: GroupWorld) -> None:
-        self.world = world
-        self.shares: dict[tuple[int, int], dict[str, bytes]] = {}
-        """How often the group has died before, and generation → instance id or member id → assignment."""
-        self.acknowledged: dict[TopicPartition, int] = {}
-        """The offset of the last record whose commit of the partition was acknowledged."""
-        self._join_answers: dict[tuple[int, int], tuple[str, set[str]]] = {}
-        """Coordinator's epoch and generation → the leader, and the members with an answer to their join."""
-        self.refusals: set[ErrorCode] = set()
-        self.read: set[Commit] = set()
-        """The offsets that were answered as stable."""
-        self.moved_in: set[GroupState] = set()
-        """The states of the group when its coordinator moved."""
-
-    def check(self, broker: SimBroker) -> None:
-        shard = self.world.shard_of(broker)
-        for group in self.world.groups_of(broker):
-            assert shard is not None
-            rebalance, members = group._rebalance, list(group._members)
-            joins = [member for member in members if member.join_token is not None]
-            syncs = [member for member in members if member.sync_token is not None]
-            assert group._members.awaiting_join == len(joins)
-            assert (group._members.leader_id in group._members) == bool(members), "the leader is not a member"
-            deadlines = [member.deadline_ms for member in members] + list(group._members.pending.values())
-            assert all(group.next_deadline_ms <= due for due in deadlines), "a tick would come too late"
-            if group.state is GroupState.EMPTY:
-                assert not members
-            if group.state is not GroupState.COMPLETING_REBALANCE:
-                assert not syncs, f"syncs wait while {group.state.value}"
-                assert not rebalance.is_assigned
-            if group.state is GroupState.COMPLETING_REBALANCE:
-                assert not joins, "joins wait after a generation has begun"
-                leader_id, answered = self._join_answers.get((shard.since, group.generation_id), ("", {""}))
-                assert leader_id in answered, "the leader of a generation has no answer to its join"
-            assert rebalance.awaited_syncs <= {member.member_id for member in members}
-
-    def check_answer(self, token: Token, response: Any) -> None:
-        """Check an answer before it is sent."""
-        if isinstance(response, (OffsetCommitResponse, TxnOffsetCommitResponse)):
-            self._check_acknowledged(token.request, response)
-            return
-        if isinstance(response, OffsetFetchResponse):
-            self._note_read(response)
-            return
-        self.refusals.add(ErrorCode(response.error_code))
-        if isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.NONE:
-            key = token.since, response.generation_id
-            self._join_answers.setdefault(key, (response.leader, set()))[1].add(response.member_id)
-        elif isinstance(response, SyncGroupResponse) and response.error_code == ErrorCode.NONE:
-            self._check_assignment(token, response)
-
-    def _check_assignment(self, token: Token, response: SyncGroupResponse) -> None:
-        """The assignment must be committed in the log, or loaded by the coordinator from it, as in Kafka.
-
-        A loaded assignment may be lost with the coordinator. Then no commit of its generation has been
-        acknowledged, because commits follow it in the log, and the generation's number is not used again.
-        """
-        request: SyncGroupRequest = token.request
-        generation_id = request.generation_id
-        inherited = self.world.inherited_records(token.broker, token.since)
-        deaths, life, stored = 0, 0, None
-        for record in self.world.committed_records() + inherited:
-            if not isinstance(record, GroupRecord):
-                continue
-            if record.value is None:
-                # The next group of this name begins with generation 1.
-                deaths += 1
-            elif record.value.generation == generation_id:
-                life, stored = deaths, record.value
-        assert stored is not None, f"generation {generation_id} was handed out but is not in the log"
-        subscribed: set[TopicPartition] = set()
-        given: list[TopicPartition] = []
-        for member in stored.members:
-            for topic in decode_subscription(member.subscription).topics:
-                subscribed |= {TopicPartition(topic, partition) for partition in range(TOPICS[topic])}
-            given += partitions_of(member.assignment)
-        assert sorted(given) == sorted(subscribed), f"generation {generation_id} misses or repeats partitions"
-        owner = request.group_instance_id or request.member_id
-        shares = self.shares.setdefault((life, generation_id), {})
-        assert shares.setdefault(owner, response.assignment) == response.assignment, (
-            f"{owner} has two assignments in generation {generation_id}"
-        )
-        owned = [partition for share in shares.values() for partition in partitions_of(share)]
-        assert len(owned) == len(set(owned)), f"generation {generation_id} repeats a partition: {shares}"
-
-    def _note_read(self, response: OffsetFetchResponse) -> None:
-        (group,) = response.groups
-        self.refusals.add(ErrorCode(group.error_code))
-        for topic in group.topics:
-            for partition in topic.partitions:
-                self.refusals.add(ErrorCode(partition.error_code))
-                if partition.error_code == ErrorCode.NONE and partition.committed_offset >= 0:
-                    name = TopicPartition(topic.name, partition.partition_index)
-                    self.read.add((name, partition.committed_offset, partition.metadata or ""))
-
-    def _check_acknowledged(
-        self,
-        request: OffsetCommitRequest | TxnOffsetCommitRequest,
-        response: OffsetCommitResponse | TxnOffsetCommitResponse,
-    ) -> None:
-        errors = {
-            TopicPartition(topic.name, partition.partition_index): ErrorCode(partition.error_code)
-            for topic in response.topics
-            for partition in topic.partitions
-        }
-        self.refusals |= set(errors.values())
-        for topic in request.topics:
-            for partition in topic.partitions:
-                name = TopicPartition(topic.name, partition.partition_index)
-                if errors[name] is ErrorCode.NONE:
-                    commit = partition.committed_offset, partition.committed_metadata
-                    place = self._place_of(name, commit)
-                    assert place is not None, "a commit was acknowledged but is not in the log"
-                    # In a transaction it counts only if the transaction is committed, see `add_committed`.
-                    if isinstance(request, OffsetCommitRequest):
-                        self.acknowledged[name] = max(place, self.acknowledged.get(name, -1))
-
-    def add_committed(self) -> None:
-        """Add the commits of transactions whose commit was acknowledged."""
-        for copier in self.world.copiers.values():
-            for name, offset, metadata in copier.committed:
-                place = self._place_of(name, (offset, metadata))
-                assert place is not None, f"{offset} of {name} was committed and is not in the log"
-                self.acknowledged[name] = max(place, self.acknowledged.get(name, -1))
-
-    def check_transactions(self) -> None:
-        """Every record in a transaction was decided, as its coordinator did; nothing aborted was read."""
-        records = self.world.committed_records()
-        outcomes = effective(records, self.world.truth.committed)
-        for record, outcome in zip(records, outcomes, strict=True):
-            if isinstance(record, OffsetRecord) and record.value is not None:
-                assert outcome is not None, f"{record} is in a transaction without an end"
-                commit = record.partition, record.value.committed_offset, record.value.metadata
-                assert outcome or commit not in self.read, f"{commit} was read as stable, and is aborted"
-
-    def _place_of(self, name: TopicPartition, commit: tuple[int, str | None]) -> int | None:
-        """The offset of the last record of a commit."""
-        records = self.world.committed_records()
-        for place in range(len(records) - 1, -1, -1):
-            record = records[place]
-            if not isinstance(record, OffsetRecord) or record.partition != name or record.value is None:
-                continue
-            if (record.value.committed_offset, record.value.metadata) == commit:
-                return place
-        return None
-
-    def check_log(self) -> None:
-        """The log has no commit after the end of its generation, and one assignment for each generation."""
-        current: GroupMetadataValue | None = None
-        shares: dict[int, dict[str, bytes]] = {}
-        for record in self.world.committed_records():
-            if isinstance(record, OffsetRecord):
-                if record.value is not None:
-                    self._check_commit(record.partition, record.value.metadata, current)
-                continue
-            if record is None:
-                continue
-            current = record.value
-            if current is None:
-                shares.clear()
-            for member in () if current is None else current.members:
-                assert current is not None
-                owner = member.group_instance_id or member.member_id
-                former = shares.setdefault(current.generation, {}).setdefault(owner, member.assignment)
-                assert former == member.assignment, f"generation {current.generation} has two assignments"
-
-    def _check_commit(self, name: TopicPartition, metadata: str, current: GroupMetadataValue | None) -> None:
-        owner, generation, _ = metadata.split()
-        assert current is not None, f"{metadata} committed without a generation"
-        assert int(generation) == current.generation, f"{metadata} committed in {current.generation}"
-        owned = {m.group_instance_id or m.member_id: partitions_of(m.assignment) for m in current.members}
-        assert name in owned[owner], f"{owner} commits for a partition that it does not own"
-
-
 class Chaos:
     """One schedule: a period of faults, then a calm one, in which the group must become stable."""
 
@@ -576,9 +388,11 @@ class Chaos:
         self.judge.add_committed()
         self.judge.check_transactions()
         group = world.leading_group
-        assert self.is_at_rest(), (
+        self.judge.require(
+            Promise.REST,
+            self.is_at_rest(),
             f"the group is not at rest: {group.state.value if group else None}, {len(self.live)} consumers: "
-            f"{[(c.name, c.state, c.generation_id) for c in self.live]}, {len(world.waiting)} wait"
+            f"{[(c.name, c.state, c.generation_id) for c in self.live]}, {len(world.waiting)} wait",
         )
         if group is not None:
             self._check_rest()
@@ -593,8 +407,10 @@ class Chaos:
             for topic in consumer.topics
             for partition in range(TOPICS[topic])
         }
-        assert sorted(owned) == sorted(subscribed)
-        assert not group.offsets._open, "transactions that have ended have pending offsets"
+        self.judge.require(Promise.ASSIGNMENTS, sorted(owned) == sorted(subscribed))
+        self.judge.require(
+            Promise.REST, not group.offsets._open, "transactions that have ended have pending offsets"
+        )
         records = world.committed_records()
         outcomes = effective(records, world.truth.committed)
         for name, place in self.judge.acknowledged.items():
@@ -605,4 +421,4 @@ class Chaos:
                 if isinstance(record, OffsetRecord) and record.partition == name and outcome
             ]
             committed = group.offsets.get(name)
-            assert committed in later, f"{name}: {committed}"
+            self.judge.require(Promise.COMMITS, committed in later, f"{name}: {committed}")

@@ -20,9 +20,10 @@ from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_fields
 from tests.simulation.planted import SetAttr, found_in
+from tests.simulation.promises import Promise
 
 
-@found_in("groups", 0)
+@found_in("groups", 0, alone=Promise.ASSIGNMENTS)
 def assignments_are_handed_out_before_they_are_stored(setattr_: SetAttr) -> None:
     sync = Group.sync
 
@@ -50,7 +51,7 @@ def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
     setattr_(Group, "sync", forgetful)
 
 
-@found_in("groups", 32)
+@found_in("groups", 32, alone=Promise.COMMITTERS)
 def commits_of_any_generation_are_taken(setattr_: SetAttr) -> None:
     def credulous(self: Group, commit: Any) -> ErrorCode:
         return self._members.error_of(commit.member_id, commit.instance_id)
@@ -77,12 +78,12 @@ def a_request_given_up_is_forgotten(setattr_: SetAttr) -> None:
     setattr_(Rebalance, "wait_for_join", careless)
 
 
-@found_in("groups", 16)
+@found_in("groups", 16, alone=Promise.REST)
 def sessions_never_end(setattr_: SetAttr) -> None:
     setattr_(Member, "deadline_ms", property(lambda self: float("inf")))
 
 
-@found_in("groups", 8)
+@found_in("groups", 8, alone=Promise.GENERATIONS)
 def the_leader_need_not_have_joined(setattr_: SetAttr) -> None:
     setattr_(Members, "elect_joined_leader", lambda self: self.leader_id is not None)
 
@@ -124,7 +125,7 @@ def requests_are_served_while_groups_are_loaded(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "check_serving", serving)
 
 
-@found_in("groups", 6)
+@found_in("groups", 6, alone=Promise.COMMITS)
 def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
     def first(log: Any, is_wanted: Any) -> Any:
         found = last_records(log, is_wanted)
@@ -188,7 +189,7 @@ def members_are_not_fenced_in_transactions(setattr_: SetAttr) -> None:
     setattr_(Group, "_commit_error", credulous)
 
 
-@found_in("groups", 14)
+@found_in("groups", 14, alone=Promise.G1A)
 def aborted_offsets_become_valid(setattr_: SetAttr) -> None:
     ended = GroupOffsets.transaction_ended
 

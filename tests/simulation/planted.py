@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from tests.simulation.exactly_once_judge import Promise
+    from tests.simulation.promises import Promise
 
 SetAttr = Callable[[object, str, object], None]
 Mutation = Callable[[SetAttr], None]
 
 
 class Hunt(NamedTuple):
-    """With `alone`, no other promise than this may be broken."""
+    """With `alone`, this promise is the only one whose check notices the mistake before the history ends."""
 
     mistake: Mutation
     kind: str

@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from tests.simulation.exactly_once_judge import Promise
+from tests.simulation.exactly_once_judge import Judge
 from tests.simulation.kinds import chunks, run, seeds_of
 
 CHUNKS = 2
@@ -22,7 +22,7 @@ def test_transactions_keep_their_promises_in_every_schedule(chunk: int) -> None:
 
 
 def test_the_schedules_commit_and_abort_in_both_versions_and_check_every_promise() -> None:
-    missing: set[object] = {*itertools.product((1, 2), (True, False)), *Promise}
+    missing: set[object] = {*itertools.product((1, 2), (True, False)), *Judge.promises}
     for seed in range(8):
         judge = run("exactly once", seed).judge
         missing -= {(attempt.version, attempt.told) for attempt in judge.attempts} | judge.checked.keys()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.exactly_once_judge import Promise
+from tests.simulation import exactly_once_judge, group_judge, transaction_chaos
 from tests.simulation.find import HISTORIES_OF_A_HUNT, seed_of
 from tests.simulation.planted import HUNTS, Hunt
+from tests.simulation.promises import PromiseKeeper
 
 _SAMPLE = 12
 """A short run tries one in so many."""
@@ -25,5 +26,13 @@ def test_a_planted_mistake_is_found(hunt: Hunt) -> None:
     )
 
 
-def test_each_promise_of_transactions_has_a_mistake_that_breaks_it_alone() -> None:
-    assert {hunt.alone for hunt in HUNTS} >= set(Promise)
+@pytest.mark.parametrize(
+    ("kind", "judge"),
+    [
+        ("exactly once", exactly_once_judge.Judge),
+        ("groups", group_judge.Judge),
+        ("one transactional id", transaction_chaos.Judge),
+    ],
+)
+def test_each_promise_has_a_mistake_that_its_check_alone_finds(kind: str, judge: type[PromiseKeeper]) -> None:
+    assert {hunt.alone for hunt in HUNTS if hunt.kind == kind} >= judge.promises

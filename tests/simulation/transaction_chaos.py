@@ -25,6 +25,7 @@ from barnabas.broker.coordinators.transaction_state import NEXT_STATES, Transact
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
 from tests.simulation.process import Process, Sleep
+from tests.simulation.promises import Promise, PromiseKeeper
 from tests.simulation.transaction_world import (
     EPOCH_MS,
     ID,
@@ -159,10 +160,22 @@ class Producer(Process):
         return error_of(response) in RETRIABLE
 
 
-class Judge:
-    """The promises: see the assertions."""
+class Judge(PromiseKeeper):
+    # COMPLETENESS follows from REST: the model of a partition loses no record.
+    promises = frozenset(
+        {
+            Promise.ATOMICITY,
+            Promise.ENDS,
+            Promise.FENCING,
+            Promise.MARKERS,
+            Promise.PRODUCERS,
+            Promise.REST,
+            Promise.STATES,
+        }
+    )
 
     def __init__(self, world: TransactionWorld) -> None:
+        super().__init__()
         self.world = world
         self.states: set[TransactionState] = set()
         self.errors: set[ErrorCode] = set()
@@ -195,12 +208,22 @@ class Judge:
         producer = response.producer_id, response.producer_epoch
         if response.producer_id == NO_PRODUCER_ID:
             return
-        assert response.producer_epoch <= LAST_EPOCH, f"{response} could not be fenced"
-        assert producer >= self._last_answered, f"{producer} is given after {self._last_answered}"
+        self.require(
+            Promise.PRODUCERS, response.producer_epoch <= LAST_EPOCH, f"{response} could not be fenced"
+        )
+        self.require(
+            Promise.PRODUCERS,
+            producer >= self._last_answered,
+            f"{producer} is given after {self._last_answered}",
+        )
         self._last_answered = producer
         if isinstance(request, InitProducerId):
             is_new = request.producer_id == NO_PRODUCER_ID
-            assert not is_new or producer > self._latest, f"{producer} is given to two producers"
+            self.require(
+                Promise.PRODUCERS,
+                not is_new or producer > self._latest,
+                f"{producer} is given to two producers",
+            )
             self._latest = producer
 
     def appended(self, value: TransactionMetadata | None) -> None:
@@ -213,7 +236,11 @@ class Judge:
         decision = self._stored
         assert decision is not None
         for name in decision.partitions:
-            assert decision.producer_id not in self.world.partitions[name].ongoing, f"{name} has no marker"
+            self.require(
+                Promise.MARKERS,
+                decision.producer_id not in self.world.partitions[name].ongoing,
+                f"{name} has no marker",
+            )
 
     def replicated(self, batch: list[TransactionMetadata | None]) -> None:
         """The last record of a batch will be loaded by every later coordinator."""
@@ -225,13 +252,22 @@ class Judge:
     def _replicated_one(self, value: TransactionMetadata | None) -> None:
         former, self._stored = self._stored, value
         if former is None or value is None or value == former:
-            assert value is not None or former is None or TransactionState.DEAD in NEXT_STATES[former.state]
+            self.require(
+                Promise.STATES,
+                value is not None or former is None or TransactionState.DEAD in NEXT_STATES[former.state],
+            )
             return
-        assert value.state in NEXT_STATES[former.state], f"{value.state} follows {former.state}"
-        assert present_producer(value) >= present_producer(former), "an epoch goes back"
+        self.require(
+            Promise.STATES, value.state in NEXT_STATES[former.state], f"{value.state} follows {former.state}"
+        )
+        self.require(
+            Promise.STATES, present_producer(value) >= present_producer(former), "an epoch goes back"
+        )
 
     def produced(self, producer_id: int, epoch: int, tag: Tag) -> None:
-        assert (producer_id, epoch) >= self._latest, f"{tag} of a fenced producer is appended"
+        self.require(
+            Promise.FENCING, (producer_id, epoch) >= self._latest, f"{tag} of a fenced producer is appended"
+        )
 
     # Answers to producers
 
@@ -247,7 +283,11 @@ class Judge:
     def check_end(self, *, all_prepare: bool) -> None:
         fates: dict[Tag, dict[TopicPartition, bool]] = {}
         for name, partition in self.world.partitions.items():
-            assert not partition.ongoing, f"{name} has a transaction without an end: {partition.ongoing}"
+            self.require(
+                Promise.REST,
+                not partition.ongoing,
+                f"{name} has a transaction without an end: {partition.ongoing}",
+            )
             open_tags: dict[int, list[Tag]] = {}
             for entry in partition.entries:
                 if entry.tag is not None:
@@ -256,17 +296,25 @@ class Judge:
                 for tag in open_tags.pop(entry.producer_id, ()):
                     fates.setdefault(tag, {})[name] = entry.is_commit
         for tag, fate in fates.items():
-            assert len(set(fate.values())) == 1, f"{tag} is torn: {fate}"
+            self.require(Promise.ATOMICITY, len(set(fate.values())) == 1, f"{tag} is torn: {fate}")
             is_commit = next(iter(fate.values()))
-            assert self._told.get(tag, is_commit) is is_commit, (
-                f"{tag} has another end than its producer knows"
+            self.require(
+                Promise.ENDS,
+                self._told.get(tag, is_commit) is is_commit,
+                f"{tag} has another end than its producer knows",
             )
             if all_prepare:
-                assert self._prepared.get(tag, is_commit) is is_commit, f"prepared {tag} has another end"
+                self.require(
+                    Promise.ENDS,
+                    self._prepared.get(tag, is_commit) is is_commit,
+                    f"prepared {tag} has another end",
+                )
         for tag, is_commit in self._told.items():
             if is_commit:
                 missing = self._acknowledged.get(tag, set()) - set(fates.get(tag, {}))
-                assert not missing, f"{tag} is committed without its records in {missing}"
+                self.require(
+                    Promise.COMPLETENESS, not missing, f"{tag} is committed without its records in {missing}"
+                )
 
 
 class Chaos:
@@ -340,11 +388,19 @@ class Chaos:
             producer.is_gone = True
         world.run_until(FAULTS_END_MS + 17_000)
         for partition in world.partitions.values():
-            assert not partition.ongoing or "prepares" in self.kinds, "a transaction does not time out"
+            self.judge.require(
+                Promise.REST,
+                not partition.ongoing or "prepares" in self.kinds,
+                "a transaction does not time out",
+            )
         last = Producer(self, "last", self.kinds[0], is_last=True)
         world.run_until(FAULTS_END_MS + 24_000)
-        assert not last.is_gone, "the last producer was refused"
-        assert any(tag[0] == "last" for tag in self.judge._told), "the last producer ended no transaction"
+        self.judge.require(Promise.REST, not last.is_gone, "the last producer was refused")
+        self.judge.require(
+            Promise.REST,
+            any(tag[0] == "last" for tag in self.judge._told),
+            "the last producer ended no transaction",
+        )
         last.is_gone = True
         world.run_until(FAULTS_END_MS + CALM_MS)
         world.coordinator.handle(InitProducerId(LIMITS.max_timeout_ms), lambda response: None)

@@ -31,12 +31,12 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, Offset
 from tests.simulation import transaction_world
-from tests.simulation.exactly_once_judge import Promise
 from tests.simulation.exactly_once_world import DATA
 from tests.simulation.planted import SetAttr, found_in
+from tests.simulation.promises import Promise
 
 
-@found_in("one transactional id", 32)
+@found_in("one transactional id", 32, alone=Promise.ATOMICITY)
 def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> None:
     append, request = Transaction._append, Transaction._request_markers
 
@@ -81,7 +81,7 @@ def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
     setattr_(Transaction, "resume", trusting)
 
 
-@found_in("one transactional id", 0)
+@found_in("one transactional id", 0, alone=Promise.MARKERS)
 @found_in("exactly once", 32, alone=Promise.G0)
 def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
     written = Transaction.markers_written
@@ -104,7 +104,7 @@ def late_reports_count_for_the_present_markers(setattr_: SetAttr) -> None:
     setattr_(Transaction, "markers_written", careless)
 
 
-@found_in("one transactional id", 0)
+@found_in("one transactional id", 1, alone=Promise.FENCING)
 @found_in("exactly once", 11, alone=Promise.FENCING)
 def epochs_are_not_checked(setattr_: SetAttr) -> None:
     def trusting(stored: TransactionMetadata, request: Any) -> ErrorCode:
@@ -114,7 +114,7 @@ def epochs_are_not_checked(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_identity_error", trusting)
 
 
-@found_in("one transactional id", 0)
+@found_in("one transactional id", 0, alone=Promise.PRODUCERS)
 def a_new_producer_keeps_the_epoch(setattr_: SetAttr) -> None:
     make = transaction_rules._next_incarnation
 
@@ -189,7 +189,7 @@ def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_is_end_of_prepared", credulous)
 
 
-@found_in("one transactional id", 16)
+@found_in("one transactional id", 16, alone=Promise.ENDS)
 def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     def impatient(stored: TransactionMetadata) -> int | None:
         timeout_ms = stored.prepared_timeout_ms if stored.is_prepared else stored.timeout_ms
@@ -198,7 +198,7 @@ def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     setattr_(transaction, "timeout_at_ms", impatient)
 
 
-@found_in("one transactional id", 2)
+@found_in("one transactional id", 2, alone=Promise.REST)
 def transactions_never_time_out(setattr_: SetAttr) -> None:
     setattr_(transaction, "timeout_at_ms", lambda stored: None)
 
@@ -272,7 +272,7 @@ def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     setattr_(transaction, "fenced", same)
 
 
-@found_in("one transactional id", 3)
+@found_in("one transactional id", 3, alone=Promise.STATES)
 def an_id_in_doubt_decides_again(setattr_: SetAttr) -> None:
     handle = Transaction._handle
 
