@@ -24,6 +24,7 @@ from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
 from tests.support.retries import mark_retried, show_flaky
 from tests.support.shares import ModuleScheduling, rank_of
+from tests.support.warm_clusters import MARKER, WarmClusters, end, wanted_by
 from tests.support.worker_seconds import WorkerSeconds
 
 # The duration of an example is random while other tests and their clusters run. A run that fails must fail
@@ -38,10 +39,13 @@ _IN_DEBUG_MODE = os.environ.get("ASYNCIO_DEBUG_LOOP") == "1"
 _TESTS = Path(__file__).parent
 _UNIT_TESTS = _TESTS / "unit"
 _REPORT = pytest.StashKey[pytest.TestReport]()
+_WARM = pytest.StashKey[WarmClusters]()
+_NEXT = pytest.StashKey[pytest.Item | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(WorkerSeconds(config))
+    config.addinivalue_line("markers", MARKER)
     # `nohup make test &` starts with SIGINT ignored, and every process of the tests would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,6 +75,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     show_flaky(terminalreporter)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    item.config.stash[_NEXT] = nextitem
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Start the cluster of the next test beside this one, which has all its own processes."""
+    warm, following = item.config.stash.get(_WARM, None), item.config.stash[_NEXT]
+    if warm is not None and following is not None and has_processes(item, _TESTS):
+        arguments = wanted_by(following, item)
+        if arguments is not None:
+            warm.prepare(arguments)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -123,23 +142,31 @@ def zookeeper_connect(zookeeper: ZooKeeper | ExistingZooKeeper) -> str:
     return f"{zookeeper.connect}/test-{uuid.uuid4().hex[:12]}"
 
 
+@pytest.fixture(scope="session")
+def warm_clusters(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    zookeeper: ZooKeeper | ExistingZooKeeper,
+) -> Iterator[WarmClusters]:
+    warm = WarmClusters(tmp_path_factory.mktemp, zookeeper.connect)
+    request.config.stash[_WARM] = warm
+    yield warm
+    del request.config.stash[_WARM]
+    warm.close()
+
+
 @pytest.fixture
-def start_cluster(
-    request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeper | ExistingZooKeeper
-) -> Iterator[StartCluster]:
+def start_cluster(request: pytest.FixtureRequest, warm_clusters: WarmClusters) -> Iterator[StartCluster]:
     """A function that starts a cluster; all that it started are ended after the test.
 
-    Arguments as `LocalCluster`'s, and ``own_zookeeper=True`` for one that the test may stop.
+    Arguments as `LocalCluster`'s, all by name, and ``own_zookeeper=True`` for one that the test may stop.
     """
     started: list[LocalCluster] = []
 
-    def start(*, own_zookeeper: bool = False, **arguments: object) -> LocalCluster:
-        if not own_zookeeper:
-            arguments.setdefault("zookeeper", f"{zookeeper.connect}/test-{uuid.uuid4().hex[:12]}")
-        directory = tmp_path / f"cluster-{len(started) + 1}"
-        cluster = LocalCluster(directory, **arguments)
+    def start(**arguments: object) -> LocalCluster:
+        cluster, finish_start = warm_clusters.make(arguments)
         started.append(cluster)
-        cluster.start()
+        finish_start()
         return cluster
 
     yield start
@@ -151,11 +178,11 @@ def start_cluster(
                 for broker in cluster.brokers
                 for path in (broker.log_file, *sorted((broker.directory / "logs").glob("*.log")))
             ]
-        cluster.kill_all()
-        cluster.close()
+        end(cluster)
 
 
 @pytest.fixture
-def cluster(start_cluster: StartCluster) -> LocalCluster:
-    """Three brokers, up and writable."""
-    return start_cluster()
+def cluster(request: pytest.FixtureRequest, start_cluster: StartCluster) -> LocalCluster:
+    """Three brokers, up and writable, or what the marker ``brokers(**arguments)`` says."""
+    marker = request.node.get_closest_marker("brokers")
+    return start_cluster(**({} if marker is None else marker.kwargs))

@@ -18,7 +18,7 @@ from tests.support.metrics_page import fetch_pages, total
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient
-from .tools import KILLED, SESSION_TIMEOUT_MS, ClusterView, StartCluster
+from .tools import KILLED, SESSION_TIMEOUT_MS, ClusterView
 
 CONTROLLER = "kafka_controller_kafkacontroller_"
 REPLICAS = "kafka_server_replicamanager_"
@@ -45,8 +45,8 @@ def wait_total(
     return seen[-1]
 
 
-def test_a_paused_follower_is_under_replicated_until_it_is_back(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(metrics=True, settings=PATIENT)
+@pytest.mark.brokers(metrics=True, settings=PATIENT)
+def test_a_paused_follower_is_under_replicated_until_it_is_back(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     view.create_topic("t", 1, min_insync_replicas="2")
     view.wait_isr("t", 3)
@@ -76,8 +76,8 @@ def test_a_paused_follower_is_under_replicated_until_it_is_back(start_cluster: S
     assert shown(REPLICAS + "isrexpands_total") == expands + 1
 
 
-def test_the_cluster_has_one_controller_which_counts_offline_partitions(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(metrics=True, settings=KILLED)
+@pytest.mark.brokers(metrics=True, settings=KILLED)
+def test_the_cluster_has_one_controller_which_counts_offline_partitions(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     view.create_topic("single", 3, replicas=1)
     wait_total(cluster, CONTROLLER + "activecontrollercount", 1)
@@ -94,8 +94,8 @@ def test_the_cluster_has_one_controller_which_counts_offline_partitions(start_cl
     wait_total(cluster, CONTROLLER + "activecontrollercount", 1)
 
 
-def test_the_bytes_and_records_of_a_topic_are_those_that_were_sent(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(metrics=True, settings=PATIENT)
+@pytest.mark.brokers(metrics=True, settings=PATIENT)
+def test_the_bytes_and_records_of_a_topic_are_those_that_were_sent(cluster: LocalCluster) -> None:
     ClusterView(cluster).create_topic("t", 3)
     with blocking.Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
         for number in range(900):
@@ -125,10 +125,10 @@ def test_the_bytes_and_records_of_a_topic_are_those_that_were_sent(start_cluster
 
 
 @pytest.mark.parametrize(("version", "label"), [(None, "native"), (0, "0")])
+@pytest.mark.brokers(metrics=True, brokers=1, settings=PATIENT)
 def test_requests_are_counted_by_api_and_version(
-    start_cluster: StartCluster, version: int | None, label: str
+    cluster: LocalCluster, version: int | None, label: str
 ) -> None:
-    cluster = start_cluster(metrics=True, brokers=1, settings=PATIENT)
     (broker,) = cluster.brokers
     with RawClient(broker.endpoint) as client:
         for _ in range(7):
@@ -147,8 +147,8 @@ def test_requests_are_counted_by_api_and_version(
 
 
 @pytest.mark.parametrize("version", [None, 12])
-def test_errors_in_answers_are_counted_by_code(start_cluster: StartCluster, version: int | None) -> None:
-    cluster = start_cluster(metrics=True, brokers=1, settings=PATIENT)
+@pytest.mark.brokers(metrics=True, brokers=1, settings=PATIENT)
+def test_errors_in_answers_are_counted_by_code(cluster: LocalCluster, version: int | None) -> None:
     (broker,) = cluster.brokers
     with RawClient(broker.endpoint) as client:
         for name in ("a", "b", "c"):

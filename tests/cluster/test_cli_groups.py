@@ -158,8 +158,7 @@ def test_a_member_continues_at_the_offsets_of_its_group(
     assert consume("--from", "end").returncode == exit_codes.USAGE
 
 
-def test_a_partition_without_leader_has_no_lag(start_cluster: Callable[..., LocalCluster]) -> None:
-    cluster = start_cluster()
+def test_a_partition_without_leader_has_no_lag(cluster: LocalCluster) -> None:
     with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics(NewTopic("alone", 3, 1))
         admin.alter_group_offsets("g", {TopicPartition("alone", number): 0 for number in range(3)})

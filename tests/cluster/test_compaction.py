@@ -150,10 +150,10 @@ def check_same(cluster: LocalCluster, expected: Values, topic: str = "t") -> Non
     assert verified.returncode == 0, verified.stdout
 
 
+@pytest.mark.brokers(settings=SETTINGS, metrics=True)
 def test_all_replicas_compact_their_logs_and_an_empty_follower_catches_up_over_the_gaps(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster(settings=SETTINGS, metrics=True)
     view = ClusterView(cluster)
     view.create_topic("t", 1, 3, **TOPIC)
     write_rounds(cluster)
@@ -221,8 +221,8 @@ def test_brokers_that_end_in_the_middle_of_a_cleaning_lose_nothing(
     check_same(cluster, expected)
 
 
-def test_a_damaged_log_is_named_by_status_and_the_others_are_compacted(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(brokers=1, settings=SETTINGS | {"log.cleaner.threads": "0"})
+@pytest.mark.brokers(brokers=1, settings=SETTINGS | {"log.cleaner.threads": "0"})
+def test_a_damaged_log_is_named_by_status_and_the_others_are_compacted(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     for topic in ("damaged", "sound"):
         view.create_topic(topic, 1, 1, **TOPIC)
@@ -257,10 +257,10 @@ def read_end(cluster: LocalCluster, topic: str, count: int) -> list[tuple[bytes,
     return found
 
 
+@pytest.mark.brokers(settings=SETTINGS | KILLED)
 def test_many_commits_leave_a_small_log_and_a_failover_loads_only_the_last_offsets(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster(settings=SETTINGS | KILLED)
     view = ClusterView(cluster)
     view.create_topic("t")
     groups = [f"group-{number}" for number in range(5)]

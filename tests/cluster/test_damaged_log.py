@@ -20,7 +20,7 @@ from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, batch_of
-from .tools import KILLED, ClusterView, StartCluster
+from .tools import KILLED, ClusterView
 
 RECORDS = 100
 SETTINGS = KILLED | {"log.flush.offset.checkpoint.interval.ms": "200"}
@@ -59,10 +59,10 @@ def is_offline(cluster: LocalCluster, broker_id: int, topic: str) -> bool:
     return [replica.is_offline for found in described.topics for replica in found.replicas] == [True]
 
 
+@pytest.mark.brokers(brokers=1, settings=SETTINGS)
 def test_the_only_replica_stays_offline_over_several_starts_and_keeps_every_byte(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster(brokers=1, settings=SETTINGS)
     view = ClusterView(cluster)
     for topic in ("damaged", "sound"):
         view.create_topic(topic, 1, 1, flush_messages="1")
@@ -84,10 +84,10 @@ def test_the_only_replica_stays_offline_over_several_starts_and_keeps_every_byte
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+@pytest.mark.brokers(settings=SETTINGS)
 def test_a_damaged_follower_is_seen_in_status_repaired_and_rebuilt_by_its_leader(
-    start_cluster: StartCluster, capsys: pytest.CaptureFixture[str]
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = start_cluster(settings=SETTINGS)
     view = ClusterView(cluster)
     view.create_topic("t", 1, 3, flush_messages="1")
     key = TopicPartition("t", 0)

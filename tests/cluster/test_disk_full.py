@@ -105,9 +105,9 @@ def disk(request: pytest.FixtureRequest) -> Disk:
 
 
 def test_a_full_disk_costs_no_record_and_no_broker_and_with_room_the_replicas_are_back(
-    disk: Disk, start_cluster: StartCluster
+    disk: Disk, start_cluster: StartCluster, tmp_path: Path
 ) -> None:
-    cluster = start_cluster()
+    cluster = start_cluster(directory=tmp_path / "cluster-1")
     view = ClusterView(cluster)
     with start_loaded(cluster, value_bytes=_VALUE_BYTES) as load:
         assert {VICTIM} < {partition.leader for partition in view.partitions("t")}
@@ -142,9 +142,9 @@ def test_a_full_disk_costs_no_record_and_no_broker_and_with_room_the_replicas_ar
 
 @pytest.mark.parametrize("stop", ["kill", "stop_broker"])
 def test_a_broker_whose_only_disk_is_still_full_does_not_start_and_with_room_has_everything(
-    small_disk: SmallDisk, start_cluster: StartCluster, stop: str
+    small_disk: SmallDisk, start_cluster: StartCluster, tmp_path: Path, stop: str
 ) -> None:
-    cluster = start_cluster(brokers=1, settings=KILLED)
+    cluster = start_cluster(directory=tmp_path / "cluster-1", brokers=1, settings=KILLED)
     view = ClusterView(cluster)
     # Segments so small that the disk may well be full just when a snapshot of the producers is due.
     view.create_topic("t", 2, 1, segment_bytes="16384")

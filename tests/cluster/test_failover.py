@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 from ..chaos.history import Read, Sent, value_of
 from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView, StartCluster, controller_seen_by, partitions_seen_by
+from .tools import ClusterView, controller_seen_by, partitions_seen_by
 
 Fault = Callable[[LocalCluster, int], object]
 
@@ -119,17 +119,17 @@ def server_log(broker: LocalBroker) -> str:
     return (broker.directory / "logs" / "server.log").read_text()
 
 
+@pytest.mark.brokers(
+    settings={
+        "zookeeper.session.timeout.ms": str(TIME_OUT_MS),
+        "replica.lag.time.max.ms": str(TIME_OUT_MS),
+        "controlled.shutdown.retry.backoff.ms": "1000",
+    }
+)
 def test_brokers_stopped_one_by_one_hand_over_without_an_error(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
     # Every time-out that a writer could wait for is far longer than a busy machine needs.
-    cluster = start_cluster(
-        settings={
-            "zookeeper.session.timeout.ms": str(TIME_OUT_MS),
-            "replica.lag.time.max.ms": str(TIME_OUT_MS),
-            "controlled.shutdown.retry.backoff.ms": "1000",
-        }
-    )
     view = ClusterView(cluster)
     with start_loaded(cluster, request_timeout_ms=TIME_OUT_MS) as load:
         for broker in cluster.broker_ids:
@@ -173,16 +173,16 @@ def test_two_leaders_killed_in_a_row_lose_no_record(cluster: LocalCluster) -> No
     check_all(cluster, load)
 
 
+@pytest.mark.brokers(
+    settings={
+        "zookeeper.session.timeout.ms": str(TIME_OUT_MS),
+        "replica.lag.time.max.ms": str(TIME_OUT_MS),
+    }
+)
 def test_records_that_only_a_dead_leader_has_are_truncated_when_it_returns(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
     # The paused followers must stay in the ISR: alone in it, the leader would commit by itself.
-    cluster = start_cluster(
-        settings={
-            "zookeeper.session.timeout.ms": str(TIME_OUT_MS),
-            "replica.lag.time.max.ms": str(TIME_OUT_MS),
-        }
-    )
     view = ClusterView(cluster)
     alone = range(10**9, 10**9 + 10)
     with start_loaded(cluster) as load:

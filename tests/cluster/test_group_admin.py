@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -113,9 +113,8 @@ def test_the_blocking_admin_manages_groups(shared_cluster: LocalCluster) -> None
 
 
 def test_groups_work_after_the_offsets_topic_was_deleted(
-    start_cluster: Callable[..., LocalCluster],
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster()
     tp = TopicPartition("t", 0)
     with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics(NewTopic("t", 1, 1))

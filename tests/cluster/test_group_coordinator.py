@@ -17,10 +17,12 @@ from tests.support.waiting import wait_for
 
 from .group_client import Committer, GroupClient, committing, wait_progress
 from .raw_client import RawClient
-from .tools import ClusterView, StartCluster, knows_topic
+from .tools import ClusterView, knows_topic
 
 GROUPS = tuple(f"group-{number}" for number in range(8))
 SETTINGS = {"offsets.topic.num.partitions": "6", "zookeeper.session.timeout.ms": "2000"}
+
+pytestmark = pytest.mark.brokers(settings=SETTINGS)
 
 
 def check_nothing_lost(cluster: LocalCluster, committers: list[Committer]) -> None:
@@ -33,9 +35,8 @@ def check_nothing_lost(cluster: LocalCluster, committers: list[Committer]) -> No
 
 
 @pytest.fixture
-def with_topics(start_cluster: StartCluster) -> LocalCluster:
+def with_topics(cluster: LocalCluster) -> LocalCluster:
     """Three brokers, the topic "t" and the offsets topic, in sync."""
-    cluster = start_cluster(settings=SETTINGS)
     view = ClusterView(cluster)
     view.create_topic("t")
     with GroupClient(cluster, "first") as client:
@@ -44,9 +45,8 @@ def with_topics(start_cluster: StartCluster) -> LocalCluster:
     return cluster
 
 
-def test_the_offsets_topic_waits_for_all_its_replicas(start_cluster: StartCluster) -> None:
+def test_the_offsets_topic_waits_for_all_its_replicas(cluster: LocalCluster) -> None:
     """With two of three brokers down at the first request, the topic would have a single replica for good."""
-    cluster = start_cluster(settings=SETTINGS)
     view = ClusterView(cluster)
     cluster.kill(2)
     cluster.kill(3)
@@ -147,11 +147,11 @@ def test_offsets_and_members_survive_a_restart_of_all_brokers(with_topics: Local
     assert (described.group_state, described.members[0].member_assignment) == ("Stable", b"all")
 
 
+@pytest.mark.brokers(settings={**SETTINGS, "zookeeper.session.timeout.ms": "30000"})
 def test_the_offsets_topic_is_internal_and_its_groups_are_spread_over_the_brokers(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
     # A broker that loses its session does not get its leadership back.
-    cluster = start_cluster(settings={**SETTINGS, "zookeeper.session.timeout.ms": "30000"})
     ClusterView(cluster).create_topic("t")
     for group in GROUPS:
         with GroupClient(cluster, group) as committer:

@@ -27,7 +27,7 @@ from tests.support.logs import produced
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, encoded, produce_request
-from .tools import KILLED, ClusterView, StartCluster
+from .tools import KILLED, ClusterView
 
 RETRIABLE = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -164,10 +164,10 @@ def sequences_on_disk(folder: Path) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.brokers(settings=KILLED)
 def test_retried_batches_are_written_once_and_in_order_through_every_kill(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster(settings=KILLED)
     view = ClusterView(cluster)
     view.create_topic("t", 1, 3, min_insync_replicas="2", segment_bytes="1024")
     producer = Producer(cluster)

@@ -28,7 +28,7 @@ from barnabas.protocol.schema import RequestOf
 from tests.support.raw_socket import RawSocket
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView, StartCluster
+from .tools import ClusterView
 
 TOPIC, PARTITIONS = "hinted", 8
 ROUNDS = 6
@@ -200,9 +200,9 @@ def _move_leaders(admin: Admin, view: ClusterView, check: Callable[[], None]) ->
 
 
 @pytest.mark.timeout(300)
-def test_each_hint_names_the_leader_of_its_epoch(start_cluster: StartCluster) -> None:
+@pytest.mark.brokers(settings={"auto.leader.rebalance.enable": "false"})
+def test_each_hint_names_the_leader_of_its_epoch(cluster: LocalCluster) -> None:
     # Leaders come back by the test's elections alone.
-    cluster = start_cluster(settings={"auto.leader.rebalance.enable": "false"})
     view = ClusterView(cluster)
     view.create_topic(TOPIC, PARTITIONS)
     view.wait_isr(TOPIC, 3)

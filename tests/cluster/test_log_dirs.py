@@ -58,9 +58,9 @@ def folders(cluster: LocalCluster, topic: str = "t") -> list[str]:
     )
 
 
-def test_replicas_move_under_load_while_their_brokers_are_killed(start_cluster: StartCluster) -> None:
+@pytest.mark.brokers(log_dirs=2, settings=_SETTINGS)
+def test_replicas_move_under_load_while_their_brokers_are_killed(cluster: LocalCluster) -> None:
     chance = random.Random(11)
-    cluster = start_cluster(log_dirs=2, settings=_SETTINGS)
     view = ClusterView(cluster)
     moved = 0
     with start_loaded(cluster, request_timeout_ms=3_000) as load:
@@ -177,8 +177,8 @@ def test_a_kill_at_each_step_of_a_swap_loses_nothing(start_cluster: StartCluster
     assert folders(cluster) == ["t-0"]
 
 
-def test_the_command_shows_log_dirs_and_moves_replicas(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(brokers=1, log_dirs=2)
+@pytest.mark.brokers(brokers=1, log_dirs=2)
+def test_the_command_shows_log_dirs_and_moves_replicas(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     view.create_topic("t", 2, 1)
     view.write("t", [b"value"] * 10)
@@ -211,8 +211,8 @@ def test_the_command_shows_log_dirs_and_moves_replicas(start_cluster: StartClust
 
 
 @pytest.mark.parametrize("wire", ["native", "kafka"])
-def test_the_admin_client_describes_and_moves(start_cluster: StartCluster, wire: str) -> None:
-    cluster = start_cluster(brokers=1, log_dirs=2)
+@pytest.mark.brokers(brokers=1, log_dirs=2)
+def test_the_admin_client_describes_and_moves(cluster: LocalCluster, wire: str) -> None:
     view = ClusterView(cluster)
     view.create_topic("t", 1, 1)
     first, second = map(str, cluster.broker(1).log_dirs)

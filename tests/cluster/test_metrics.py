@@ -106,10 +106,10 @@ def commit(cluster: LocalCluster, group: str, offsets: dict[TopicPartition, int]
         admin.alter_group_offsets(group, offsets)
 
 
+@pytest.mark.brokers(metrics=True, settings=SETTINGS)
 def test_the_lag_of_a_group_is_scraped_from_its_current_coordinator(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster(metrics=True, settings=SETTINGS)
     ClusterView(cluster).create_topic("t", 3)
     write(cluster, "t", p0=10, p1=20, p2=5)
     with blocking.Consumer(
@@ -176,10 +176,10 @@ def test_the_lag_of_partitions_with_a_paused_leader_is_omitted(
     coordinator_that_shows(cluster, "g", wanted)
 
 
+@pytest.mark.brokers(metrics=True, brokers=1, settings=SETTINGS)
 def test_idle_connections_block_neither_commits_nor_scrapes(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster(metrics=True, brokers=1, settings=SETTINGS)
     ClusterView(cluster).create_topic("t", 1, replicas=1)
     (broker,) = cluster.brokers
     url = urlsplit(broker.metrics_url or "")

@@ -73,9 +73,9 @@ def check_all(cluster: LocalCluster, load: Load) -> None:
     assert all(len(brokers) == 3 for brokers in load.history.replicas().values())
 
 
-def test_the_preferred_replicas_lead_again_after_a_restart(start_cluster: StartCluster) -> None:
+@pytest.mark.brokers(settings={"auto.leader.rebalance.enable": "false"})
+def test_the_preferred_replicas_lead_again_after_a_restart(cluster: LocalCluster) -> None:
     # A new controller would do it by itself after five seconds.
-    cluster = start_cluster(settings={"auto.leader.rebalance.enable": "false"})
     with start_loaded(cluster) as load:
         barnabas = commands_to(cluster, call_command)
         wanted = preferred(cluster, "t")
@@ -96,8 +96,8 @@ def test_the_preferred_replicas_lead_again_after_a_restart(start_cluster: StartC
     check_all(cluster, load)
 
 
-def test_leaders_come_back_by_themselves(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(settings={"leader.imbalance.check.interval.seconds": "1"})
+@pytest.mark.brokers(settings={"leader.imbalance.check.interval.seconds": "1"})
+def test_leaders_come_back_by_themselves(cluster: LocalCluster) -> None:
     ClusterView(cluster).create_topic("t", PARTITIONS, 3)
     cluster.restart(3)
     wanted = preferred(cluster, "t")
@@ -141,8 +141,8 @@ def test_an_unclean_election_is_a_choice_of_the_operator(start_cluster: StartClu
     )
 
 
-def test_a_broker_is_drained_under_load(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(brokers=4)
+@pytest.mark.brokers(brokers=4)
+def test_a_broker_is_drained_under_load(cluster: LocalCluster) -> None:
     with start_loaded(cluster) as load:
         barnabas = commands_to(cluster, call_command)
         load.wait_progress("before the change")
@@ -159,8 +159,8 @@ def test_a_broker_is_drained_under_load(start_cluster: StartCluster) -> None:
 
 
 @pytest.mark.parametrize("victim", ["controller", "added", "leader"])
-def test_a_reassignment_survives_the_death_of_a_broker(start_cluster: StartCluster, victim: str) -> None:
-    cluster = start_cluster(brokers=4, settings={"zookeeper.session.timeout.ms": "2000"})
+@pytest.mark.brokers(brokers=4, settings={"zookeeper.session.timeout.ms": "2000"})
+def test_a_reassignment_survives_the_death_of_a_broker(cluster: LocalCluster, victim: str) -> None:
     with start_loaded(cluster) as load:
         view = ClusterView(cluster)
         load.wait_progress("before the change")
@@ -200,8 +200,8 @@ def test_a_reassignment_survives_the_death_of_a_broker(start_cluster: StartClust
     check_all(cluster, load)
 
 
-def test_a_plan_is_made_executed_and_undone(start_cluster: StartCluster, tmp_path: Path) -> None:
-    cluster = start_cluster(brokers=3)
+@pytest.mark.brokers(brokers=3)
+def test_a_plan_is_made_executed_and_undone(cluster: LocalCluster, tmp_path: Path) -> None:
     view = ClusterView(cluster)
     barnabas = commands_to(cluster, call_command)
     with view.admin() as admin:
@@ -243,8 +243,8 @@ def test_a_plan_is_made_executed_and_undone(start_cluster: StartCluster, tmp_pat
     assert sorted(view.read("p", 6)) == sorted(b"%d" % number for number in range(600))
 
 
-def test_a_throttled_reassignment_goes_on_when_the_throttle_ends(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(metrics=True)
+@pytest.mark.brokers(metrics=True)
+def test_a_throttled_reassignment_goes_on_when_the_throttle_ends(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     tp, values = TopicPartition("h", 0), [b"%d" % number * 1_000 for number in range(2_000)]
     rates = dict.fromkeys(

@@ -17,7 +17,7 @@ from barnabas.deploy.local import LocalCluster
 from tests.support.waiting import wait_for
 
 from .test_producer_transactions import make_topics, read_values
-from .tools import ClusterView, StartCluster, clean_environment, run_command
+from .tools import ClusterView, clean_environment, run_command
 from .transaction_client import TransactionalClient
 
 SETTINGS = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
@@ -111,8 +111,8 @@ async def committed_offsets(cluster: LocalCluster) -> dict[str, int | None]:
     return found
 
 
-def test_prepared_transactions_outlive_their_producer_and_all_brokers(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(settings=SETTINGS)
+@pytest.mark.brokers(settings=SETTINGS)
+def test_prepared_transactions_outlive_their_producer_and_all_brokers(cluster: LocalCluster) -> None:
     settings = {"bootstrap_servers": cluster.bootstrap}
     asyncio.run(make_topics(TOPIC, **settings))
     # The first look creates the offsets topic, before a transaction that could time out meanwhile.

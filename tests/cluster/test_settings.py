@@ -20,7 +20,7 @@ from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient
-from .tools import ClusterView, StartCluster, knows_topic
+from .tools import ClusterView, knows_topic
 
 
 def alter(cluster: LocalCluster, resource: ConfigResource, **changes: Any) -> None:
@@ -47,10 +47,10 @@ def write(cluster: LocalCluster, topic: str, count: int, partition: int = 0) -> 
             producer.send(topic, b"x" * 500, partition=partition).result(20)
 
 
+@pytest.mark.brokers(settings={"log.retention.check.interval.ms": "100"})
 def test_a_change_takes_effect_on_every_replica_also_on_one_that_was_down(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster(settings={"log.retention.check.interval.ms": "100"})
     view = ClusterView(cluster)
     view.create_topic("t", 1, 3)
     topic = ConfigResource.topic("t")
@@ -87,8 +87,7 @@ def test_a_change_takes_effect_on_every_replica_also_on_one_that_was_down(
     wait_for(is_refused, "a record above max.message.bytes is still taken")
 
 
-def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(start_cluster: StartCluster) -> None:
-    cluster = start_cluster()
+def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     view.create_topic("t", 1, 3)
     topic, everybody = ConfigResource.topic("t"), ConfigResource.all_brokers()
@@ -135,8 +134,8 @@ def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(start_clu
     }
 
 
-def test_the_limit_of_connections_is_lowered_while_the_broker_runs(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(brokers=1)
+@pytest.mark.brokers(brokers=1)
+def test_the_limit_of_connections_is_lowered_while_the_broker_runs(cluster: LocalCluster) -> None:
     [broker] = cluster.brokers
     with RawClient(broker.endpoint) as early:
         alter(cluster, ConfigResource.broker(broker.id), max_connections_per_ip="1")
@@ -154,9 +153,8 @@ def test_the_limit_of_connections_is_lowered_while_the_broker_runs(start_cluster
 
 
 def test_added_partitions_can_be_written_also_after_a_controller_failover(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster()
     view = ClusterView(cluster)
     view.create_topic("t", 2, 3)
     with view.admin() as admin:
@@ -182,10 +180,10 @@ def test_added_partitions_can_be_written_also_after_a_controller_failover(
     assert set(ends.values()) == {1}
 
 
+@pytest.mark.brokers(settings={"num.partitions": "3", "default.replication.factor": "2"})
 def test_writing_creates_a_topic_and_describing_does_not(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster(settings={"num.partitions": "3", "default.replication.factor": "2"})
     view = ClusterView(cluster)
     with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
         producer.send("fresh", b"x").result(20)

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
+import pytest
+
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES
 from barnabas.broker.config.settings import TOPIC_SETTINGS, topic_setting_names
 from barnabas.client import ConfigResource
@@ -16,7 +18,7 @@ from barnabas.protocol.settings import LONG_MAX
 from tests.support.waiting import wait_for
 
 from .test_settings import values
-from .tools import KILLED, ClusterView, StartCluster
+from .tools import KILLED, ClusterView
 
 SMALL: Final = {
     # Values with much to do for the log, under which each record is accepted and kept.
@@ -116,13 +118,13 @@ def alter(cluster: LocalCluster, topic: ConfigResource, changes: Mapping[str, st
         admin.alter_configs({topic: changes})
 
 
-def test_every_setting_is_changed_while_a_producer_writes(start_cluster: StartCluster) -> None:
+@pytest.mark.brokers(
+    settings=KILLED | {"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "100"}
+)
+def test_every_setting_is_changed_while_a_producer_writes(cluster: LocalCluster) -> None:
     assert SMALL.keys() == set(topic_setting_names())
     of_topics = {declared.name: SMALL[name][0] for name, (_, declared) in TOPIC_SETTINGS.items()}
     assert of_topics.keys() | OF_BROKERS.keys() | OF_LISTENERS == DYNAMIC_NAMES
-    cluster = start_cluster(
-        settings=KILLED | {"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "100"}
-    )
     view = ClusterView(cluster)
     view.create_topic("t", 1, 3)
     topic = ConfigResource.topic("t")

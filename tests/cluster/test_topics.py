@@ -14,7 +14,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ApiError, ErrorCode, RequestTimedOutLocally
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView, StartCluster, knows_topic
+from .tools import ClusterView, knows_topic
 
 
 def folders(cluster: LocalCluster, topic: str) -> list[Path]:
@@ -148,8 +148,8 @@ def test_a_deleted_topic_is_gone_everywhere_and_its_name_is_free(shared_cluster:
     assert set(view.read("short", 1)) == {b"new"}
 
 
-def test_deleted_files_are_removed_from_the_disk(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(settings={"log.segment.delete.delay.ms": "100"})
+@pytest.mark.brokers(settings={"log.segment.delete.delay.ms": "100"})
+def test_deleted_files_are_removed_from_the_disk(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     view.create_topic("short", 3, 3)
     view.write("short", [b"old"] * 30)
@@ -159,10 +159,10 @@ def test_deleted_files_are_removed_from_the_disk(start_cluster: StartCluster) ->
     wait_for(lambda: not folders(cluster, "short"), lambda: f"left: {folders(cluster, 'short')}")
 
 
+@pytest.mark.brokers(settings={"log.segment.delete.delay.ms": "100"})
 def test_a_deletion_waits_for_a_broker_that_is_away_and_then_leaves_nothing(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster(settings={"log.segment.delete.delay.ms": "100"})
     view = ClusterView(cluster)
     view.create_topic("short", 3, 3)
     view.write("short", [b"old"] * 30)
@@ -188,10 +188,10 @@ def test_a_deletion_waits_for_a_broker_that_is_away_and_then_leaves_nothing(
     assert set(view.read("short", 3)) == {b"new"}
 
 
+@pytest.mark.brokers(settings={"delete.topic.enable": "false"})
 def test_deletion_that_is_switched_off_is_refused_and_a_request_by_hand_cleared(
-    start_cluster: StartCluster,
+    cluster: LocalCluster,
 ) -> None:
-    cluster = start_cluster(settings={"delete.topic.enable": "false"})
     view = ClusterView(cluster)
     view.create_topic("kept", 1, 3)
     view.write("kept", [b"kept"])

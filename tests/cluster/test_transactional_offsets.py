@@ -11,7 +11,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView, StartCluster
+from .tools import ClusterView
 
 TOPIC = "input"
 GROUP = "copiers"
@@ -19,9 +19,11 @@ SETTINGS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.part
 PLACE = TopicPartition(TOPIC, 0)
 
 
+pytestmark = pytest.mark.brokers(settings=SETTINGS)
+
+
 @pytest.fixture
-def cluster(start_cluster: StartCluster) -> LocalCluster:
-    cluster = start_cluster(settings=SETTINGS)
+def cluster(cluster: LocalCluster) -> LocalCluster:
     ClusterView(cluster).create_topic(TOPIC, 1, 3)
     return cluster
 

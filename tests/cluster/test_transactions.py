@@ -11,7 +11,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.topic_names import TRANSACTIONS_TOPIC
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView, StartCluster, knows_topic
+from .tools import ClusterView, knows_topic
 from .transaction_client import TransactionalClient
 
 PARTITIONS = 6
@@ -25,9 +25,11 @@ TOPIC = "t"
 EVERYWHERE = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 
 
+pytestmark = pytest.mark.brokers(settings=SETTINGS)
+
+
 @pytest.fixture
-def cluster(start_cluster: StartCluster) -> LocalCluster:
-    cluster = start_cluster(settings=SETTINGS)
+def cluster(cluster: LocalCluster) -> LocalCluster:
     ClusterView(cluster).create_topic(TOPIC, PARTITIONS, 2)
     return cluster
 

@@ -94,14 +94,14 @@ def check_alive(cluster: LocalCluster, pids: list[int]) -> None:
     assert kept(cluster) == KEPT
 
 
+pytestmark = pytest.mark.brokers(settings={"zookeeper.session.timeout.ms": "30000"})
+
+
 @pytest.fixture
-def cluster(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
-    made = start_cluster(settings={"zookeeper.session.timeout.ms": "30000"})
-    ClusterView(made).create_topic("kept", 1, 3)
-    with Producer(bootstrap_servers=made.bootstrap, acks="all") as producer:
-        for future in [producer.send("kept", value) for value in KEPT]:
-            future.result(20)
-    return made
+def cluster(cluster: LocalCluster) -> LocalCluster:
+    ClusterView(cluster).create_topic("kept", 1, 3)
+    ClusterView(cluster).write("kept", KEPT)
+    return cluster
 
 
 def pids_of(cluster: LocalCluster) -> list[int]:
