@@ -23,8 +23,13 @@ from .isolation import Writers, read_decided_and_open_transactions
 from .test_producer_transactions import use_transactions
 
 Brokers = LocalCluster | ApacheKafka
-# Apache Kafka makes 50 partitions of each internal topic by default, which takes longer than the test.
-FEW_PARTITIONS = {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}
+APACHE_KAFKA = {
+    # By default it makes 50 partitions of each internal topic, which takes longer than the test.
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    # The shortest that its ZooKeeper grants; the test waits for the end of a killed broker's session.
+    "zookeeper.session.timeout.ms": "6000",
+}
 PARTITIONS = 3
 DEADLINE_S = 60.0
 RECORDS = 2_000
@@ -148,7 +153,7 @@ def test_the_same_with_apache_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # The compiler for long runs takes more time than it saves here.
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
     # All in one test: its start takes long.
-    with ApacheKafka(directory=tmp_path, brokers=3, settings=FEW_PARTITIONS) as kafka:
+    with ApacheKafka(directory=tmp_path, brokers=3, settings=APACHE_KAFKA) as kafka:
         asyncio.run(use_every_client(kafka))
         use_the_blocking_producer(kafka)
         asyncio.run(read_transactions(kafka))
