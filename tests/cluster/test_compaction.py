@@ -32,7 +32,7 @@ from tests.support.waiting import wait_for
 
 from .group_client import GroupClient
 from .raw_client import RawClient
-from .tools import KILLED, SESSION_TIMEOUT_MS, ClusterView, StartCluster, run_command
+from .tools import KILLED, SESSION_TIMEOUT_MS, ClusterView, StartCluster, call_command
 
 KEYS = 50
 ROUNDS = 40
@@ -146,7 +146,7 @@ def check_same(cluster: LocalCluster, expected: Values, topic: str = "t") -> Non
         assert list((Path(root) / f"{topic}-0").glob("*.swap")) == []
     first, *others = (str(cluster.broker(broker_id).log_dirs[0]) for broker_id in cluster.broker_ids)
     compared = [word for root in others for word in ("--compare", root)]
-    verified = run_command("log", "verify", "--deep", first, *compared)
+    verified = call_command("log", "verify", "--deep", first, *compared)
     assert verified.returncode == 0, verified.stdout
 
 
@@ -175,7 +175,7 @@ def test_all_replicas_compact_their_logs_and_an_empty_follower_catches_up_over_t
     assert url is not None
     page = urllib.request.urlopen(url, timeout=10).read().decode()
     assert "kafka_log_logcleanermanager_max_dirty_percent" in page
-    status = json.loads(run_command("status", "--json", "--bootstrap", cluster.bootstrap).stdout)
+    status = json.loads(call_command("status", "--json", "--bootstrap", cluster.bootstrap).stdout)
     assert all(broker["cleaner"]["cleanings"] > 0 for broker in status["brokers"])
     assert status["problems"] == []
     check_same(cluster, expected)
@@ -233,7 +233,7 @@ def test_a_damaged_log_is_named_by_status_and_the_others_are_compacted(cluster: 
     change(view, ConfigResource.broker(1), {"log.cleaner.threads": "1"})
     wait_cleaned(cluster, _WRITTEN_BYTES // 3, "sound", 1)
     wait_for(lambda: described(cluster, "damaged")[1].cleaning_problem, "no problem is reported")
-    status = run_command("status", "--json", "--bootstrap", cluster.bootstrap)
+    status = call_command("status", "--json", "--bootstrap", cluster.bootstrap)
     assert status.returncode == exit_codes.FAILED
     shown = json.loads(status.stdout)
     [problem] = shown["problems"]

@@ -16,7 +16,7 @@ from barnabas.protocol.messages.features import TRANSACTION_VERSION as NAME
 from tests.support.waiting import wait_for
 
 from .test_broker_start import refusal
-from .tools import ClusterView, ZooKeeperClient, run_command, running
+from .tools import ClusterView, ZooKeeperClient, call_command, running
 from .transaction_level import set_level, wait_for_level
 
 PATH = "/feature"
@@ -34,7 +34,7 @@ def cluster(shared_cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 
 def features(cluster: LocalCluster, *words: str) -> str:
-    done = run_command("features", *words, "--json", BARNABAS_BOOTSTRAP=cluster.bootstrap)
+    done = call_command("features", *words, "--json", BARNABAS_BOOTSTRAP=cluster.bootstrap)
     assert done.returncode == exit_codes.OK, done.stderr
     return done.stdout
 
@@ -86,7 +86,7 @@ def test_a_level_is_raised_and_lowered_on_every_broker(cluster: LocalCluster) ->
     ],
 )
 def test_an_impossible_change_says_why(cluster: LocalCluster, words: list[str], code: int, said: str) -> None:
-    done = run_command("features", *words, BARNABAS_BOOTSTRAP=cluster.bootstrap)
+    done = call_command("features", *words, BARNABAS_BOOTSTRAP=cluster.bootstrap)
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
@@ -96,7 +96,7 @@ def test_an_older_broker_keeps_the_level_low(cluster: LocalCluster) -> None:
         registration = zookeeper.get("/brokers/ids/1")[0]
         named = json.loads(registration) | {"features": {}}
         zookeeper.create("/brokers/ids/9", json.dumps(named).encode(), ephemeral=True)
-        done = run_command("features", "upgrade", f"{NAME}=2", BARNABAS_BOOTSTRAP=cluster.bootstrap)
+        done = call_command("features", "upgrade", f"{NAME}=2", BARNABAS_BOOTSTRAP=cluster.bootstrap)
         zookeeper.delete("/brokers/ids/9")
     assert (done.returncode, "broker 9 supports 0 to 0" in done.stderr) == (exit_codes.FAILED, True)
     features(cluster, "upgrade", f"{NAME}=2")

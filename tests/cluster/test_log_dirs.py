@@ -18,7 +18,7 @@ from barnabas.protocol.ids import BrokerId
 from tests.support.waiting import wait_for
 
 from .test_failover import check_all, start_loaded
-from .tools import KILLED, ClusterView, StartCluster, run_command
+from .tools import KILLED, ClusterView, StartCluster, call_command
 
 _ROUNDS = 12
 _SETTINGS = KILLED | {"log.segment.bytes": "100000"}
@@ -184,21 +184,21 @@ def test_the_command_shows_log_dirs_and_moves_replicas(cluster: LocalCluster) ->
     view.write("t", [b"value"] * 10)
     first, second = map(str, cluster.broker(1).log_dirs)
     options = ("-b", cluster.bootstrap)
-    before = json.loads(run_command("log-dirs", "describe", "t", "--json", *options).stdout)
+    before = json.loads(call_command("log-dirs", "describe", "t", "--json", *options).stdout)
     ((name, _),) = [pair for pair in places(view).items() if pair[1] == [(first, False)]]
     assert [log_dir["path"] for log_dir in before[0]["log_dirs"]] == [first, second]
-    done = run_command(
+    done = call_command(
         "log-dirs", "move", f"t:{name.partition}", "--broker", "1", "--to", second, "--wait", *options
     )
     assert (done.returncode, done.stdout) == (0, f"t:{name.partition} on broker 1 is in {second}\n"), (
         done.stderr
     )
-    (broker,) = json.loads(run_command("log-dirs", "describe", "t", "--json", *options).stdout)
+    (broker,) = json.loads(call_command("log-dirs", "describe", "t", "--json", *options).stdout)
     assert [len(log_dir["replicas"]) for log_dir in broker["log_dirs"]] == [0, 2]
-    assert second in run_command("log-dirs", "describe", *options).stdout
-    wrong = run_command("log-dirs", "move", "t:0", "--broker", "1", "--to", "/nowhere", *options)
+    assert second in call_command("log-dirs", "describe", *options).stdout
+    wrong = call_command("log-dirs", "move", "t:0", "--broker", "1", "--to", "/nowhere", *options)
     assert (wrong.returncode, first in wrong.stderr) == (4, True)
-    missing = run_command("log-dirs", "move", "other:0", "--broker", "1", "--to", first, *options)
+    missing = call_command("log-dirs", "move", "other:0", "--broker", "1", "--to", first, *options)
     assert (missing.returncode, "UNKNOWN_TOPIC_OR_PARTITION" in missing.stderr) == (4, True)
     for words, code in (
         (("move", "t", "--broker", "1", "--to", first), 2),
@@ -207,7 +207,7 @@ def test_the_command_shows_log_dirs_and_moves_replicas(cluster: LocalCluster) ->
         (("describe", "--broker", "9"), 4),
         (("describe", "other"), 4),
     ):
-        assert run_command("log-dirs", *words, *options).returncode == code, words
+        assert call_command("log-dirs", *words, *options).returncode == code, words
 
 
 @pytest.mark.parametrize("wire", ["native", "kafka"])

@@ -17,7 +17,7 @@ from barnabas.deploy.local import LocalCluster
 from tests.support.waiting import wait_for
 
 from .test_producer_transactions import make_topics, read_values
-from .tools import ClusterView, clean_environment, run_command
+from .tools import ClusterView, call_command, clean_environment
 from .transaction_client import TransactionalClient
 
 SETTINGS = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
@@ -67,7 +67,7 @@ def prepare_and_kill(bootstrap: str) -> dict[str, str]:
 
 
 def run(cluster: LocalCluster, *words: str) -> Any:
-    done = run_command("transactions", *words, "--json", BARNABAS_BOOTSTRAP=cluster.bootstrap)
+    done = call_command("transactions", *words, "--json", BARNABAS_BOOTSTRAP=cluster.bootstrap)
     assert done.returncode == exit_codes.OK, done.stderr
     return json.loads(done.stdout)
 
