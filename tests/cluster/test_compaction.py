@@ -137,8 +137,7 @@ def check_same(cluster: LocalCluster, expected: Values, topic: str = "t") -> Non
     """Consumers and the files of all replicas have exactly these last values."""
     ClusterView(cluster).wait_isr(topic, 3)
     assert consumed(cluster, topic)[0] == expected
-    for broker_id in cluster.broker_ids:
-        cluster.stop_broker(broker_id)
+    cluster.stop()
     for broker_id in cluster.broker_ids:
         assert stored(cluster, broker_id, topic) == expected, f"broker {broker_id}"
         (root,) = cluster.broker(broker_id).log_dirs

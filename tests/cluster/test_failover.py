@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 from ..chaos.history import Read, Sent, value_of
 from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView, controller_seen_by, partitions_seen_by
+from .tools import ClusterView, controller_seen_by, partitions_seen_by, start_all
 
 Fault = Callable[[LocalCluster, int], object]
 
@@ -227,9 +227,7 @@ def test_a_whole_cluster_that_ends_at_once_has_every_record_after_its_restart(
                 process.kill()
         else:
             cluster.stop()
-        for broker_id in cluster.broker_ids:
-            cluster.launch_broker(broker_id)
-        cluster.wait_ready(must_run=cluster.broker_ids)
+        start_all(cluster)
         view.wait_isr("t", 3)
         load.wait_progress("after all returned")
     assert load.problems == []

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_for
 
 from .group_client import Committer, GroupClient, committing, wait_progress
 from .raw_client import RawClient
-from .tools import ClusterView, knows_topic
+from .tools import ClusterView, knows_topic, start_all
 
 GROUPS = tuple(f"group-{number}" for number in range(8))
 SETTINGS = {"offsets.topic.num.partitions": "6", "zookeeper.session.timeout.ms": "2000"}
@@ -131,10 +131,8 @@ def test_offsets_and_members_survive_a_restart_of_all_brokers(with_topics: Local
         joined = member.join()
         with committing(cluster, GROUPS) as committers:
             wait_progress(committers, "at the start")
-            for broker in cluster.brokers:
-                cluster.kill(broker.id)
-            for broker in cluster.brokers:
-                cluster.start_broker(broker.id)
+            cluster.kill_all()
+            start_all(cluster)
             wait_progress(committers, "after all had been killed")
         check_nothing_lost(cluster, committers)
         beat = HeartbeatRequest(

@@ -27,7 +27,7 @@ from tests.support.logs import produced
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, encoded, produce_request
-from .tools import KILLED, ClusterView
+from .tools import KILLED, ClusterView, start_all
 
 RETRIABLE = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -182,17 +182,14 @@ def test_retried_batches_are_written_once_and_in_order_through_every_kill(
         cluster.start_broker(leader)
         view.wait_isr("t", 3)
     # All are killed at once, within a segment: the state is only on the disks.
-    for broker in cluster.broker_ids:
-        cluster.kill(broker)
-    for broker in cluster.broker_ids:
-        cluster.start_broker(broker)
+    cluster.kill_all()
+    start_all(cluster)
     view.wait_isr("t", 3)
     assert [producer.send(sequence) for sequence in range(30, 36)] == list(range(30, 36))
     # All stop cleanly: they read only the snapshots.
     for broker in cluster.broker_ids:
         cluster.stop_broker(broker)
-    for broker in cluster.broker_ids:
-        cluster.start_broker(broker)
+    start_all(cluster)
     view.wait_isr("t", 3)
     assert [producer.send(sequence) for sequence in range(31, 37)] == list(range(31, 37))
     # A broker that had to be killed would leave unwritten pages.

@@ -17,7 +17,7 @@ from barnabas.deploy.local import LocalCluster
 from tests.support.waiting import wait_for
 
 from .test_producer_transactions import make_topics, read_values
-from .tools import ClusterView, call_command, clean_environment
+from .tools import ClusterView, call_command, clean_environment, start_all
 from .transaction_client import TransactionalClient
 
 SETTINGS = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
@@ -118,10 +118,8 @@ def test_prepared_transactions_outlive_their_producer_and_all_brokers(cluster: L
     # The first look creates the offsets topic, before a transaction that could time out meanwhile.
     assert set(asyncio.run(committed_offsets(cluster)).values()) == {None}
     texts = prepare_and_kill(cluster.bootstrap)
-    for broker in (1, 2, 3):
-        cluster.kill(broker)
-    for broker in (1, 2, 3):
-        cluster.start_broker(broker)
+    cluster.kill_all()
+    start_all(cluster)
     view = ClusterView(cluster)
     wait_for(lambda: view.live_brokers() == {1, 2, 3})
     view.wait_isr(TOPIC, 3)

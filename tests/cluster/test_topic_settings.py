@@ -18,7 +18,7 @@ from barnabas.protocol.settings import LONG_MAX
 from tests.support.waiting import wait_for
 
 from .test_settings import values
-from .tools import KILLED, ClusterView
+from .tools import KILLED, ClusterView, start_all
 
 SMALL: Final = {
     # Values with much to do for the log, under which each record is accepted and kept.
@@ -150,9 +150,7 @@ def test_every_setting_is_changed_while_a_producer_writes(cluster: LocalCluster)
         writer.wait_for_more(10)
     finally:
         writer.stop()
-    for broker in cluster.broker_ids:
-        cluster.kill(broker)
-    for broker in cluster.broker_ids:
-        cluster.start_broker(broker)
+    cluster.kill_all()
+    start_all(cluster)
     view.wait_isr("t", 3)
     assert view.read("t", 1) == [b"%d" % number * 20 for number in range(writer.count)]

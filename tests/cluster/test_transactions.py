@@ -11,7 +11,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.topic_names import TRANSACTIONS_TOPIC
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView, knows_topic
+from .tools import ClusterView, knows_topic, start_all
 from .transaction_client import TransactionalClient
 
 PARTITIONS = 6
@@ -140,10 +140,8 @@ def test_ongoing_and_prepared_transactions_survive_a_restart_of_all_brokers(clus
         producer.init()
         producer.write(producer.transactional_id.encode(), *EVERYWHERE)
     prepared.prepare()
-    for broker in (1, 2, 3):
-        cluster.kill(broker)
-    for broker in (1, 2, 3):
-        cluster.start_broker(broker)
+    cluster.kill_all()
+    start_all(cluster)
     wait_for(lambda: ClusterView(cluster).live_brokers() == {1, 2, 3})
     assert [producer.describe().transaction_state for producer in producers] == ["Ongoing", "Ongoing"]
     assert [producer.describe().is_prepared for producer in producers] == [False, True]

@@ -90,6 +90,13 @@ def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
         cluster.close()
 
 
+def start_all(cluster: RunningCluster) -> None:
+    """Start all brokers at once, and wait until each sees all of them."""
+    for broker_id in cluster.broker_ids:
+        cluster.launch_broker(broker_id)
+    cluster.wait_ready(must_run=cluster.broker_ids)
+
+
 def resident_bytes(pid: int) -> int:
     """The anonymous memory of a process: mappings of log files do not count."""
     status = Path(f"/proc/{pid}/status").read_text()
