@@ -84,8 +84,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Start the cluster of the next test beside this one, which has all its own processes."""
+    """Start the cluster of the next test beside this one, unless this one measures time (``alone``)."""
     warm, following = item.config.stash.get(_WARM, None), item.config.stash[_NEXT]
+    if item.get_closest_marker("alone") is not None:
+        return
     if warm is not None and following is not None and has_processes(item, _TESTS):
         arguments = wanted_by(following, item)
         if arguments is not None:
