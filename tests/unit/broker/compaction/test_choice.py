@@ -66,6 +66,12 @@ def test_an_old_segment_after_a_young_one_is_not_cleaned() -> None:
     assert seen.dirty_end == 10
 
 
+@pytest.mark.parametrize(("lag_ms", "end"), [(0, 30), (1, 20)])
+def test_without_a_lag_a_future_timestamp_keeps_no_segment_from_cleaning(lag_ms: int, end: int) -> None:
+    sealed = [*SEALED[:2], SEALED[2]._replace(largest_timestamp_ms=NOW + HOUR)]
+    assert assessed(sealed=sealed, settings={"min_compaction_lag_ms": lag_ms}).dirty_end == end
+
+
 def test_the_lag_concerns_dirty_segments_alone() -> None:
     """A record that has been cleaned once may be older than a lag that was raised since."""
     seen = assessed(first_dirty_offset=20, settings={"min_compaction_lag_ms": 6 * HOUR})
@@ -99,16 +105,9 @@ def test_a_log_is_due_above_the_least_ratio(least: float, is_due: bool) -> None:
     assert assessed(first_dirty_offset=20, settings={"min_cleanable_dirty_ratio": least}).is_due == is_due
 
 
-@pytest.mark.parametrize("least", [0.0, 0.5, 1.0])
-def test_a_log_without_dirty_segments_is_never_due(least: float) -> None:
-    settings = {"min_cleanable_dirty_ratio": least, "max_compaction_lag_ms": 1}
-    assert not assessed(first_dirty_offset=30, settings=settings).is_due
-    assert not assessed(sealed=[], active_base_offset=0, settings=settings).is_due
-
-
-@pytest.mark.parametrize(("hours", "delay"), [(1, HOUR), (2, 0), (3, 0)])
-def test_a_log_with_an_older_dirty_record_is_due_whatever_its_ratio(hours: int, delay: int) -> None:
-    settings = {"min_cleanable_dirty_ratio": 1.0, "max_compaction_lag_ms": hours * HOUR}
+@pytest.mark.parametrize(("lag_ms", "delay"), [(HOUR, HOUR), (2 * HOUR - 1, 1), (2 * HOUR, 0), (3 * HOUR, 0)])
+def test_a_log_with_an_older_dirty_record_is_due_whatever_its_ratio(lag_ms: int, delay: int) -> None:
+    settings = {"min_cleanable_dirty_ratio": 1.0, "max_compaction_lag_ms": lag_ms}
     seen = assessed(first_dirty_offset=20, settings=settings)
     assert (seen.delay_ms, seen.is_due) == (delay, delay > 0)
 
@@ -123,6 +122,8 @@ def test_old_records_that_cannot_be_cleaned_make_no_log_due() -> None:
 def test_records_without_a_timestamp_are_never_too_old() -> None:
     without = [SegmentFigures(0, 10, 100), SegmentFigures(10, 30, 100)]
     assert assessed(sealed=without, settings={"max_compaction_lag_ms": 1}).delay_ms == 0
+    with_zero = [SegmentFigures(0, 30, 100, 0, 0)]
+    assert assessed(sealed=with_zero, settings={"max_compaction_lag_ms": 1}).delay_ms == NOW - 1
 
 
 @pytest.mark.parametrize(
@@ -130,6 +131,8 @@ def test_records_without_a_timestamp_are_never_too_old() -> None:
 )
 def test_a_clean_log_is_due_when_its_first_tombstone_may_go(horizon: int | None, is_due: bool) -> None:
     assert assessed(first_dirty_offset=30, delete_horizon_ms=horizon).is_due == is_due
+    settings = {"min_cleanable_dirty_ratio": 1.0}
+    assert not assessed(settings=settings, delete_horizon_ms=horizon).is_due, "no segment is clean"
 
 
 def test_the_filthiest_due_logs_come_first() -> None:
