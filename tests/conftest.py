@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
-from tests.support.retries import mark_retried, show_flaky
+from tests.support.retries import has_processes, mark_retried, show_flaky
 from tests.support.shares import ModuleScheduling, rank_of
 from tests.support.warm_clusters import MARKER, WarmClusters, end, wanted_by
 from tests.support.worker_seconds import WorkerSeconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch, build_marker
 from barnabas.protocol.compression import Buffer
-from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
 from barnabas.protocol.records import MarkerType
 
 OpenLog = Callable[..., Log]
 PRODUCER_ID = 7
+TOPIC_ID = TopicId(uuid.uuid4())
 
 
 def batch(count: int = 1, size: int = 10, timestamp_ms: int = 0) -> bytearray:

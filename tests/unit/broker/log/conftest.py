@@ -75,6 +75,11 @@ def managers(tmp_path: Path) -> Iterator[Managers]:
 
 
 @pytest.fixture
+def manager(managers: Managers) -> LogManager:
+    return managers.open()
+
+
+@pytest.fixture
 def fast_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=MEMORY, prefix="barnabas-") as folder:
         yield Path(folder)

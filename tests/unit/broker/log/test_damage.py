@@ -18,13 +18,12 @@ from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import parse_header
 from tests.support.defaults import log_config
 from tests.support.errors import refused
-from tests.support.logs import append_batches, crash, flip_bits, online
+from tests.support.logs import TOPIC_ID, append_batches, crash, flip_bits, online
 
 from .conftest import Managers
 
 KEY = TopicPartition("some-topic", 3)
 OTHER = TopicPartition("other", 0)
-TOPIC_ID = TopicId(uuid.uuid4())
 MARK = ".kafka_cleanshutdown"
 
 

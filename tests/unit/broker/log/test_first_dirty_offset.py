@@ -14,12 +14,11 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import append_batches, batch, crash, flip_bits, online, spy
+from tests.support.logs import TOPIC_ID, append_batches, batch, crash, flip_bits, online, spy
 
 from .conftest import Managers
 
 KEY, OTHER = TopicPartition("some-topic", 3), TopicPartition("other", 0)
-TOPIC_ID = TopicId(uuid.uuid4())
 
 
 @pytest.fixture

@@ -28,20 +28,14 @@ from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from tests.support.defaults import log_config
 from tests.support.errors import refused
-from tests.support.logs import append_batches, batch, crash, headers_of, online, produced
+from tests.support.logs import TOPIC_ID, append_batches, batch, crash, headers_of, online, produced
 from tests.support.memory_folder import MEMORY
 
 from .conftest import Managers
 
 KEY = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
-TOPIC_ID = TopicId(uuid.uuid4())
 _MANY_BYTES = 1 << 20
-
-
-@pytest.fixture
-def manager(managers: Managers) -> LogManager:
-    return managers.open()
 
 
 def dir_of(log: Log) -> str:

@@ -19,18 +19,12 @@ from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import CONFIG, log_config
 from tests.support.errors import refused
-from tests.support.logs import append_batches, batch, crash, failing, online, spy
+from tests.support.logs import TOPIC_ID, append_batches, batch, crash, failing, online, spy
 
 from .conftest import Managers
 
 KEY = TopicPartition("some-topic", 3)
 OTHER = TopicPartition("other", 0)
-TOPIC_ID = TopicId(uuid.uuid4())
-
-
-@pytest.fixture
-def manager(managers: Managers) -> LogManager:
-    return managers.open()
 
 
 def test_logs_are_found_again_after_a_clean_stop(managers: Managers, manager: LogManager) -> None:

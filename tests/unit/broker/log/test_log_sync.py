@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,15 +16,14 @@ from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
-from barnabas.protocol.ids import TopicId, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import append_batches, crash, flip_bits, online, produced, spy
+from tests.support.logs import TOPIC_ID, append_batches, crash, flip_bits, online, produced, spy
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S
 
 from .conftest import Managers, OpenLog
 
-TOPIC_ID = TopicId(uuid.uuid4())
 KEYS = [TopicPartition("t", number) for number in range(12)]
 MARK = ".kafka_cleanshutdown"
 

@@ -33,14 +33,13 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import PRODUCER_ID, append_batches, crash, failing, online, produced
+from tests.support.logs import PRODUCER_ID, TOPIC_ID, append_batches, crash, failing, online, produced
 
 from .conftest import Managers, OpenLog
 
 READ, WRITE, RESERVE, CHANGE, SYNC = Operation
 BROKEN, FAILED, GONE = Verdict.DISK_BROKEN, Verdict.CALL_FAILED, Verdict.LOG_GONE
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-TOPIC_ID = TopicId(uuid.uuid4())
 TABLE = [
     (errno.EIO, {READ: BROKEN, WRITE: BROKEN, RESERVE: BROKEN, CHANGE: BROKEN, SYNC: BROKEN}),
     (errno.EROFS, {READ: BROKEN, WRITE: BROKEN, RESERVE: BROKEN, CHANGE: BROKEN, SYNC: BROKEN}),
