@@ -40,14 +40,13 @@ def test_every_history_keeps_the_promises_and_comes_to_rest(chunk: int) -> None:
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_every_history_of_a_profile_keeps_the_promises(profile: Profile) -> None:
     missing = aborted = 0
-    seeds = seeds_of(0, 1, _A_PROFILE)
-    for seed in seeds:
+    for seed in seeds_of(0, 1, _A_PROFILE):
         world = run(profile.name, seed).world
         views = [broker.view for broker in world.brokers.values()]
         missing += sum(view.missing for view in views if view is not None)
         aborted += sum(one.is_aborted for one in world.truth.transactions.all)
     if ONE_SEED is None:
         # Without cleanings, logs of compacted topics would keep every promise.
-        assert (missing > len(seeds)) == profile.is_compacted
+        assert (missing > 0) == profile.is_compacted
         # Without transactions, everything committed would be stable.
-        assert (aborted > len(seeds)) == profile.has_transactions
+        assert (aborted > 0) == profile.has_transactions
