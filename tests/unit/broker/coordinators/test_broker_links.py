@@ -9,8 +9,8 @@ import pytest
 from barnabas.broker.coordinators import broker_links
 from barnabas.broker.coordinators.broker_links import BrokerLinks
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.protocol.errors import ConnectionClosed, RequestTimedOutLocally
-from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.protocol.errors import ConnectionClosed
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.inter_broker import (
     BrokerListener,
     UpdateMetadataBroker,
@@ -82,22 +82,6 @@ def silent(request: object) -> None:
     return None
 
 
-def test_requests_share_a_connection(rig: Rig, peer: ControlledBroker) -> None:
-    for _ in range(3):
-        rig.send()
-    assert all(isinstance(answer, ApiVersionsResponse) for answer in rig.wait_answers(3))
-    # The peer counts a connection after it has begun to serve it.
-    wait_for(lambda: peer.connections_made)
-    assert (len(peer.requests), peer.connections_made) == (3, 1)
-
-
-def test_a_broker_that_is_not_alive_is_not_asked(rig: Rig, peer: ControlledBroker) -> None:
-    rig.register()
-    rig.send()
-    assert [type(answer) for answer in rig.wait_answers(1)] == [ConnectionClosed]
-    assert not peer.requests
-
-
 @pytest.mark.parametrize("is_registered_again", [True, False], ids=["registered again", "dead"])
 def test_requests_in_flight_fail_when_the_controller_replaces_a_broker(
     rig: Rig, peer: ControlledBroker, is_registered_again: bool
@@ -107,43 +91,6 @@ def test_requests_in_flight_fail_when_the_controller_replaces_a_broker(
     wait_for(lambda: peer.requests)
     rig.register(*[peer] * is_registered_again, broker_epoch=2)
     assert [type(answer) for answer in rig.wait_answers(1)] == [ConnectionClosed]
-
-
-def test_a_lost_connection_fails_its_requests_and_the_next_request_opens_another(
-    rig: Rig, peer: ControlledBroker
-) -> None:
-    peer.answer = silent
-    rig.send()
-    wait_for(lambda: peer.requests)
-    peer.answer = peer.accept
-    peer.drop_connections()
-    assert [type(answer) for answer in rig.wait_answers(1)] == [ConnectionClosed]
-
-    def is_answered() -> bool:
-        # In the back-off after the loss a request fails at once.
-        before = len(rig.answers)
-        rig.send()
-        return isinstance(rig.wait_answers(before + 1)[-1], ApiVersionsResponse)
-
-    wait_for(is_answered)
-    assert peer.connections_made == 2
-
-
-def test_a_broker_at_another_address_is_found(rig: Rig, peer: ControlledBroker) -> None:
-    rig.send()
-    rig.wait_answers(1)
-    other = ControlledBroker()
-    rig.register(other, broker_epoch=2)
-    rig.send()
-    rig.wait_answers(2)
-    assert len(other.requests) == 1
-    other.die()
-
-
-def test_a_request_without_an_answer_fails_at_its_time_out(rig: Rig, peer: ControlledBroker) -> None:
-    peer.answer = silent
-    rig.send(timeout_ms=20)
-    assert [type(answer) for answer in rig.wait_answers(1)] == [RequestTimedOutLocally]
 
 
 def test_waiting_requests_are_bounded(
@@ -156,12 +103,3 @@ def test_waiting_requests_are_bounded(
     wait_for(lambda: len(peer.requests) == 2)
     rig.send()
     assert "2 requests to broker 2 wait already" in str(rig.wait_answers(1)[0])
-
-
-def test_an_answer_that_fails_does_not_disturb_the_others(rig: Rig, peer: ControlledBroker) -> None:
-    def fail(answer: object) -> None:
-        raise ZeroDivisionError
-
-    rig.links.send(TWO, REQUEST, fail)
-    rig.send()
-    assert isinstance(rig.wait_answers(1)[0], ApiVersionsResponse)

@@ -132,36 +132,6 @@ def test_appends_have_acks_all_and_the_leader_epoch_of_the_shard(rig: LogRig) ->
     assert rig.outcomes == [("a", ErrorCode.NONE, 100)]
 
 
-def test_appends_queued_while_a_batch_is_in_flight_become_the_next_batch(rig: LogRig) -> None:
-    rig.write("a")
-    rig.enqueue("b", committed("b", 1), committed("b", 2))
-    rig.write("c")
-    assert len(rig.replicas.batches) == 1
-    rig.replicas.settle()
-    assert rig.replicas.batches[1] == [committed("b", 1), committed("b", 2), committed("c")]
-    rig.replicas.settle()
-    # Each gets the offset of its own first record.
-    assert rig.outcomes == [
-        ("a", ErrorCode.NONE, 100),
-        ("b", ErrorCode.NONE, 101),
-        ("c", ErrorCode.NONE, 103),
-    ]
-
-
-def test_all_appends_of_a_batch_get_its_error_and_the_next_batch_is_written(rig: LogRig) -> None:
-    rig.enqueue("a")
-    rig.enqueue("b")
-    rig.replicas.error = ErrorCode.NOT_ENOUGH_REPLICAS
-    rig.log.flush()
-    rig.enqueue("c")
-    rig.replicas.settle()
-    refused = ErrorCode.NOT_ENOUGH_REPLICAS
-    assert rig.outcomes == [("a", refused, -1), ("b", refused, -1)]
-    rig.replicas.error = ErrorCode.NONE
-    rig.replicas.settle()
-    assert rig.outcomes[2][:2] == ("c", ErrorCode.NONE)
-
-
 def test_a_batch_is_within_the_limit_unless_a_single_append_exceeds_it() -> None:
     rig = LogRig(max_batch_bytes=400)
     rig.replicas.at_once = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ import pytest
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.rebalance import NEXT_STATES, GroupState, IllegalTransition, moved
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.groups import MemberIdentity
-from tests.support.grouping import NEW_CLIENT, STATIC, GroupRig, subscription
+from tests.support.grouping import STATIC, GroupRig, subscription
 
 E = ErrorCode
 S = GroupState
@@ -45,18 +43,6 @@ LIVE = [S.PREPARING_REBALANCE, S.COMPLETING_REBALANCE, S.STABLE]
 # ---- refusals in every state
 
 
-@pytest.mark.parametrize("state", [S.EMPTY, *LIVE])
-def test_an_unknown_member_id_is_refused(state: GroupState) -> None:
-    rig = rig_in(state)
-    assert rig.join_error("x", member_id="stranger") is E.UNKNOWN_MEMBER_ID
-    assert rig.sync_error("x", member_id="stranger") is E.UNKNOWN_MEMBER_ID
-    assert rig.heartbeat("x", member_id="stranger") is E.UNKNOWN_MEMBER_ID
-    assert rig.leave("stranger") == [E.UNKNOWN_MEMBER_ID]
-    assert rig.commit_error("x", member_id="stranger") is E.UNKNOWN_MEMBER_ID
-    assert rig.state is state
-    assert rig.appends == []
-
-
 def test_a_dead_group_answers_coordinator_not_available() -> None:
     rig = rig_in(S.DEAD)
     assert rig.join_error("x") is E.COORDINATOR_NOT_AVAILABLE
@@ -69,16 +55,6 @@ def test_a_dead_group_answers_coordinator_not_available() -> None:
     assert rig.commit_error("m") is E.COORDINATOR_NOT_AVAILABLE
     assert rig.group.next_deadline_ms == math.inf
     assert rig.group.describe().members == []
-
-
-@pytest.mark.parametrize("state", LIVE)
-def test_another_generation_is_illegal(state: GroupState) -> None:
-    rig = rig_in(state)
-    for generation_id in (rig.group.generation_id - 1, rig.group.generation_id + 1, -1):
-        assert rig.sync_error("m", generation_id=generation_id) is E.ILLEGAL_GENERATION
-        assert rig.heartbeat("m", generation_id=generation_id) is E.ILLEGAL_GENERATION
-        assert rig.commit_error("m", generation_id=generation_id) is E.ILLEGAL_GENERATION
-    assert rig.appends == []
 
 
 @pytest.mark.parametrize("state", LIVE)
@@ -95,47 +71,6 @@ def test_an_instance_id_fences_every_other_member(state: GroupState) -> None:
     rig.do(rig.group.leave(leaving, "leave", rig.moment()))
     result = [(m.group_instance_id, m.error_code) for m in rig.answer("leave").members]
     assert result == [("i", E.FENCED_INSTANCE_ID), ("nobody's", E.UNKNOWN_MEMBER_ID)]
-
-
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        (S.PREPARING_REBALANCE, E.REBALANCE_IN_PROGRESS),
-        (S.COMPLETING_REBALANCE, E.NONE),
-        (S.STABLE, E.NONE),
-    ],
-)
-def test_a_heartbeat_tells_whether_to_join_again(state: GroupState, expected: ErrorCode) -> None:
-    rig = rig_in(state)
-    assert rig.heartbeat("m") is expected
-    assert rig.heartbeat("s", group_instance_id="i") is expected
-
-
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        (S.PREPARING_REBALANCE, E.NONE),
-        (S.COMPLETING_REBALANCE, E.REBALANCE_IN_PROGRESS),
-        (S.STABLE, E.NONE),
-    ],
-)
-def test_a_member_may_commit_until_the_next_generation_begins(state: GroupState, expected: ErrorCode) -> None:
-    rig = rig_in(state)
-    rig.commit("m")
-    if expected is E.NONE:
-        assert rig.answer("commit") is None
-        rig.settle()
-    assert rig.committed_error() is expected
-
-
-@pytest.mark.parametrize("state", [S.EMPTY, *LIVE])
-def test_only_a_group_without_members_takes_commits_from_outside(state: GroupState) -> None:
-    rig = rig_in(state)
-    rig.commit_from_outside()
-    if state is S.EMPTY:
-        rig.settle()
-    expected = E.NONE if state is S.EMPTY else E.UNKNOWN_MEMBER_ID
-    assert rig.committed_error() is expected
 
 
 # ---- SyncGroup
@@ -163,14 +98,6 @@ def test_members_wait_until_the_leaders_assignment_is_stored() -> None:
         assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
     rig.sync("s")
     assert rig.answer("s").assignment == b"3"
-
-
-def test_a_member_without_an_assignment_from_the_leader_gets_an_empty_one() -> None:
-    rig = rig_in(S.COMPLETING_REBALANCE)
-    rig.sync("m", given={"m": b"all"})
-    rig.settle()
-    rig.sync("n")
-    assert rig.answer("n").assignment == b""
 
 
 def test_a_leader_that_retries_its_sync_does_not_assign_again() -> None:
@@ -240,16 +167,6 @@ def test_the_outcome_of_an_earlier_generation_changes_nothing(error: ErrorCode) 
     assert rig.answer("m") is None
 
 
-def test_an_append_is_settled_once() -> None:
-    rig = rig_in(S.COMPLETING_REBALANCE)
-    rig.sync("m", given={})
-    number = rig.appends[0].number
-    assert number is not None
-    rig.settle()
-    with pytest.raises(InvariantViolation, match=f"no append {number} in flight"):
-        rig.group.appended(number, E.NONE, 0, rig.moment())
-
-
 # ---- time
 
 
@@ -277,17 +194,6 @@ def test_a_commit_keeps_a_member_alive() -> None:
         assert rig.committed_error() is E.NONE
 
 
-def test_a_member_that_waits_to_join_is_alive() -> None:
-    rig = rig_in(S.PREPARING_REBALANCE)
-    for _ in range(3):
-        rig.pass_time(9_000)
-        rig.heartbeat("m")
-    assert rig.group.member_count == 3
-    rig.join("m")
-    assert rig.state is S.COMPLETING_REBALANCE
-    assert [rig.error(name) for name in ("m", "n", "s")] == [E.NONE] * 3
-
-
 def test_a_leader_that_does_not_join_in_time_is_replaced() -> None:
     rig = rig_in(S.PREPARING_REBALANCE)
     generation_id = rig.group.generation_id
@@ -304,22 +210,6 @@ def test_a_leader_that_does_not_join_in_time_is_replaced() -> None:
     assert [m.metadata for m in leader.members] == [subscription("t", "more")] * 2
     assert follower.members == []
     assert rig.heartbeat("m") is E.UNKNOWN_MEMBER_ID
-
-
-def test_members_that_do_not_send_their_sync_in_time_are_removed() -> None:
-    rig = rig_in(S.COMPLETING_REBALANCE)
-    rig.sync("m", given={})
-    rig.settle()
-    rig.error("m")
-    for _ in range(10):
-        for name in ("m", "n", "s"):
-            assert rig.heartbeat(name) is E.NONE
-        rig.pass_time(2_999)
-    assert rig.state is S.STABLE
-    rig.pass_time(10)
-    assert rig.state is S.PREPARING_REBALANCE
-    assert rig.heartbeat("m") is E.REBALANCE_IN_PROGRESS
-    assert rig.heartbeat("n") is E.UNKNOWN_MEMBER_ID
 
 
 def test_a_new_member_that_waits_for_five_minutes_is_removed() -> None:
@@ -350,26 +240,7 @@ def test_a_rebalance_waits_for_static_members_until_their_sessions_expire() -> N
     assert rig.stored().members == []
 
 
-def test_a_tick_before_its_time_does_nothing() -> None:
-    rig = rig_in(S.STABLE)
-    for _ in range(3):
-        effects = rig.group.tick(rig.moment())
-        assert (effects.answers, effects.appends) == ([], [])
-    assert rig.group.next_deadline_ms == 10_000
-
-
 # ---- leaving
-
-
-def test_a_member_that_leaves_begins_a_rebalance() -> None:
-    rig = rig_in(S.STABLE)
-    assert rig.leave("n", "n") == [E.NONE, E.UNKNOWN_MEMBER_ID]
-    assert rig.state is S.PREPARING_REBALANCE
-    assert rig.heartbeat("m") is E.REBALANCE_IN_PROGRESS
-    rig.join("m")
-    rig.join("s", **STATIC)
-    assert rig.state is S.COMPLETING_REBALANCE
-    assert len(rig.answer("m").members) == 2
 
 
 def test_a_static_member_can_be_removed_by_its_instance_id() -> None:
@@ -394,35 +265,7 @@ def test_a_group_that_all_members_left_is_stored_as_empty(state: GroupState) -> 
     assert rig.state is S.EMPTY
 
 
-def test_the_waiting_request_of_a_leaving_member_is_refused() -> None:
-    rig = rig_in(S.PREPARING_REBALANCE)
-    assert rig.leave("n") == [E.NONE]
-    assert rig.error("n") is E.UNKNOWN_MEMBER_ID
-    rig = rig_in(S.COMPLETING_REBALANCE)
-    rig.sync("n")
-    assert rig.leave("n") == [E.NONE]
-    assert rig.error("n") is E.UNKNOWN_MEMBER_ID
-
-
 # ---- moving and loading
-
-
-@pytest.mark.parametrize("state", LIVE)
-def test_an_unloaded_group_refuses_waiting_requests(state: GroupState) -> None:
-    rig = rig_in(state)
-    if state is S.COMPLETING_REBALANCE:
-        rig.sync("m", given={})
-        rig.sync("n")
-    rig.do(rig.group.unload(rig.moment()))
-    waited = {S.PREPARING_REBALANCE: {"n", "s"}, S.COMPLETING_REBALANCE: {"m", "n"}, S.STABLE: set()}
-    assert {name: r.error_code for name, r in rig.answers.items()} == dict.fromkeys(
-        waited[state], E.NOT_COORDINATOR
-    )
-    rig.answers.clear()
-    if rig.appends:
-        rig.settle()
-    rig.do(rig.group.unload(rig.moment()))
-    assert rig.answers == {}
 
 
 def loaded(rig: GroupRig, epoch: int = 0, **settings: Any) -> GroupRig:
@@ -431,30 +274,6 @@ def loaded(rig: GroupRig, epoch: int = 0, **settings: Any) -> GroupRig:
     again.group = Group.load("g", rig.stored(), {}, epoch, again.config, again.moment(), again.new_id)
     again.do(again.group.restart_sessions(again.moment()))
     return again
-
-
-def test_a_loaded_group_continues_its_generation() -> None:
-    rig = rig_in(S.COMPLETING_REBALANCE)
-    rig.sync("m", given={"m": b"1", "n": b"2", "s": b"3"})
-    again = loaded(rig)
-    assert (again.state, again.group.generation_id) == (S.STABLE, rig.group.generation_id)
-    assert again.heartbeat("m") is E.NONE
-    assert again.heartbeat("s", group_instance_id="i") is E.NONE
-    again.sync("n")
-    assert again.answer("n").assignment == b"2"
-    again.join("n")
-    assert again.answer("n").leader == rig.ids["m"]
-    again.pass_time(10_000)
-    assert (again.state, again.group.member_count) == (S.EMPTY, 0)
-
-
-def test_a_group_without_members_is_loaded_empty() -> None:
-    rig = rig_in(S.STABLE)
-    rig.leave("m", "n", "s")
-    again = loaded(rig)
-    assert (again.state, again.group.generation_id) == (S.EMPTY, rig.group.generation_id)
-    again.join("m", member_id="")
-    assert again.answer("m").generation_id == rig.group.generation_id + 1
 
 
 def test_a_group_that_is_loaded_too_large_rebalances() -> None:
@@ -506,28 +325,6 @@ def test_a_group_is_described_with_assignments_only_while_it_is_stable() -> None
     result = rig.group.describe()
     assert (result.group_state, result.protocol_data) == ("PreparingRebalance", "")
     assert {(m.member_metadata, m.member_assignment) for m in result.members} == {(b"", b"")}
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda: GroupRig(), ("", "Empty")),
-        (lambda: rig_in(S.EMPTY), ("consumer", "Empty")),
-        (lambda: rig_in(S.STABLE), ("consumer", "Stable")),
-    ],
-)
-def test_a_group_is_listed(make: Callable[[], GroupRig], expected: tuple[str, str]) -> None:
-    result = make().group.listed()
-    assert (result.protocol_type, result.group_state) == expected
-    assert (result.group_id, result.group_type) == ("g", "classic")
-
-
-def test_other_protocol_types_are_carried_as_they_are() -> None:
-    rig = GroupRig()
-    values = {"protocol_type": "connect", "protocols": {"sessioned": b"\x00\xff opaque", "eager": b""}}
-    rig.stable("w", w=values)
-    assert rig.group.describe().members[0].member_metadata == b"\x00\xff opaque"
-    assert rig.join_error("m", NEW_CLIENT) is E.INCONSISTENT_GROUP_PROTOCOL
 
 
 # ---- the table of states

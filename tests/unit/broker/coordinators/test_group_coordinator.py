@@ -26,9 +26,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import (
     DeleteGroupsRequest,
-    LeaveGroupRequest,
     ListGroupsRequest,
-    MemberIdentity,
 )
 from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest
@@ -91,30 +89,6 @@ def test_no_session_expires_while_the_broker_is_fenced(hosting: Serving) -> None
     assert hosting.call(beat).error_code == NONE
     hosting.managed.pass_time(10_001)
     assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_an_empty_group_expires_members_after_its_timer_met_a_fenced_broker(hosting: Serving) -> None:
-    joined = become_member(hosting)
-    hosting.call(LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=joined.member_id)]))
-    fence = hosting.managed.manager.fence
-    fence.silent("no ZooKeeper")
-    hosting.managed.pass_time(60_000)
-    fence.heard()
-    second = become_member(hosting)
-    hosting.managed.pass_time(10_001)
-    assert hosting.call(heartbeat(second)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_a_rebalance_continues_when_the_broker_is_no_longer_fenced(hosting: Serving) -> None:
-    first = hosting.call(join())
-    waiting = hosting.send(join(member=first.member_id))
-    fence = hosting.managed.manager.fence
-    fence.silent("no ZooKeeper")
-    hosting.managed.pass_time(60_000)
-    assert not waiting.is_answered
-    fence.heard()
-    hosting.managed.pass_time(501)
-    assert waiting.response.error_code == NONE
 
 
 def test_a_timer_that_could_not_be_cancelled_leaves_its_successor(hosting: Serving) -> None:
@@ -292,29 +266,6 @@ def test_offsets_committed_for_a_recreated_topic_stay(hosting: Serving) -> None:
     assert fetched(hosting) == {("other", 0): 9}
 
 
-def test_a_commit_in_flight_for_a_recreated_topic_is_not_removed(hosting: Serving) -> None:
-    hosting.send(commit(7, topic="other"))
-    lead(hosting, epoch=1, isr=(1, 2))
-    recreate(hosting, "other")
-    in_flight = hosting.send(commit(9, topic="other"))
-    work(hosting)
-    hosting.managed.fetch(2, replica=2, partitions=[PARTITION])
-    assert code_of(in_flight) == NONE
-    assert fetched(hosting) == {("other", 0): 9}
-
-
-def test_a_commit_in_flight_for_a_deleted_topic_is_removed(hosting: Serving) -> None:
-    lead(hosting, epoch=1, isr=(1, 2))
-    in_flight = hosting.send(commit(7, topic="other"))
-    hosting.managed.metadata.update(DELETED)
-    work(hosting)
-    hosting.managed.fetch(1, replica=2, partitions=[PARTITION])
-    hosting.managed.fetch(2, replica=2, partitions=[PARTITION])
-    assert code_of(in_flight) == NONE
-    assert fetched(hosting) == {}
-    assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("other", 0), None)
-
-
 # Leadership that moves
 
 
@@ -423,54 +374,6 @@ def test_a_group_with_only_an_aborted_offset_is_forgotten(led_again: Log, hostin
     hosting.groups.transaction_ended({0: led_again.log_end_offset}, 6, False)
     assert [group.group_id for group in hosting.call(ListGroupsRequest()).groups] == ["g"]
     assert is_unstable(hosting)
-
-
-def test_a_marker_for_a_partition_that_is_led_elsewhere_is_ignored(hosting: Serving) -> None:
-    lead(hosting, epoch=1, leader=2)
-    hosting.groups.transaction_ended({0: 10, 7: 10}, 5, True)
-    work(hosting)
-    hosting.groups.transaction_ended({0: 10}, 5, True)
-
-
-def test_sessions_begin_when_all_groups_are_loaded(hosting: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    joined = become_member(hosting)
-    lead(hosting, epoch=1, leader=2)
-    lead(hosting, epoch=2)
-    load = Group.load
-
-    def slow_load(*arguments: Any, **options: Any) -> Any:
-        loaded = load(*arguments, **options)
-        hosting.managed.clock.now_ms += 10_001
-        return loaded
-
-    monkeypatch.setattr(Group, "load", slow_load)
-    work(hosting)
-    hosting.managed.pass_time(9_999)
-    assert hosting.call(heartbeat(joined)).error_code == NONE
-    hosting.managed.pass_time(10_001)
-    assert hosting.call(heartbeat(joined)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_a_commit_in_flight_is_refused_when_leadership_ends(hosting: Serving) -> None:
-    lead(hosting, epoch=1, isr=(1, 2))
-    in_flight, queued = hosting.send(commit(7)), hosting.send(commit(8))
-    lead(hosting, epoch=2, leader=2)
-    work(hosting)
-    lead(hosting, epoch=3)
-    work(hosting)
-    assert code_of(in_flight) == ErrorCode.NOT_COORDINATOR
-    assert code_of(queued) == ErrorCode.NOT_COORDINATOR
-    # The queued commit was not written in the next leadership.
-    assert len(records(hosting)) == 1
-
-
-def test_a_new_epoch_of_the_same_leader_changes_nothing(hosting: Serving) -> None:
-    first = hosting.call(join())
-    waiting = hosting.send(join(member=first.member_id))
-    lead(hosting, epoch=1)
-    assert not run_once(hosting.groups.shards)
-    hosting.managed.pass_time(3_000)
-    assert waiting.response.error_code == NONE
 
 
 def test_a_recreated_offsets_topic_has_no_groups(hosting: Serving) -> None:

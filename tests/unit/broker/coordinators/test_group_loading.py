@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import random
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,8 +15,6 @@ from barnabas.broker.compaction.cleaning import clean
 from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.coordinators.coordinator_log import MAX_REPORTED, last_records, without_collection
 from barnabas.broker.coordinators.group_records import (
-    GroupMetadataValue,
-    GroupRecord,
     OffsetAndMetadata,
     OffsetRecord,
     Record,
@@ -28,7 +25,7 @@ from barnabas.broker.coordinators.offsets import CommittedOffset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import build_batch
-from barnabas.protocol.ids import TopicId, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import MarkerType, decode_records
 from tests.support.defaults import log_config
@@ -38,7 +35,6 @@ from tests.support.transactional_offsets import Entry, replay, write_marker, wri
 
 PARTITION = TopicPartition("__consumer_offsets", 0)
 TOPIC = TopicPartition("topic", 0)
-STORED = GroupMetadataValue(protocol_type="consumer", generation=3, current_state_timestamp_ms=5)
 
 
 @pytest.fixture
@@ -85,48 +81,6 @@ def test_a_compacted_log_gives_the_same_groups(log: Log, tmp_path: Path) -> None
     compacted.abandon()
 
 
-def test_an_empty_log_has_no_groups(log: Log) -> None:
-    assert load(log) == {}
-
-
-def test_the_last_record_of_each_key_counts_over_many_segments(log: Log) -> None:
-    other = TopicPartition("topic", 1)
-    for number in range(100):
-        write(log, offset("a", number), offset("b", number), GroupRecord("a", STORED))
-    write(log, offset("b", 7, other), offset("a", None))
-    assert len(log.segments) > 5
-    assert load(log) == {
-        "a": LoadedGroup(STORED),
-        "b": LoadedGroup(
-            None,
-            {
-                TOPIC: CommittedOffset(OffsetAndMetadata(99, 1_000), 298),
-                other: CommittedOffset(OffsetAndMetadata(7, 1_000), 300),
-            },
-        ),
-    }
-
-
-def test_a_group_with_only_tombstones_is_not_loaded(log: Log) -> None:
-    write(log, GroupRecord("a", STORED), offset("a", 1))
-    write(log, GroupRecord("a", None), offset("a", None), offset("never", None))
-    assert load(log) == {}
-    write(log, offset("a", 2))
-    assert load(log) == {"a": LoadedGroup(None, {TOPIC: CommittedOffset(OffsetAndMetadata(2, 1_000), 5)})}
-
-
-def test_loading_begins_at_the_log_start_offset(log: Log) -> None:
-    write(log, offset("a", 1))
-    write(log, offset("b", 2))
-    log.increment_log_start_offset(1)
-    assert list(load(log)) == ["b"]
-
-
-def test_loading_ends_when_it_is_no_longer_wanted(log: Log) -> None:
-    write(log, offset("a", 1))
-    assert last_records(log, lambda: False) is None
-
-
 # ---- transactions
 
 
@@ -157,13 +111,6 @@ def test_the_marker_decides_the_offsets_of_a_transaction(
     assert load(log) == {"a": expected}
 
 
-def test_a_later_commit_outside_wins_over_a_transaction_that_ends_after_it(log: Log) -> None:
-    write_pending(log, 5, *encoded(offset("a", 2)))
-    write(log, offset("a", 1))
-    write_marker(log, 5, MarkerType.COMMIT)
-    assert load(log) == {"a": LoadedGroup(None, {TOPIC: committed(1, 1)})}
-
-
 @pytest.mark.parametrize("is_ended", [True, False])
 def test_a_tombstone_removes_the_offsets_that_were_pending(is_ended: bool, log: Log) -> None:
     write_pending(log, 5, *encoded(offset("a", 2), offset("b", 3)))
@@ -175,25 +122,6 @@ def test_a_tombstone_removes_the_offsets_that_were_pending(is_ended: bool, log: 
         if is_ended
         else LoadedGroup(None, {}, {5: {TOPIC: committed(3, 1)}})
     }
-
-
-def test_a_group_with_only_pending_offsets_is_loaded_with_its_generation(log: Log) -> None:
-    write(log, GroupRecord("a", STORED))
-    write_pending(log, 5, *encoded(offset("a", 2)))
-    write_pending(log, 6, *encoded(offset("b", 3)))
-    assert load(log) == {
-        "a": LoadedGroup(STORED, {}, {5: {TOPIC: committed(2, 1)}}),
-        "b": LoadedGroup(None, {}, {6: {TOPIC: committed(3, 2)}}),
-    }
-
-
-def test_the_pending_offset_of_an_earlier_topic_is_not_loaded(log: Log) -> None:
-    old = OffsetAndMetadata(2, 1_000, topic_id=TopicId(uuid.UUID(int=1)))
-    write_pending(log, 5, *encoded(OffsetRecord("a", TOPIC, old)))
-    records = last_records(log, lambda: True)
-    assert records is not None
-    assert groups_of(records, PARTITION, {TOPIC.topic: TopicId(uuid.UUID(int=2))}) == {}
-    assert groups_of(records, PARTITION, {TOPIC.topic: TopicId(uuid.UUID(int=1))})["a"].pending
 
 
 def test_an_unreadable_pending_record_is_ignored(log: Log, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,14 +6,11 @@ import uuid
 
 import pytest
 
-from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_records import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
-from barnabas.broker.coordinators.offsets import CommittedOffset
+from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
-from barnabas.protocol.schema import replace
-from tests.support.grouping import NEW_CLIENT, WALL_MS, GroupRig, subscription
+from tests.support.grouping import WALL_MS, GroupRig, subscription
 
 E = ErrorCode
 S = GroupState
@@ -63,27 +60,6 @@ def test_a_commit_is_valid_when_it_is_replicated(rig: GroupRig) -> None:
     assert committed(rig, T0, require_stable=True) == (7, E.NONE)
 
 
-@pytest.mark.parametrize(
-    ("error", "answer"),
-    [
-        (E.UNKNOWN_TOPIC_OR_PARTITION, E.COORDINATOR_NOT_AVAILABLE),
-        (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
-        (E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, E.COORDINATOR_NOT_AVAILABLE),
-        (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
-        (E.KAFKA_STORAGE_ERROR, E.NOT_COORDINATOR),
-        (E.MESSAGE_TOO_LARGE, E.INVALID_COMMIT_OFFSET_SIZE),
-        (E.RECORD_LIST_TOO_LARGE, E.INVALID_COMMIT_OFFSET_SIZE),
-        (E.REQUEST_TIMED_OUT, E.REQUEST_TIMED_OUT),
-    ],
-)
-def test_a_commit_that_fails_changes_nothing(error: ErrorCode, answer: ErrorCode, rig: GroupRig) -> None:
-    store(rig, T0)
-    rig.commit_from_outside(offsets={T0: rig.offset(9)})
-    rig.settle(error)
-    assert rig.answer("commit") == {T0: answer}
-    assert committed(rig, require_stable=True) == (7, E.NONE)
-
-
 def test_metadata_that_is_too_large_is_refused_and_the_rest_is_taken() -> None:
     rig = GroupRig(offset_metadata_max_bytes=4)
     offsets = {T0: rig.offset(1, "four"), T1: rig.offset(2, "fünf"), U0: rig.offset(3)}
@@ -97,38 +73,6 @@ def test_metadata_that_is_too_large_is_refused_and_the_rest_is_taken() -> None:
     rig.commit_from_outside(offsets={T1: rig.offset(2, "three")})
     assert rig.answer("commit") == {T1: E.OFFSET_METADATA_TOO_LARGE}
     assert rig.appends == []
-
-
-def test_a_commit_of_nothing_is_answered_with_nothing(rig: GroupRig) -> None:
-    rig.commit_from_outside(offsets={})
-    assert rig.answer("commit") == {}
-
-
-def test_the_later_record_wins_in_any_order_of_outcomes() -> None:
-    for order in ([0, 1], [1, 0]):
-        rig = GroupRig()
-        for number in (1, 2):
-            rig.commit_from_outside(f"c{number}", offsets={T0: rig.offset(number)})
-        appends = [rig.appends[place] for place in order]
-        for append, place in zip(appends, order, strict=True):
-            assert append.number is not None
-            rig.do(rig.group.appended(append.number, E.NONE, 10 + place, rig.moment()))
-            assert committed(rig, require_stable=True)[1] is (
-                E.NONE if append is appends[-1] else E.UNSTABLE_OFFSET_COMMIT
-            )
-        assert committed(rig) == (2, E.NONE)
-
-
-def test_an_offset_removed_while_a_commit_is_in_flight_stays_removed(rig: GroupRig) -> None:
-    store(rig, U0)
-    rig.commit_from_outside(offsets={T0: rig.offset(1)})
-    deletion = rig.group.delete_offsets([T0], rig.moment())
-    assert deletion.partitions == {T0: E.NONE}
-    rig.do(deletion.effects)
-    assert tombstones(rig) == {T0}
-    rig.settle()
-    assert rig.answer("commit") == {T0: E.NONE}
-    assert committed(rig) == (-1, E.NONE)
 
 
 # ---- deleting
@@ -147,11 +91,6 @@ def test_offsets_of_subscribed_topics_cannot_be_deleted(rig: GroupRig) -> None:
     rig.do(deletion.effects)
     assert tombstones(rig) == {U0}
     assert (committed(rig), committed(rig, U0)) == ((7, E.NONE), (-1, E.NONE))
-
-
-def test_an_unreadable_subscription_may_be_for_any_topic(rig: GroupRig) -> None:
-    rig.stable("m", m={"protocols": {"range": b"?"}})
-    assert rig.group.delete_offsets([U0], rig.moment()).partitions == {U0: E.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
 def test_offsets_of_other_groups_are_deleted_only_while_they_are_empty(rig: GroupRig) -> None:
@@ -205,16 +144,6 @@ def test_the_retention_of_a_group_without_members_counts_since_it_became_empty(r
     assert rig.group.is_dead
 
 
-def test_the_retention_of_a_group_that_only_stores_offsets_counts_since_each_commit(rig: GroupRig) -> None:
-    store(rig, T0)
-    rig.now_ms += 1_000
-    store(rig, U0)
-    assert expire(rig, RETENTION_MS - 1_000) == {T0}
-    assert rig.state is S.EMPTY
-    assert expire(rig, 1_000) == {U0}
-    assert rig.group.is_dead
-
-
 def test_a_consumer_group_loses_only_offsets_of_other_topics(rig: GroupRig) -> None:
     store(rig, T0, U0)
     rig.stable("m")
@@ -225,20 +154,6 @@ def test_a_consumer_group_loses_only_offsets_of_other_topics(rig: GroupRig) -> N
     assert expire(rig, RETENTION_MS) == set()
 
 
-def test_groups_of_other_types_keep_all_offsets_while_they_have_members(rig: GroupRig) -> None:
-    store(rig, T0)
-    rig.stable("w", w={"protocol_type": "connect", "protocols": {"eager": b""}})
-    assert expire(rig, 10 * RETENTION_MS) == set()
-
-
-def test_an_offset_with_its_own_expiry_obeys_it(rig: GroupRig) -> None:
-    value = OffsetAndMetadata(7, WALL_MS, expire_timestamp_ms=WALL_MS + 10)
-    rig.commit_from_outside(offsets={T0: value, U0: rig.offset(1)})
-    rig.settle()
-    assert expire(rig, 9) == set()
-    assert expire(rig, 1) == {T0}
-
-
 def test_an_offset_with_a_commit_in_flight_does_not_expire(rig: GroupRig) -> None:
     store(rig, T0)
     rig.now_ms += 2 * RETENTION_MS
@@ -247,12 +162,6 @@ def test_an_offset_with_a_commit_in_flight_does_not_expire(rig: GroupRig) -> Non
     rig.settle()
     assert committed(rig) == (9, E.NONE)
     assert rig.appends == []
-
-
-def test_an_empty_group_with_a_pending_member_stays(rig: GroupRig) -> None:
-    rig.join("m", NEW_CLIENT)
-    assert expire(rig, 0) == set()
-    assert not rig.group.is_dead
 
 
 def test_offsets_of_deleted_topics_are_removed(rig: GroupRig) -> None:
@@ -267,28 +176,3 @@ def test_offsets_of_deleted_topics_are_removed(rig: GroupRig) -> None:
     rig.do(rig.group.remove_offsets([T0, T1], rig.moment()))
     assert tombstones(rig) == {T0}
     assert rig.group.remove_offsets([T1], rig.moment()).appends == []
-
-
-# ---- loading
-
-
-def test_loaded_offsets_are_committed(rig: GroupRig) -> None:
-    offsets = {T0: CommittedOffset(rig.offset(2), 20), U0: CommittedOffset(rig.offset(3), 15)}
-    rig.group = Group.load("g", None, offsets, 0, rig.config, rig.moment())
-    assert (committed(rig), committed(rig, U0)) == ((2, E.NONE), (3, E.NONE))
-    assert (rig.state, rig.group.generation_id) == (S.EMPTY, 0)
-
-
-def test_a_group_of_an_old_schema_without_times_expires_from_its_commits(rig: GroupRig) -> None:
-    rig.stable("m")
-    rig.leave("m")
-    record: Record = rig.appends[-1].records[0]
-    assert isinstance(record, GroupRecord)
-    assert record.value is not None
-    stored = replace(record.value, current_state_timestamp_ms=-1)
-    rig.appends.clear()
-    offsets = {T0: CommittedOffset(rig.offset(1), 10)}
-    rig.now_ms += RETENTION_MS - 1
-    rig.group = Group.load("g", stored, offsets, 0, rig.config, rig.moment())
-    assert expire(rig, 0) == set()
-    assert expire(rig, 1) == {T0, "group"}

@@ -127,13 +127,6 @@ def test_metadata_that_is_not_utf_8_is_refused() -> None:
             from_bytes(key, data.replace(b"abc", b"a\xffc"))
 
 
-def test_a_tombstone_is_a_key_without_a_value() -> None:
-    assert to_bytes(OffsetRecord("g", NAME, None)) == (OFFSET_KEY, None)
-    assert to_bytes(GroupRecord("g", None)) == (GROUP_KEY, None)
-    assert from_bytes(OFFSET_KEY, None) == OffsetRecord("g", NAME, None)
-    assert from_bytes(GROUP_KEY, None) == GroupRecord("g", None)
-
-
 @pytest.mark.parametrize(
     ("version", "rest", "epoch"),
     [
@@ -178,19 +171,6 @@ def test_groups_of_older_versions_are_read(version: int) -> None:
         members=[member],
     )
     assert from_bytes(GROUP_KEY, data) == GroupRecord("g", value)
-
-
-@pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x03\x00\x01g", b"\x7f\xff", b"\xff\xff\x00\x00"])
-def test_a_key_of_an_unknown_kind_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedFrame, match="version"):
-        from_bytes(data, None)
-
-
-def test_a_value_of_an_unknown_version_is_refused() -> None:
-    with pytest.raises(MalformedFrame, match="OffsetCommitValue has no version 5; the versions are 0 to 4"):
-        from_bytes(OFFSET_KEY, b"\x00\x05" + bytes(40))
-    with pytest.raises(MalformedFrame, match="GroupMetadataValue has no version 9"):
-        from_bytes(GROUP_KEY, b"\x00\x09" + bytes(40))
 
 
 def test_truncated_bytes_are_refused() -> None:

@@ -44,10 +44,6 @@ def test_the_hash_without_a_positive_counterpart_counts_as_zero() -> None:
     assert partition_of("polygenelubricants", 50) == 0
 
 
-def test_a_negative_hash_gives_a_partition_too() -> None:
-    assert partition_of("grüppe", 50) == 1_233_264_812 % 50
-
-
 def test_the_topic_never_has_fewer_replicas_than_configured() -> None:
     config = make_config(offsets_topic_num_partitions=7, offsets_topic_segment_bytes=12345)
     topic = new_offsets_topic(config)

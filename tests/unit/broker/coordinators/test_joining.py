@@ -37,17 +37,6 @@ def test_the_rebalance_timeout_defaults_to_the_session_timeout(given: int, expec
     assert rig.stored().members[0].rebalance_timeout_ms == expected
 
 
-def test_the_first_member_leads_and_gets_the_metadata_of_all(rig: GroupRig) -> None:
-    rig.join("m", protocols={"range": b"1"})
-    response = rig.answer("m")
-    assert (response.error_code, response.generation_id) == (E.NONE, 1)
-    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
-    assert response.member_id == response.leader == "client-m-1"
-    assert [(m.member_id, m.group_instance_id, m.metadata) for m in response.members] == [
-        ("client-m-1", None, b"1")
-    ]
-
-
 def test_a_dynamic_member_gets_an_id_to_join_with(rig: GroupRig) -> None:
     rig.join("m", NEW_CLIENT)
     response = rig.answer("m")
@@ -55,31 +44,6 @@ def test_a_dynamic_member_gets_an_id_to_join_with(rig: GroupRig) -> None:
     assert (response.protocol_name, response.members, rig.state) == (None, [], S.EMPTY)
     rig.join("m", NEW_CLIENT)
     assert rig.answer("m").generation_id == 1
-
-
-def test_a_static_member_needs_no_second_round(rig: GroupRig) -> None:
-    rig.join("s", NEW_CLIENT, **STATIC)
-    response = rig.answer("s")
-    assert (response.error_code, response.member_id) == (E.NONE, "i-1")
-    assert response.members[0].group_instance_id == "i"
-
-
-def test_a_pending_id_expires(rig: GroupRig) -> None:
-    rig.join("m", NEW_CLIENT)
-    rig.pass_time(9_999)
-    assert rig.error("m") is E.MEMBER_ID_REQUIRED
-    rig.pass_time(1)
-    assert rig.join_error("m", NEW_CLIENT) is E.UNKNOWN_MEMBER_ID
-
-
-def test_a_rebalance_waits_for_pending_ids(rig: GroupRig) -> None:
-    rig.stable("m")
-    assert rig.join_error("x", NEW_CLIENT) is E.MEMBER_ID_REQUIRED
-    rig.join("m")
-    assert rig.state is S.PREPARING_REBALANCE
-    rig.join("x", NEW_CLIENT)
-    assert len(rig.answer("m").members) == 2
-    assert rig.error("x") is E.NONE
 
 
 def test_a_rebalance_continues_when_a_pending_id_leaves_or_expires() -> None:
@@ -95,12 +59,6 @@ def test_a_rebalance_continues_when_a_pending_id_leaves_or_expires() -> None:
         else:
             rig.pass_time(10_000)
         assert rig.state is S.COMPLETING_REBALANCE
-
-
-def test_a_static_member_cannot_use_a_pending_id(rig: GroupRig) -> None:
-    rig.join("m", NEW_CLIENT)
-    rig.answer("m")
-    assert rig.join_error("m", NEW_CLIENT, **STATIC) is E.UNKNOWN_MEMBER_ID
 
 
 def test_the_number_of_pending_ids_is_bounded(rig: GroupRig) -> None:
@@ -149,45 +107,7 @@ def test_the_first_rebalance_waits_for_latecomers_up_to_the_rebalance_timeout() 
     assert len(rig.answer("m0").members) == 5
 
 
-def test_the_first_rebalance_ends_without_latecomers() -> None:
-    rig = GroupRig(group_initial_rebalance_delay_ms=3_000)
-    rig.join("m")
-    rig.pass_time(2_999)
-    assert rig.answer("m") is None
-    rig.pass_time(1)
-    assert rig.error("m") is E.NONE
-
-
-def test_a_member_that_leaves_during_the_initial_delay_leaves_an_empty_group() -> None:
-    rig = GroupRig(group_initial_rebalance_delay_ms=3_000)
-    rig.join("m", NEW_CLIENT)
-    rig.answer("m")
-    rig.join("m", NEW_CLIENT)
-    rig.leave("m")
-    assert rig.error("m") is E.UNKNOWN_MEMBER_ID
-    rig.pass_time(3_000)
-    assert rig.state is S.EMPTY
-
-
 # ---- protocols
-
-
-@pytest.mark.parametrize(
-    ("mine", "expected"),
-    [
-        (["range", "sticky"], "range"),
-        (["sticky", "range"], "sticky"),
-        (["cooperative", "sticky"], "sticky"),
-    ],
-)
-def test_the_common_protocol_with_most_votes_wins(mine: list[str], expected: str, rig: GroupRig) -> None:
-    orders = [mine, mine, ["range", "sticky"]]
-    names = ["m", "n", "o"]
-    values = {
-        name: {"protocols": dict.fromkeys(order, b"")} for name, order in zip(names, orders, strict=True)
-    }
-    rig.complete(*names, **values)
-    assert rig.group._rebalance.protocol_name == expected
 
 
 @pytest.mark.parametrize(
@@ -217,13 +137,6 @@ def test_a_member_without_a_protocol_in_common_is_refused(values: dict[str, obje
     assert rig.state is S.STABLE
 
 
-def test_an_empty_group_may_become_one_of_another_type(rig: GroupRig) -> None:
-    rig.stable("m")
-    rig.leave("m")
-    rig.join("w", protocol_type="connect", protocols={"eager": b""})
-    assert rig.answer("w").protocol_type == "connect"
-
-
 # ---- members that join again
 
 
@@ -235,38 +148,6 @@ def test_a_retried_join_is_answered_when_the_next_one_arrives(rig: GroupRig) -> 
     assert rig.answer("second") is None
     rig.join("m")
     assert [m.metadata for m in rig.answer("m").members] == [subscription("t"), b"newer"]
-
-
-def test_a_member_that_missed_its_answer_gets_it_again(rig: GroupRig) -> None:
-    rig.complete("m", "n")
-    for name, others in (("m", 2), ("n", 0)):
-        rig.join(name)
-        response = rig.answer(name)
-        assert (response.generation_id, len(response.members)) == (rig.group.generation_id, others)
-    rig.sync("m", given={})
-    rig.settle()
-    rig.join("n")
-    assert rig.answer("n").generation_id == rig.group.generation_id
-    assert rig.state is S.STABLE
-
-
-@pytest.mark.parametrize("state", [S.COMPLETING_REBALANCE, S.STABLE])
-def test_a_member_with_new_metadata_begins_a_rebalance(state: GroupState, rig: GroupRig) -> None:
-    rig.complete("m", "n")
-    rig.sync("m", given={})
-    if state is S.STABLE:
-        rig.settle()
-        rig.error("m")
-    rig.join("n", protocols={"range": b"new"})
-    assert rig.state is S.PREPARING_REBALANCE
-    if state is S.COMPLETING_REBALANCE:
-        assert rig.error("m") is E.REBALANCE_IN_PROGRESS
-
-
-def test_a_leader_that_joins_again_with_the_same_metadata_begins_a_rebalance(rig: GroupRig) -> None:
-    rig.stable("m", "n")
-    rig.join("m")
-    assert rig.state is S.PREPARING_REBALANCE
 
 
 # ---- static members that come back
@@ -373,14 +254,3 @@ def test_a_rebalance_that_begins_meanwhile_includes_the_returning_member(error: 
     response = rig.answer("s")
     assert (response.error_code, response.generation_id) == (E.NONE, rig.group.generation_id)
     assert {m.member_id for m in rig.answer("m").members} == {rig.ids[name] for name in ("m", "n", "s")}
-
-
-def test_a_member_is_replaced_again_before_its_return_is_stored() -> None:
-    rig = static_pair("m")
-    rig.join("s", token="second", member_id="", **STATIC)
-    rig.join("s", token="third", member_id="", **STATIC)
-    assert rig.error("second") is E.FENCED_INSTANCE_ID
-    rig.settle()
-    assert rig.answer("third") is None
-    rig.settle()
-    assert rig.error("third") is E.NONE

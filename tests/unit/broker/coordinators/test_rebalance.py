@@ -42,14 +42,6 @@ def test_a_latecomer_extends_the_initial_delay_once() -> None:
     assert rig.state is S.COMPLETING_REBALANCE, "a later rebalance has no delay"
 
 
-def test_the_initial_delay_ends_with_the_rebalance_timeout() -> None:
-    rig = GroupRig(group_initial_rebalance_delay_ms=3_000)
-    for name in ("m", "n"):
-        rig.join(name, rebalance_timeout_ms=2_000)
-    rig.pass_time(3_000)
-    assert rig.state is S.COMPLETING_REBALANCE
-
-
 def test_only_the_first_generation_waits_for_latecomers() -> None:
     rig = GroupRig(group_initial_rebalance_delay_ms=3_000)
     for name in ("m", "n"):

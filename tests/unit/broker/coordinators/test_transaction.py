@@ -38,14 +38,6 @@ from tests.support.transacting import (
 S = TransactionState
 
 
-def test_a_new_id_gets_a_producer_id_once_the_record_is_replicated() -> None:
-    rig = TransactionRig()
-    assert rig.send(init()) is None
-    rig.settle()
-    assert rig.answer() == given(0)
-    assert rig.state is S.EMPTY
-
-
 def test_a_transaction_is_committed() -> None:
     rig = TransactionRig()
     rig.do_all(init())
@@ -120,14 +112,6 @@ def test_a_repeated_end_gets_the_same_answer_until_another_transaction_begins() 
     assert rig.send(abort(0, 2)) == Ended(ErrorCode.INVALID_TXN_STATE)
 
 
-def test_the_markers_have_the_raised_epoch() -> None:
-    rig = ongoing()
-    rig.send(abort(0, 2))
-    rig.settle()
-    (markers,) = rig.markers
-    assert (markers.producer_epoch, markers.committed, markers.transaction_version) == (1, False, 2)
-
-
 def test_an_abort_without_a_beginning_raises_the_epoch() -> None:
     rig = TransactionRig()
     rig.do_all(init())
@@ -180,17 +164,6 @@ def test_a_new_producer_fences_the_former_one_and_aborts_its_transaction() -> No
     assert rig.send(add(2, producer_id=9)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_a_producer_raises_its_own_epoch_and_may_ask_again() -> None:
-    rig = TransactionRig()
-    rig.do_all(init())
-    assert rig.do_all(init(FIRST_ID, 0)) == given(1)
-    assert rig.do_all(init(FIRST_ID, 0)) == given(1)
-    rig.load(rig.stored)
-    assert rig.do_all(init(FIRST_ID, 0)) == given(1)
-    assert rig.do_all(init()) == given(2)
-    assert rig.do_all(init(FIRST_ID, 1)) == ProducerGiven(ErrorCode.PRODUCER_FENCED)
-
-
 def test_a_producer_that_recovers_has_its_own_transaction_aborted() -> None:
     rig = ongoing()
     assert rig.do_all(init(FIRST_ID, 0)) == given(1)
@@ -211,39 +184,12 @@ def test_an_exhausted_epoch_gets_a_new_producer_id(expected: tuple[int, int]) ->
     assert repeated == (given(0) if expected[0] == 7 else ProducerGiven(ErrorCode.PRODUCER_FENCED))
 
 
-@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_timeout_out_of_range_is_refused(timeout_ms: int) -> None:
-    rig = TransactionRig()
-    assert rig.send(init(timeout_ms=timeout_ms)) == ProducerGiven(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-    assert rig.machine.is_droppable
-
-
 @pytest.mark.parametrize("half", [(7, -1), (-1, 7)])
 def test_half_a_producer_is_an_invalid_request(half: tuple[int, int]) -> None:
     assert TransactionRig().send(init(*half)) == ProducerGiven(ErrorCode.INVALID_REQUEST)
 
 
-def test_without_a_producer_id_the_request_gets_the_error() -> None:
-    rig = TransactionRig(gives_ids=False)
-    assert rig.send(init()) is None
-    rig.give_id(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    assert rig.answer() == ProducerGiven(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    assert rig.machine.is_droppable
-
-
 # ---- waiting
-
-
-def test_the_next_transaction_waits_for_the_markers_of_the_former() -> None:
-    rig = ongoing()
-    rig.send(commit(0))
-    rig.settle()
-    assert rig.answer() == ended(0)
-    assert rig.send(add(0, P2), "add") is None
-    rig.write_markers()
-    rig.settle()
-    assert rig.answer("add") is OK
-    assert rig.stored.partitions == {P2}
 
 
 def test_partitions_that_are_added_during_an_append_share_the_next_record() -> None:
@@ -260,22 +206,6 @@ def test_partitions_that_are_added_during_an_append_share_the_next_record() -> N
     rig.settle()
     assert rig.answers == dict.fromkeys("abcd", OK)
     assert not rig.appends
-
-
-def test_additions_that_waited_for_the_markers_are_appended_with_the_completion() -> None:
-    rig = ongoing()
-    rig.send(commit(0, version=2))
-    rig.settle()
-    assert rig.answer() == ended(1)
-    assert rig.send(add(1, P1), "a") is None
-    assert rig.send(add(1, P2), "b") is None
-    rig.write_markers()
-    (append,) = rig.appends
-    assert [record.value.state for record in append.records if record.value] == [S.COMPLETE_COMMIT, S.ONGOING]
-    assert not rig.answers
-    rig.settle()
-    assert rig.answers == {"a": OK, "b": OK}
-    assert (rig.state, rig.stored.partitions, rig.stored.producer_epoch) == (S.ONGOING, {P1, P2}, 1)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.MESSAGE_TOO_LARGE])
@@ -333,14 +263,6 @@ def test_partitions_are_verified_while_others_are_added() -> None:
     assert rig.answer() == {P2: OK}
 
 
-def test_partitions_are_not_verified_while_the_transaction_ends() -> None:
-    rig = ongoing()
-    rig.send(commit(0), "commit")
-    assert rig.send(verify(0, P0)) is None
-    rig.finish()
-    assert rig.answer() == {P0: ErrorCode.TRANSACTION_ABORTABLE}
-
-
 def test_a_request_waits_until_its_deadline() -> None:
     rig = ongoing()
     rig.send(commit(0))
@@ -384,31 +306,6 @@ def test_a_transaction_times_out() -> None:
     assert rig.send(add(0)) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_producer_whose_transaction_timed_out_aborts_and_goes_on() -> None:
-    rig = ongoing()
-    rig.pass_time(TIMEOUT_MS)
-    rig.finish()
-    assert rig.send(commit(0, 2)) == Ended(ErrorCode.INVALID_TXN_STATE)
-    assert rig.send(abort(0, 2)) == ended(1)
-    assert rig.do_all(add(1)) is OK
-
-
-def test_a_loaded_transaction_times_out_at_the_same_time() -> None:
-    rig = ongoing()
-    rig.pass_time(TIMEOUT_MS / 2)
-    rig.load(rig.stored)
-    rig.pass_time(TIMEOUT_MS / 2 - 1)
-    assert rig.state is S.ONGOING
-    rig.pass_time(1)
-    assert rig.state is S.PREPARE_EPOCH_FENCE
-
-
-def test_a_start_in_the_future_does_not_lengthen_the_timeout() -> None:
-    rig = ongoing()
-    rig.load(rig.stored._replace(start_timestamp_ms=rig.now.wall_ms + 10 * TIMEOUT_MS))
-    assert rig.machine.next_deadline_ms == rig.now_ms + TIMEOUT_MS
-
-
 def test_an_unused_id_expires() -> None:
     rig = TransactionRig()
     rig.do_all(init())
@@ -422,13 +319,6 @@ def test_an_unused_id_expires() -> None:
     rig.settle()
     assert rig.answer() == ProducerGiven(ErrorCode.CONCURRENT_TRANSACTIONS)
     assert rig.machine.is_droppable
-
-
-def test_an_ongoing_transaction_does_not_expire() -> None:
-    rig = ongoing()
-    rig.now_ms += 2 * rig.limits.expiration_ms
-    rig.do(rig.machine.expire(rig.now))
-    assert not rig.appends
 
 
 # ---- views

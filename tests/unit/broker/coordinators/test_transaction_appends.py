@@ -17,14 +17,12 @@ from tests.support.transacting import (
     FIRST_ID,
     OK,
     P0,
-    P1,
     P2,
     TIMEOUT_MS,
     TransactionRig,
     abort,
     add,
     commit,
-    ended,
     given,
     init,
     ongoing,
@@ -43,15 +41,6 @@ UNCERTAIN = [
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.UNKNOWN_SERVER_ERROR,
 ]
-
-
-def test_a_decision_that_was_not_appended_leaves_the_transaction_as_it_was() -> None:
-    rig = ongoing()
-    rig.send(commit(0))
-    rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert rig.answer() == Ended(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    assert rig.state is S.ONGOING
-    assert rig.do_all(abort(0)) == ended(0)
 
 
 @pytest.mark.parametrize("error", UNCERTAIN)
@@ -87,17 +76,6 @@ def test_a_fence_is_appended_until_the_log_has_it() -> None:
     assert rig.answer("end") == Ended(ErrorCode.PRODUCER_FENCED)
 
 
-def test_a_completion_is_appended_until_the_log_has_it() -> None:
-    rig = ongoing()
-    rig.send(commit(0))
-    rig.settle()
-    rig.write_markers()
-    rig.settle(ErrorCode.REQUEST_TIMED_OUT)
-    rig.pass_time(APPEND_RETRY_MS)
-    rig.settle()
-    assert rig.state is S.COMPLETE_COMMIT
-
-
 def test_the_time_between_appends_grows() -> None:
     rig = ongoing()
     rig.send(commit(0))
@@ -107,14 +85,6 @@ def test_the_time_between_appends_grows() -> None:
         waits.append(rig.machine.next_deadline_ms - rig.now_ms)
         rig.pass_time(waits[-1])
     assert waits == [100, 200, 400, 800, *[MAX_APPEND_RETRY_MS] * 4]
-
-
-def test_a_record_that_is_too_large_is_an_error_of_the_request() -> None:
-    rig = ongoing()
-    rig.send(add(0, P2))
-    rig.settle(ErrorCode.MESSAGE_TOO_LARGE)
-    assert rig.answer() is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert rig.stored.partitions == {P0, P1}
 
 
 def test_a_machine_says_whether_it_appends_a_record_again() -> None:
@@ -260,13 +230,3 @@ def test_unloading_answers_all_that_wait() -> None:
     assert rig.send(add(0)) is ErrorCode.NOT_COORDINATOR
     rig.settle()
     assert not rig.markers
-
-
-def test_reports_of_former_markers_do_not_count() -> None:
-    rig = ongoing()
-    rig.do_all(commit(0))
-    rig.do_all(add(0, P0))
-    rig.send(commit(0))
-    rig.settle()
-    rig.do(rig.machine.markers_written(rig.markers[0].number - 1, [P0], rig.now))
-    assert not rig.appends

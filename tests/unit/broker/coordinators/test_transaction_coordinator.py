@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, last_records
+from barnabas.broker.coordinators.coordinator_log import CoordinatorLog
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.transaction import Transaction
 from barnabas.broker.coordinators.transaction_effects import LOADING_WAIT_MS
 from barnabas.broker.coordinators.transaction_shard import TransactionShard
-from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import NONE
 from tests.support.serving import Serving
 from tests.support.transaction_requests import (
@@ -35,7 +32,6 @@ from tests.support.transaction_requests import (
 )
 
 E = ErrorCode
-S = TransactionState
 Event = Callable[[Serving, pytest.MonkeyPatch], None]
 EXPIRATION_MS = 7 * 24 * 3_600_000
 
@@ -71,26 +67,6 @@ def append(serving: Serving, key: bytes, value: bytes) -> None:
     assert outcomes == [NONE]
 
 
-def test_an_ongoing_transaction_continues_under_the_next_coordinator(coordinating: Serving) -> None:
-    producer = begin(coordinating, HERE)
-    move_away_and_back(coordinating)
-    assert errors(coordinating.call(add(producer, HERE, THERE))) == {HERE: NONE, THERE: NONE}
-    assert coordinating.call(end(producer)).error_code == NONE
-    answer_markers(coordinating)
-    assert state_of(coordinating) == "CompleteCommit"
-
-
-def test_an_ongoing_transaction_times_out_under_the_next_coordinator(coordinating: Serving) -> None:
-    producer = coordinating.call(init(transaction_timeout_ms=1_000))
-    coordinating.call(add(producer, THERE))
-    coordinating.wall_ms += 600
-    move_away_and_back(coordinating)
-    coordinating.managed.pass_time(399)
-    assert state_of(coordinating) == "Ongoing"
-    coordinating.managed.pass_time(1)
-    assert state_of(coordinating) == "PrepareAbort"
-
-
 def load_again(serving: Serving) -> None:
     """Another broker coordinates for a while; what this broker has is not loaded yet."""
     lead_transactions(serving, epoch=1, leader=2)
@@ -110,30 +86,6 @@ def test_requests_wait_until_their_ids_are_loaded(coordinating: Serving) -> None
     assert ending.response.error_code == NONE
     answer_markers(coordinating)
     assert state_of(coordinating) == "CompleteCommit"
-
-
-def test_a_loaded_id_is_resumed_once_and_before_the_requests_that_waited(
-    coordinating: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    producer = begin(coordinating)
-    load_again(coordinating)
-    ending = coordinating.send(end(producer))
-    events: list[str] = []
-
-    def noted(name: str) -> None:
-        event = getattr(Transaction, name)
-
-        def with_note(*arguments: Any) -> Any:
-            events.append(name)
-            return event(*arguments)
-
-        monkeypatch.setattr(Transaction, name, with_note)
-
-    noted("resume")
-    noted("handle")
-    work(coordinating)
-    assert ending.is_answered
-    assert events == ["resume", "handle"]
 
 
 def test_an_unforeseen_error_of_a_loaded_id_does_not_stop_the_broker(
@@ -180,17 +132,6 @@ def test_a_request_that_waits_for_its_id_is_answered_whatever_comes(
     assert coordinating.transactions._waiting.waiting == 0
 
 
-def test_too_many_requests_do_not_wait_for_their_ids(
-    coordinating: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coordinating.transactions._waiting, "_max_operations", 1)
-    load_again(coordinating)
-    first = coordinating.send(init())
-    assert coordinating.call(init()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    work(coordinating)
-    assert first.response.error_code == NONE
-
-
 def test_markers_of_a_closed_shard_are_sent_by_the_next_one_only(coordinating: Serving) -> None:
     coordinating.call(end(begin(coordinating)))
     late, coordinating.sent.requests = coordinating.sent.requests, []
@@ -214,14 +155,6 @@ def test_an_id_whose_record_cannot_be_read_is_refused_and_not_begun_again(
     assert coordinating.call(init("damage")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert coordinating.call(init("id")).error_code == NONE
     assert len([record for record in caplog.records if "is ignored" in record.message]) == 2
-
-
-def test_ids_are_bounded(coordinating: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TransactionShard, "MAX_MACHINES", 2)
-    assert coordinating.call(init("first")).error_code == NONE
-    assert coordinating.call(init("second")).error_code == NONE
-    assert coordinating.call(init("third")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert coordinating.call(init("second")).error_code == NONE
 
 
 def test_a_refused_id_takes_no_room(coordinating: Serving) -> None:
@@ -255,34 +188,3 @@ def test_a_decision_waits_for_enough_replicas(coordinating: Serving) -> None:
     assert not coordinating.sent.requests
     # The follower has not fetched it: the leader may still lose it.
     assert state_of(coordinating) == "Ongoing"
-
-
-def test_no_producer_begins_while_zookeeper_has_no_ids(coordinating: Serving) -> None:
-    assert coordinating.call(init()).error_code == NONE
-    # Most of the first block is used.
-    while coordinating.call(init(None)).producer_id % 1_000 < 899:
-        pass
-    coordinating.blocks.trouble = ZooKeeperUnavailable("away")
-    while (last := coordinating.call(init(None))).error_code == NONE:
-        pass
-    assert last.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    refused = coordinating.call(init("new"))
-    assert refused.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    # An id that has a producer does not need another one.
-    assert coordinating.call(init()).error_code == NONE
-    coordinating.blocks.trouble = None
-    assert coordinating.call(init("new")).error_code == NONE
-
-
-def test_records_are_written_in_the_version_of_the_feature(coordinating: Serving) -> None:
-    def version_of_last_value() -> int:
-        read = last_records(coordinating.managed.manager.partition(PARTITION).log, lambda: True)
-        assert read is not None
-        _, value = read.by_key[b"\x00\x00\x00\x02id"]
-        return int.from_bytes(value[:2], "big")
-
-    coordinating.call(init())
-    assert version_of_last_value() == 0
-    coordinating.transaction_version = 2
-    coordinating.call(init())
-    assert version_of_last_value() == 1

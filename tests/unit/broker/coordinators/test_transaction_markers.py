@@ -11,7 +11,6 @@ import pytest
 from barnabas.broker.coordinators import transaction_markers
 from barnabas.broker.coordinators.transaction_effects import MarkersToWrite
 from barnabas.broker.coordinators.transaction_markers import (
-    FENCED_PAUSE_MS,
     FIRST_PAUSE_MS,
     LONGEST_PAUSE_MS,
     MAX_IN_FLIGHT,
@@ -22,11 +21,8 @@ from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.markers import MarkersAnswer, TransactionMarker
 from barnabas.protocol.errors import ConnectionClosed, ErrorCode, LocalError
 from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
-from barnabas.protocol.messages.inter_broker import (
-    LEADER_DURING_DELETE,
-)
-from barnabas.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from tests.support.building import ME, NONE, THREE, TWO, Clock, fatal, led_by, metadata
+from barnabas.protocol.messages.transactions import WriteTxnMarkersRequest
+from tests.support.building import ME, NONE, THREE, Clock, fatal, led_by, metadata
 from tests.support.marker_answers import markers_answer
 
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
@@ -123,34 +119,6 @@ def rig() -> Rig:
     return rig
 
 
-def test_each_leader_gets_the_markers_of_its_partitions(rig: Rig) -> None:
-    rig.end(T0, T1, T2)
-    assert {(sent.broker, *sent.partitions) for sent in rig.sent} == {(TWO, T1), (THREE, T2)}
-    ((here, answer),) = rig.local
-    assert here == TransactionMarker(1, 5, True, 3, (T0,), 2)
-    marker = rig.sent[0].markers[0]
-    sent = marker.producer_id, marker.producer_epoch, marker.transaction_result
-    assert (*sent, marker.coordinator_epoch, marker.transaction_version) == (1, 5, True, 3, 2)
-    for one in rig.sent:
-        one.answer()
-    assert rig.written == [one.partitions[0] for one in rig.sent]
-    answer([{T0: NONE}])
-    assert set(rig.written) == {T0, T1, T2}
-
-
-def test_what_waits_for_a_broker_goes_with_its_next_request(rig: Rig) -> None:
-    for producer in range(MAX_IN_FLIGHT + 3):
-        rig.end(T1, producer=producer)
-    assert len(rig.sent) == MAX_IN_FLIGHT
-    first, rig.sent = rig.sent[0], []
-    first.answer()
-    assert [marker.producer_id for marker in rig.take().markers] == [
-        MAX_IN_FLIGHT,
-        MAX_IN_FLIGHT + 1,
-        MAX_IN_FLIGHT + 2,
-    ]
-
-
 def test_a_request_has_a_bounded_number_of_markers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_markers, "MAX_IN_FLIGHT", 1)
     monkeypatch.setattr(transaction_markers, "MAX_MARKERS", 2)
@@ -198,27 +166,6 @@ def test_a_refused_marker_is_sent_again_after_a_growing_pause(rig: Rig, error: E
     assert rig.written == [accepted, refused]
 
 
-def test_a_marker_follows_its_partition_at_once(rig: Rig) -> None:
-    rig.end(T1)
-    refused = rig.take()
-    refused.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    rig.lead({2: 3}, epoch=1)
-    assert not rig.sent
-    rig.lead({1: 3}, epoch=1)
-    moved = rig.take()
-    assert (moved.broker, moved.partitions) == (THREE, [T1])
-    rig.pass_time(LONGEST_PAUSE_MS)
-    assert not rig.sent
-
-
-def test_a_marker_is_sent_at_once_if_its_leader_moved_meanwhile(rig: Rig) -> None:
-    rig.end(T1)
-    sent = rig.take()
-    rig.lead({1: 3}, epoch=1)
-    sent.fail()
-    assert rig.take().broker == THREE
-
-
 def test_a_marker_that_waits_behind_a_slow_broker_follows_its_partition(rig: Rig) -> None:
     for producer in range(MAX_IN_FLIGHT):
         rig.end(T1, producer=producer)
@@ -227,39 +174,6 @@ def test_a_marker_that_waits_behind_a_slow_broker_follows_its_partition(rig: Rig
     rig.lead({1: 3}, epoch=1)
     moved = rig.take()
     assert (moved.broker, moved.markers[0].producer_id) == (THREE, 77)
-
-
-def test_a_lost_connection_sends_the_markers_again(rig: Rig) -> None:
-    rig.end(T1)
-    rig.take().fail()
-    rig.pass_time(FIRST_PAUSE_MS)
-    assert rig.take().partitions == [T1]
-
-
-@pytest.mark.parametrize("leader", [-1, 4], ids=["no leader", "a dead leader"])
-def test_a_partition_without_a_live_leader_waits_for_one(rig: Rig, leader: int) -> None:
-    rig.lead({1: leader}, epoch=1)
-    rig.end(T1)
-    rig.pass_time(60_000)
-    assert not rig.sent
-    assert not rig.written
-    rig.lead({1: 2}, epoch=2)
-    assert rig.take().partitions == [T1]
-
-
-def test_a_deleted_partition_needs_no_marker(rig: Rig) -> None:
-    rig.lead({1: LEADER_DURING_DELETE})
-    rig.end(T1, T2)
-    assert rig.written == [T1]
-    rig.take().answer()
-    assert rig.written == [T1, T2]
-
-
-def test_the_deletion_of_a_topic_ends_the_wait_for_its_markers(rig: Rig) -> None:
-    rig.end(T1)
-    rig.take().answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    rig.lead({1: LEADER_DURING_DELETE})
-    assert rig.written == [T1]
 
 
 def test_a_partition_may_be_unknown_only_because_the_metadata_is_old(rig: Rig) -> None:
@@ -278,21 +192,6 @@ def test_a_partition_that_stays_unknown_after_an_update_is_deleted(rig: Rig) -> 
     rig.lead({})
     rig.pass_time(LONGEST_PAUSE_MS)
     assert rig.written == [unknown]
-
-
-def test_a_log_with_a_later_epoch_of_the_producer_needs_no_marker(rig: Rig) -> None:
-    rig.end(T1)
-    rig.take().answer(ErrorCode.INVALID_PRODUCER_EPOCH)
-    assert rig.written == [T1]
-
-
-def test_a_fenced_coordinator_tries_again_rarely(rig: Rig) -> None:
-    rig.end(T1)
-    rig.take().answer(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-    rig.pass_time(FENCED_PAUSE_MS - 1)
-    assert not rig.sent
-    rig.pass_time(1)
-    assert rig.take().partitions == [T1]
 
 
 def test_a_closed_shard_sends_and_learns_nothing(rig: Rig) -> None:
@@ -315,13 +214,6 @@ def test_a_stopped_queue_drops_what_waits(rig: Rig) -> None:
     rig.end(T1)
     rig.lead({1: 2}, epoch=2)
     assert not rig.sent
-
-
-def test_a_partition_that_the_answer_omits_is_sent_again(rig: Rig) -> None:
-    rig.end(T1)
-    rig.take()._answer(WriteTxnMarkersResponse(markers=[]))
-    rig.pass_time(LONGEST_PAUSE_MS)
-    assert rig.take().partitions == [T1]
 
 
 def test_markers_that_fail_here_by_an_unforeseen_error_are_written_again(

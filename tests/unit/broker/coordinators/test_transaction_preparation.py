@@ -17,12 +17,9 @@ from tests.support.transacting import (
     P2,
     TIMEOUT_MS,
     TransactionRig,
-    abort,
     add,
     commit,
     ended,
-    given,
-    init,
     keep,
     ongoing,
     prepare,
@@ -57,23 +54,6 @@ def test_a_new_producer_keeps_a_prepared_transaction() -> None:
     assert rig.do_all(commit(0, 2)) == Ended(OK)
     assert rig.do_all(add(0)) is ErrorCode.PRODUCER_FENCED
     assert rig.do_all(add(2)) is OK
-
-
-def test_the_new_producer_ends_a_kept_transaction() -> None:
-    rig = ongoing()
-    rig.do_all(prepare(0))
-    rig.do_all(keep())
-    assert rig.do_all(abort(2, 2)) == ended(3)
-    assert rig.do_all(abort(2, 2)) == ended(3)
-    assert rig.send(commit(0, 2)) == Ended(ErrorCode.PRODUCER_FENCED)
-
-
-def test_a_new_producer_that_does_not_keep_it_aborts_a_prepared_transaction() -> None:
-    rig = ongoing()
-    rig.do_all(prepare(0))
-    rig.do_all(keep())
-    assert rig.do_all(init()) == given(4)
-    assert rig.do_all(add(2)) is ErrorCode.PRODUCER_FENCED
 
 
 def test_a_kept_transaction_at_the_last_epoch_leads_to_a_new_producer_id() -> None:

@@ -58,12 +58,6 @@ def test_version_1_is_flexible() -> None:
     )  # fmt: skip
 
 
-def test_an_empty_transaction_has_no_list_of_partitions() -> None:
-    assert value_of(EMPTY, 0).hex() == (
-        "0000" "0000000000000007" "0000" "0000ea60" "00" "ffffffff" "0000018bcfe56800" "ffffffffffffffff"
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize(
     "changes",

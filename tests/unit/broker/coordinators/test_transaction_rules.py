@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from barnabas.broker.coordinators.transaction_effects import Request
 from barnabas.broker.coordinators.transaction_records import NO_PARTITIONS, TransactionMetadata
 from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH, NO_TIMEOUT_MS
 from barnabas.broker.coordinators.transaction_state import (
-    NEXT_STATES,
-    IllegalTransition,
     TransactionState,
-    check_move,
 )
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId
@@ -245,12 +240,3 @@ def test_a_repeated_request_waits_until_a_loaded_state_is_replicated(state: str,
     assert rig.send(request_) is None
     rig.settle()
     assert rig.answer() is not None
-
-
-@pytest.mark.parametrize(
-    ("state", "target"),
-    [pair for pair in itertools.product(S, S) if pair[1] not in NEXT_STATES[pair[0]]],
-)
-def test_an_illegal_move_raises(state: S, target: S) -> None:
-    with pytest.raises(IllegalTransition, match=f"'t' cannot go from {state.value} to {target.value}"):
-        check_move("t", state, target)

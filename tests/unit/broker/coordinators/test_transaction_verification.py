@@ -98,20 +98,6 @@ def test_without_a_coordinator_the_question_is_answered_at_once(
     assert ask(verification, question("unknown")) == [{T0: ErrorCode.COORDINATOR_NOT_AVAILABLE}]
 
 
-def test_what_comes_while_many_requests_are_in_flight_is_merged(
-    verification: TransactionVerification, coordinators: Coordinators
-) -> None:
-    answers = [ask(verification, question(f"id-{number}")) for number in range(MAX_IN_FLIGHT + 5)]
-    assert len(coordinators.there) == MAX_IN_FLIGHT
-    coordinators.there[0].respond()
-    merged = coordinators.there[MAX_IN_FLIGHT]
-    assert len(coordinators.there) == MAX_IN_FLIGHT + 1
-    assert len(merged.request.transactions) == 5
-    for sent in coordinators.there[1:]:
-        sent.respond()
-    assert answers == [[{T0: ErrorCode.NONE}]] * (MAX_IN_FLIGHT + 5)
-
-
 def test_two_questions_about_one_id_go_in_two_requests(
     verification: TransactionVerification, coordinators: Coordinators
 ) -> None:
@@ -157,22 +143,6 @@ def test_a_broker_that_does_not_answer_the_question_has_not_confirmed(
     for number in range(MAX_IN_FLIGHT):
         ask(verification, question(f"id-{number}"))
     assert len(coordinators.there) == MAX_IN_FLIGHT + 1
-
-
-def test_a_request_that_fails_at_its_answer_does_not_stop_the_others(
-    verification: TransactionVerification, coordinators: Coordinators, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(outcome: Outcome) -> None:
-        raise ValueError("unforeseen")
-
-    for number in range(MAX_IN_FLIGHT):
-        ask(verification, question(f"id-{number}"))
-    verification.confirm(question("id-50"), fail)
-    answers = ask(verification, question("id-51"))
-    coordinators.there[0].respond()
-    coordinators.there[-1].respond()
-    assert answers == [{T0: ErrorCode.NONE}]
-    assert "its request failed" in caplog.text
 
 
 def test_an_append_of_this_broker_gets_a_guard(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Append, TransactionEnd
 from barnabas.broker.coordinators.group_records import OffsetRecord
-from barnabas.broker.coordinators.offsets import CommittedOffset, OpenTransactions
+from barnabas.broker.coordinators.offsets import OpenTransactions
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
@@ -25,7 +24,6 @@ E = ErrorCode
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 PRODUCER = TransactionalProducer(5, 0)
-OTHER = TransactionalProducer(6, 3)
 UNSTABLE = (-1, E.UNSTABLE_OFFSET_COMMIT)
 NOTHING = (-1, E.NONE)
 
@@ -90,21 +88,6 @@ def test_an_offset_is_pending_until_the_marker(commit: bool, offset: int, rig: O
     assert len(rig.transactions) == 0
 
 
-def test_only_partitions_with_pending_offsets_are_unstable(rig: OffsetsRig) -> None:
-    rig.store(T0)
-    rig.pend(T1)
-    assert (rig.read(T0), rig.read(T1), rig.read(U0)) == ((3, E.NONE), UNSTABLE, NOTHING)
-
-
-def test_a_marker_ends_the_transaction_of_its_producer_alone(rig: OffsetsRig) -> None:
-    rig.pend(T0, at=10)
-    rig.pend(T0, T1, at=11, value=8, producer=OTHER)
-    rig.end(20)
-    assert (rig.read_any(), rig.read()) == (7, UNSTABLE)
-    rig.end(21, commit=False, producer_id=6)
-    assert (rig.read(), rig.read(T1)) == ((7, E.NONE), NOTHING)
-
-
 @pytest.mark.parametrize(("plain_at", "expected"), [(9, 7), (11, 3)])
 def test_of_plain_and_transactional_commits_the_later_record_wins(
     plain_at: int, expected: int, rig: OffsetsRig
@@ -115,32 +98,7 @@ def test_of_plain_and_transactional_commits_the_later_record_wins(
     assert rig.read() == (expected, E.NONE)
 
 
-def test_the_later_record_wins_when_transactions_end_in_the_other_order(rig: OffsetsRig) -> None:
-    rig.pend(at=10, value=1)
-    rig.pend(at=11, value=2, producer=OTHER)
-    rig.end(20, producer_id=6)
-    rig.end(21, producer_id=5)
-    assert rig.read() == (2, E.NONE)
-
-
-def test_the_last_commit_of_a_transaction_counts(rig: OffsetsRig) -> None:
-    rig.pend(at=10, value=1)
-    rig.pend(at=12, value=2)
-    rig.end(20)
-    assert rig.read() == (2, E.NONE)
-
-
 # ---- outcomes that come late
-
-
-@pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_before_the_outcome_of_its_records_decides_them(commit: bool, rig: OffsetsRig) -> None:
-    rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
-    rig.end(20, commit=commit)
-    assert rig.read() == UNSTABLE
-    rig.settle(base_offset=10)
-    assert rig.read() == ((7, E.NONE) if commit else NOTHING)
-    assert len(rig.transactions) == 0
 
 
 def test_a_late_marker_does_not_end_the_next_transaction(rig: OffsetsRig) -> None:
@@ -149,62 +107,6 @@ def test_a_late_marker_does_not_end_the_next_transaction(rig: OffsetsRig) -> Non
     assert rig.read() == UNSTABLE
     rig.end(40, commit=False)
     assert rig.read() == NOTHING
-
-
-def test_a_marker_before_the_records_in_flight_does_not_end_them(rig: OffsetsRig) -> None:
-    rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
-    rig.end(20)
-    rig.settle(base_offset=30)
-    assert rig.read() == UNSTABLE
-    rig.end(40)
-    assert rig.read() == (7, E.NONE)
-
-
-def test_of_two_markers_during_the_append_the_first_after_the_records_counts(rig: OffsetsRig) -> None:
-    rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
-    rig.end(40, commit=False)
-    rig.end(20, commit=True)
-    rig.end(5, commit=False)
-    rig.settle(base_offset=10)
-    assert rig.read() == (7, E.NONE)
-
-
-def test_a_commit_that_is_not_appended_is_not_pending(rig: OffsetsRig) -> None:
-    rig.store()
-    rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
-    rig.settle(E.NOT_ENOUGH_REPLICAS)
-    assert rig.committed_error() is E.COORDINATOR_NOT_AVAILABLE
-    assert len(rig.transactions) == 0
-    rig.end(20)
-    assert rig.read() == (3, E.NONE)
-
-
-@pytest.mark.parametrize(
-    ("error", "answer"),
-    [
-        (E.INVALID_PRODUCER_EPOCH, E.INVALID_PRODUCER_EPOCH),
-        (E.INVALID_TXN_STATE, E.INVALID_TXN_STATE),
-        (E.INVALID_PRODUCER_ID_MAPPING, E.INVALID_PRODUCER_ID_MAPPING),
-        (E.NETWORK_EXCEPTION, E.COORDINATOR_LOAD_IN_PROGRESS),
-        (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
-    ],
-)
-def test_the_errors_of_the_transaction_reach_the_producer(
-    error: ErrorCode, answer: ErrorCode, rig: OffsetsRig
-) -> None:
-    rig.commit_from_outside(producer=PRODUCER)
-    rig.settle(error)
-    assert rig.committed_error() is answer
-
-
-def test_metadata_that_is_too_large_is_refused_in_a_transaction() -> None:
-    rig = OffsetsRig(offset_metadata_max_bytes=4)
-    rig.commit_from_outside(offsets={T0: rig.offset(1, "large"), T1: rig.offset(2)}, producer=PRODUCER)
-    rig.settle(base_offset=10)
-    assert rig.answer("commit") == {T0: E.OFFSET_METADATA_TOO_LARGE, T1: E.NONE}
-    rig.commit_from_outside(offsets={T0: rig.offset(1, "large")}, producer=OTHER)
-    assert rig.committed_error() is E.OFFSET_METADATA_TOO_LARGE
-    assert rig.transactions.groups_of(6) == []
 
 
 # ---- fencing
@@ -265,83 +167,7 @@ def test_a_transactional_commit_is_taken_before_the_assignment_is_known(rig: Off
     assert rig.committed_error() is E.REBALANCE_IN_PROGRESS
 
 
-def test_a_transactional_commit_does_not_extend_the_session(rig: OffsetsRig) -> None:
-    rig.stable("m")
-    rig.pass_time(9_000)
-    rig.commit("m", producer=PRODUCER)
-    rig.pass_time(1_001)
-    assert rig.state is GroupState.EMPTY
-
-
-def test_a_dead_group_takes_no_transactional_commit(rig: OffsetsRig) -> None:
-    rig.do(rig.group.delete(rig.moment())[1])
-    rig.commit_from_outside(producer=PRODUCER)
-    assert rig.committed_error() is E.COORDINATOR_NOT_AVAILABLE
-
-
 # ---- removal and expiry
-
-
-def test_pending_offsets_keep_a_group_and_its_offsets_from_expiring(rig: OffsetsRig) -> None:
-    rig.store(T0)
-    rig.store(T1)
-    rig.pend(T0, at=10)
-    rig.now_ms += 2_000
-    rig.do(rig.group.expire_offsets(rig.moment(), 1_000))
-    assert tombstones(rig) == {T1}
-    rig.end(20, commit=False)
-    rig.do(rig.group.expire_offsets(rig.moment(), 1_000))
-    assert tombstones(rig) == {T0}
-    assert rig.group.is_dead
-
-
-def test_a_group_with_only_pending_offsets_is_not_empty(rig: OffsetsRig) -> None:
-    rig.pend()
-    assert not rig.group.offsets.is_empty
-    rig.do(rig.group.expire_offsets(rig.moment(), 0))
-    assert not rig.group.is_dead
-    rig.end(20, commit=False)
-    assert rig.group.offsets.is_empty
-
-
-def tombstones(rig: GroupRig) -> set[TopicPartition]:
-    append = rig.appends.pop()
-    assert append.number is None
-    assert append.producer is None
-    return {record.partition for record in append.records if isinstance(record, OffsetRecord)}
-
-
-def delete_group(rig: OffsetsRig) -> None:
-    error, effects = rig.group.delete(rig.moment())
-    assert error is E.NONE
-    rig.do(effects)
-
-
-def delete_offset(rig: OffsetsRig) -> None:
-    rig.do(rig.group.delete_offsets([T0], rig.moment()).effects)
-
-
-def delete_topic(rig: OffsetsRig) -> None:
-    gone = rig.group.offsets.of_deleted_topics({"t"}, {}, end=100)
-    rig.do(rig.group.remove_offsets(gone, rig.moment()))
-
-
-@pytest.mark.parametrize("delete", [delete_group, delete_offset, delete_topic])
-@pytest.mark.parametrize("is_settled", [True, False])
-def test_a_deleted_offset_stays_deleted_when_its_transaction_is_committed(
-    is_settled: bool, delete: Callable[[OffsetsRig], None], rig: OffsetsRig
-) -> None:
-    rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
-    if is_settled:
-        rig.settle(base_offset=10)
-    delete(rig)
-    # It follows the pending record in the log.
-    assert tombstones(rig) == {T0}
-    if not is_settled:
-        rig.settle(base_offset=10)
-    rig.end(20)
-    assert rig.read_any() == -1
-    assert len(rig.transactions) == 0
 
 
 def test_pending_offsets_of_an_earlier_topic_are_found(rig: OffsetsRig) -> None:
@@ -358,30 +184,6 @@ def test_pending_offsets_of_an_earlier_topic_are_found(rig: OffsetsRig) -> None:
     assert rig.group.offsets.of_earlier_topics({"t": new}) == [T0]
     assert rig.group.offsets.of_earlier_topics({"t": old}) == []
     assert rig.group.offsets.of_deleted_topics(set(), {"t": new}, end=0) == [T0]
-
-
-def test_a_group_that_died_leaves_the_index_entry_of_its_successor() -> None:
-    rig = OffsetsRig()
-    rig.commit_from_outside(offsets={T0: rig.offset(7)}, producer=PRODUCER)
-    (former, append), rig.appends = (rig.group, rig.appends[0]), []
-    delete_group(rig)
-    rig.group = Group("g", rig.config, rig.moment(), rig.new_id, rig.transactions)
-    rig.appends = []
-    rig.answers = {}
-    rig.pend(at=30)
-    assert append.number is not None
-    former.appended(append.number, E.NONE, 10, rig.moment())
-    assert rig.transactions.groups_of(5) == ["g"]
-
-
-def test_loaded_pending_offsets_wait_for_their_marker() -> None:
-    rig, transactions = GroupRig(), OpenTransactions()
-    pending = {5: {T0: CommittedOffset(rig.offset(7), 10)}}
-    group = Group.load("g", None, {}, 0, rig.config, rig.moment(), pending=pending, transactions=transactions)
-    assert transactions.groups_of(5) == ["g"]
-    assert group.fetch([T0], require_stable=True)[T0].error_code == E.UNSTABLE_OFFSET_COMMIT
-    group.transaction_ended(TransactionEnd(5, 20, True))
-    assert group.fetch([T0], require_stable=True)[T0].committed_offset == 7
 
 
 # ---- random histories
