@@ -3,7 +3,7 @@
 `Mutated` puts itself first in `sys.meta_path`, so tests import the mutated modules as usual. Each of them
 asks its own global function for every mutant that it reaches: `frozenset().__contains__` while none is
 active, `(17).__eq__` for number 17, `reached.add` (which returns None) to record the numbers. All three are
-C functions and take about 40 ns.
+C functions and take 17 to 35 ns.
 """
 
 from __future__ import annotations
