@@ -53,12 +53,6 @@ def counting(times: int) -> tuple[Callable[[], None], threading.Event]:
     return work, done
 
 
-def test_a_task_runs_again_and_again(scheduler: Scheduler) -> None:
-    work, done = counting(3)
-    scheduler.every(1, "work", work)
-    assert done.wait(DEADLINE_S)
-
-
 def test_a_task_with_an_earlier_turn_does_not_wait_for_one_added_before(scheduler: Scheduler) -> None:
     _, never = counting(1)
     scheduler.every(3_600_000, "rare", never.set)

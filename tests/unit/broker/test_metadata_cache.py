@@ -34,14 +34,6 @@ def leader(cache: MetadataCache, index: int = 1) -> int:
     return cache.leader_of(cache.current.partitions_of("topic")[index])[0]
 
 
-def test_a_new_cache_is_empty() -> None:
-    cache = MetadataCache()
-    assert cache.current.controller_id == NO_BROKER
-    assert dict(cache.current.partitions_of("topic")) == {}
-    assert cache.current.broker_epoch(TWO) is None
-    assert cache.current.endpoint(TWO, "INTERNAL") is None
-
-
 def test_an_update_names_live_brokers_and_leaders(cache: MetadataCache) -> None:
     current = cache.current
     assert current.controller_id == 2
@@ -164,26 +156,6 @@ def test_a_suspicion_ends_when_the_controller_reports_a_change(cache: MetadataCa
     cache.suspect(TWO)
     cache.update(news)
     assert cache.suspects == frozenset()
-
-
-def test_a_broker_that_was_removed_and_returns_is_not_suspected(cache: MetadataCache) -> None:
-    cache.suspect(TWO)
-    cache.update(metadata({1: 10, 3: 30}))
-    assert leader(cache) == NO_BROKER
-    cache.update(metadata(ALL | {2: 21}))
-    assert leader(cache) == 2
-
-
-def test_topics_are_found_by_id_as_they_come_and_go(cache: MetadataCache) -> None:
-    other = uuid.UUID(int=9)
-    cache.update(metadata(ALL, led_by(3, epoch=1)))
-    assert cache.current.topic_names == {TOPIC_ID: "topic"}
-    cache.update(metadata(ALL, led_by(1), topic="other", topic_id=other))
-    assert cache.current.topic_names == {TOPIC_ID: "topic", other: "other"}
-    cache.update(metadata(ALL, led_by(1), topic="topic", topic_id=uuid.UUID(int=10)))
-    assert cache.current.topic_names == {uuid.UUID(int=10): "topic", other: "other"}
-    cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE), topic="other", topic_id=other))
-    assert cache.current.topic_names == {uuid.UUID(int=10): "topic"}
 
 
 def leader_and_isr(leader: int, epoch: int, *, index: int = 1, **changes: Any) -> LeaderAndIsrRequest:

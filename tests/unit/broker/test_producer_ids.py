@@ -73,16 +73,6 @@ def test_the_next_block_is_claimed_before_the_last_id_is_gone() -> None:
     assert requests.blocks.claims == 2
 
 
-def test_a_request_without_a_free_id_waits_for_the_claim_in_progress() -> None:
-    requests = Requests(2)
-    requests.ask()
-    requests.work.run()
-    requests.ask(4)
-    assert len(requests.ids) == 2
-    requests.work.run()
-    assert requests.ids == [0, 1, 2, 3, 4]
-
-
 def test_requests_beyond_a_small_block_get_ids_of_the_next() -> None:
     requests = Requests(2)
     requests.ask(5)

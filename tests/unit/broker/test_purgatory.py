@@ -151,17 +151,6 @@ def test_a_completion_waits_for_a_try_on_another_thread(purgatory: Purgatory, re
     assert order == ["tried", "completed"]
 
 
-def test_operations_of_a_key_are_tried_in_order_and_independently(purgatory: Purgatory) -> None:
-    operations = [Recorded() for _ in range(10)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, ["a"])
-    for operation in operations[::2]:
-        operation.ready = True
-    assert purgatory.check_and_complete("a") == 5
-    assert [operation.completions for operation in operations] == [1, 0] * 5
-    assert purgatory.waiting == 5
-
-
 def test_an_operation_beyond_the_bound_expires_at_once(reaper: Reaper) -> None:
     purgatory = Purgatory("small", reaper, max_operations=2)
     waiting = [Recorded(), Recorded()]
