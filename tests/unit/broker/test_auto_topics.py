@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from barnabas.broker.auto_topics import MAX_IN_PROGRESS, AutoTopicCreation
+from barnabas.broker.auto_topics import MAX_IN_PROGRESS, AutoTopicCreation, make_creator
 from barnabas.protocol.errors import ConnectionClosed, ErrorCode
+from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicResult
+from tests.support.defaults import make_config
 from tests.support.serving import QueuedWork
 
 AGAIN = ErrorCode.LEADER_NOT_AVAILABLE
@@ -97,8 +99,7 @@ def test_the_creations_in_progress_are_bounded(rig: Rig) -> None:
     rig.ask(*(f"t{number}" for number in range(MAX_IN_PROGRESS)))
     assert rig.ask("next") == [AGAIN]
     rig.work.run()
-    assert "next" not in rig.created[0]
-    assert len(rig.created[0]) == MAX_IN_PROGRESS
+    assert [len(names) for names in rig.created] == [MAX_IN_PROGRESS]
     rig.ask("next")
     rig.work.run()
     assert rig.created[1] == ["next"]
@@ -109,3 +110,19 @@ def test_the_brokers_own_topics_are_created_for_brokers_alone(rig: Rig) -> None:
         assert rig.creation.ask_internal("__consumer_offsets") == AGAIN
     rig.work.run()
     assert rig.created == [["__consumer_offsets"]]
+
+
+def test_the_controllers_broker_creates_topics_itself_and_another_asks_it() -> None:
+    asked: list[CreatableTopic] = []
+
+    def create_here(topics: Sequence[CreatableTopic]) -> list[CreatableTopicResult]:
+        asked.extend(topics)
+        return [CreatableTopicResult(name=topic.name, error_code=ErrorCode.NONE) for topic in topics]
+
+    config = make_config(offsets_topic_num_partitions=7)
+    here = make_creator(config, create_here, lambda: True, lambda: None)
+    assert here(["a", "__consumer_offsets"]) == {"a": ErrorCode.NONE, "__consumer_offsets": ErrorCode.NONE}
+    assert [(topic.name, topic.num_partitions) for topic in asked] == [("a", -1), ("__consumer_offsets", 7)]
+    elsewhere = make_creator(config, create_here, lambda: False, lambda: None)
+    assert elsewhere(["b"]) == {}, "the controller is unknown"
+    assert len(asked) == 2

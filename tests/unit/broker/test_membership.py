@@ -1,4 +1,4 @@
-"""A broker registers again in a new session, in spite of errors."""
+"""A broker registers again in a new session in spite of errors, and gives its leaderships away at its end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from barnabas.broker import membership
-from barnabas.broker.membership import Membership
+from barnabas.broker.membership import Membership, request_controlled_shutdown
 from barnabas.broker.replication.roles import Fence
-from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, ControllerEpoch
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
+from barnabas.protocol.messages.inter_broker import ControlledShutdownResponse, RemainingPartition
+from barnabas.protocol.schema import ApiKey
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.session import SessionEvent, Threads
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
 from tests.support.building import fatal
+from tests.support.fake_broker import FakeCluster
 from tests.support.waiting import wait_for
 
 
@@ -32,11 +36,13 @@ class Store:
         self.watches: list[Callable[[Any], None]] = []
         self.is_deleted = False
         self.listeners: object = None
+        self.newer_than: object = None
 
     def register_broker(self, registration: Any, *, newer_than: BrokerEpoch) -> BrokerEpoch:
         if self.due:
             raise self.due.pop(0)
         self.listeners = registration.listeners
+        self.newer_than = newer_than
         self.epoch += 1
         self.is_deleted = False
         return BrokerEpoch(self.epoch)
@@ -63,9 +69,11 @@ class Replicas:
         self.roles = self
         self.fence = Fence()
         self.broker_epoch = NO_BROKER_EPOCH
+        self.controller_epoch: object = None
 
     def registered(self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch) -> None:
         self.broker_epoch = broker_epoch
+        self.controller_epoch = controller_epoch
 
     def registration_lost(self, reason: str) -> None:
         self.fence.registration_lost(reason, self.broker_epoch)
@@ -95,7 +103,7 @@ def test_an_unforeseen_error_only_delays_a_registration(joined: Joined) -> None:
     member.session_changed(SessionEvent.EXPIRED)
     store.due = [MalformedZnode("/brokers/ids/1 holds b'{'"), KeyError("a bug")]
     member.session_changed(SessionEvent.RENEWED)
-    assert replicas.broker_epoch == 2
+    assert (replicas.broker_epoch, replicas.controller_epoch, store.newer_than) == (2, 1, 1)
 
 
 def test_a_deleted_registration_is_replaced_by_a_new_one(joined: Joined) -> None:
@@ -134,3 +142,59 @@ def test_other_addresses_are_written_when_zookeeper_answers_again(joined: Joined
     assert joined.store.listeners == ()
     joined.member.session_changed(SessionEvent.RESUMED)
     assert joined.store.listeners == OTHER
+
+
+def test_a_broker_is_fenced_while_zookeeper_is_silent(joined: Joined) -> None:
+    joined.member.session_changed(SessionEvent.SILENT)
+    assert "has not answered" in joined.replicas.fence.reason
+    joined.member.session_changed(SessionEvent.RESUMED)
+    assert joined.replicas.fence.reason is None
+    joined.member.stop()
+    joined.member.session_changed(SessionEvent.SILENT)
+    joined.member.session_changed(SessionEvent.EXPIRED)
+    joined.member.session_changed(SessionEvent.RENEWED)
+    assert (joined.replicas.fence.reason, joined.store.epoch) == (None, 1), "it has stopped"
+
+
+def remaining(code: ErrorCode = ErrorCode.NONE, partitions: int = 0) -> ControlledShutdownResponse:
+    left = [RemainingPartition(topic_name="topic", partition_index=index) for index in range(partitions)]
+    return ControlledShutdownResponse(error_code=code, remaining_partitions=left)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([remaining()], True),
+        ([remaining(partitions=2), remaining()], True),
+        ([None, remaining(ErrorCode.NOT_CONTROLLER), remaining()], True),
+        ([remaining(partitions=1)] * 3, False),
+        ([remaining(ErrorCode.STALE_BROKER_EPOCH)] * 3, False),
+        ([None] * 3, False),
+    ],
+)
+async def test_a_controlled_shutdown_is_requested_until_no_leadership_remains(
+    answers: list[ControlledShutdownResponse | None], expected: bool
+) -> None:
+    def answer(response: ControlledShutdownResponse | None) -> Callable[[object], object]:
+        def give(_: object) -> object:
+            if response is None:
+                raise ConnectionResetError
+            return response
+
+        return give
+
+    async with FakeCluster(1) as cluster:
+        broker = cluster.brokers[1]
+        broker.script(ApiKey.CONTROLLED_SHUTDOWN, *map(answer, answers))
+        endpoints = iter([None, *[Endpoint("127.0.0.1", broker.port)] * len(answers)])
+        is_done = await request_controlled_shutdown(
+            BrokerId(7),
+            BrokerEpoch(70),
+            lambda: next(endpoints),
+            max_retries=3,
+            retry_backoff_ms=1,
+            timeout_ms=20_000,
+        )
+        requests = cluster.requests(ApiKey.CONTROLLED_SHUTDOWN)
+    assert is_done is expected
+    assert [(request.broker_id, request.broker_epoch) for request in requests] == [(7, 70)] * len(answers)
