@@ -311,6 +311,9 @@ def test_unknown_partitions_are_refused_individually(hosting: Serving) -> None:
 def test_a_commit_of_an_unknown_generation_creates_no_group(hosting: Serving) -> None:
     stranger = JoinGroupResponse(error_code=NONE, generation_id=3, member_id="m")
     assert code_of(hosting.send(commit(7, by=stranger))) == ErrorCode.ILLEGAL_GENERATION
+    first = JoinGroupResponse(error_code=NONE, generation_id=0, member_id="m")
+    assert code_of(hosting.send(commit(7, by=first))) == ErrorCode.ILLEGAL_GENERATION
+    assert hosting.call(ListGroupsRequest()).groups == []
     hosting.send(commit(8))
     assert code_of(hosting.send(commit(9, by=stranger))) == ErrorCode.UNKNOWN_MEMBER_ID
     assert fetched(hosting) == {("topic", 0): 8}
@@ -440,6 +443,19 @@ def test_offsets_are_deleted(hosting: Serving, version: int | None) -> None:
     assert fetched(hosting) == {("other", 0): 8}
     unknown = hosting.call(delete_offsets("nobody", ("topic", 0)), version=version)
     assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_deletion_of_offsets_that_is_not_replicated_has_an_error(hosting: Serving) -> None:
+    hosting.send(commit(7))
+    lead(hosting, epoch=1, isr=(1, 2))
+    connection = hosting.send(delete_offsets("g", ("topic", 0), ("nowhere", 0)))
+    assert not connection.is_answered
+    lead(hosting, epoch=2, leader=2)
+    codes = {topic.name: topic.partitions[0].error_code for topic in connection.response.topics}
+    assert codes == {
+        "topic": ErrorCode.NOT_COORDINATOR,
+        "nowhere": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
 
 
 def test_each_request_gets_its_error_while_groups_are_loaded(hosting: Serving) -> None:

@@ -10,7 +10,7 @@ import pytest
 from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord
 from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import ListGroupsRequest
 from barnabas.protocol.messages.transactions import (
@@ -158,6 +158,17 @@ def test_an_unconfirmed_transaction_commits_nothing(
     assert code_of(hosting.call(commit(), version=version)) == expected
     assert headers(hosting) == []
     assert hosting.call(ListGroupsRequest()).groups == []
+
+
+def test_a_transaction_without_a_known_coordinator_commits_nothing(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def confirm_append(*_: object) -> None:
+        raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    monkeypatch.setattr(hosting.verification, "confirm_append", confirm_append)
+    assert code_of(hosting.call(commit())) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert headers(hosting) == []
 
 
 def test_the_coordinator_of_the_group_may_move_while_the_transaction_is_confirmed(

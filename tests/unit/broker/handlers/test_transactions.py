@@ -304,6 +304,12 @@ def test_offsets_wait_for_the_offsets_topic(coordinating: Serving) -> None:
     assert waiting.response.error_code == NONE
 
 
+def test_without_an_offsets_topic_no_offsets_are_added(coordinating: Serving) -> None:
+    waiting = coordinating.send(offsets(coordinating.call(init())))
+    coordinating.expire(after_ms=3_001)
+    assert waiting.response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 # The end
 
 
@@ -425,6 +431,7 @@ def test_nothing_is_prepared_where_that_is_disabled(coordinating: Serving) -> No
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert coordinating.call(prepare(producer)).error_code == refused
     assert coordinating.call(init(keep_prepared_txn=True)).error_code == refused
+    assert coordinating.call(init("other")).error_code == NONE
     assert stored(coordinating).state is TransactionState.ONGOING
     assert coordinating.call(end(producer)).error_code == NONE
 
@@ -472,6 +479,7 @@ def test_ids_are_listed_by_state_producer_and_duration(
     assert listed(coordinating, producer_id_filters=[idle.producer_id]) == {"idle"}
     now_ms = coordinating.wall_ms
     monkeypatch.setattr("barnabas.broker.handlers.describe_transactions.wall_clock_ms", lambda: now_ms + 500)
+    assert listed(coordinating, duration_filter=0) == {"id"}
     assert listed(coordinating, duration_filter=499) == {"id"}
     assert listed(coordinating, duration_filter=500) == set()
 
