@@ -21,7 +21,7 @@ from tests.simulation import chaos, exactly_once_chaos, group_chaos, idempotence
 from tests.simulation.profiles import PROFILES, USUAL
 
 ONE_SEED: Final = os.environ.get("BARNABAS_SIMULATION_SEED")
-DAY: Final = os.environ.get("BARNABAS_SIMULATION_DAY") or f"{datetime.now(UTC):%Y%m%d}"
+DAY: Final = os.environ.get("SIMULATION_DAY") or f"{datetime.now(UTC):%Y%m%d}"
 """`tests/conftest.py` sets the variable, so that all workers of a run have the same day."""
 FIRST_SEED: Final = int(DAY) * 1_000
 USUAL_SEEDS: Final = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "800"))
