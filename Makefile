@@ -47,7 +47,7 @@ test: setup lint
 	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 test-fast: setup lint
-	$(BIN)/python -m pytest -n $(JOBS) tests/unit tests/architecture tests/simulation $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not long" tests/unit tests/architecture tests/simulation $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
