@@ -93,10 +93,29 @@ class TrueTransactions:
         least = max(start, min([mark, *(one.offsets[0] for one in undecided)]))
         # A replica that began within a transaction does not know its first records.
         most = min([mark, *(at for one in undecided for at in one.offsets if start <= at < mark)])
+        if stable < least and any(one.producer_id in self._strangers(log, start) for one in undecided):
+            # The replica cannot know that the transaction did not begin with them.
+            least = start
         if not least <= stable <= most:
             yield f"the last stable offset is {stable}, expected {least} to {most}"
         elif start < stable:
             yield from self._aborted_faults(log, start, stable)
+
+    def _strangers(self, log: Log, start: Offset) -> set[int]:
+        """The producers of batches below a replica's log start that are of another history.
+
+        The epochs of a leader begin at its log start. A follower that ends there with records of another
+        history learns of no divergence, and keeps them where nobody reads.
+        """
+        return {
+            header.producer_id
+            for header, _ in log.log_segments.produced_from(Offset(0))
+            if header.base_offset < start
+            and (
+                (one := self._by_offset.get(header.base_offset)) is None
+                or one.producer_id != header.producer_id
+            )
+        }
 
     def _aborted_faults(self, log: Log, start: Offset, stable: Offset) -> Iterator[str]:
         named = [
