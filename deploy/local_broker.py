@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.deploy.ports import ReservedPort, is_free
-from barnabas.deploy.process import DeployError, ManagedProcess, tail
+from barnabas.deploy.preloaded import fork_broker
+from barnabas.deploy.process import DeployError, ManagedProcess, kernel_ends_children, tail
 from barnabas.deploy.state import BrokerRecord
 from barnabas.protocol.ids import BrokerId, Endpoint
 
@@ -39,12 +40,13 @@ _FIXED: Final = ("broker.id", "listeners", "log.dirs", "zookeeper.connect")
 _FIXED_WITH_METRICS: Final = ("metrics.port", "metrics.host")
 
 
+_BARNABAS: Final = [sys.executable, "-m", "barnabas.cli.main"]
+
+
 def broker_command(settings_file: Path) -> list[str]:
     """Run a broker of this installation; it waits until ZooKeeper serves before it first connects."""
     return [
-        sys.executable,
-        "-m",
-        "barnabas.cli.main",
+        *_BARNABAS,
         "broker",
         "--config",
         str(settings_file),
@@ -185,12 +187,15 @@ class LocalBroker:
                 raise DeployError(
                     f"broker {self.id} cannot listen on {Endpoint(self.host, port)}: the port is in use"
                 )
+        name, command = f"broker {self.id}", self._command(self.settings_file)
+        environment = child_environment(os.environ, metrics=self.metrics_port is not None)
+        if self._die_with_parent and kernel_ends_children() and command[:3] == _BARNABAS:
+            child = fork_broker(command[3:], log_file=self.log_file, environment=environment)
+            if child is not None:
+                self.process = ManagedProcess.of_child(name, child)
+                return
         self.process = ManagedProcess.spawn(
-            f"broker {self.id}",
-            self._command(self.settings_file),
-            log_file=self.log_file,
-            env=child_environment(os.environ, metrics=self.metrics_port is not None),
-            die_with_parent=self._die_with_parent,
+            name, command, log_file=self.log_file, env=environment, die_with_parent=self._die_with_parent
         )
 
     def check_alive(self) -> None:

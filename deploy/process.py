@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from barnabas.protocol.errors import LocalError
 
@@ -54,6 +54,11 @@ def tail(path: Path, lines: int = 12, max_bytes: int = 8192) -> str:
     except FileNotFoundError:
         return ""
     return "\n".join(text.splitlines()[-lines:])
+
+
+def kernel_ends_children() -> bool:
+    """Whether a child can ask the kernel to end it when its parent ends."""
+    return sys.platform.startswith("linux")
 
 
 class ProcessId(NamedTuple):
@@ -109,6 +114,15 @@ def _boot_id() -> str:
         return ""
 
 
+class Child(Protocol):
+    """A process that can be waited for: what is used here of a `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+
 class ManagedProcess:
     """A process that this program started, or another one by its recorded `ProcessId`."""
 
@@ -116,7 +130,7 @@ class ManagedProcess:
         self,
         name: str,
         identity: ProcessId,
-        child: subprocess.Popen[bytes] | None = None,
+        child: Child | None = None,
         *,
         leads_group: bool = True,
         watcher: subprocess.Popen[bytes] | None = None,
@@ -144,28 +158,24 @@ class ManagedProcess:
         """
         if sys.platform == "win32":
             raise DeployError("local clusters need Linux or macOS; on Windows use WSL or the compose file")
-        by_kernel = die_with_parent and sys.platform.startswith("linux")
-
-        def start() -> subprocess.Popen[bytes]:
-            with log_file.open("ab") as output:
-                return subprocess.Popen(
-                    list(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=None if env is None else dict(env),
-                    start_new_session=True,
-                    preexec_fn=_death_pact() if by_kernel else None,
-                )
-
+        by_kernel = die_with_parent and kernel_ends_children()
         try:
-            child = _spawner().run(start)
+            with log_file.open("ab") as output:
+                child = start_child(
+                    command, dies_with_us=by_kernel, stdout=output, stderr=subprocess.STDOUT, env=env
+                )
         except OSError as error:
             raise DeployError(f"{name}: cannot run {command[0]}: {error.strerror or error}") from error
+        watcher = _start_watcher(child.pid) if die_with_parent and not by_kernel else None
+        return cls.of_child(name, child, watcher=watcher)
+
+    @classmethod
+    def of_child(
+        cls, name: str, child: Child, *, watcher: subprocess.Popen[bytes] | None = None
+    ) -> ManagedProcess:
         # Until we wait for it, a child's pid cannot be given away, so the identity read here is the child's.
         # None means that it has ended already; then no process can match.
         identity = ProcessId.of(child.pid) or ProcessId(child.pid, "ended at once")
-        watcher = _start_watcher(child.pid) if die_with_parent and not by_kernel else None
         return cls(name, identity, child, watcher=watcher)
 
     @property
@@ -238,6 +248,21 @@ class ManagedProcess:
         return wait_until(lambda: not self.is_alive, timeout_s)
 
 
+def start_child(
+    command: Sequence[str], *, dies_with_us: bool = True, **popen: Any
+) -> subprocess.Popen[bytes]:
+    """A child in a session of its own, without input, that the kernel ends when we end. Raises OSError."""
+    return _spawner().run(
+        lambda: subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=death_pact() if dies_with_us else None,
+            **popen,
+        )
+    )
+
+
 _WATCHER: Final = "read line; kill -s KILL -- -$1"
 
 
@@ -256,7 +281,8 @@ def _start_watcher(pid: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _death_pact() -> Callable[[], None]:
+def death_pact() -> Callable[[], None]:
+    """What a child calls after the fork, so that the kernel ends it when its parent ends."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None).prctl
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-_WITH_PROCESSES: Final = ("cluster", "compat", "chaos", "spark")
+WITH_PROCESSES: Final = ("cluster", "compat", "chaos", "spark")
 
 
 def has_processes(item: pytest.Item, tests: Path) -> bool:
@@ -26,7 +26,7 @@ def has_processes(item: pytest.Item, tests: Path) -> bool:
 
 @cache
 def _is_with_processes(path: Path, tests: Path) -> bool:
-    return any(path.is_relative_to(tests / name) for name in _WITH_PROCESSES)
+    return any(path.is_relative_to(tests / name) for name in WITH_PROCESSES)
 
 
 def mark_retried(config: pytest.Config, items: list[pytest.Item], tests: Path) -> None:

@@ -11,11 +11,14 @@ import resource
 import time
 from collections import defaultdict
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import psutil
 import pytest
 
+from tests.support.retries import WITH_PROCESSES
 from tests.support.shares import folder_of
 
 _CPU: Final = "worker_cpu_s"
@@ -46,6 +49,15 @@ class Spent:
         self.cpu_s += cpu_s
 
 
+def _children_cpu_s() -> float:
+    """The CPU time of the running children and of their own children that have ended: the forked brokers."""
+    spent_s = 0.0
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            spent_s += sum(child.cpu_times()[:4])
+    return spent_s
+
+
 class WorkerSeconds:
     """A plugin of pytest: counts in every worker, sums up in the process that reports."""
 
@@ -53,6 +65,7 @@ class WorkerSeconds:
         self._config = config
         self._started_s = time.monotonic()
         self._cpu_s = _cpu_s()
+        self._children_cpu_s = 0.0
         self._collection: tuple[float, float] = (0.0, 0.0)
         self._folders: defaultdict[str, Spent] = defaultdict(Spent)
         self._modules: defaultdict[str, Spent] = defaultdict(Spent)
@@ -70,7 +83,11 @@ class WorkerSeconds:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        report.user_properties = [*report.user_properties, (_CPU, self._cpu_since_last())]
+        cpu_s = self._cpu_since_last()
+        if report.when == "teardown" and folder_of(report.nodeid) in WITH_PROCESSES:
+            now_s = _children_cpu_s()
+            cpu_s, self._children_cpu_s = cpu_s + now_s - self._children_cpu_s, now_s
+        report.user_properties = [*report.user_properties, (_CPU, cpu_s)]
         return report
 
     def pytest_sessionfinish(self) -> None:
