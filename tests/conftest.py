@@ -22,9 +22,8 @@ from hypothesis import HealthCheck, settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
-from tests.support.retries import has_processes, mark_retried, show_flaky
+from tests.support.retries import mark_retried, show_flaky
 from tests.support.shares import ModuleScheduling, rank_of
-from tests.support.warm_clusters import MARKER, WarmClusters, end, wanted_by
 from tests.support.worker_seconds import WorkerSeconds
 
 # The duration of an example is random while other tests and their clusters run. A run that fails must fail
@@ -39,13 +38,10 @@ _IN_DEBUG_MODE = os.environ.get("ASYNCIO_DEBUG_LOOP") == "1"
 _TESTS = Path(__file__).parent
 _UNIT_TESTS = _TESTS / "unit"
 _REPORT = pytest.StashKey[pytest.TestReport]()
-_WARM = pytest.StashKey[WarmClusters]()
-_NEXT = pytest.StashKey[pytest.Item | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(WorkerSeconds(config))
-    config.addinivalue_line("markers", MARKER)
     # `nohup make test &` starts with SIGINT ignored, and every process of the tests would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -75,23 +71,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     show_flaky(terminalreporter)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    item.config.stash[_NEXT] = nextitem
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    """Start the cluster of the next test beside this one, unless this one measures time (``alone``)."""
-    warm, following = item.config.stash.get(_WARM, None), item.config.stash[_NEXT]
-    if item.get_closest_marker("alone") is not None:
-        return
-    if warm is not None and following is not None and has_processes(item, _TESTS):
-        arguments = wanted_by(following, item)
-        if arguments is not None:
-            warm.prepare(arguments)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -144,31 +123,23 @@ def zookeeper_connect(zookeeper: ZooKeeper | ExistingZooKeeper) -> str:
     return f"{zookeeper.connect}/test-{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture(scope="session")
-def warm_clusters(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    zookeeper: ZooKeeper | ExistingZooKeeper,
-) -> Iterator[WarmClusters]:
-    warm = WarmClusters(tmp_path_factory.mktemp, zookeeper.connect)
-    request.config.stash[_WARM] = warm
-    yield warm
-    del request.config.stash[_WARM]
-    warm.close()
-
-
 @pytest.fixture
-def start_cluster(request: pytest.FixtureRequest, warm_clusters: WarmClusters) -> Iterator[StartCluster]:
+def start_cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeper | ExistingZooKeeper
+) -> Iterator[StartCluster]:
     """A function that starts a cluster; all that it started are ended after the test.
 
     Arguments as `LocalCluster`'s, all by name, and ``own_zookeeper=True`` for one that the test may stop.
     """
     started: list[LocalCluster] = []
 
-    def start(**arguments: object) -> LocalCluster:
-        cluster, finish_start = warm_clusters.make(arguments)
+    def start(*, own_zookeeper: bool = False, **arguments: object) -> LocalCluster:
+        if not own_zookeeper:
+            arguments.setdefault("zookeeper", f"{zookeeper.connect}/test-{uuid.uuid4().hex[:12]}")
+        arguments.setdefault("directory", tmp_path / f"cluster-{len(started) + 1}")
+        cluster = LocalCluster(**arguments)
         started.append(cluster)
-        finish_start()
+        cluster.start()
         return cluster
 
     yield start
@@ -180,7 +151,8 @@ def start_cluster(request: pytest.FixtureRequest, warm_clusters: WarmClusters) -
                 for broker in cluster.brokers
                 for path in (broker.log_file, *sorted((broker.directory / "logs").glob("*.log")))
             ]
-        end(cluster)
+        cluster.kill_all()
+        cluster.close()
 
 
 @pytest.fixture

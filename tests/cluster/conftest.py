@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.zookeeper.store import ClusterStore
-from tests.support.warm_clusters import SHARED, WarmClusters, end
 
-from .tools import SESSION_TIMEOUT_MS, OpenStore
+from .tools import SESSION_TIMEOUT_MS, OpenStore, running
 
 _HERE = Path(__file__).parent
 
@@ -23,14 +24,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared_cluster(warm_clusters: WarmClusters) -> Iterator[LocalCluster]:
+def shared_cluster(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
+) -> Iterator[LocalCluster]:
     """Three brokers for all tests of a module that harm no broker."""
-    cluster, finish_start = warm_clusters.make(SHARED)
-    try:
-        finish_start()
+    cluster = LocalCluster(
+        tmp_path_factory.mktemp("cluster"),
+        zookeeper=f"{zookeeper.connect}/shared-{uuid.uuid4().hex[:12]}",
+        # No broker is killed here, and no session may end because the machine is busy.
+        settings={"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)},
+    )
+    with running(cluster):
         yield cluster
-    finally:
-        end(cluster)
 
 
 @pytest.fixture
