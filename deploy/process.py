@@ -282,7 +282,7 @@ def _start_watcher(pid: int) -> subprocess.Popen[bytes]:
 
 
 def death_pact() -> Callable[[], None]:
-    """What a child calls after the fork, so that the kernel ends it when its parent ends."""
+    """A function for a child to call after the fork: the kernel then ends it when its parent ends."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None).prctl
 

@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Nor does a run without workers rewrite the asserts of all test modules again, which takes 15 s.
     sys.dont_write_bytecode = False
     # The seeds of random histories follow from the day; all workers of a run get that of its beginning.
-    os.environ.setdefault("SIMULATION_DAY", f"{datetime.now(UTC):%Y%m%d}")
+    os.environ.setdefault("TEST_DAY", f"{datetime.now(UTC):%Y%m%d}")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -131,7 +131,7 @@ def resurrected(history: History) -> Iterator[str]:
 
 
 def _last_records(history: History) -> Iterator[tuple[str, int, Sent, tuple[int, int] | None]]:
-    """For each view and key: the newest known record, and the last offset and record in the log."""
+    """Per view and key: the newest known record, and the last offset and record in the log."""
     sent = {record.number: record for record in history.of(Sent)}
     newest: dict[tuple[TopicPartition, bytes | None], tuple[int, Sent]] = {}
     for event in (*history.of(Acknowledged), *history.of(Read)):
@@ -371,7 +371,7 @@ def _contents(history: History) -> Iterator[tuple[Log, dict[int, Hashable]]]:
 
 
 def _found(history: History) -> Iterator[tuple[str, TopicPartition, int, Hashable]]:
-    """What readers read, then what the logs have."""
+    """The records that readers read, then those in the logs."""
     yield from history.of(Read)
     for log in history.of(Log):
         for offset, record in log.records:

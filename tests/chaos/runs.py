@@ -1,4 +1,4 @@
-"""What all chaos runs share: their length, their seed, their deadline, and the report of a failure.
+"""The length, seed, deadline and failure report of a chaos run.
 
 `make test` runs each kind of promise once, briefly, with the day as the seed; where two tests have one kind,
 they take turns by day. ``CHAOS_SECONDS`` (`make chaos`) runs all tests for that long with random seeds.
@@ -12,17 +12,17 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
 from typing import Any, Final, TypeVar
 
 import pytest
+
+from tests.support.soak import DAY
 
 IS_THOROUGH: Final = "CHAOS_SECONDS" in os.environ
 HEALING_S: Final = 90.0
 """The time in which a healed cluster must be healthy."""
 BROKER: Final = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "4000"}
 
-_DAY: Final = date.today().toordinal()
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 thorough = pytest.mark.skipif(not IS_THOROUGH, reason="make chaos runs it")
@@ -45,7 +45,7 @@ class Run:
 @contextmanager
 def chaos_run(seconds: float) -> Iterator[Run]:
     """A run whose seed is printed, and added to a failure with the steps before it."""
-    run = Run(int(os.environ.get("CHAOS_SEED") or (random.randrange(1 << 32) if IS_THOROUGH else _DAY)))
+    run = Run(int(os.environ.get("CHAOS_SEED") or (random.randrange(1 << 32) if IS_THOROUGH else DAY)))
     print(f"CHAOS_SEED={run.seed} CHAOS_SECONDS={seconds:g}", flush=True)
     try:
         yield run
@@ -70,4 +70,4 @@ def chaos_test(seconds: float, *, more_s: float = 600) -> Callable[[Test], Test]
 
 def takes_turns(turn: int, of: int = 2) -> pytest.MarkDecorator:
     """In `make test`, run this test every so many days; others have the same kind of promise."""
-    return pytest.mark.skipif(not IS_THOROUGH and _DAY % of != turn, reason="another test's turn today")
+    return pytest.mark.skipif(not IS_THOROUGH and DAY % of != turn, reason="another test's turn today")

@@ -51,7 +51,7 @@ def test_the_plugin_is_an_entry_point_of_pytest() -> None:
 
 
 def test_the_example_suites_pass_in_two_workers() -> None:
-    """Those of confluent-kafka and aiokafka."""
+    """The example suites of confluent-kafka and aiokafka."""
     ran = pytest_in(ROOT / "examples" / "testing", "-n", "2", "-p", "no:cacheprovider")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"\b6 passed", ran.stdout), ran.stdout

@@ -46,7 +46,7 @@ class Tool:
     """
 
     def __init__(self, command: list[str], resident: list[str]) -> None:
-        """Of a command that needs a class and its arguments, and the one that runs `Toolbox`."""
+        """`command` runs a class that is appended with its arguments; `resident` runs `Toolbox`."""
         self._command, self._resident = command, resident
         self._jvm: Driver | None = None
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Which small changes of a module do its unit tests notice? ``make mutants MODULE=broker/coordinators``.
+"""Finds small changes of a module that its unit tests do not notice: ``make mutants MODULE=broker/log``.
 
 ``MODULE`` is a file or a folder; the tests are those of the same folder in tests/unit, or ``TESTS``. With
 ``CHOOSE=1``, it looks for a small set of test functions that kills all that the tests kill, and lists the
@@ -27,11 +27,15 @@ from tests.mutants.switch import ROOT, Mutated
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 
 
-class Collected:
-    """A pytest plugin that hands the collected tests over instead of running them."""
+class Check:
+    """A pytest plugin that judges mutants by the collected tests instead of running these."""
 
-    def __init__(self) -> None:
-        self.items: list[pytest.Item] = []
+    def __init__(self, arguments: argparse.Namespace, files: list[str]) -> None:
+        self._arguments = arguments
+        self._files = files
+        self.mutated = Mutated(files)
+        self.outcomes = Outcomes()
+        self.is_complete = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
@@ -41,29 +45,15 @@ class Collected:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self.items = session.items
-        self.work()
+        self._judge(session.items)
         return True
 
-    def work(self) -> None:
-        raise NotImplementedError
-
-
-class Check(Collected):
-    def __init__(self, arguments: argparse.Namespace, files: list[str]) -> None:
-        super().__init__()
-        self._arguments = arguments
-        self._files = files
-        self.mutated = Mutated(files)
-        self.outcomes = Outcomes()
-        self.is_complete = False
-
-    def work(self) -> None:
+    def _judge(self, items: list[pytest.Item]) -> None:
         arguments = self._arguments
         start = time.monotonic()
-        judge = Judge(self.mutated, functions_of(self.items), self.outcomes, arguments.jobs, arguments.limit)
+        judge = Judge(self.mutated, functions_of(items), self.outcomes, arguments.jobs, arguments.limit)
         judge.record()
-        print(f"{len(judge.functions)} functions, {len(self.items)} tests: {time.monotonic() - start:.0f} s")
+        print(f"{len(judge.functions)} functions, {len(items)} tests: {time.monotonic() - start:.0f} s")
         for name in judge.failing:
             print(f"fails without a mutant, not used: {name}")
         chosen: list[Function] | None = None

@@ -25,7 +25,7 @@ from typing import Final
 import pytest
 
 _MAX_DATA_BYTES: Final = 3 << 30
-"""For a mutant that appends for ever."""
+"""Ends a mutant that appends without end."""
 
 
 @dataclass(eq=False)
@@ -41,7 +41,7 @@ class Run:
     failed: pytest.Item | None = None
     is_timed_out: bool = False
     results: list[tuple[pytest.Item, float, object]] = field(default_factory=list)
-    """Of each test that ended: its duration, and what `prepare`'s function returned."""
+    """The duration of each test that ended, and what `prepare`'s function returned."""
 
 
 class Outcomes:

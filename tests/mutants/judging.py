@@ -123,7 +123,7 @@ class Judge:
         return chosen
 
     def _replaced(self, function: Function, others: list[Function]) -> bool:
-        """Whether others kill all that it killed; then they have done it."""
+        """Whether others kill all mutants of a function; if so, `killers` names them."""
         mine = [mutant for mutant, killer in self.killers.items() if killer is function]
         found: dict[Mutant, Function] = {}
         for mutant, killer in self._killers((mutant, others) for mutant in mine):

@@ -64,7 +64,7 @@ def mutated(source: str, file: str, first: int) -> tuple[ast.Module, list[Mutant
 
 
 def _expressions(node: ast.expr, is_condition: bool) -> Iterator[ast.expr]:
-    """What may stand in the place of an expression."""
+    """The mutants of an expression."""
     match node:
         case ast.Compare():
             for place, operator in enumerate(node.ops):
@@ -139,7 +139,7 @@ class _Mutator(ast.NodeTransformer):
         self._first = first
         self._scopes: list[str] = []
         self._functions: list[bool] = []
-        """Of each function around the node, whether it returns a value."""
+        """Whether each function around the node returns a value."""
         self._conditions: set[ast.expr] = set()
         self._keys: dict[str, int] = {}
 

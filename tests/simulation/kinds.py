@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -19,11 +18,10 @@ from barnabas.protocol.errors import ApiError
 from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation import chaos, exactly_once_chaos, group_chaos, idempotence, transaction_chaos
 from tests.simulation.profiles import PROFILES, USUAL
+from tests.support.soak import DAY
 
 ONE_SEED: Final = os.environ.get("BARNABAS_SIMULATION_SEED")
-DAY: Final = os.environ.get("SIMULATION_DAY") or f"{datetime.now(UTC):%Y%m%d}"
-"""`tests/conftest.py` sets the variable, so that all workers of a run have the same day."""
-FIRST_SEED: Final = int(DAY) * 1_000
+FIRST_SEED: Final = DAY * 1_000
 USUAL_SEEDS: Final = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "800"))
 _BROKEN: Final = (AssertionError, InvariantViolation)
 
@@ -31,7 +29,7 @@ _BROKEN: Final = (AssertionError, InvariantViolation)
 class Kind(NamedTuple):
     make: Callable[[int], Any]
     errors: tuple[type[Exception], ...] = _BROKEN
-    """Those that notice a planted mistake."""
+    """The errors that show a planted mistake."""
 
 
 KINDS: Final = {

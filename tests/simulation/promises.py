@@ -37,10 +37,10 @@ class BrokenPromises(AssertionError):
 
 
 class PromiseKeeper:
-    """What all judges do; `world` has the time."""
+    """The part that all judges share; `world` has the time."""
 
     promises: ClassVar[frozenset[Promise]]
-    """Those that the judge checks, without any that follow from others there."""
+    """The promises that the judge checks, without any that follow from others there."""
     goes_on: ClassVar[bool] = False
     """Whether a history goes on after a broken promise, because it may break others."""
     world: Any

@@ -1,10 +1,17 @@
-"""How much of a random search a run makes: `make soak` makes all of it, each change a part."""
+"""How much of a random search a run makes, and with which seeds.
+
+`make soak` makes all of it, each change a part. The seeds of that part follow from the day.
+"""
 
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
+from typing import Final
 
-IN_SOAK = os.environ.get("ASYNCIO_DEBUG_LOOP") == "1"
+IN_SOAK: Final = os.environ.get("ASYNCIO_DEBUG_LOOP") == "1"
+DAY: Final = int(os.environ.get("TEST_DAY") or f"{datetime.now(UTC):%Y%m%d}")
+"""Such as 20261231. `tests/conftest.py` sets the variable, so that all workers of a run have the same day."""
 
 
 def searched(whole: int, *, usual: int) -> int:

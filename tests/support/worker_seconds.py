@@ -37,7 +37,7 @@ def _cpu_s() -> float:
 
 @dataclass
 class Spent:
-    """What one row of the table sums up."""
+    """One row of the table."""
 
     tests: int = 0
     wall_s: float = 0.0
