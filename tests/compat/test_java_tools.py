@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.deploy.local import LocalCluster
+from tests.support.waiting import wait_for
 
 from ..cluster.transaction_level import finalised
 from .java import CONFIG_COMMAND, CONSOLE_CONSUMER, TOPIC_COMMAND, Tool
@@ -107,9 +108,12 @@ def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp
     wait_led(bootstrap, topic, 3)
     entity = ("--entity-type", "topics", "--entity-name", topic)
     tool(CONFIG_COMMAND, *server, *entity, "--alter", "--add-config", "segment.bytes=20000000")
-    configs = tool(CONFIG_COMMAND, *server, *entity, "--describe")
-    assert "segment.bytes=20000000" in configs
-    assert "retention.ms=3600000" in configs
+
+    def configs() -> str:
+        return tool(CONFIG_COMMAND, *server, *entity, "--describe")
+
+    wait_for(lambda: "segment.bytes=20000000" in configs(), "the changed setting does not show")
+    assert "retention.ms=3600000" in configs()
     tool(
         "kafka.tools.ConsoleProducer",
         *(*server, "--topic", topic),
@@ -148,6 +152,10 @@ def test_the_feature_tool_raises_and_lowers_a_level(tool: Tool, compat_cluster: 
     with finalised(compat_cluster, 0):
         assert "can be upgraded" in features("upgrade", "--feature", level, "--dry-run")
         assert "was upgraded to 2" in features("upgrade", "--feature", level)
-        (line,) = [row for row in features("describe").splitlines() if "transaction.version" in row]
-        assert "SupportedMaxVersion: 2\tFinalizedVersionLevel: 2" in line
+
+        def shown() -> str:
+            return next(row for row in features("describe").splitlines() if "transaction.version" in row)
+
+        raised = "SupportedMaxVersion: 2\tFinalizedVersionLevel: 2"
+        wait_for(lambda: raised in shown(), lambda: f"the level is not raised: {shown()}")
         assert "was disabled" in features("disable", "--feature", "transaction.version")

@@ -20,6 +20,7 @@ from tests.support.waiting import wait_for
 from ..cluster.tools import ClusterView
 from .conftest import Shared, ToolOf, tool_or_skip
 from .java import CONFIG_COMMAND, NEWER, TOPIC_COMMAND, Tool
+from .wire import wait_led
 
 pytestmark = pytest.mark.timeout(600)
 RECORDS = [b"value %d" % number for number in range(100)]
@@ -65,8 +66,13 @@ def replicas(view: ClusterView, topic: str) -> list[tuple[int, ...]]:
     return [partition.replicas for partition in view.partitions(topic)]
 
 
-def leaders(view: ClusterView, topic: str) -> list[int]:
-    return [partition.leader for partition in view.partitions(topic)]
+def wait_leaders(view: ClusterView, topic: str, expected: list[int]) -> None:
+    """Wait until the view's broker knows these leaders; it learns of an election after the controller."""
+
+    def leaders() -> list[int]:
+        return [partition.leader for partition in view.partitions(topic)]
+
+    wait_for(lambda: leaders() == expected, lambda: f"{topic} has the leaders {leaders()}")
 
 
 def written(path: Path, topic: str, targets: Sequence[Sequence[int]]) -> Path:
@@ -103,7 +109,7 @@ def test_the_tool_for_reassignments_moves_partitions(
         return verified[-1].count("is completed.") == 2
 
     wait_for(is_done, lambda: verified[-1], timeout_s=120)
-    assert replicas(view, topic) == targets
+    wait_for(lambda: replicas(view, topic) == targets, lambda: f"{topic} has {replicas(view, topic)}")
     assert "Clearing broker-level throttles on brokers 1,2,3,4" in verified[-1]
     assert f"Clearing topic-level throttles on topic {topic}" in verified[-1]
     assert "No partition reassignments found." in tool(_REASSIGN, *server, "--list")
@@ -139,19 +145,19 @@ def test_the_tool_for_elections_lets_the_preferred_replicas_lead(
     server = ("--bootstrap-server", view.cluster.bootstrap)
     view.cluster.restart(1)
     view.wait_isr(topic, 2)
-    assert leaders(view, topic) == [2, 2]
+    wait_leaders(view, topic, [2, 2])
     path = tmp_path / "partitions.json"
     path.write_text(json.dumps({"partitions": [{"topic": topic, "partition": index} for index in (0, 1)]}))
     named = ("--path-to-json-file", str(path))
     said = tool(_ELECT, *server, "--election-type", "preferred", *named)
     assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in said
     assert f"Valid replica already elected for partitions {topic}-1" in said
-    assert leaders(view, topic) == [1, 2]
+    wait_leaders(view, topic, [1, 2])
     view.cluster.restart(2)
     view.wait_isr(topic, 2)
     said = tool(_ELECT, *server, "--election-type", "preferred", "--all-topic-partitions")
     assert f"{topic}-1" in said
-    assert leaders(view, topic) == [1, 2]
+    wait_leaders(view, topic, [1, 2])
     said = tool(_ELECT, *server, "--election-type", "unclean", "--topic", topic, "--partition", "0")
     assert f"Valid replica already elected for partitions {topic}-0" in said
 
@@ -164,6 +170,7 @@ def test_the_tool_for_topics_creates_grows_and_deletes(tool: Tool, view: Cluster
     said = tool(TOPIC_COMMAND, *named, *created)
     assert f"Created topic {new}." in said
     tool(TOPIC_COMMAND, *named, "--alter", "--partitions", "3", "--replica-assignment", "3:4,4:3,1:2")
+    wait_led(view.cluster.bootstrap, new, 3)
     described = tool(TOPIC_COMMAND, *named, "--describe")
     assert "PartitionCount: 3\tReplicationFactor: 2\tConfigs: segment.ms=60000" in described
     assert [line.split("\t")[4] for line in described.splitlines() if line.startswith("\t")] == [
@@ -172,6 +179,7 @@ def test_the_tool_for_topics_creates_grows_and_deletes(tool: Tool, view: Cluster
         "Replicas: 1,2",
     ]
     tool(TOPIC_COMMAND, *named, "--delete")
+    wait_led(view.cluster.bootstrap, new, 0)
     listed = tool(TOPIC_COMMAND, *server, "--list").split()
     assert topic in listed
     assert new not in listed
@@ -193,6 +201,7 @@ def test_the_tool_for_settings_adds_and_removes_a_listener(tool: Tool, view: Clu
     changes = ",".join(f"{name}=[{value}]" for name, value in names.items())
     said = tool(CONFIG_COMMAND, *broker, "--alter", "--add-config", changes)
     assert "Completed updating config for broker 2." in said
+    wait_for(lambda: is_open(added), f"broker 2 does not listen on {added}")
     described = tool(CONFIG_COMMAND, *broker, "--describe")
     assert all(f"  {name}={value} sensitive=false" in described for name, value in names.items())
     assert topic in tool(TOPIC_COMMAND, "--bootstrap-server", added, "--list").split()
