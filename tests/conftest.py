@@ -7,6 +7,7 @@ test fails, the end of every broker's log is added to its report.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -67,6 +68,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ModuleSch
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_retried(config, items, _TESTS)
     items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep what is imported by now out of garbage collections, a tenth of the CPU time of unit tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,6 +12,7 @@ from barnabas.broker.log.epoch_cache import UNDEFINED, EpochCache
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.storage_errors import CheckpointDamaged
 from tests.support.logs import spy
+from tests.support.soak import searched
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_the_file_may_be_flushed_while_epochs_begin(fast_folder: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         flushing = [pool.submit(flush_often) for _ in range(2)]
         try:
-            for epoch in range(1, 300):
+            for epoch in range(1, searched(300, usual=100)):
                 cache.assign(epoch, epoch)
                 assert EpochCache.load(fast_folder).entries == cache.entries
         finally:
