@@ -83,6 +83,7 @@ def test_after_the_end_of_the_process_its_forks_are_dead_and_another_forks(
     child = _fork(tmp_path, "broker", "--await-zookeeper", "--set", "zookeeper.connect=127.0.0.1:1")
     first = forks[0]
     first._process.kill()
+    first._process.wait()
     assert _wait_ended(child) == -signal.SIGKILL
     assert _wait_ended(_fork(tmp_path, "--version")) == 0
     assert forks != [first]
