@@ -58,6 +58,8 @@ def _fork(request: Mapping[str, Any]) -> Any:
     agree = death_pact()
     try:
         output = os.open(request["log_file"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        # A signal to its process group reaches the fork only once it leads one, so the answer waits for that.
+        is_ready, ready = os.pipe()
         pid = os.fork()
     except OSError as error:
         return str(error)
@@ -66,6 +68,10 @@ def _fork(request: Mapping[str, Any]) -> Any:
         os.setsid()
         os.dup2(output, 1)
         os.dup2(output, 2)
+    os.close(ready)
+    if pid:
+        os.read(is_ready, 1)
+    os.close(is_ready)
     os.close(output)
     return pid
 
