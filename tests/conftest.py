@@ -4,8 +4,6 @@ One ZooKeeper serves all tests of an xdist worker; each cluster lives in a chroo
 test fails, the end of every broker's log is added to its report.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -9,8 +9,6 @@ Ctrl-C; a folder keeps it, with the output of the first failure of each test.
 order and the load. ``FLAKY_LOAD``: the most busy processes at a time. ``FLAKY_FOLDER``: build/flaky.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -3,8 +3,6 @@
 mypy treats messages as dataclasses, because their decorator is a `dataclass_transform`; they are not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from mypy.plugin import FunctionContext, Plugin

@@ -1,7 +1,5 @@
 """Sources as the architecture tests read them: each file is read, parsed and walked once a run."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache, cached_property

@@ -1,7 +1,5 @@
 """The loop over cases: all run, and those that fail are named."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """The README and docs/ name only existing files, commands, make targets, settings, options and benchmarks."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """The log changes files and folders only through `FileSystem`: the crash tests see no other changes."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """`make flaky` finds the rate of a flaky test, and goes on after tests that do not end."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The rules of the house style, checked in every shipped source: sizes, asserts, silence."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator

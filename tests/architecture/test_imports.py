@@ -1,7 +1,5 @@
 """The table of allowed imports of the design, checked against every import statement."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

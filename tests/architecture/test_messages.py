@@ -1,7 +1,5 @@
 """The type checker refuses to copy a message as if it were a dataclass."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

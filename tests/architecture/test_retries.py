@@ -1,7 +1,5 @@
 """Retried tests and their report: runs of pytest over tests made for it."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The order in which modules of tests begin, and the worker that takes each."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.shares import next_module, rank_of

@@ -1,7 +1,5 @@
 """The table of the time that a run took."""
 
-from __future__ import annotations
-
 import io
 from typing import Literal
 

@@ -5,8 +5,6 @@ was not recorded is not judged. A record that was not acknowledged may be there 
 redelivered records.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

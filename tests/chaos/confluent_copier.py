@@ -3,8 +3,6 @@
 Not a test.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -7,8 +7,6 @@ is sent, and its outcome as soon as it is known. It ends when its standard input
 producer has fenced it. Not a test.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@ Only damage that a broker can notice or repair: the bit is flipped in the last s
 at the start after a kill, and the power is cut at one broker at a time.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import NamedTuple

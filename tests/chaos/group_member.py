@@ -4,8 +4,6 @@
 the process that started it kills it or closes its standard input. Not a test.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

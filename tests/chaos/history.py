@@ -4,8 +4,6 @@ A record is known by its number in a load, which is unique within a run; by key 
 copy; and in the output by the whole `Copy`. Any thread adds events.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable
 from enum import Enum

@@ -1,7 +1,5 @@
 """A cluster whose links can be cut: three brokers and a ZooKeeper, each with a proxy before it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping

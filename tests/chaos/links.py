@@ -10,8 +10,6 @@ One thread runs the proxies; any thread may cut and restore links. The held byte
 of the connections, because a proxy that may not send does not read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

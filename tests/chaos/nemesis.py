@@ -7,8 +7,6 @@ healthy cluster: a broker that loses its unsynced bytes, and one with a flipped 
 repaired from its leader. A broker that ends by itself is a failure.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Faults meet moves under way, and a broker that is being drained. Every run has a
 moves; the rest is chosen at random.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Final

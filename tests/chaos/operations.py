@@ -5,8 +5,6 @@ replicas, all in sync, and no broker keeps a log of a partition that it has no r
 while brokers are away; its partitions then have either replicas. One thread.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ A subclass names the faults; the run notes each when it begins. One thread; `run
 lasts is part of the fault, so it is a wait and no condition.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from abc import ABC, abstractmethod

@@ -5,8 +5,6 @@ they take turns by day. ``CHAOS_SECONDS`` (`make chaos`) runs all tests for that
 ``CHAOS_SEED`` repeats the choices of an earlier run, not their timing.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

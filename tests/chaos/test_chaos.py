@@ -4,8 +4,6 @@ So does a cluster that is rolled, drained, rebalanced and grown meanwhile. `runs
 which seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The checker finds each broken promise, and no fault in a good history."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

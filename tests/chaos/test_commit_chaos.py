@@ -5,8 +5,6 @@ highest offset acknowledged before the request and the highest tried before the 
 paused may answer with an old offset for a moment, as in Kafka: such an answer is counted and not judged.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator

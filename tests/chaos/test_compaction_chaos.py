@@ -9,8 +9,6 @@ is longer than the faults, and is lowered when the cluster is healthy again. Par
 after that are excused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final

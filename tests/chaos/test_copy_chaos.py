@@ -6,8 +6,6 @@ that producers go from one protocol to the other. In the end the output under re
 no transaction hangs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """A simulated power cut loses what may not be on disk, and nothing that a cleaning has synced."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from barnabas.broker.log.file_system import SWAP_SUFFIX, segment_name

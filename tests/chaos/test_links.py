@@ -3,8 +3,6 @@
 The cases that find most run always, in one cluster; ``make chaos`` runs all cases, and cuts links at random.
 """
 
-from __future__ import annotations
-
 import gc
 import socket
 from collections.abc import Callable, Iterator

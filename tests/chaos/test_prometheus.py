@@ -4,8 +4,6 @@ Only addresses of this machine are involved. Without a `prometheus` command (Deb
 test is skipped.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ not exist, and existing topics accept records. A change without an answer may ha
 One thread each; any thread may call `check` after the block.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence

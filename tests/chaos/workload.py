@@ -4,8 +4,6 @@ Both run on threads of their own until `stop`, through every error. `history` ha
 errors.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import threading

@@ -1,7 +1,5 @@
 """Everything here starts real processes."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clients that send group requests to the current coordinator, and workers that commit in a loop."""
 
-from __future__ import annotations
-
 import threading
 import time
 from abc import ABC, abstractmethod

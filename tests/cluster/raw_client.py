@@ -1,7 +1,5 @@
 """A client that sends valid and malformed bytes to a broker's port and returns the answers."""
 
-from __future__ import annotations
-
 import struct
 import time
 from collections.abc import Sequence

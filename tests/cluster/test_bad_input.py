@@ -4,8 +4,6 @@ After every test the brokers must still be the same processes, and the topic wri
 `unharmed`.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator
 

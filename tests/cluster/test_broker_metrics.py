@@ -1,7 +1,5 @@
 """Kafka's metrics of real brokers: replicas, the controller, and the traffic of topics and APIs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A broker that must not start names the reason in one line, in bounded time, and harms no other broker."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The `barnabas` command against real clusters, as scripts use it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

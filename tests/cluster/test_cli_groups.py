@@ -1,7 +1,5 @@
 """`barnabas groups` against real brokers, as scripts use it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Producers under every fault: test_failover.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 from barnabas.client.admin.admin import Admin, NewTopic

@@ -1,7 +1,5 @@
 """Our own clients over Kafka's protocol: against our brokers, and Apache Kafka where it can be had."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

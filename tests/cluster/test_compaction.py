@@ -3,8 +3,6 @@
 Segments are small and the cleaner looks ten times per second, so that a test takes seconds.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

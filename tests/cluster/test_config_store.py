@@ -1,7 +1,5 @@
 """Changes of settings reach every broker, also after a lost session; `test_store.py` has reads and writes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest

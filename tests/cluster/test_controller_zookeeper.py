@@ -1,7 +1,5 @@
 """Sessions and elections with a real ZooKeeper; `test_store.py` has the reads and writes."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A flipped byte in a replica's log: offline over any number of starts, never truncated and never served."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The Grafana dashboard and docs/monitoring.md name exactly the metrics that a cluster shows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

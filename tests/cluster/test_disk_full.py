@@ -1,7 +1,5 @@
 """A broker whose disk is really full, under load: others lead, nothing is lost, and with room it is back."""
 
-from __future__ import annotations
-
 import errno
 import resource
 import subprocess

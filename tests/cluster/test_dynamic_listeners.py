@@ -1,7 +1,5 @@
 """Listeners that are added, advertised elsewhere and removed while a broker runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.client import ConfigResource

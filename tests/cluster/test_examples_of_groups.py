@@ -1,7 +1,5 @@
 """The examples of groups with many threads: every record is processed, no commit covers an unfinished one."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import threading

@@ -1,7 +1,5 @@
 """Brokers are killed, paused, stopped and started while acks=all records are written: nothing is lost."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 

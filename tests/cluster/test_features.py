@@ -1,7 +1,5 @@
 """The finalised features of a real cluster: changed by commands, known to every broker."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator

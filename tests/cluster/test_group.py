@@ -1,7 +1,5 @@
 """Our consumers in one group, with real coordinators."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

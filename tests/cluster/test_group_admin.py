@@ -1,7 +1,5 @@
 """Requests of operators about groups, with real coordinators."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Coordinators that die or move while offsets are committed: no acknowledged commit is lost."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Idempotent producers against real brokers: unique ids, and batches that are written once."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -4,8 +4,6 @@ One client for each broker fetches all partitions from it in a loop and records 
 logs of the brokers have the leader of each epoch.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import uuid

@@ -1,7 +1,5 @@
 """A local cluster of real brokers: writable when started, whole after restarts, gone when stopped."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

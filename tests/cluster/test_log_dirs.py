@@ -1,7 +1,5 @@
 """Replicas move between the log dirs of brokers, under load and while the brokers are killed."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

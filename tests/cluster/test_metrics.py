@@ -1,7 +1,5 @@
 """The lag of groups as Prometheus scrapes it from real brokers, compared with `barnabas groups lag`."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """One group of our consumer, confluent-kafka and aiokafka together: each may lead, and all understand it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import uuid

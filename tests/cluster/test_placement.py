@@ -1,7 +1,5 @@
 """Elections of preferred replicas and reassignments on real brokers, under load, judged by its history."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

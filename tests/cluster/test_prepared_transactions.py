@@ -1,7 +1,5 @@
 """Prepared transactions (KIP-939): their producer is killed, all brokers are killed, others end them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

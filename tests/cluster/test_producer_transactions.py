@@ -1,7 +1,5 @@
 """Transactions of our producer against real brokers: both protocols, lost coordinators, zombies."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from typing import Any

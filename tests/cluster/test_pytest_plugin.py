@@ -1,7 +1,5 @@
 """The pytest plugin, in runs of pytest of its own: example suites, settings by marker, faults, leftovers."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Readers over committed, aborted and open transactions, while the leader of their partition is killed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

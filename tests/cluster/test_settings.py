@@ -1,7 +1,5 @@
 """Changed settings, added partitions and topics created on demand, while real brokers run and restart."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from typing import Any

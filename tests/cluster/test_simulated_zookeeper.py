@@ -1,7 +1,5 @@
 """The simulation's ZooKeeper behaves as a real one, in the operations that this project uses."""
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections.abc import Iterator

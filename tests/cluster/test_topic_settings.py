@@ -1,7 +1,5 @@
 """Every setting of a topic is changed while a producer writes: no acknowledged record is lost or repeated."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Mapping

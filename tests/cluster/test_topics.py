@@ -1,7 +1,5 @@
 """Topics made, refused, deleted, and deleted while a broker is away."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

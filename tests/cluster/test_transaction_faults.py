@@ -19,8 +19,6 @@ Markers on all partitions and no completion: `test_markers_are_written_again_by_
 `docs/testing.md` says where the other cells are.
 """
 
-from __future__ import annotations
-
 import itertools
 import resource
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The level of ``transaction.version`` changes while our producers, of both kinds, are in transactions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """No transactional record enters a log without its coordinator (KIP-890), by coordinators on any broker."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Offsets that are committed in transactions, while the coordinator of their group dies."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.client.blocking import Admin, Producer

@@ -1,7 +1,5 @@
 """Transactions over real brokers: their whole life, and the death of the brokers that take part."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.coordinators.internal_topic import partition_of

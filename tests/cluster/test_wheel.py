@@ -3,8 +3,6 @@
 Packages come from the index that pip is set up for; without one that can be reached the test is skipped.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

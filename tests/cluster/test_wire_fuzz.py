@@ -3,8 +3,6 @@
 The seed is printed with a failure; ``WIRE_FUZZ_FRAMES`` sends more than the few thousand of a test run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

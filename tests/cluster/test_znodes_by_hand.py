@@ -1,7 +1,5 @@
 """Znodes that are deleted or corrupted by hand: no broker ends, nothing is lost, the log names the path."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 

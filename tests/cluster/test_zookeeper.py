@@ -1,7 +1,5 @@
 """The bundled ZooKeeper: up, down, killed, paused, refused, and ended with its starter."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """ZooKeeper fails under load: brokers continue with safe requests, refuse the others, and recover."""
 
-from __future__ import annotations
-
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode

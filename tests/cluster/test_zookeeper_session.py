@@ -1,7 +1,5 @@
 """The session of a broker against servers that behave as ZooKeeper does in its worse moments."""
 
-from __future__ import annotations
-
 import socket
 import threading
 

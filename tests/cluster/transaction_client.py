@@ -1,7 +1,5 @@
 """A transactional producer that sends each request when a test says so, in a chosen protocol version."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

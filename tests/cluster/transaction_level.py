@@ -1,7 +1,5 @@
 """The level of the feature `transaction.version`, for as long as a test needs it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """One producer that meets a fault at a step of its transaction, and continues as a client would."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ varints, with parts repeated, left out or added. Everything follows from one see
 What is made could be valid, so it names few topics and groups, and never a broker's own settings.
 """
 
-from __future__ import annotations
-
 import random
 import struct
 import uuid

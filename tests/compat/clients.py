@@ -5,8 +5,6 @@ Clients that are no Python packages are fetched once into a cache below ``build/
 tools; `Unavailable` names the reason if that fails. Blocking, one thread a driver; every wait is bounded.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -5,8 +5,6 @@ Apache Kafka; tests that need Barnabas' own client, or kill a broker, are
 then skipped.
 """
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ archives of Kafka's tools, and from the file connectors, a separate archive of M
 are bounded.
 """
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

@@ -7,8 +7,6 @@ there already, and while files below `SUBJECTS` have changes that are not commit
 no changes.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Sequence

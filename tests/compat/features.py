@@ -5,8 +5,6 @@ no such function. A client's records are read by another, the reference (conflue
 round, so that two mistakes cannot agree. Topics are new for every feature.
 """
 
-from __future__ import annotations
-
 import base64
 import random
 import string

@@ -4,8 +4,6 @@ A member is a consumer in a process of its own (`drivers/member.py`); its topic 
 A wait that fails shows the state of all members.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence

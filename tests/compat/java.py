@@ -1,7 +1,5 @@
 """Kafka's own command-line tools (and its Java clients with them), fetched from Maven."""
 
-from __future__ import annotations
-
 import base64
 import subprocess
 import threading

@@ -6,8 +6,6 @@ The tests compare each outcome with a cell of that page, so a wrong table fails 
 A cell is ``yes``, what was different, ``-`` (the client has no such function), or ``no``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A real worker of Kafka Connect keeps its state in three compacted topics, over kill -9 and restarts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 The logs are those of `log_kinds.LOGS`. One run of the tool in each mode reads all their files.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A client's process that missed an answer is not used again: later tests would read its late answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Changes of its subject, and of nothing else, bring the full product of clients and features back."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A leader is killed, and another shut down, under the load of every client at once: nothing may be lost."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

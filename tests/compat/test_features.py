@@ -1,7 +1,5 @@
 """Every client at every feature, unmodified: the outcome must be what docs/compatibility.md says."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.deploy.local import LocalCluster

@@ -5,8 +5,6 @@ empty batches in a row; each segment ends without a record at or after the offse
 A broker starts over these files and leads.
 """
 
-from __future__ import annotations
-
 import base64
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The coordinator of groups of every client is killed (-9): each group continues, and commits."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from contextlib import ExitStack

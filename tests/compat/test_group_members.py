@@ -1,7 +1,5 @@
 """confluent-kafka, kafka-python and aiokafka as members of one group."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 

@@ -1,7 +1,5 @@
 """Kafka's own tools and groups: its consumer, its group command, and its reader of the offsets topic."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from pathlib import Path

@@ -4,8 +4,6 @@ No value of Kafka's is copied into this file. `DIFFERENCES` lists every differen
 fails if a listed difference is gone. Kafka's tools then describe and alter all of them in a cluster.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import uuid

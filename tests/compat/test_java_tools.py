@@ -4,8 +4,6 @@ They come from Maven; if they cannot be fetched the tests are skipped, with the 
 one after the other (`drivers/Toolbox.java`).
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from pathlib import Path

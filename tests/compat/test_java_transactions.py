@@ -1,7 +1,5 @@
 """Java's clients and Kafka's own tools in transactions, which are killed or hang."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ It chooses its protocol by the level that brokers name on new connections. So af
 connections are reset, in the middle of transactions.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

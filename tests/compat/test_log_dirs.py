@@ -1,7 +1,5 @@
 """Kafka's tools and kafka-python move replicas between the log dirs of a broker and see them there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

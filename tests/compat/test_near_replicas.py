@@ -1,7 +1,5 @@
 """confluent-kafka, and Java's consumer in Kafka's console, read from the replica on their rack (KIP-392)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """The tools of Kafka 3.9 and 4 that operate a cluster: reassignments, elections, topics and listeners."""
 
-from __future__ import annotations
-
 import json
 import socket
 import uuid

@@ -4,8 +4,6 @@ Each word's committed counts must be 1, 2, 3, … without a gap or a repetition.
 kills, and Kafka Streams 3.9.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import threading

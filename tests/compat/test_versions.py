@@ -3,8 +3,6 @@
 The only broker advertises the address of a relay, which notes the head of every request on its way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -4,8 +4,6 @@ Frames are made by hand (`wire.py`). After every test the same broker processes 
 in and come out.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

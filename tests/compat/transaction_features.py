@@ -4,8 +4,6 @@ A transactional producer is in a process of its own (`drivers/transactions.py`).
 default isolation level, so every read here names one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Self

@@ -5,8 +5,6 @@ because one that waits for it for 10 s ends. A container that ends by itself, wh
 again, is a failure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ..chaos.random_faults import Choice, RandomFaults

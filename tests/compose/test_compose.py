@@ -4,8 +4,6 @@ Without a compose command, or without an engine that answers, the tests that nee
 ``BARNABAS_TEST_BASE_IMAGE`` names a local base image for machines that can pull none.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

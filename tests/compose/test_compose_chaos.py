@@ -3,8 +3,6 @@
 Each fault is injected once; then faults are chosen at random.
 """
 
-from __future__ import annotations
-
 from ..chaos.runs import chaos_run, chaos_test, seconds
 from ..chaos.workload import Load, expect_good, stop_and_judge
 from ..cluster.tools import ClusterView

@@ -4,8 +4,6 @@ The settings are those of the compose file: a ZooKeeper session ends after 18 s,
 fetch leaves the ISR after 10 s. So only sockets and names can tell in time.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

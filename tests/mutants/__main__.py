@@ -6,8 +6,6 @@ others. Whether one of those shows a promise of the documentation is for a perso
 parts of names of functions to choose in any case.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

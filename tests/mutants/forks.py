@@ -6,8 +6,6 @@ afterwards. The parent kills a child whose test runs for too long (a mutant that
 with all processes of its session.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

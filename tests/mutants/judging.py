@@ -7,8 +7,6 @@ that reach it, then the others from the cheapest on; the first that kills it is 
 chosen function is tried again, from the last on: if the others kill all that it killed, it is not needed.
 """
 
-from __future__ import annotations
-
 import inspect
 import random
 import sys

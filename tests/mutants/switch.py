@@ -6,8 +6,6 @@ active, `(17).__eq__` for number 17, `reached.add` (which returns None) to recor
 C functions and take 17 to 35 ns.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder

@@ -4,8 +4,6 @@ The same seed always gives the same history. Each seed also draws the number of 
 fault, so that some histories are nearly calm and others are full of one kind of fault.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Disables logging, since thousands of simulated failovers log too much, and closes the worlds of a test."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

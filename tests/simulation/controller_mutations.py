@@ -1,7 +1,5 @@
 """Known mistakes of controllers, elections and moves, and with created and deleted topics; see `planted`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

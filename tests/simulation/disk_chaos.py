@@ -1,7 +1,5 @@
 """Faults of the disks and clocks of a world's brokers, as steps of a random history."""
 
-from __future__ import annotations
-
 import random
 from abc import abstractmethod
 from collections.abc import Sequence

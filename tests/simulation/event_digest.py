@@ -5,8 +5,6 @@ in the same order. ``--events`` prints the events too, so that `diff` shows the 
 stay, therefore the process does nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re

@@ -4,8 +4,6 @@ In the calm time every transaction must be decided and complete, and then each t
 a last producer commits a transaction over all partitions.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from barnabas.protocol.ids import TopicPartition

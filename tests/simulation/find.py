@@ -3,8 +3,6 @@
 A hunt (see `planted`) may try `HISTORIES_OF_A_HUNT` seeds. ``--write`` puts the seeds into the code.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import logging

@@ -1,7 +1,5 @@
 """Consumers of one group that join, crash, pause, leave and return, while its coordinators move and fail."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

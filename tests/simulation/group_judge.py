@@ -3,8 +3,6 @@
 The group's own state is compared too, but decides nothing: the next coordinator loads the log.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetRecord

@@ -3,8 +3,6 @@
 See `mutations` for their form.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from barnabas.broker.coordinators import led_shards

@@ -4,8 +4,6 @@ The topic of the `World` is the offsets topic. Every broker has its real `GroupC
 appends and loading, called by the real handlers; clients ask any broker for the coordinator.
 """
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Histories of sessions that expire, of disks lost then, and of a silent ZooKeeper; see `test_histories`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from barnabas.protocol.ids import BrokerId

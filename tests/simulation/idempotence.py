@@ -6,8 +6,6 @@ alone. A leader that does not know a producer accepts any sequence, as in Kafka,
 records may have been deleted; so the second batch might overtake the first when the leader changes.
 """
 
-from __future__ import annotations
-
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, Offset
 from barnabas.protocol.messages.produce import PartitionProduceResponse

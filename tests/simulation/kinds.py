@@ -5,8 +5,6 @@ that every day other histories run. ``BARNABAS_SIMULATION_SEED=4711`` runs that 
 ``BARNABAS_SIMULATION_SEEDS=20000`` that many of the usual histories, and as many more of the others.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

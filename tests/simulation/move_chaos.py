@@ -4,8 +4,6 @@ A request goes to a broker that believes it is the controller, or is written und
 brokers get replicas, and targets of fewer replicas than acknowledgements need are rare.
 """
 
-from __future__ import annotations
-
 import random
 from abc import abstractmethod
 from typing import Final

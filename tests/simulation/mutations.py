@@ -3,8 +3,6 @@
 Those without a kind of random histories need one of their own, in `test_histories`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from barnabas.broker.compaction import choice, cleaning

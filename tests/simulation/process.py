@@ -4,8 +4,6 @@ A client does one thing after the other, and each again and again until the answ
 It may crash (`is_gone`), and pause while its requests and their answers are under way.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random

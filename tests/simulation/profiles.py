@@ -3,8 +3,6 @@
 A profile only changes the weights of steps; it checks nothing itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final

@@ -4,8 +4,6 @@ Those of replicas are in `truth`, those of topics in `topics`. In each kind of h
 judge has a planted mistake that only its check finds: see `alone` in `planted`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from enum import Enum
 from typing import Any, ClassVar

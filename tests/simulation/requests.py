@@ -1,7 +1,5 @@
 """A decoded request, answered by a callback, with the interface of `ApiRequest`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ParamSpec
 

@@ -1,7 +1,5 @@
 """Steps of histories that are written by hand."""
 
-from __future__ import annotations
-
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.world import MAX_LAG_MS, World
 

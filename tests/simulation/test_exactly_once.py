@@ -3,8 +3,6 @@
 For the seeds that run see `kinds`; ``make soak SOAK_PROFILE="exactly once"`` runs many.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -3,8 +3,6 @@
 For the seeds that run see `kinds`.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.coordinators.rebalance import GroupState

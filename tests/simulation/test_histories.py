@@ -3,8 +3,6 @@
 Every history is a function, so that it can run both ways.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

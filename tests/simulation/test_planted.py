@@ -1,7 +1,5 @@
 """The random histories notice every mistake that is planted in the code; see `planted`."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.simulation import exactly_once_judge, group_judge, transaction_chaos

@@ -4,8 +4,6 @@ Python orders sets of strings and of objects differently in each process; so whe
 something, a failed seed could not be repeated. `event_digest` shows the first event that differs.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

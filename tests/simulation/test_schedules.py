@@ -3,8 +3,6 @@
 For the seeds that run see `kinds`. A seed that runs alone prints its steps.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Topics that are created and removed, step by step; `tests.simulation.chaos` does so at random."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A copy of the EndTxn of one transaction is late, and arrives amid the next one o
 alone see `test_torn_transaction_of_version_1`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from typing import Any
 

@@ -4,8 +4,6 @@ Messages take time, and all threads of a broker run now and then. One seeded ran
 everything, so a seed always gives the same history.
 """
 
-from __future__ import annotations
-
 import random
 from abc import abstractmethod
 from collections.abc import Callable

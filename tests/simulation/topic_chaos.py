@@ -4,8 +4,6 @@ Clients' requests go through the real `TopicAdmin` of a broker that believes it 
 who removes a topic by hand, or makes its node unreadable, restores it later.
 """
 
-from __future__ import annotations
-
 import random
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Mistakes in the rules of one transactional id are cheapest to find in histories of one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The `Admin` of tests on a fake cluster."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from barnabas.client.admin.admin import Admin

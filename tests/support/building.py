@@ -1,7 +1,5 @@
 """Partitions over a log in memory, and requests of the controller, to test replicas."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace

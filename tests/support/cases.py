@@ -3,8 +3,6 @@
 As parameters of pytest each would cost some milliseconds, which is more than most of these checks take.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import traceback

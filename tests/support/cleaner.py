@@ -1,7 +1,5 @@
 """A cleaner over real logs, with a clock of the test and high watermarks at the logs' ends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A stand-in for a cleaning: keeps records of sealed segments by their offsets, and swaps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Batches with keys, maps and rules for tests of compaction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A broker as the controller sees it: it answers on a real socket, records the requests, and can die."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

@@ -1,7 +1,5 @@
 """The queries of the Grafana dashboard, and the names of metrics in queries and texts."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings that a broker passes to its parts, made from the declared defaults."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

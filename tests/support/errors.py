@@ -1,7 +1,5 @@
 """Expected errors, and the errors that end a broker."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -5,8 +5,6 @@ records. `kept_of` makes one out of a whole batch, and `follow` appends such bat
 does, which is how a log with gaps comes about without a cleaner. `write_segment` writes a file by hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Requests of groups for the handlers of a broker, and their answers."""
 
-from __future__ import annotations
-
 import uuid
 
 from barnabas.broker.coordinators.group_records import (

@@ -4,8 +4,6 @@ A test names members by short names: ``rig.join("m")`` sends the member id that 
 `complete` and `prepare` bring a group into a state.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """Messages for the tests of codecs: random ones, made from the declarations, and Produce requests."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Logs of every kind that a broker writes, one builder each: `LOGS`. Each log has several files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Logs for tests: records, ways to append and read them, and damage to their files."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Answers to WriteTxnMarkers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from barnabas.protocol.ids import TopicPartition

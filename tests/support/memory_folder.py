@@ -4,8 +4,6 @@ ext4 begins to write a file to the disk when it replaces another one, as each ch
 file system in memory has no reads that refuse to wait for the disk: tests of those need a usual folder.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Final
 

@@ -7,8 +7,6 @@
     assert page.value("kafka_log_log_size", topic="t", partition="0") > 0
 """
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Iterable
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Scripted answers about transactions, for the tests of operators' tools."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

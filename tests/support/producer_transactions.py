@@ -10,8 +10,6 @@ connection ends before the request is read). `wrong` names what no producer may 
 empty at their end. A transaction's records are a set of values, because partitions have no common order.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import deque
 from collections.abc import Callable

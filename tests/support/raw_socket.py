@@ -1,7 +1,5 @@
 """A blocking connection to a broker's port that sends and receives frames."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from typing import Self

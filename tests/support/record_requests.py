@@ -1,7 +1,5 @@
 """Requests about the records of one partition, and their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

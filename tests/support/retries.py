@@ -8,8 +8,6 @@ depend only on the code and are never retried.
 `-p no:rerunfailures` runs everything once, as `make chaos` does: a soak looks for rare failures.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Final

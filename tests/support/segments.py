@@ -4,8 +4,6 @@ The files are written directly, without a log. A sparse log has its real length,
 holes, so that 10 GB need a quarter of their size on disk. Every batch is whole, with a right CRC.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Final

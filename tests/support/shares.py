@@ -6,8 +6,6 @@ of `compat` and of `spark` share clients, a JVM or a session, so one worker runs
 worker takes one of them only when nothing else is left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Final, TypeVar

@@ -1,7 +1,5 @@
 """A disk that blocks until the test releases it."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `make soak` makes all of it, each change a part. The seeds of that part follow from the day.
 """
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, datetime
 from typing import Final

@@ -1,7 +1,5 @@
 """A socket server on a free port that runs a test's handler, and blocking clients."""
 
-from __future__ import annotations
-
 import errno
 import select
 import socket

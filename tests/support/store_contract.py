@@ -4,8 +4,6 @@
 `open_store` of each folder decides which server they run on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One transactional id under test: manual time, answers by token, appends that the test settles."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from typing import Any

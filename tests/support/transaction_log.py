@@ -7,8 +7,6 @@ log.end(7, committed=False)
 answer = log.fetch(0)             # with the aborted transactions and the last stable offset
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from barnabas.protocol.messages.fetch import AbortedTransaction, FetchPartitionResponse

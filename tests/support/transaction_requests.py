@@ -4,8 +4,6 @@
 leads HERE, broker 2 leads THERE, whose markers wait in `serving.sent` (`answer_markers`).
 """
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

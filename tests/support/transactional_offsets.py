@@ -3,8 +3,6 @@
 The model answers each question by going through all of the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Settings, writes and checks for the tests of transactional producers, on a cluster with the topic "t"."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 

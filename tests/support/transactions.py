@@ -1,7 +1,5 @@
 """Transactions in the log of one replica: their batches and their markers, written on the leader's side."""
 
-from __future__ import annotations
-
 from barnabas.broker.log.appending import AppendResult, ProducedBatches, parse_produced
 from barnabas.broker.log.producer_state import AppendOrigin
 from barnabas.broker.replication.partition import Partition

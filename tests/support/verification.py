@@ -1,7 +1,5 @@
 """Coordinators of transactions, here and at other brokers, whose answers a test gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

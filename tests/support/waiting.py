@@ -3,8 +3,6 @@
 The deadline is long because the machine may be busy; a test that passes never gets there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

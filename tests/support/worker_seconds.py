@@ -5,8 +5,6 @@ child processes that ended meanwhile; each worker reports what its start and the
 with a table of folders and the slowest modules, so that the change that makes the run longer shows it.
 """
 
-from __future__ import annotations
-
 import resource
 import time
 from collections import defaultdict

@@ -6,8 +6,6 @@ to a later request. `tests.support.zookeeper_client` is the client's side;
 `tests/cluster/test_simulated_zookeeper.py` compares both with a real server.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum

@@ -1,7 +1,5 @@
 """Fixtures of all unit tests: they do not wait for the disk."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """aiokafka, as an application uses it; see `stdio`."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """confluent-kafka (librdkafka), as an application uses it; see `stdio`."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Iterable

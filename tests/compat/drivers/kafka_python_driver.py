@@ -1,7 +1,5 @@
 """kafka-python, as an application uses it; see `stdio`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager

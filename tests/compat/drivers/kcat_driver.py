@@ -1,7 +1,5 @@
 """kcat (the distribution's librdkafka), one run for each command; ``KCAT`` is the program. See `stdio`."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

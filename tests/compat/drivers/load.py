@@ -1,7 +1,5 @@
 """A load in a driver: records to every partition until it is stopped, and their outcomes."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

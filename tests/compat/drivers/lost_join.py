@@ -1,7 +1,5 @@
 """The reminder that kafka-python needs of a join that it forgot; for drivers and tests alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """A member of a group in a driver: its settings, its notes, and the commands around it."""
 
-from __future__ import annotations
-
 import os
 import queue
 import threading

@@ -1,7 +1,5 @@
 """Code for both aiokafka and kafka-python: their classes have the same methods, asynchronous or not."""
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections.abc import Callable, Iterable

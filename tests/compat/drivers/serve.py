@@ -1,7 +1,5 @@
 """A whole driver: its module's functions, and the commands around a load, a member and a transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

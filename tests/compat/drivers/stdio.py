@@ -6,8 +6,6 @@ codes are Kafka's own if a broker answered with them; negative ones are the clie
 goes to stderr.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import inspect

@@ -1,7 +1,5 @@
 """A transactional producer in a driver, and the commands around it; see `stdio`."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading a Metadata v1 response, from which the reference cluster's readiness follows."""
 
-from __future__ import annotations
-
 import socket
 import struct
 

@@ -1,7 +1,5 @@
 """A comparison of cleaners counts what was cleaned, and knows what must be left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

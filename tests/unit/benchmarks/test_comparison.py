@@ -1,7 +1,5 @@
 """Ratios, verdicts and the table of a comparison."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.peers.comparison import Comparison, Goal, markdown, number, rounds, table

@@ -1,7 +1,5 @@
 """The processes of a cluster: parsing the texts of /proc, and finding this process by its port."""
 
-from __future__ import annotations
-
 import os
 import socket
 

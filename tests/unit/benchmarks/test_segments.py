@@ -1,7 +1,5 @@
 """The logs that benchmarks write without a broker are logs like any other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

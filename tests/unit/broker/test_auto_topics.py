@@ -1,7 +1,5 @@
 """Automatic creation of topics: one at a time per name, bounded, and errors are remembered."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Background threads: periodic tasks, and slow work in order."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Callable, Iterator

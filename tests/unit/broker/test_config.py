@@ -1,7 +1,5 @@
 """Settings: defaults, typed values, and refusals that name every problem at once."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path

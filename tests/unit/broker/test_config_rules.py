@@ -1,7 +1,5 @@
 """Describing and altering settings, as pure functions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """The rules of an update of features."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

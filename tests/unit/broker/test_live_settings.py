@@ -1,7 +1,5 @@
 """Settings that change while the broker runs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import pytest

@@ -1,7 +1,5 @@
 """A broker registers again in a new session in spite of errors, and gives its leaderships away at its end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """A broker's metadata: updates, recreated topics, and suspicions."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The throttle of cleaner threads, and the pace of one of them, by a clock of the test."""
 
-from __future__ import annotations
-
 import math
 import sys
 

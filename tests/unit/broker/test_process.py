@@ -1,7 +1,5 @@
 """A broker's process: the lines of its log, and the limit of open files."""
 
-from __future__ import annotations
-
 import logging
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Producer ids: each is given once, usually without waiting, and every request is answered."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Delayed operations complete exactly once, by event or deadline, and leave nothing in memory."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A topic's settings: overrides over the broker's defaults, and unusable overrides."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.config.topic_settings import TopicSettingsTable

@@ -1,7 +1,5 @@
 """The counts of topics: exact with many threads, and never falling."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

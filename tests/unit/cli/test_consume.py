@@ -1,7 +1,5 @@
 """Where `barnabas consume` begins."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.cli.consume import _seek

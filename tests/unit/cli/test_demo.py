@@ -1,7 +1,5 @@
 """The checks of the demo: its audits find every fault, and its clock measures the longest silence."""
 
-from __future__ import annotations
-
 import io
 import json
 import uuid

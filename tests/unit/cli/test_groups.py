@@ -1,7 +1,5 @@
 """New offsets of a group: times, durations, partitions and files as an operator writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

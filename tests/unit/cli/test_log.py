@@ -1,7 +1,5 @@
 """`barnabas log dump`: the entries of every kind of file as they are; damage by position; live files."""
 
-from __future__ import annotations
-
 import json
 import struct
 import uuid

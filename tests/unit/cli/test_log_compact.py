@@ -1,7 +1,5 @@
 """`barnabas log compact` on a stopped broker's dir: what it cleans, refuses, and leaves behind."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """`barnabas log verify --compare`: the replicas of two stopped brokers have the same records."""
 
-from __future__ import annotations
-
 import json
 import struct
 import uuid

@@ -1,7 +1,5 @@
 """Damage of any file of a log dir, by hypothesis: `dump` and `verify` report it, and never fail on it."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`barnabas log verify` and `repair` on indexes of aborted transactions that do not fit the batches."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """`barnabas log verify` and `repair` on a stopped broker's dir: damage is reported, damaged logs set
 aside."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """`barnabas logs`: the ends of several files by time, and the lines that come later."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command's frame: help, usage, exit codes, errors as one line."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

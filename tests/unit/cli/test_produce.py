@@ -1,7 +1,5 @@
 """Lines from any source, however its bytes come."""
 
-from __future__ import annotations
-
 import io
 import os
 

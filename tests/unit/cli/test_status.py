@@ -1,7 +1,5 @@
 """The problems that `barnabas status` reports."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

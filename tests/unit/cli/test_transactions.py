@@ -1,7 +1,5 @@
 """`barnabas transactions` against brokers with scripted answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

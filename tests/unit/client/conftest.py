@@ -1,7 +1,5 @@
 """Fake clusters with one topic."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

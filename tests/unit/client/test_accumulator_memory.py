@@ -1,7 +1,5 @@
 """Several appenders that wait for `buffer_memory`: served in order, reserved before they wake, never lost."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

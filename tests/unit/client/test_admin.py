@@ -1,7 +1,5 @@
 """The admin client, and the controller that moves."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Groups as operators ask about them, against a fake cluster."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -1,7 +1,5 @@
 """Transactions as operators ask about them, against brokers with scripted answers."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

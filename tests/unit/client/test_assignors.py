@@ -1,7 +1,5 @@
 """The promises of each strategy, on examples from Kafka's documents and on random groups."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """The clients for threads, against a fake cluster on a thread of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The blocking consumer in a group, against a fake coordinator on a thread of its own."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

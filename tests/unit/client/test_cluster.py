@@ -1,7 +1,5 @@
 """Metadata that stays fresh and connections that are made on demand."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

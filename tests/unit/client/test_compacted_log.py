@@ -1,7 +1,5 @@
 """Reading a log with gaps: the consumer and the range reader."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.client.consumer import range_reader

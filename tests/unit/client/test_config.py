@@ -1,7 +1,5 @@
 """The clients' settings: defaults, conversions and refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

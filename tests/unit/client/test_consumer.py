@@ -1,7 +1,5 @@
 """The consumer against brokers that fail on command."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

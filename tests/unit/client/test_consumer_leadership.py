@@ -1,7 +1,5 @@
 """The consumer while leaders change, hang and lose records."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

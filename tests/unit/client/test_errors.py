@@ -1,7 +1,5 @@
 """Errors that leave the client: one object per raise, and complete after pickling."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Consumers that share a group, against a small coordinator that fails on command."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

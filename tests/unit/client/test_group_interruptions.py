@@ -1,7 +1,5 @@
 """A member that is interrupted, closed by another task or misused loses nothing and leaves no task."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The member's rules: which state follows which, what each answer means, and when the background acts."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

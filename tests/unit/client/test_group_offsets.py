@@ -1,7 +1,5 @@
 """The offsets that members of a group commit and start at, and their proof of membership for transactions."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

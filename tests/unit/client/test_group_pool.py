@@ -1,7 +1,5 @@
 """The example of a poller with workers: its member is evicted while they work."""
 
-from __future__ import annotations
-
 import importlib.util
 import threading
 from concurrent.futures import ThreadPoolExecutor

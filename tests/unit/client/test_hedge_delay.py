@@ -1,7 +1,5 @@
 """Asking brokers until one answers: the delay before the second, and the fate of the others."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections import deque

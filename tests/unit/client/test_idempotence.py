@@ -1,7 +1,5 @@
 """The idempotent producer: under any fault, an acknowledged record is written once and in order."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """The thread of the blocking clients, at its end."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Partitioners, against hashes that Java's client computes."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.client.errors import InvalidConfiguration

@@ -1,7 +1,5 @@
 """Plans of reassignments: what must hold for any cluster, and the choices by example."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

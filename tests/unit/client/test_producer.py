@@ -1,7 +1,5 @@
 """The producer against brokers that fail on command."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

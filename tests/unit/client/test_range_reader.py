@@ -1,7 +1,5 @@
 """Ranges of raw batches, through changes of the leader."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Consumers and range readers of a log with transactions, under both isolation levels."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

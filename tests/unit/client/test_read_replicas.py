@@ -1,7 +1,5 @@
 """Reading from a replica nearby, as the leader advises (KIP-392)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A bug of ours in the sender ends the records that it met, with that error; all others are delivered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

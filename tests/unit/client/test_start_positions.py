@@ -1,7 +1,5 @@
 """Where reading starts in a group: the committed offset, checked by its leader epoch (KIP-320)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from typing import Any

@@ -1,7 +1,5 @@
 """The states of a transactional producer: which call is legal when, and what errors do to it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

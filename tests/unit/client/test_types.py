@@ -1,7 +1,5 @@
 """The types that a user's type checker sees: of settings, and of blocking methods, which are generated."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

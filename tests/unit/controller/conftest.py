@@ -1,7 +1,5 @@
 """A controller term with one topic."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.controller_fakes import Cluster, make_cluster

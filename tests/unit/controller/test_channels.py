@@ -1,7 +1,5 @@
 """The controller's channels to brokers that answer on real sockets, and that die and return."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """Elections and resignations of a controller, event by event, over a cluster in memory."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

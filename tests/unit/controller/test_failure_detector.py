@@ -1,7 +1,5 @@
 """The evidence that declares a broker dead, and the time that it takes."""
 
-from __future__ import annotations
-
 import errno
 import socket
 

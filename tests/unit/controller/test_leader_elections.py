@@ -1,7 +1,5 @@
 """Elections on request and by the rebalance, over a cluster in memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.controller import events

@@ -1,7 +1,5 @@
 """Reassignments step by step, over a cluster in memory; their rules as pure functions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from barnabas.controller.context import Replica
 from barnabas.controller.request_batch import BrokerBatch, RequestBatch
 from barnabas.protocol.ids import BrokerId, ControllerEpoch, TopicPartition

@@ -1,7 +1,5 @@
 """The controller's handling of events about brokers, over a cluster in memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

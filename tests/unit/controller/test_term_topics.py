@@ -1,7 +1,5 @@
 """The controller's handling of topics: first leaders, added partitions, settings and deletions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

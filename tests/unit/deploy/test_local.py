@@ -1,7 +1,5 @@
 """A local cluster's processes, with stand-ins for the brokers and for ZooKeeper."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

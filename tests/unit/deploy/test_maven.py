@@ -1,7 +1,5 @@
 """Pinned archives: their list, the repository that is asked, and contents that are refused."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import shutil

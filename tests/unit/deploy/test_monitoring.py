@@ -1,7 +1,5 @@
 """The compose profile `monitoring`: what its files name is there, and is what the brokers serve."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Reserved ports: free, distinct, kept, released."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Brokers are forked from a process that has imported them, and behave like ones started directly."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

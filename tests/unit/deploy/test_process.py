@@ -1,7 +1,5 @@
 """Child processes: identity, signals, bounded ends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

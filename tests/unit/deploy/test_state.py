@@ -1,7 +1,5 @@
 """The record of a cluster: read as written, refused if foreign; and one owner at a time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Java and jars for ZooKeeper, and the errors without them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

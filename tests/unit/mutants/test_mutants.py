@@ -1,7 +1,5 @@
 """The mutation check: its changes, the switch between them, and a run over a small module."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

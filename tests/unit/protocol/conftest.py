@@ -1,7 +1,5 @@
 """Servers and channels for the tests of channels."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """The waits between attempts: how long, and when a call gives up."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

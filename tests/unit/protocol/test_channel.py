@@ -1,7 +1,5 @@
 """The channel in both dialects, against a small server that answers, waits, lies or hangs up."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket

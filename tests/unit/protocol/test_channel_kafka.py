@@ -1,7 +1,5 @@
 """A channel negotiates versions of Kafka's protocol with a small server that supports only some."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import uuid

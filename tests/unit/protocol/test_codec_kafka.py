@@ -1,7 +1,5 @@
 """The Kafka codec by itself: fields that a version lacks, malformed bytes, and bounds."""
 
-from __future__ import annotations
-
 import contextlib
 import struct
 import tracemalloc

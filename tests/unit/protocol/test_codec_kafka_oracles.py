@@ -5,8 +5,6 @@ Both oracles order a structure's fields as Kafka's definitions do, so that ours 
 place. What the oracles have and we leave out on purpose keeps its default.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import importlib

@@ -1,7 +1,5 @@
 """The native codec: every message there and back, and every way in which bytes can be wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import struct
 import threading

@@ -1,7 +1,5 @@
 """Each compression there and back, other writers' shapes, bombs and damage."""
 
-from __future__ import annotations
-
 import gzip
 import random
 import zlib

@@ -1,7 +1,5 @@
 """Subscriptions and assignments against another client's codec, byte for byte."""
 
-from __future__ import annotations
-
 import struct
 import warnings
 

@@ -1,7 +1,5 @@
 """The error table: Kafka's numbers, one class each, and whether a retry can help."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.protocol import errors

@@ -1,7 +1,5 @@
 """Frames under any chunking, with hostile lengths, and the memory that they hold."""
 
-from __future__ import annotations
-
 import mmap
 import struct
 import threading

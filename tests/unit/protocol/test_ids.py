@@ -1,7 +1,5 @@
 """Ids and endpoints as people write them."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.protocol.ids import NO_TOPIC_ID, Endpoint, TopicPartition, parse_endpoints

@@ -1,7 +1,5 @@
 """Invariants raise, also in an optimised interpreter, and name what is wrong."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -5,8 +5,6 @@ gets defaults for added fields; an older version ignores the surplus of a longer
 file with each release, and never remove one.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

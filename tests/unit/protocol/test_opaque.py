@@ -1,7 +1,5 @@
 """Fields of opaque bytes in both codecs: null, in arrays, in messages with records, and wrong."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.protocol import codec_msgpack

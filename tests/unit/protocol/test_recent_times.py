@@ -1,7 +1,5 @@
 """The number and the percentiles of the last times."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.protocol.recent_times import RecentTimes

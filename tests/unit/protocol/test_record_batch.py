@@ -1,7 +1,5 @@
 """Batch headers and records: golden bytes, round trips, and every way in which bytes can be wrong."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

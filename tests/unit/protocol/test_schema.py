@@ -1,7 +1,5 @@
 """The rules that every declaration keeps. `test_codec_kafka_oracles` compares them with Kafka's."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

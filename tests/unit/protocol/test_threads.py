@@ -1,7 +1,5 @@
 """Background threads: bugs are fatal, and a stop ends all tasks of an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

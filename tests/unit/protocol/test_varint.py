@@ -1,7 +1,5 @@
 """Zigzag varints against their definition, and every way their bytes can be wrong."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

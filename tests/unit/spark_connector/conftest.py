@@ -1,7 +1,5 @@
 """A cluster view over logs in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self

@@ -1,7 +1,5 @@
 """The bulk decoder: both engines against `protocol.records`, and against damaged bytes."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Options of the source: accepted values, and the errors that name a refused one."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

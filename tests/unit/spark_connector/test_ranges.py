@@ -1,7 +1,5 @@
 """Ranges: which offsets a read covers, never past the high watermark, and how they are cut."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

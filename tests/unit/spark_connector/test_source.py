@@ -1,7 +1,5 @@
 """The source against logs in memory, as Spark calls it: schema, planning, reading; pickled in between."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Stores over the simulated ZooKeeper."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.controller_fakes import Znodes

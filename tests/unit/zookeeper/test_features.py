@@ -1,7 +1,5 @@
 """The finalised features: written by compare-and-set, and followed by every broker."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from contextlib import suppress

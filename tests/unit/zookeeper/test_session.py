@@ -1,7 +1,5 @@
 """A ZooKeeper session whose connection is lost and returns; tests/cluster has a real ZooKeeper."""
 
-from __future__ import annotations
-
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError, SessionExpiredError
 from kazoo.protocol.states import KazooState

@@ -1,7 +1,5 @@
 """The store over the simulated ZooKeeper; and its writes whose answers are lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

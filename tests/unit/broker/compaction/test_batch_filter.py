@@ -1,7 +1,5 @@
 """Kafka's rules for what a cleaning keeps of a batch, one by one, and all of them against a dictionary."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

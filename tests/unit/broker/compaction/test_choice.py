@@ -1,7 +1,5 @@
 """The choice of the log to clean and of its cleanable range, as pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

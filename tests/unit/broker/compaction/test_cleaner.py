@@ -3,8 +3,6 @@
 The cleaning is a fake that only returns figures; `test_cleaner_logs` runs the real one.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """The cleaner with real cleanings of real logs: what is left, and logs whose files fail or change."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

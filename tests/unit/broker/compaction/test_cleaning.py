@@ -1,7 +1,5 @@
 """A cleaning of one log: its groups, its passes, its ends, and its figures."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

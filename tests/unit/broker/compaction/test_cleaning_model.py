@@ -6,8 +6,6 @@ hold one key or all, and with chunks of one batch or many. After every cleaning,
 dictionary says of all records ever appended.
 """
 
-from __future__ import annotations
-
 import tempfile
 from itertools import pairwise
 from pathlib import Path

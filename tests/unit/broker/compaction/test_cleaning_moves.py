@@ -1,7 +1,5 @@
 """A log that is cleaned while it moves to another log dir, at every moment of either."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path

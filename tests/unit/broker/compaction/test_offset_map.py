@@ -1,7 +1,5 @@
 """The map of newest offsets: its answers, its memory, and ranges that do not fit."""
 
-from __future__ import annotations
-
 import sys
 import tracemalloc
 

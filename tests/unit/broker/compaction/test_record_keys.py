@@ -1,7 +1,5 @@
 """The reader of keys agrees with the complete decoder of records, and refuses what contradicts itself."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

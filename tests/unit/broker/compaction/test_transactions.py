@@ -1,7 +1,5 @@
 """Decisions of transactions from their markers, and the markers that are no longer needed."""
 
-from __future__ import annotations
-
 import struct
 import tempfile
 from pathlib import Path

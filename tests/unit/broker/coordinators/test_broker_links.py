@@ -1,7 +1,5 @@
 """The links of coordinators to other brokers, over real sockets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Queued appends become few batches, in order; each append gets its outcome once."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """A group's answers in each state, and the effects of time and of failed appends."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

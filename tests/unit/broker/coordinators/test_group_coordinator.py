@@ -3,8 +3,6 @@
 The rules of one group are in test_group.py and its neighbours.
 """
 
-from __future__ import annotations
-
 import threading
 import uuid
 from typing import Any

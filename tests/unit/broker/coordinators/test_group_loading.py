@@ -1,7 +1,5 @@
 """Loading: the last record of each key counts, over many segments; unreadable records are ignored."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import random

@@ -1,7 +1,5 @@
 """Committed offsets: when they become valid, expire, are refused and are deleted."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,7 +1,5 @@
 """The records of the offsets topic: Kafka's bytes, and refusals of unreadable ones."""
 
-from __future__ import annotations
-
 import struct
 import uuid
 

@@ -1,7 +1,5 @@
 """A shard hosts machines: their events, timers and appends, until it is closed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast

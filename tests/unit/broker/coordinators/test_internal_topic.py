@@ -1,7 +1,5 @@
 """Internal topics have their settings and their size, and a group has the same partition as in Kafka."""
 
-from __future__ import annotations
-
 import logging
 import types
 import uuid

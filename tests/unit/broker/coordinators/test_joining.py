@@ -1,7 +1,5 @@
 """JoinGroup: new members, the choice of the protocol, and static members that come back."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.coordinators.group_effects import JoinOptions

@@ -1,7 +1,5 @@
 """The deadlines of a rebalance, and what a group keeps from one generation to the next."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """One transactional id: producers that come, go and are fenced; transactions that begin, end and hang."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.coordinators.transaction import APPEND_RETRY_MS

@@ -1,7 +1,5 @@
 """Appends of a transactional id fail, have an unknown outcome, or end with the coordinator."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

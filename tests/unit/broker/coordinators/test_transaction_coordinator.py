@@ -1,7 +1,5 @@
 """The hosting of transactional ids: loading, limits, expiry, and changes of the coordinator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

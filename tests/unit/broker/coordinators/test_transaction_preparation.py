@@ -1,7 +1,5 @@
 """A prepared transaction has no time-out, and any process that knows its epoch may end it (KIP-939)."""
 
-from __future__ import annotations
-
 import math
 
 from barnabas.broker.coordinators.transaction_effects import Ended, ProducerGiven

@@ -1,7 +1,5 @@
 """Records of ``__transaction_state``: Kafka's bytes, both versions, and fields that only this house has."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.coordinators.transaction_records import (

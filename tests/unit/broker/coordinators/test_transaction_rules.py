@@ -1,7 +1,5 @@
 """Every request in every state of a transactional id: an error, the state that is stored next, or a wait."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.coordinators.transaction_effects import Request

@@ -1,7 +1,5 @@
 """Questions to coordinators: where they go, how they are merged, and that each is answered once."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.coordinators import transaction_verification

@@ -1,7 +1,5 @@
 """Offsets that are committed in transactions: pending until the marker, whatever order the outcomes have."""
 
-from __future__ import annotations
-
 import random
 import uuid
 from dataclasses import replace

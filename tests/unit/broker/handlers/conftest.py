@@ -1,7 +1,5 @@
 """Partitions for the handlers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.building import state

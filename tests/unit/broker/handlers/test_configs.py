@@ -1,7 +1,5 @@
 """DescribeConfigs and the alter requests: which resource, which settings, and errors one by one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

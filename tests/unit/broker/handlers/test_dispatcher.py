@@ -1,7 +1,5 @@
 """The dispatcher runs the handler of a request, or closes only the connection that it came by."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ElectLeaders: what the controller is asked, and its outcomes in the answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.protocol.errors import ErrorCode, api_error

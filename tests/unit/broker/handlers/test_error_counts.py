@@ -1,7 +1,5 @@
 """The error codes in answers, and where they are counted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """UpdateFeatures, and the features in ApiVersions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 The rules of fetch sessions have suites of their own.
 """
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -4,8 +4,6 @@ The client is a simple model of its own view; the broker is the real one, over r
 answer must contain every partition that has changed since the last answer.
 """
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path

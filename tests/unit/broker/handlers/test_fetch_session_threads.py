@@ -3,8 +3,6 @@
 Nothing expires here: only an event answers a waiting fetch, so a lost event fails the test.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import Counter

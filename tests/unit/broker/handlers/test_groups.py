@@ -3,8 +3,6 @@
 The rules of groups and of their coordinator are tested in `tests/unit/broker/coordinators`.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.coordinators.group_records import (

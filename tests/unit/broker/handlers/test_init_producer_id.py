@@ -1,7 +1,5 @@
 """InitProducerId, and the batches of producers with an id."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.protocol.errors import ErrorCode

@@ -1,7 +1,5 @@
 """DescribeReplicas and the requests between brokers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from barnabas.broker.replication.replica_views import Role

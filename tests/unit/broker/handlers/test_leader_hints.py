@@ -1,7 +1,5 @@
 """Leader hints in the refusals of Produce and Fetch (KIP-951): never a leader that the broker cannot know."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DescribeLogDirs and AlterReplicaLogDirs, and the moves between two log dirs of a broker that serves."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import math

@@ -1,7 +1,5 @@
 """Metadata in each version, topics created on demand, and DescribeCluster."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

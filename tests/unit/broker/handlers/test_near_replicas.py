@@ -1,7 +1,5 @@
 """Consumers read from a replica on their rack (KIP-392): its leader sends them there, and it serves them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

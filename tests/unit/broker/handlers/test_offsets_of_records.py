@@ -3,8 +3,6 @@
 Version None is the native protocol.
 """
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Produce, from bytes to bytes, over real logs; version None is the native protocol."""
 
-from __future__ import annotations
-
 import gc
 import time
 import uuid

@@ -1,7 +1,5 @@
 """AlterPartitionReassignments and ListPartitionReassignments: the controller's answers on the wire."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.protocol.errors import ErrorCode, api_error

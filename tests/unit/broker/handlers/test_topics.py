@@ -1,7 +1,5 @@
 """CreateTopics, CreatePartitions and DeleteTopics: answered once, by the metadata or at the deadline."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,7 +1,5 @@
 """TxnOffsetCommit: the confirmation of the transaction, the append, and the answers to old producers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

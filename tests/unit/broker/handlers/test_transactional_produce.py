@@ -1,7 +1,5 @@
 """A transactional produce asks the coordinator before it begins a transaction in a log (KIP-890)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 The rules of transactional ids are tested in `tests/unit/broker/coordinators`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """A bug that fails the late answer to a request closes its connection at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

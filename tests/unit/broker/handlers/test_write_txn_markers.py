@@ -3,8 +3,6 @@
 Broker 1 leads "topic" with 2 and 3 in sync.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fixtures of the log layer's tests: one log, or the logs of a broker, in a fresh folder."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ deleted or cleaned away since. So what it knows lies between a replay of the bat
 all batches that it ever had; mostly the two are equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from barnabas.broker.log.log import Log

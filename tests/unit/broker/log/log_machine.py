@@ -1,7 +1,5 @@
 """The steps of a stateful test of a log that are the same for every model of its records."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

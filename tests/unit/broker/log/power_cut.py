@@ -15,8 +15,6 @@ The model, for ext4 and XFS with write-back caching, and stricter where POSIX pr
 The real files, which the log reads, are changed too; `write_image` writes an image into another folder.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable

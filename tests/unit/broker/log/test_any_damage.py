@@ -5,8 +5,6 @@ an image; then `verify` reads it, and a broker starts on it twice. Damage in a p
 start does not read must be found by the CRC of a batch or by `verify`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Walks over a segment file agree with windows of any size, and always end; their memory is bounded."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Checkpoints, `partition.metadata` and the bounds of a log; every damaged form is refused."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Damage below the recovery point: the replica stays offline over all starts, and its files unchanged."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import uuid

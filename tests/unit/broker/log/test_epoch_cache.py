@@ -1,7 +1,5 @@
 """Leader epochs: where each ends (KIP-101, KIP-279), truncation at both ends, and the file."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

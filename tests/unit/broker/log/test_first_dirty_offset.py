@@ -1,7 +1,5 @@
 """How far a log is cleaned: `first_dirty_offset`, and its checkpoint in Kafka's format."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 

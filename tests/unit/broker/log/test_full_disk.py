@@ -1,7 +1,5 @@
 """A disk that fills up at any one operation: the next start finds all accepted records, and no others."""
 
-from __future__ import annotations
-
 import errno
 import os
 import uuid

@@ -1,7 +1,5 @@
 """Moves of logs between the log dirs of a broker: the copy, the swap, and what a stop leaves."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

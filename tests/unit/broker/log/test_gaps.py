@@ -1,7 +1,5 @@
 """Logs with gaps: batches and records that a compaction removed, and batches that it emptied."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.log.appending import fetched_batches

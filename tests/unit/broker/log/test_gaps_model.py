@@ -5,8 +5,6 @@ of their records gone, or from a producer. The log is truncated, rolled, deleted
 again after clean stops and crashes. At the end a follower copies it, in pieces of any size.
 """
 
-from __future__ import annotations
-
 import shutil
 from typing import NamedTuple
 

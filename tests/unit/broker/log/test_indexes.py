@@ -1,7 +1,5 @@
 """Both indexes against a linear scan, in memory and mapped, and their bytes on disk."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Appending to, reading from and truncating one log: the rules one by one, and a disk that fails."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All logs of a broker: opening, creating, deleting, the passes, and dirs that are not ours or fail."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

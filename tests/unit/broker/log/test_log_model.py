@@ -5,8 +5,6 @@ cleanly or by a crash that loses nothing written; after every step all that can 
 model.
 """
 
-from __future__ import annotations
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule

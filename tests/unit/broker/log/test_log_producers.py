@@ -1,7 +1,5 @@
 """A log and its idempotent producers: duplicates, refusals, failures, truncation, restarts of both kinds."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """The effects of a topic's settings on its log, and of their changes on a log in use."""
 
-from __future__ import annotations
-
 import errno
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Syncs: each changed file once, and many logs with one call."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """Readers without a lock while a writer appends, rolls and deletes."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Transactional batches and markers are checked by the leader, and decide the first unstable offset."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from pathlib import Path

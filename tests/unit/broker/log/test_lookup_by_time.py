@@ -1,7 +1,5 @@
 """Lookups by time: the first record that is not older, also if timestamps fall, and what a lookup reads."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ten thousand sealed segments need few descriptors and little memory, counted in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Descriptors that stay open between uses are bounded, and never closed under a thread that reads."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

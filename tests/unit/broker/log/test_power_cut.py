@@ -1,7 +1,5 @@
 """The simulated disk loses writes in a power cut or a kill -9, but keeps all that was forced before."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable

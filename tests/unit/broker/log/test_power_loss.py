@@ -1,7 +1,5 @@
 """The logs of a broker that is stopped at every single file operation, by a power cut or a kill -9."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

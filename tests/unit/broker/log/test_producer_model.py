@@ -5,8 +5,6 @@ follower; truncates, rolls, deletes old segments, and stops cleanly or by a cras
 must know for each producer the very batches that the model says are its last five.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

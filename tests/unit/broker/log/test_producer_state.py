@@ -1,7 +1,5 @@
 """Batches of an idempotent producer are accepted, duplicates or refused; snapshots have Kafka's bytes."""
 
-from __future__ import annotations
-
 import struct
 import threading
 import tracemalloc

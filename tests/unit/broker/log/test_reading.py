@@ -1,7 +1,5 @@
 """Reads without the mapping: the same answers, and an error where a mapping would raise SIGBUS."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

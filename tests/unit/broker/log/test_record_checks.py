@@ -1,7 +1,5 @@
 """A topic's settings refuse records, and recompression changes nothing but the compression."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recovery of the files that an unclean stop may leave."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The choice of segments to delete, as a pure function."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.log.retention import SegmentAge, count_expired

@@ -1,7 +1,5 @@
 """Replacing segments by a cleaned one: what readers find, and when the log refuses it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """The table that decides what an operating system error means, and its effects in a log manager."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

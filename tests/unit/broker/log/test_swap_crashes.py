@@ -3,8 +3,6 @@
 After both stops the log is the one before the swap or the one after it.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Hashable

@@ -4,8 +4,6 @@ Offset n holds the value n at the time n, and every third record survives all cl
 finds can be checked: no wrong bytes, no survivor missing, and never OFFSET_OUT_OF_RANGE.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

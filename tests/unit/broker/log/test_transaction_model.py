@@ -7,8 +7,6 @@ offset and the aborted transactions that the model says, and a reader of committ
 the committed ones.
 """
 
-from __future__ import annotations
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule

@@ -1,7 +1,5 @@
 """The transactions of a log, replayed from a list of its batches: what tests compare a log with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

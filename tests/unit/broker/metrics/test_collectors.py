@@ -1,7 +1,5 @@
 """The values of single collectors, and the bounds on their series."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The HTTP endpoint of metrics: its answers, and that no client can block it."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """Samples from commits and the ends of partitions: lag, unknown ends, omitted series."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from hypothesis import given, settings

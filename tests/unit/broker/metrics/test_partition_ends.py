@@ -1,7 +1,5 @@
 """The ends of partitions: from certain local replicas, else from leaders, else unknown."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

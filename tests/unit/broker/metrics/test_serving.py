@@ -1,7 +1,5 @@
 """The page of metrics and its freshness, and what the collector reads of live groups."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 

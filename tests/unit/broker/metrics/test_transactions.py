@@ -1,7 +1,5 @@
 """The metrics of transactions: of the coordinator, and of the logs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Limits on connections: in all, per address, and for brokers."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Races of a network thread that tests of the server cannot time."""
 
-from __future__ import annotations
-
 import socket
 
 from barnabas.broker.network.lanes import Lanes

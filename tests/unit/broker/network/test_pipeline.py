@@ -1,7 +1,5 @@
 """The rules of a connection, without a socket."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

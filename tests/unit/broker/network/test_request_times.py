@@ -1,7 +1,5 @@
 """The buckets of times, their percentiles, and the stages of requests."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

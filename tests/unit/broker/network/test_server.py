@@ -1,7 +1,5 @@
 """The socket server over real sockets: framing, order, limits and clean ends."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import queue

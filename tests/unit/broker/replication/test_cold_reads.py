@@ -1,7 +1,5 @@
 """Fetches of uncached records: begun without waiting, finished by a thread that may wait."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

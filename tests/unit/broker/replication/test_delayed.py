@@ -1,7 +1,5 @@
 """Produce with acks=all and long-polled fetches: each is answered once, by the event or the deadline."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A disk that fails or is full, on a replica manager over two real log dirs."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Fetch sessions: epochs, the partitions that are read, the content of answers, evictions."""
 
-from __future__ import annotations
-
 import itertools
 import uuid
 from collections.abc import Sequence

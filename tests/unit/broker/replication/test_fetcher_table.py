@@ -1,7 +1,5 @@
 """The leader that each partition is fetched from, and the life of the connections to leaders."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

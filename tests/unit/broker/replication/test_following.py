@@ -1,7 +1,5 @@
 """The fetches of a follower without a socket or a clock: their partitions and times, answers and retries."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Changes of the ISR: pending until ZooKeeper has them, and safe in each outcome."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The last stable offset of leaders and followers, over real logs; see also the simulation's transactions."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The choice of the replica that a consumer reads (KIP-392)."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.broker.replication.rules import FollowerState, nearest_replica

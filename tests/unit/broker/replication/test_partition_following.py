@@ -1,7 +1,5 @@
 """A replica that follows: append, truncate by epoch, restart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

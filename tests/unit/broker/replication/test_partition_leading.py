@@ -1,7 +1,5 @@
 """A replica that leads: the occasions of its high watermark, acknowledgements, reads, and the fences."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The throttles of replication: the rule, a leader that holds records back, a follower that waits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

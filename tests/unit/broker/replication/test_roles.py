@@ -1,7 +1,5 @@
 """The roles that the controller assigns, strays and recreated topics, deletions; and the fence."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 from typing import Any

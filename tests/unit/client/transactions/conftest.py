@@ -3,8 +3,6 @@
 Every test asserts at its end that the producer did nothing that no producer may do.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A task that is cancelled in a transaction leaves it committed or aborted as a whole."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

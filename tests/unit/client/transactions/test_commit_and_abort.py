@@ -1,7 +1,5 @@
 """A transaction is committed with all its records and offsets, or aborted with all of them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

@@ -3,8 +3,6 @@
 The expectations are those of Java's TransactionManager.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

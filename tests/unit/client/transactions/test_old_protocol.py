@@ -1,7 +1,5 @@
 """Transactions with the protocol before transaction.version 2, and the choice between both."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.client.errors import ErrorCode, TransactionAbortable

@@ -1,7 +1,5 @@
 """Prepared transactions are completed by any process that has their text."""
 
-from __future__ import annotations
-
 import pytest
 
 from barnabas.client.errors import ApiError, ErrorCode, IllegalTransactionState, TransactionAbortable
