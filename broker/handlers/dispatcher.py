@@ -56,11 +56,9 @@ class Dispatcher:
             _refuse_version(request, error)
             return
         request.kind = (decoded.api_key, decoded.api_version, False)
-        handler = HANDLERS.get(decoded.api_key)
+        handler = HANDLERS[decoded.api_key]
         listener_name = request.peer.listener_name
-        if handler is None:
-            request.close_connection(f"{decoded.api_key.name} is not served")
-        elif handler.inter_broker_only and listener_name != self._inter_broker_listener:
+        if handler.inter_broker_only and listener_name != self._inter_broker_listener:
             request.close_connection(f"{decoded.api_key.name} is refused on listener {listener_name}")
         else:
             handler.handle(self._services, decoded)

@@ -109,7 +109,7 @@ def _look_up(
         # As in Kafka without tiered storage.
         return -1, -1, -1
     if requested.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-        return -1, log.log_start_offset, max(log.epoch_cache.epoch_at(log.log_start_offset), -1)
+        return -1, log.log_start_offset, log.epoch_cache.epoch_at(log.log_start_offset)
     if requested.timestamp == LATEST_TIMESTAMP:
         return -1, partition.latest_offset(requested.current_leader_epoch, isolation), epoch
     if requested.timestamp == MAX_TIMESTAMP:
