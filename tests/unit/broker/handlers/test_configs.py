@@ -87,17 +87,13 @@ def test_a_topic_shows_its_settings_and_their_sources(hosting: Serving, version:
 
 
 def test_a_resource_that_is_named_often_is_described_once(hosting: Serving) -> None:
+    """Otherwise a few bytes could request gigabytes."""
     resources = [
-        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-        for kind, name, keys in (
-            (TOPIC, "topic", None),
-            (BROKER, "1", None),
-            (TOPIC, "topic", ["retention.ms"]),
-        )
+        DescribeConfigsResource(resource_type=TOPIC, resource_name="topic", configuration_keys=keys)
+        for keys in (None, ["retention.ms"])
     ]
-    topic, broker = hosting.call(DescribeConfigsRequest(resources=resources), version=4).results
-    assert (topic.resource_type, [config.name for config in topic.configs]) == (TOPIC, ["retention.ms"])
-    assert broker.resource_type == BROKER
+    (topic,) = hosting.call(DescribeConfigsRequest(resources=resources)).results
+    assert [config.name for config in topic.configs] == ["retention.ms"]
 
 
 def test_a_broker_shows_itself_and_the_defaults_of_all(hosting: Serving) -> None:
@@ -137,6 +133,14 @@ def test_settings_are_changed_one_by_one_and_the_rest_stays(hosting: Serving) ->
     assert hosting.configs.stored[ALL_BROKERS] == {"log.retention.ms": "7"}
 
 
+def test_the_addresses_of_a_broker_are_its_own_settings(hosting: Serving) -> None:
+    listeners = {"listener_security_protocol_map": "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT"}
+    assert alter(hosting, BROKER, "1", **listeners).error_code == ErrorCode.NONE
+    refused = alter(hosting, BROKER, "", **listeners)
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert refused.error_message.endswith("at default cluster level: listener.security.protocol.map")
+
+
 def test_a_validated_change_is_checked_and_not_written(hosting: Serving) -> None:
     assert alter(hosting, TOPIC, "topic", validate_only=True, retention_ms="7").error_code == ErrorCode.NONE
     refused = alter(hosting, TOPIC, "topic", validate_only=True, retention_ms="-7")
@@ -145,39 +149,20 @@ def test_a_validated_change_is_checked_and_not_written(hosting: Serving) -> None
     assert hosting.configs.stored == {}
 
 
-def test_alter_configs_replaces_all_settings(hosting: Serving) -> None:
+def test_alter_configs_replaces_all_settings_of_each_resource_that_is_not_refused(hosting: Serving) -> None:
     hosting.configs.stored = {THE_TOPIC: {"retention.ms": "5", "segment.ms": "6"}}
-    resource = AlterConfigsResource(
-        resource_type=TOPIC,
-        resource_name="topic",
-        configs=[AlterableConfig(name="segment.bytes", value="100")],
+    settings = [AlterableConfig(name="segment.bytes", value="100")]
+    unknown, known = (
+        AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=settings)
+        for name in ("nosuch", "topic")
     )
     for version in (0, 1, 2):
-        [response] = hosting.call(AlterConfigsRequest(resources=[resource]), version=version).responses
-        assert response.error_code == ErrorCode.NONE
+        request = AlterConfigsRequest(resources=[unknown, known])
+        codes = [response.error_code for response in hosting.call(request, version=version).responses]
+        assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE]
     assert hosting.configs.stored[THE_TOPIC] == {"segment.bytes": "100"}
-    both = hosting.call(AlterConfigsRequest(resources=[resource, resource])).responses
+    both = hosting.call(AlterConfigsRequest(resources=[known, known])).responses
     assert [response.error_code for response in both] == [ErrorCode.INVALID_REQUEST] * 2
-
-
-def test_a_refused_resource_does_not_stop_another(hosting: Serving) -> None:
-    resources = [
-        IncrementalAlterConfigsResource(
-            resource_type=TOPIC,
-            resource_name=name,
-            configs=[IncrementalAlterableConfig(name="retention.ms", config_operation=0, value="9")],
-        )
-        for name in ("nosuch", "topic")
-    ]
-    for version in (0, 1):
-        responses = hosting.call(
-            IncrementalAlterConfigsRequest(resources=resources), version=version
-        ).responses
-        assert [response.error_code for response in responses] == [
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.NONE,
-        ]
-    assert hosting.configs.stored[THE_TOPIC] == {"retention.ms": "9"}
 
 
 def test_without_zookeeper_the_request_times_out(hosting: Serving) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from barnabas.broker.handlers.registry import HANDLERS
 from barnabas.broker.network.request import Lane
 from barnabas.protocol import codec_kafka
 from barnabas.protocol.codec_msgpack import encode_request
@@ -29,10 +28,6 @@ SOFTWARE = ApiVersionsRequest(client_software_name="a-client", client_software_v
 ORDER = {"controller_id": 2, "controller_epoch": 1, "broker_epoch": 0}
 
 
-def test_every_handler_is_of_a_declared_api() -> None:
-    assert set(HANDLERS) <= set(APIS)
-
-
 def test_a_request_counts_by_its_api_and_version_and_followers_fetches_apart(leading: Serving) -> None:
     def kind(connection: Connection) -> object:
         return connection.request.kind
@@ -43,20 +38,13 @@ def test_a_request_counts_by_its_api_and_version_and_followers_fetches_apart(lea
     assert kind(follow(leading, 0)) == (ApiKey.FETCH, None, True)
 
 
-def test_a_native_client_gets_every_api(serving: Serving) -> None:
-    answer = serving.call(ApiVersionsRequest())
-    assert answer.error_code == ErrorCode.NONE
-    assert [key.api_key for key in answer.api_keys] == sorted(HANDLERS)
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_a_kafka_client_gets_the_apis_that_have_kafka_versions(serving: Serving, version: int) -> None:
-    answer = serving.call(
-        ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1"), version=version
-    )
+@pytest.mark.parametrize("version", [None, *range(6)])
+def test_a_client_gets_every_api_that_its_protocol_has(serving: Serving, version: int | None) -> None:
+    answer = serving.call(SOFTWARE, version=version)
     assert answer.error_code == ErrorCode.NONE
     versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
-    assert versions == {key: APIS[key].versions for key in HANDLERS if not APIS[key].is_native_only}
+    keys = sorted(key for key in APIS if version is None or not APIS[key].is_native_only)
+    assert list(versions.items()) == [(key, APIS[key].versions) for key in keys]
     assert versions[ApiKey.PRODUCE] == (0, 12)
     assert versions[ApiKey.FETCH] == (4, 16)
 
@@ -65,10 +53,12 @@ def test_a_newer_api_versions_request_is_answered_in_version_0(serving: Serving)
     known = b"".join(bytes(part) for part in codec_kafka.encode_request(4, CORRELATION_ID, "c", SOFTWARE))
     newer = bytearray(known[LENGTH_BYTES:])
     newer[2:4] = (99).to_bytes(2, "big")
-    answer = serving.run(Connection(bytes(newer), EXTERNAL, ApiVersionsRequest, 0)).response
+    connection = serving.run(Connection(bytes(newer), EXTERNAL, ApiVersionsRequest, 0))
+    answer = connection.response
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     (only,) = answer.api_keys
     assert (only.api_key, only.min_version, only.max_version) == (ApiKey.API_VERSIONS, 0, 5)
+    assert len(connection.answers[0]) == 20, "later versions have more fields"
 
 
 def test_a_client_software_name_that_could_break_a_log_line_is_refused(serving: Serving) -> None:
@@ -112,14 +102,6 @@ def test_an_unknown_api_or_version_closes_the_connection(serving: Serving, key: 
     assert f"api key {int(key)} version {version} is not supported" in connection.closed
 
 
-def test_one_handler_answers_both_codecs_alike(serving: Serving) -> None:
-    serving.managed.know({1: 10})
-    body = MetadataRequest(topics=None)
-    native, kafka = serving.call(body), serving.call(body, version=12)
-    assert native == kafka
-    assert kafka.cluster_id == "cluster"
-
-
 LARGE = 100_000
 PRODUCE = produce_request(bytes(LARGE))
 NAMES_MANY = MetadataRequest(topics=[MetadataRequestTopic(name="t" * 200) for _ in range(LARGE // 200)])
@@ -139,6 +121,7 @@ def test_the_lane_of_a_request_is_known_before_it_is_decoded(body: Any, lane: La
     assert Connection.of(body).request.lane is lane
     if lane is not Lane.CONTROL:
         assert Connection.of(body, version=3).request.lane is lane
+    assert Connection(b"short").request.lane is Lane.GENERAL
 
 
 def whole(body: object) -> bytes:
@@ -151,11 +134,12 @@ def whole(body: object) -> bytes:
         (b"", "it is empty"),
         (b"\x00\x12\x00\x03", "too short"),
         (b"GET / HTTP/1.1\r\n", "it begins with byte 0x47"),
+        (b"GET / ", "it begins with byte 0x47"),
         (whole(MetadataRequest(topics=None))[:-1], "malformed"),
         (msgspec.msgpack.encode([7, 3, 1, "c", []]), "malformed"),
         (whole(MetadataRequest(topics=None)).replace(b"\x03", b"\x55", 1), "malformed|unknown api key"),
     ],
-    ids=["empty", "Kafka's", "HTTP", "cut short", "another shape", "unknown key"],
+    ids=["empty", "Kafka's", "HTTP", "short", "cut short", "another shape", "unknown key"],
 )
 def test_an_unreadable_request_closes_its_connection_with_a_reason(
     serving: Serving, payload: bytes, reason: str

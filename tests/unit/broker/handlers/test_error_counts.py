@@ -9,18 +9,13 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.groups import HeartbeatResponse
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from barnabas.protocol.messages.transactions import (
-    AddPartitionsToTxnPartitionResult,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopicResult,
-)
+from barnabas.protocol.messages.produce import ProduceResponse
+from barnabas.protocol.messages.transactions import AddPartitionsToTxnResponse
 from barnabas.protocol.schema import APIS, wire_fields
 from tests.support.building import led_by
-from tests.support.record_requests import produce_request
-from tests.support.serving import Connection, Serving, batch
+from tests.support.serving import Connection, Serving
 
-NOT_LEADER, UNKNOWN = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_every_code_counts_at_every_depth() -> None:
@@ -34,27 +29,8 @@ def test_every_code_counts_at_every_depth() -> None:
         FetchTopicResponse(topic="b", partitions=[]),
     ]
     assert error_counts(FetchResponse(session_id=0, responses=topics)) == {NOT_LEADER: 2, ErrorCode.NONE: 2}
-
-
-def test_codes_of_transactional_partitions_count_too() -> None:
-    answer = AddPartitionsToTxnResponse(
-        results_by_transaction=[
-            AddPartitionsToTxnResult(
-                transactional_id="t",
-                topic_results=[
-                    AddPartitionsToTxnTopicResult(
-                        name="a",
-                        results_by_partition=[
-                            AddPartitionsToTxnPartitionResult(
-                                partition_index=0, partition_error_code=int(UNKNOWN)
-                            )
-                        ],
-                    )
-                ],
-            )
-        ]
-    )
-    assert error_counts(answer)[UNKNOWN] == 1
+    assert error_counts(filled(AddPartitionsToTxnResponse)) == {0: 3}
+    assert error_counts(ProduceResponse(responses=[])) == {}
 
 
 def filled(cls: type[Any]) -> Any:
@@ -77,22 +53,13 @@ def measured(leading: Serving, body: Any, version: int | None) -> Connection:
     return leading.run(connection)
 
 
-@pytest.mark.parametrize("version", [None, 9])
-def test_a_measured_request_has_the_errors_of_its_answer(leading: Serving, version: int | None) -> None:
-    accepted = measured(leading, produce_request(batch(b"a"), acks=1), version)
-    assert accepted.request.errors == {ErrorCode.NONE: 1}
-    refused = measured(leading, produce_request(batch(b"a"), acks=1, topic="unknown"), version)
-    assert refused.request.errors == {UNKNOWN: 1}
-
-
-def test_without_metrics_nothing_is_counted(leading: Serving) -> None:
-    assert leading.send(produce_request(batch(b"a"), acks=1)).request.errors is None
-
-
 @pytest.mark.parametrize("version", [None, 12])
-def test_an_answer_that_is_kept_counts_for_each_request(leading: Serving, version: int | None) -> None:
+def test_an_answer_that_is_kept_counts_for_each_measured_request(
+    leading: Serving, version: int | None
+) -> None:
     leading.managed.know({1: 0}, *(led_by(1, index=index) for index in range(100)))
     body = MetadataRequest(topics=[MetadataRequestTopic(name="topic")], allow_auto_topic_creation=False)
+    assert leading.send(MetadataRequest(topics=[]), version=version).request.errors is None
     first, second = (measured(leading, body, version).request.errors for _ in range(2))
     assert first is not None
     assert first == second

@@ -41,13 +41,6 @@ def test_an_update_is_known_when_it_is_answered(registered: Serving, version: in
     assert [(r.feature, r.error_code) for r in answer.results] == ([] if version == 2 else [(NAME, 0)])
 
 
-def test_a_refused_update_says_why(registered: Serving) -> None:
-    answer = update(registered, 3)
-    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-    assert "this broker supports 0 to 2" in answer.error_message
-    assert registered.features.current.levels == {}
-
-
 def test_version_0_has_a_flag_for_downgrades(registered: Serving) -> None:
     update(registered, 2)
     assert update(registered, 1, version=0).error_code == ErrorCode.INVALID_UPDATE_VERSION
@@ -63,7 +56,9 @@ def test_a_validated_update_changes_nothing(registered: Serving) -> None:
     assert registered.call(body, version=1).error_code == ErrorCode.NONE
     assert registered.features.current.levels == {}
     body.feature_updates[0].max_version_level = 3
-    assert registered.call(body, version=1).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    refused = registered.call(body, version=1)
+    assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "this broker supports 0 to 2" in refused.error_message
 
 
 @pytest.mark.parametrize("version", [None, 3, 4])

@@ -11,7 +11,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID
-from barnabas.protocol.messages.fetch import ForgottenTopic
+from barnabas.protocol.messages.fetch import ForgottenTopic, ReplicaState
 from barnabas.protocol.record_batch import iter_batches, parse_header
 from barnabas.protocol.records import decode_records
 from tests.support.building import TOPIC_ID, TP, TWO, led_by, metadata, state
@@ -22,12 +22,13 @@ from tests.support.record_requests import (
     LAST_FETCH,
     catch_up,
     fetch,
+    fetch_request,
     fetched,
     follow,
     produce,
     set_topic,
 )
-from tests.support.serving import EXTERNAL, Connection, Serving, batch
+from tests.support.serving import EXTERNAL, INTERNAL, Connection, Serving, batch
 
 
 @pytest.fixture
@@ -113,19 +114,22 @@ def test_a_follower_gets_batches_without_records_at_once(leading: Serving) -> No
     assert batches_of(follow(leading, 0, max_wait_ms=500)) == 2
 
 
-@pytest.mark.parametrize(("version", "listener"), [(None, EXTERNAL), (11, "INTERNAL")])
+@pytest.mark.parametrize("replica", [0, TWO])
+@pytest.mark.parametrize(("version", "listener"), [(None, EXTERNAL), (14, INTERNAL), (15, INTERNAL)])
 def test_a_follower_must_use_the_native_protocol_and_the_brokers_listener(
-    leading: Serving, version: int | None, listener: str
+    leading: Serving, version: int | None, listener: str, replica: int
 ) -> None:
     produce(leading, batch(b"a"))
-    answer = follow(leading, 1, version=version, listener=listener).response
+    named = {"replica_id": replica}
+    if version is not None and version >= 15:
+        named = {"replica_state": ReplicaState(replica_id=replica, replica_epoch=5)}
+    answer = fetch(leading, 1, version=version, listener=listener, **named).response
     assert (answer.error_code, answer.responses) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
     assert leading.managed.manager.partition(TP).high_watermark == 0
 
 
-@pytest.mark.parametrize("replica", [-1, TWO])
-def test_a_long_poll_ends_after_ten_minutes(leading: Serving, replica: int) -> None:
-    connection = follow(leading, 0, replica, max_wait_ms=2**31 - 1, log_start_offset=0)
+def test_a_long_poll_ends_after_ten_minutes(leading: Serving) -> None:
+    connection = fetch(leading, 0, max_wait_ms=2**31 - 1)
     leading.managed.reaper.expire_due(int(leading.managed.now_ms()) + 599_000)
     assert not connection.is_answered
     leading.managed.reaper.expire_due(int(leading.managed.now_ms()) + 600_001)
@@ -142,29 +146,21 @@ def test_a_diverging_follower_learns_where_its_log_diverges(leading: Serving) ->
     assert len(answer.records) == 0
 
 
-def test_a_follower_below_the_log_learns_where_the_log_begins(leading: Serving) -> None:
-    for _ in range(3):
-        produce(leading, batch(b"a"))
-    catch_up(leading)
-    leading.managed.manager.partition(TP).log.increment_log_start_offset(2)
-    answer = fetched(follow(leading, 0))
-    assert (answer.error_code, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
-
-
 # Topic ids and versions
 
 
-def test_a_topic_id_names_its_topic(leading: Serving) -> None:
-    connection = fetch(leading, 0, version=LAST_FETCH)
-    assert connection.response.responses[0].topic_id == TOPIC_ID
-    assert fetched(connection).error_code == ErrorCode.NONE
-
-
-@pytest.mark.parametrize("topic_id", [uuid.UUID(int=99), NO_TOPIC_ID])
-def test_an_unknown_topic_id_is_refused(leading: Serving, topic_id: uuid.UUID) -> None:
+@pytest.mark.parametrize(
+    ("topic_id", "code"),
+    [
+        (TOPIC_ID, ErrorCode.NONE),
+        (uuid.UUID(int=99), ErrorCode.UNKNOWN_TOPIC_ID),
+        (NO_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID),
+    ],
+)
+def test_a_topic_id_names_its_topic(leading: Serving, topic_id: uuid.UUID, code: ErrorCode) -> None:
     connection = fetch(leading, 0, version=LAST_FETCH, topic_id=topic_id)
     assert connection.response.responses[0].topic_id == topic_id
-    assert fetched(connection).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert fetched(connection).error_code == code
 
 
 def test_a_recreated_topic_is_not_taken_for_the_former_one(leading: Serving) -> None:
@@ -172,6 +168,14 @@ def test_a_recreated_topic_is_not_taken_for_the_former_one(leading: Serving) -> 
     leading.managed.metadata.update(metadata({1: 0, 2: 5, 3: 5}, led_by(1, epoch=1), topic_id=newer))
     answer = fetched(fetch(leading, 0, version=LAST_FETCH, topic_id=newer))
     assert answer.error_code == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_topics_are_answered_one_by_one_under_their_names(leading: Serving) -> None:
+    request = fetch_request(0)
+    request.topics += fetch_request(0, topic="other").topics
+    answers = leading.call(request).responses
+    codes = {topic.topic: [partition.error_code for partition in topic.partitions] for topic in answers}
+    assert codes == {"topic": [0], "other": [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]}
 
 
 def test_old_clients_are_refused_topics_that_are_kept_in_zstd(leading: Serving) -> None:
@@ -223,12 +227,3 @@ def test_a_fetch_that_is_overtaken_in_its_session_is_refused(leading: Serving) -
     leading.managed.pass_time(100)
     assert overtaken.response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert overtaken.response.session_id == opened.session_id
-
-
-def test_a_change_of_leadership_ends_a_poll_of_a_session(leading: Serving) -> None:
-    opened = fetch(leading, 0, version=11, session_epoch=0).response
-    fetch(leading, None, version=11, session_id=opened.session_id, session_epoch=1)
-    waiting = fetch(leading, None, version=11, session_id=opened.session_id, session_epoch=2, max_wait_ms=100)
-    assert not waiting.is_answered
-    leading.managed.tell(state(leader=2, epoch=1))
-    assert fetched(waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -62,11 +62,3 @@ def test_a_repeated_batch_is_acknowledged_when_the_old_one_is_on_all_replicas(le
     assert leading.managed.manager.partition(TP).log_end_offset == 2
     once_more = produced(produce(leading, 0))
     assert (once_more.error_code, once_more.base_offset) == (ErrorCode.NONE, 0)
-
-
-def test_a_gap_is_refused_and_nothing_is_written(leading: Serving) -> None:
-    produce(leading, 0, acks=1)
-    result = produced(produce(leading, 2, acks=1))
-    assert result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert "expected sequence 1" in (result.error_message or "")
-    assert leading.managed.manager.partition(TP).log_end_offset == 1

@@ -1,7 +1,12 @@
 """DescribeReplicas and the requests between brokers."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from barnabas.broker.compaction.cleaner import CleanerFigures, Totals
+from barnabas.broker.handlers import describe_replicas
+from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol import schema
 from barnabas.protocol.errors import ErrorCode
@@ -16,7 +21,11 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     StopReplicaTopic,
 )
-from barnabas.protocol.messages.replicas import DescribeReplicasRequest
+from barnabas.protocol.messages.replicas import (
+    CleanerDescription,
+    DescribeReplicasRequest,
+    ReplicaDescription,
+)
 from tests.support.building import TOPIC_ID, TP, led_by, metadata, state
 from tests.support.serving import INTERNAL, Serving
 
@@ -33,16 +42,78 @@ def test_describe_replicas_shows_the_state_of_each_replica(leading: Serving) -> 
     first, second = topic.replicas
     assert (first.is_leader, first.leader_id, first.leader_epoch, first.isr) == (True, 1, 0, [1, 2, 3])
     assert (first.log_start_offset, first.high_watermark, first.log_end_offset) == (0, 0, 0)
+    assert first.last_stable_offset == 0
     assert (second.is_leader, second.leader_id, second.leader_epoch, second.isr) == (False, 2, 4, [])
     assert first.log_dir == str(leading.managed.manager.partition(TP).log.folder.parent)
+    assert (first.is_offline, second.is_offline, answer.error_code) == (False, False, ErrorCode.NONE)
     assert leading.call(DescribeReplicasRequest(topics=["other"])).topics == []
 
 
-def test_describe_replicas_shows_the_cleaner_and_the_logs_that_it_cannot_clean(leading: Serving) -> None:
-    assert leading.call(DescribeReplicasRequest(topics=[])).cleaner.threads == 0, "it does not run"
+def test_describe_replicas_shows_the_logs_that_the_cleaner_cannot_clean(leading: Serving) -> None:
     leading.managed.manager.partition(TP).log.cleaning_problem = "no space"
     (topic,) = leading.call(DescribeReplicasRequest(topics=None)).topics
     assert [replica.cleaning_problem for replica in topic.replicas] == ["no space"]
+
+
+def test_describe_replicas_shows_the_cleaner(leading: Serving) -> None:
+    assert leading.call(DescribeReplicasRequest(topics=[])).cleaner.threads == 0, "it does not run"
+    figures = CleanerFigures(
+        max_dirty_ratio=0.5,
+        max_compaction_delay_ms=3,
+        ms_since_last_assessment=4,
+        max_buffer_utilization=0.25,
+        recopy_ratio=0.75,
+        max_clean_time_s=1.5,
+        dead_threads=1,
+        uncleanable=[(Path("a"), 10), (Path("b"), 20)],
+        in_progress=[TP],
+        totals=Totals(cleanings=7, bytes_read=8, bytes_written=9),
+    )
+    cleaner: Any = SimpleNamespace(settings=SimpleNamespace(threads=2), figures=lambda: figures)
+    assert describe_replicas._describe_cleaner(cleaner) == CleanerDescription(
+        threads=2,
+        dead_threads=1,
+        max_dirty_percent=50,
+        uncleanable_partitions=2,
+        uncleanable_bytes=30,
+        time_since_last_run_ms=4,
+        max_compaction_delay_ms=3,
+        max_clean_time_ms=1_500,
+        max_buffer_utilization_percent=25,
+        recopy_percent=75,
+        in_progress=["topic-0"],
+        cleanings=7,
+        bytes_read=8,
+        bytes_written=9,
+    )
+
+
+def test_describe_replicas_shows_those_that_have_failed(leading: Serving) -> None:
+    manager = leading.managed.manager
+    folder = manager.partition(TP).log.folder.parent
+    manager.disk_failures.note(LogDirFailure(folder, OSError("broken")))
+    manager.disk_failures.work_off()
+    for name in (TopicPartition("topic", 1), TopicPartition("other", 0)):
+        manager.roles.failed.note(name, OSError("no room"), "it is not created", is_retried=False)
+    (topic,) = leading.call(DescribeReplicasRequest(topics=["topic"])).topics
+    lost, not_created = topic.replicas
+    assert lost == ReplicaDescription(
+        partition_index=0,
+        leader_id=-1,
+        leader_epoch=-1,
+        is_leader=False,
+        isr=[],
+        replicas=[],
+        log_start_offset=-1,
+        high_watermark=-1,
+        log_end_offset=-1,
+        size_bytes=-1,
+        log_dir=str(folder),
+        is_offline=True,
+        failure=lost.failure,
+    )
+    assert (not_created.partition_index, not_created.is_offline, not_created.log_dir) == (1, True, "")
+    assert "no room" in not_created.failure
 
 
 # Requests of the controller
@@ -73,10 +144,20 @@ def leader_and_isr(
     )
 
 
+def stop(epoch: int, *, delete: bool, sequence: int = -1) -> StopReplicaRequest:
+    stopped = StopReplicaPartition(partition_index=0, leader_epoch=epoch, delete_partition=delete)
+    topic = StopReplicaTopic(topic_name="topic", topic_id=TOPIC_ID, partition_states=[stopped])
+    return StopReplicaRequest(
+        controller_id=2, controller_epoch=1, broker_epoch=0, topic_states=[topic], sequence=sequence
+    )
+
+
 def test_leader_and_isr_assigns_roles_and_returns_errors_per_partition(serving: Serving) -> None:
+    serving.managed.know({1: 10, 2: 20}, led_by(2, epoch=2))
     answer = serving.call(leader_and_isr(epoch=3), INTERNAL)
     assert (answer.error_code, answer.partition_errors) == (ErrorCode.NONE, [])
     assert serving.managed.manager.partition(TP).is_leader
+    assert serving.managed.metadata.current.topics["topic"].partitions[0].leader == 1
     answer = serving.call(leader_and_isr(epoch=2), INTERNAL)
     assert answer.error_code == ErrorCode.NONE
     (error,) = answer.partition_errors
@@ -91,12 +172,12 @@ def test_requests_with_an_old_controller_or_broker_epoch_are_refused(serving: Se
     assert stale.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
     earlier = serving.call(leader_and_isr(controller_epoch=5, broker_epoch=19), INTERNAL)
     assert earlier.error_code == ErrorCode.STALE_BROKER_EPOCH
-    stop = StopReplicaRequest(controller_id=2, controller_epoch=4, broker_epoch=20, topic_states=[])
-    assert serving.call(stop, INTERNAL).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert serving.call(stop(0, delete=True), INTERNAL).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
     update = metadata({1: 20}, controller_epoch=5, broker_epoch=19)
     assert serving.call(update, INTERNAL).error_code == ErrorCode.STALE_BROKER_EPOCH
     assert serving.managed.metadata.current.brokers == {}
     assert serving.call(metadata({1: 20}, controller_epoch=5, broker_epoch=20), INTERNAL).error_code == 0
+    assert list(serving.managed.metadata.current.brokers) == [1]
     update = metadata({1: 20}, controller_epoch=4, broker_epoch=20)
     assert serving.call(update, INTERNAL).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
 
@@ -105,22 +186,14 @@ def test_a_late_request_is_answered_and_not_applied(serving: Serving) -> None:
     manager, metadata_cache = serving.managed.manager, serving.managed.metadata
     second = state()
     second.partition_index = 1
-    serving.call(leader_and_isr(sequence=3), INTERNAL)
+    serving.call(leader_and_isr(sequence=0), INTERNAL)
     serving.call(leader_and_isr(state(), second, sequence=5), INTERNAL)
     serving.call(schema.replace(metadata({1: 10}, led_by(1)), sequence=6), INTERNAL)
     known = metadata_cache.current
-
-    def stop(sequence: int, epoch: int, *, delete: bool) -> Any:
-        stopped = StopReplicaPartition(partition_index=0, leader_epoch=epoch, delete_partition=delete)
-        topic = StopReplicaTopic(topic_name="topic", topic_id=TOPIC_ID, partition_states=[stopped])
-        return StopReplicaRequest(
-            controller_id=2, controller_epoch=1, broker_epoch=0, topic_states=[topic], sequence=sequence
-        )
-
     # Copies of earlier requests, from before the second partition was created.
     late = [
-        leader_and_isr(state(), is_full=True, sequence=3),
-        stop(4, -2, delete=True),
+        leader_and_isr(state(), is_full=True, sequence=0),
+        stop(-2, delete=True, sequence=4),
         schema.replace(metadata({1: 10}, led_by(3, epoch=1)), sequence=5),
     ]
     for request in late:
@@ -129,7 +202,7 @@ def test_a_late_request_is_answered_and_not_applied(serving: Serving) -> None:
     assert manager.partition(TopicPartition("topic", 1)).is_leader
     assert metadata_cache.current is known
     # The last request may be resent, and the next controller has its own numbers.
-    serving.call(stop(6, 0, delete=False), INTERNAL)
+    serving.call(stop(0, delete=False, sequence=6), INTERNAL)
     assert manager.partition(TP).role is Role.NONE
     serving.call(leader_and_isr(epoch=1, controller_epoch=2, sequence=0), INTERNAL)
     assert manager.partition(TP).is_leader
@@ -145,27 +218,18 @@ def test_a_broker_that_registers_again_is_fenced_until_the_controller_sends_its_
     assert manager.fence.reason == "the session has expired", "the request is for the earlier registration"
     manager.roles.registered(31)
     assert manager.fence.reason == "the session has expired"
-    serving.call(leader_and_isr(broker_epoch=31), INTERNAL)
-    assert manager.fence.reason is None
+    probe = schema.replace(leader_and_isr(broker_epoch=31), topic_states=[])
+    serving.call(probe, INTERNAL)
+    assert manager.fence.reason == "the session has expired"
+    serving.call(schema.replace(probe, is_full=True), INTERNAL)
+    assert manager.fence.reason is None, "it has no replicas"
 
 
 def test_stop_replica_returns_an_error_per_partition(leading: Serving) -> None:
-    def stop(epoch: int) -> Any:
-        stopped = StopReplicaPartition(partition_index=0, leader_epoch=epoch, delete_partition=True)
-        return leading.call(
-            StopReplicaRequest(
-                controller_id=2,
-                controller_epoch=1,
-                broker_epoch=0,
-                topic_states=[StopReplicaTopic(topic_name="topic", partition_states=[stopped])],
-            ),
-            INTERNAL,
-        )
-
     leading.managed.tell(state(epoch=3))
-    (error,) = stop(2).partition_errors
+    (error,) = leading.call(stop(2, delete=True), INTERNAL).partition_errors
     assert error.error_code == ErrorCode.FENCED_LEADER_EPOCH
-    assert stop(3).partition_errors == []
+    assert leading.call(stop(3, delete=True), INTERNAL).partition_errors == []
     assert leading.logs.get(TP) is None
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.handlers.leader_hints import NO_HINT, hinted_leader
+from barnabas.broker.handlers.leader_hints import NO_HINT
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
-from barnabas.protocol.messages.inter_broker import LEADER_DURING_DELETE, UpdateMetadataPartition
+from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
 from barnabas.protocol.messages.leader_hint import LeaderIdAndEpoch, NodeEndpoint
 from tests.support.building import TP, led_by, state
 from tests.support.record_requests import (
@@ -16,42 +16,13 @@ from tests.support.record_requests import (
     PRODUCE_VERSIONS,
     fetch,
     fetched,
-    produce,
     produce_request,
     produced,
 )
-from tests.support.serving import EXTERNAL, INTERNAL, Connection, Serving, batch
+from tests.support.serving import EXTERNAL, INTERNAL, Serving, batch
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 LIVE = {1: 0, 2: 5, 3: 5}
-
-# The rule
-
-
-@pytest.mark.parametrize(
-    ("known", "least_epoch", "reachable", "is_hinted"),
-    [
-        pytest.param(led_by(OTHER, 6), 6, {OTHER}, True, id="of the least epoch"),
-        pytest.param(led_by(OTHER, 7), 6, {OTHER}, True, id="of a newer epoch"),
-        pytest.param(led_by(OTHER, 6), -1, {OTHER}, True, id="no replica, and a client that knows no epoch"),
-        pytest.param(led_by(OTHER, 5), 6, {OTHER}, False, id="of an older epoch"),
-        pytest.param(led_by(OTHER, 6), 6, {BrokerId(3)}, False, id="dead, suspect or not on the listener"),
-        pytest.param(led_by(ME, 7), 6, {ME, OTHER}, False, id="itself"),
-        pytest.param(led_by(-1, 7), 6, {OTHER}, False, id="leaderless"),
-        pytest.param(led_by(LEADER_DURING_DELETE, 7), 6, {OTHER}, False, id="being deleted"),
-        pytest.param(None, -1, {OTHER}, False, id="an unknown partition"),
-    ],
-)
-def test_a_leader_is_hinted_only_if_it_is_certain(
-    known: UpdateMetadataPartition | None, least_epoch: int, reachable: set[BrokerId], is_hinted: bool
-) -> None:
-    hint = hinted_leader(known, own_id=ME, least_epoch=least_epoch, is_reachable=reachable.__contains__)
-    assert (hint != NO_HINT) == is_hinted
-    if known is not None and is_hinted:
-        assert hint == LeaderIdAndEpoch(leader_id=known.leader, leader_epoch=known.leader_epoch)
-
-
-# In the answers
 
 
 def refused_produce(serving: Serving, version: int | None = 10, listener: str = INTERNAL) -> Any:
@@ -100,69 +71,35 @@ def test_fetch_has_hints_since_version_16(deposed: Serving, version: int | None)
     assert (partition.current_leader != NO_HINT, bool(response.node_endpoints)) == (is_hinted, is_hinted)
 
 
-def test_a_produce_that_waits_when_leadership_moves_gets_the_hint(leading: Serving) -> None:
-    waiting = leading.send(produce_request(batch(b"a"), acks=-1), INTERNAL, version=10)
-    leading.managed.know(LIVE, led_by(OTHER, 1))
-    leading.managed.tell(state(leader=OTHER, epoch=1))
-    assert produced(waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert produced(waiting).current_leader == LeaderIdAndEpoch(leader_id=OTHER, leader_epoch=1)
+def test_partitions_of_one_leader_name_its_address_once(deposed: Serving) -> None:
+    deposed.managed.know(LIVE, led_by(OTHER, 1), led_by(OTHER, 4, index=1))
+    waiting = deposed.send(produce_request(batch(b"a"), batch(b"b")), INTERNAL, version=10)
+    assert [produced(waiting, index).current_leader.leader_epoch for index in (0, 1)] == [1, 4]
+    assert len(waiting.response.node_endpoints) == 1
 
 
-def test_a_fetch_that_waits_when_leadership_moves_gets_the_hint(leading: Serving) -> None:
-    leading.managed.know(LIVE, led_by(ME))
-    waiting = fetch(leading, 0, version=16, max_wait_ms=1_000)
-    assert not waiting.is_answered
-    leading.managed.know(LIVE, led_by(OTHER, 1))
-    leading.managed.tell(state(leader=OTHER, epoch=1))
-    assert fetched(waiting).current_leader == LeaderIdAndEpoch(leader_id=OTHER, leader_epoch=1)
-
-
-def test_a_consumer_of_an_old_epoch_gets_the_hint(deposed: Serving) -> None:
+def test_only_a_consumer_of_an_older_epoch_gets_the_hint(deposed: Serving) -> None:
     partition, _ = refused_fetch(deposed, current_leader_epoch=0)
     assert partition.error_code == ErrorCode.FENCED_LEADER_EPOCH
     assert partition.current_leader == LeaderIdAndEpoch(leader_id=OTHER, leader_epoch=1)
+    partition, _ = refused_fetch(deposed, current_leader_epoch=2)
+    assert (partition.error_code, partition.current_leader) == (ErrorCode.UNKNOWN_LEADER_EPOCH, NO_HINT)
 
 
-def _knows_no_leader(serving: Serving) -> None:
-    serving.managed.know(LIVE, led_by(-1, 2))
-
-
-def _is_behind_its_own_role(serving: Serving) -> None:
-    serving.managed.tell(state(leader=3, epoch=2))
-
-
-def _leader_is_dead(serving: Serving) -> None:
-    serving.managed.know({1: 0, 3: 5})
-
-
-def _leader_is_suspect(serving: Serving) -> None:
-    serving.managed.metadata.suspect(OTHER)
-
-
-def _has_no_zookeeper(serving: Serving) -> None:
-    serving.managed.manager.fence.silent("ZooKeeper is silent")
-
-
-def _has_lost_its_registration(serving: Serving) -> None:
-    serving.managed.manager.roles.registration_lost("the session expired")
+DOUBTS: dict[str, Callable[[Serving], object]] = {
+    "it knows no leader": lambda serving: serving.managed.know(LIVE, led_by(-1, 2)),
+    "its role is newer": lambda serving: serving.managed.tell(state(leader=3, epoch=2)),
+    "the leader is dead": lambda serving: serving.managed.know({1: 0, 3: 5}),
+    "the leader is suspect": lambda serving: serving.managed.metadata.suspect(OTHER),
+    "no ZooKeeper": lambda serving: serving.managed.manager.fence.silent("ZooKeeper is silent"),
+    "no registration": lambda serving: serving.managed.manager.roles.registration_lost("it expired"),
+}
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "doubt",
-    [
-        _knows_no_leader,
-        _is_behind_its_own_role,
-        _leader_is_dead,
-        _leader_is_suspect,
-        _has_no_zookeeper,
-        _has_lost_its_registration,
-    ],
-)
-def test_a_broker_in_doubt_hints_at_no_one(
-    deposed: Serving, refused: Refused, doubt: Callable[[Serving], None]
-) -> None:
-    doubt(deposed)
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_broker_in_doubt_hints_at_no_one(deposed: Serving, refused: Refused, doubt: str) -> None:
+    DOUBTS[doubt](deposed)
     partition, response = refused(deposed)
     assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (partition.current_leader, response.node_endpoints) == (NO_HINT, [])
@@ -183,17 +120,15 @@ def test_a_fenced_leader_does_not_hint_at_itself(leading: Serving, refused: Refu
     assert partition.current_leader == NO_HINT
 
 
-def test_a_consumer_of_an_old_epoch_is_not_hinted_at_the_leader_that_refuses_it(leading: Serving) -> None:
-    leading.managed.know(LIVE, led_by(ME, 1))
+@pytest.mark.parametrize("known", [led_by(ME, 1), led_by(OTHER, 0)])
+def test_a_consumer_of_an_old_epoch_is_hinted_neither_at_this_leader_nor_at_its_predecessor(
+    leading: Serving, known: UpdateMetadataPartition
+) -> None:
+    leading.managed.know(LIVE, known)
     leading.managed.tell(state(epoch=1))
     partition, _ = refused_fetch(leading, current_leader_epoch=0)
     assert partition.error_code == ErrorCode.FENCED_LEADER_EPOCH
     assert partition.current_leader == NO_HINT
-
-
-def test_a_consumer_of_a_newer_epoch_gets_no_older_leader(deposed: Serving) -> None:
-    partition, _ = refused_fetch(deposed, current_leader_epoch=2)
-    assert (partition.error_code, partition.current_leader) == (ErrorCode.UNKNOWN_LEADER_EPOCH, NO_HINT)
 
 
 @BOTH
@@ -203,9 +138,3 @@ def test_a_broker_without_a_replica_hints_at_the_leader(deposed: Serving, refuse
     partition, _ = refused(deposed)
     assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert partition.current_leader == LeaderIdAndEpoch(leader_id=OTHER, leader_epoch=1)
-
-
-def test_other_errors_have_no_hint(deposed: Serving) -> None:
-    connection: Connection = produce(deposed, None, version=10)
-    assert produced(connection).error_code not in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert produced(connection).current_leader == NO_HINT

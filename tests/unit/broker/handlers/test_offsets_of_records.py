@@ -60,6 +60,7 @@ def place(answer: Any) -> tuple[int, int, int]:
 
 
 def test_offsets_by_position_and_by_time(leading: Serving) -> None:
+    assert place(list_offset(leading, EARLIEST_TIMESTAMP)) == (0, -1, 0)
     produce(leading, batch(b"a", b"b", b"c", timestamp_ms=1_000))
     produce(leading, batch(b"d", timestamp_ms=500))
     catch_up(leading)
@@ -98,6 +99,8 @@ def test_special_timestamps_mean_something_since_their_version(
         answer = list_offset(leading, timestamp, version=version)
         expected = (0, offset) if version >= since else (ErrorCode.UNSUPPORTED_VERSION, -1)
         assert (answer.error_code, answer.offset) == expected
+        if offset == -1:
+            assert (answer.timestamp, answer.leader_epoch) == (-1, -1)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +136,8 @@ def test_a_new_leader_answers_only_what_it_knows(
     ],
 )
 def test_a_wrong_partition_is_refused(leading: Serving, fields: dict[str, int], code: ErrorCode) -> None:
-    for version in (None, 7):
-        answer = list_offset(leading, LATEST_TIMESTAMP, version=version, **fields)
-        assert answer.error_code == code
+    for version, timestamp in ((None, EARLIEST_TIMESTAMP), (7, LATEST_TIMESTAMP)):
+        assert list_offset(leading, timestamp, version=version, **fields).error_code == code
 
 
 # OffsetForLeaderEpoch

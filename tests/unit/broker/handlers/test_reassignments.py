@@ -41,8 +41,7 @@ def test_each_partition_gets_its_outcome(serving: Serving, version: int | None) 
     assert outcomes == {A0: (0, None), A1: (refused.code, "broker 9 is not alive"), B0: (0, None)}
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-@pytest.mark.parametrize("version", [None, 1])
+@pytest.mark.parametrize(("version", "allowed"), [(None, False), (1, False), (1, True), (0, True)])
 def test_a_client_may_forbid_another_number_of_replicas(
     serving: Serving, version: int | None, allowed: bool
 ) -> None:
@@ -51,12 +50,6 @@ def test_a_client_may_forbid_another_number_of_replicas(
     request = AlterPartitionReassignmentsRequest(topics=topics, allow_replication_factor_change=allowed)
     assert serving.call(request, version=version).allow_replication_factor_change is allowed
     assert serving.controller.may_change_factor is allowed
-
-
-def test_version_0_allows_another_number_of_replicas(serving: Serving) -> None:
-    topics = [ReassignableTopic(name="a", partitions=[target(0, 1, 2)])]
-    serving.call(AlterPartitionReassignmentsRequest(topics=topics), version=0)
-    assert serving.controller.may_change_factor is True
 
 
 def test_a_partition_that_is_named_twice_is_refused(serving: Serving) -> None:

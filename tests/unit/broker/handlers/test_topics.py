@@ -7,6 +7,7 @@ import pytest
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicId
 from barnabas.protocol.messages.configs import ConfigSource
+from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -23,6 +24,7 @@ from tests.support.building import TOPIC_ID, led_by, metadata
 from tests.support.serving import Connection, Serving
 
 LIVE = {1: 10, 2: 20}
+RECREATED = uuid.UUID(int=9)
 
 
 def create(serving: Serving, *, timeout_ms: int = 60_000, validate_only: bool = False) -> Connection:
@@ -50,8 +52,11 @@ def deleted(error: ErrorCode = ErrorCode.NONE) -> DeletableTopicResult:
 
 
 def codes(connection: Connection) -> list[int]:
-    response = connection.response
-    results = response.topics if hasattr(response, "topics") else response.responses
+    (results,) = (
+        getattr(connection.response, name)
+        for name in ("topics", "responses", "results")
+        if hasattr(connection.response, name)
+    )
     return [topic.error_code for topic in results]
 
 
@@ -64,8 +69,9 @@ def test_a_creation_is_answered_when_every_partition_has_a_live_leader(serving: 
     assert serving.topics.calls == [(["topic"], False)]
     for news in (
         metadata(LIVE, led_by(1)),
+        metadata(LIVE, led_by(1), led_by(2, index=1), topic_id=RECREATED),
         metadata(LIVE, led_by(1), led_by(3, index=1)),
-        metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=9)),
+        metadata(LIVE, led_by(1), topic="other", topic_id=RECREATED),
     ):
         serving.managed.metadata.update(news)
         assert not connection.is_answered
@@ -75,15 +81,6 @@ def test_a_creation_is_answered_when_every_partition_has_a_live_leader(serving: 
     serving.expire(after_ms=60_001)
     assert len(connection.answers) == 1
     assert serving.topic_purgatory.waiting == 0
-
-
-def test_a_creation_waits_for_the_topic_with_its_id(serving: Serving) -> None:
-    serving.managed.metadata.update(metadata(LIVE, led_by(1), led_by(2, index=1), topic_id=uuid.UUID(int=9)))
-    serving.topics.created = [made()]
-    connection = create(serving)
-    assert not connection.is_answered
-    serving.managed.metadata.update(metadata(LIVE, led_by(1), led_by(2, index=1)))
-    assert codes(connection) == [ErrorCode.NONE]
 
 
 def test_at_the_deadline_a_creation_is_answered_without_leaders(serving: Serving) -> None:
@@ -96,21 +93,11 @@ def test_at_the_deadline_a_creation_is_answered_without_leaders(serving: Serving
     assert "not every partition has a leader" in connection.response.topics[0].error_message
 
 
-def test_a_refused_creation_is_answered_at_once(serving: Serving) -> None:
-    serving.topics.created = [made(error=ErrorCode.TOPIC_ALREADY_EXISTS)]
-    assert codes(create(serving)) == [ErrorCode.TOPIC_ALREADY_EXISTS]
-
-
-def test_a_validated_creation_is_answered_at_once(serving: Serving) -> None:
-    serving.topics.created = [made()]
-    assert codes(create(serving, validate_only=True)) == [ErrorCode.NONE]
-    assert serving.topics.calls == [(["topic"], True)]
-
-
 def test_only_the_controllers_broker_creates_and_deletes_topics(serving: Serving) -> None:
     serving.controller.is_active = False
-    for connection in (create(serving), delete(serving)):
+    for connection in (create(serving), delete(serving), add_partitions(serving)):
         assert codes(connection) == [ErrorCode.NOT_CONTROLLER]
+    assert "Metadata names the one that is" in create(serving).response.topics[0].error_message
     assert serving.topics.calls == []
 
 
@@ -119,14 +106,6 @@ def test_an_unforeseen_failure_closes_the_connection(serving: Serving) -> None:
     connection = create(serving)
     assert connection.closed is not None
     assert "ZooKeeper is on fire" in connection.closed
-
-
-@pytest.mark.parametrize("send", [create, delete])
-def test_a_full_queue_of_slow_work_closes_the_connection(serving: Serving, send: object) -> None:
-    serving.slow.is_full = True
-    connection = send(serving)
-    assert connection.closed is not None
-    assert "wait for ZooKeeper" in connection.closed
 
 
 # Deleting
@@ -139,17 +118,14 @@ def begin_deletion(serving: Serving) -> Connection:
     return delete(serving)
 
 
-def test_a_deletion_is_answered_when_the_metadata_no_longer_has_the_topic(serving: Serving) -> None:
+@pytest.mark.parametrize("news", [metadata(LIVE, led_by(-2)), metadata(LIVE, led_by(1), topic_id=RECREATED)])
+def test_a_deletion_is_answered_when_the_metadata_no_longer_has_the_topic(
+    serving: Serving, news: UpdateMetadataRequest
+) -> None:
     connection = begin_deletion(serving)
     serving.managed.metadata.update(metadata(LIVE))
     assert not connection.is_answered
-    serving.managed.metadata.update(metadata(LIVE, led_by(-2)))
-    assert codes(connection) == [ErrorCode.NONE]
-
-
-def test_a_deletion_does_not_wait_for_a_recreated_topic(serving: Serving) -> None:
-    connection = begin_deletion(serving)
-    serving.managed.metadata.update(metadata(LIVE, led_by(1), topic_id=uuid.UUID(int=9)))
+    serving.managed.metadata.update(news)
     assert codes(connection) == [ErrorCode.NONE]
 
 
@@ -173,6 +149,7 @@ def test_older_clients_get_a_code_that_they_know_if_deletion_is_disabled(serving
         if version == 6:
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name="topic")], timeout_ms=1)
         [response] = serving.call(request, version=version).responses
+        assert serving.topics.calls[-1] == ["topic"]
         known = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
         assert response.error_code == known
 
@@ -187,6 +164,7 @@ def test_the_answer_to_a_creation_has_the_topics_settings(serving: Serving) -> N
         validate_only=True,
     )
     good, bad = serving.call(request, version=7).topics
+    assert serving.topics.calls == [(["topic"], True)], "it is validated and not created"
     assert good.configs is not None
     settings = {config.name: (config.value, config.config_source) for config in good.configs}
     assert settings["retention.ms"] == ("5", ConfigSource.DYNAMIC_TOPIC_CONFIG)
@@ -239,21 +217,11 @@ def test_partitions_are_added_when_each_has_a_leader(serving: Serving) -> None:
     assert (result.name, result.error_code) == ("topic", ErrorCode.NONE)
 
 
-def test_partitions_without_a_leader_at_the_deadline_are_added_all_the_same(serving: Serving) -> None:
-    connection = begin_growth(serving)
-    serving.expire(after_ms=60_001)
-    [result] = connection.response.results
-    assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert "are added" in result.error_message
-
-
-def test_refused_or_validated_partitions_are_answered_at_once(serving: Serving) -> None:
-    serving.topics.grown = [grown(ErrorCode.INVALID_PARTITIONS)]
-    assert add_partitions(serving).response.results[0].error_code == ErrorCode.INVALID_PARTITIONS
-    serving.topics.grown = [grown()]
-    assert add_partitions(serving, validate_only=True).response.results[0].error_code == ErrorCode.NONE
-    serving.controller.is_active = False
-    assert add_partitions(serving).response.results[0].error_code == ErrorCode.NOT_CONTROLLER
+def test_partitions_that_are_validated_or_refused_are_answered_at_once(serving: Serving) -> None:
+    for validate_only, code in ((True, ErrorCode.NONE), (False, ErrorCode.INVALID_PARTITIONS)):
+        serving.topics.grown = [grown(code)]
+        assert codes(add_partitions(serving, validate_only=validate_only)) == [code]
+        assert serving.topics.calls.pop() == ([("topic", 2)], validate_only)
 
 
 def test_internal_topics_may_be_deleted(serving: Serving) -> None:

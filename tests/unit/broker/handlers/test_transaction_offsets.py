@@ -124,18 +124,6 @@ def test_the_coordinator_adds_the_partition_for_new_producers(
     assert confirmations.asked == [("copier", adds)]
 
 
-def test_a_commit_waits_for_the_confirmation_of_its_transaction(
-    hosting: Serving, confirmations: Confirmations
-) -> None:
-    confirmations.is_at_once = False
-    waiting = hosting.send(commit())
-    assert len(headers(hosting)) == 0
-    assert hosting.call(ListGroupsRequest()).groups == []
-    confirmations.waiting.pop()()
-    assert code_of(waiting.response) == NONE
-    assert is_unstable(hosting)
-
-
 @pytest.mark.parametrize(
     ("error", "version", "expected"),
     [
@@ -180,18 +168,6 @@ def test_the_coordinator_of_the_group_may_move_while_the_transaction_is_confirme
     assert code_of(waiting.response) == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_marker_during_the_confirmation_refuses_the_commit(
-    hosting: Serving, confirmations: Confirmations
-) -> None:
-
-    confirmations.is_at_once = False
-    waiting = hosting.send(commit())
-    end(hosting, committed=False)
-    confirmations.waiting.pop()()
-    assert code_of(waiting.response) == ErrorCode.INVALID_TXN_STATE
-    assert hosting.call(ListGroupsRequest()).groups == []
-
-
 def test_unknown_partitions_are_refused_one_by_one(hosting: Serving, confirmations: Confirmations) -> None:
     request = commit(5)
     request.topics += commit(6, topic="unknown").topics
@@ -210,7 +186,9 @@ def test_members_are_fenced(hosting: Serving, confirmations: Confirmations) -> N
     assert code_of(hosting.call(commit(**member))) == NONE
     assert code_of(hosting.call(commit(**{**member, "generation_id": 0}))) == ErrorCode.ILLEGAL_GENERATION
     assert code_of(hosting.call(commit(**{**member, "member_id": "x"}))) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert code_of(hosting.call(commit(group="new", **member))) == ErrorCode.UNKNOWN_MEMBER_ID
+    for generation in (0, 1):
+        other = {**member, "generation_id": generation}
+        assert code_of(hosting.call(commit(group="new", **other))) == ErrorCode.UNKNOWN_MEMBER_ID
     assert [group.group_id for group in hosting.call(ListGroupsRequest()).groups] == ["g"]
 
 

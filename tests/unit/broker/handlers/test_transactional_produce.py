@@ -14,7 +14,7 @@ from barnabas.protocol.messages.produce import (
 )
 from tests.support import logs
 from tests.support.building import ME, TP, state
-from tests.support.record_requests import produce, produced
+from tests.support.record_requests import produced
 from tests.support.serving import Connection, Serving
 from tests.support.transactions import end
 
@@ -83,11 +83,6 @@ def test_the_first_batch_waits_for_the_coordinator_and_the_next_does_not(
     assert (len(broker.coordinators.here), end_offset(broker)) == (1, 2)
 
 
-def test_an_answer_that_comes_at_once_is_used(broker: Serving) -> None:
-    broker.coordinators.answer_at_once = ErrorCode.NONE
-    assert code(send(broker, records(0))) is ErrorCode.NONE
-
-
 REFUSALS = [
     (ErrorCode.TRANSACTION_ABORTABLE, 10, ErrorCode.INVALID_TXN_STATE),
     (ErrorCode.TRANSACTION_ABORTABLE, 11, ErrorCode.TRANSACTION_ABORTABLE),
@@ -120,10 +115,6 @@ def test_a_batch_that_is_not_confirmed_is_refused_as_its_client_knows(
     assert code(send(broker, records(0), version=version)) is ErrorCode.NONE
 
 
-def test_without_a_coordinator_the_client_retries(leading: Serving) -> None:
-    assert code(send(leading, records(0))) is ErrorCode.NOT_ENOUGH_REPLICAS
-
-
 def test_a_marker_between_the_answer_and_the_append_refuses_the_batch(broker: Serving) -> None:
     """The late batch would begin a transaction without an end."""
     late = send(broker, records(0), version=V1)
@@ -131,18 +122,6 @@ def test_a_marker_between_the_answer_and_the_append_refuses_the_batch(broker: Se
     broker.coordinators.here[0].respond(ErrorCode.NONE)
     assert (code(late), end_offset(broker)) == (ErrorCode.INVALID_TXN_STATE, 1)
     assert not broker.managed.manager.partition(TP).log.has_ongoing_transaction(7, 0)
-
-
-def test_a_late_produce_after_an_abort_leaves_no_hanging_transaction(broker: Serving) -> None:
-    """KIP-890's history: the batch was delayed on its way until its transaction was aborted."""
-    broker.coordinators.answer_at_once = ErrorCode.NONE
-    send(broker, records(0), version=V1)
-    abort(broker)
-    broker.coordinators.answer_at_once = ErrorCode.TRANSACTION_ABORTABLE
-    assert code(send(broker, records(1), version=10)) is ErrorCode.INVALID_TXN_STATE
-    partition = broker.managed.manager.partition(TP)
-    assert not partition.log.has_ongoing_transaction(7, 0)
-    assert partition.log_end_offset == 2
 
 
 def test_a_transaction_of_the_first_protocol_is_not_continued_in_the_second(broker: Serving) -> None:
@@ -160,19 +139,6 @@ def test_a_transaction_of_the_first_protocol_is_not_continued_in_the_second(brok
     assert code(send(broker, records(2))) is ErrorCode.NONE
     asked = [type(asked.request) for asked in coordinators.here]
     assert asked == [VerifyPartitions, AddPartitions, AddPartitions]
-
-
-def test_a_new_leader_asks_again_before_it_continues_a_transaction(broker: Serving) -> None:
-    """Its log shows a transaction, but not of which protocol."""
-    broker.coordinators.answer_at_once = ErrorCode.NONE
-    send(broker, records(0), version=V1)
-    broker.coordinators.answer_at_once = None
-    waiting = send(broker, records(1))
-    assert not waiting.is_answered
-    broker.coordinators.here[-1].respond(ErrorCode.NONE)
-    assert code(waiting) is ErrorCode.NONE
-    assert code(send(broker, records(2))) is ErrorCode.NONE
-    assert len(broker.coordinators.here) == 2
 
 
 def test_an_answer_that_comes_too_late_for_its_connection_is_dropped(broker: Serving) -> None:
@@ -198,30 +164,21 @@ def test_batches_of_two_producers_are_refused(broker: Serving) -> None:
     assert codes == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
 
 
-def test_batches_without_a_transaction_are_not_asked_about(broker: Serving) -> None:
-    assert code(send(broker, records(0, transactional=False))) is ErrorCode.NONE
-    assert code(produce(broker, records(1, transactional=False))) is ErrorCode.NONE
-    assert broker.coordinators.here == []
-
-
-def test_a_partition_that_is_not_led_here_is_not_asked_about(broker: Serving) -> None:
-    refused = send(broker, records(0), records(0))
-    (asked,) = broker.coordinators.here
-    asked.respond(ErrorCode.NONE)
-    assert asked.request.partitions == frozenset([TP])
-    assert code(refused) is ErrorCode.NONE
-    assert produced(refused, 1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
 def test_a_partition_that_is_led_here_only_since_the_question_is_retried(broker: Serving) -> None:
     """Its transaction was not confirmed, but nothing is wrong with it."""
-    waiting = send(broker, records(0), records(0))
-    other = TopicPartition(TP.topic, 1)
+    assert broker.managed.tell(state(), state(index=3)) == []
+    waiting = send(broker, records(0, transactional=False), *[records(0)] * 3)
     assert broker.managed.tell(state(index=1)) == []
-    broker.coordinators.here[0].respond(ErrorCode.NONE)
-    assert code(waiting) is ErrorCode.NONE
-    assert produced(waiting, 1).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert broker.managed.manager.partition(other).log_end_offset == 0
+    (asked,) = broker.coordinators.here
+    assert asked.request.partitions == {TopicPartition(TP.topic, 3)}
+    asked.respond(ErrorCode.NONE)
+    assert [produced(waiting, index).error_code for index in range(4)] == [
+        ErrorCode.NONE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NONE,
+    ]
+    assert broker.managed.manager.partition(TopicPartition(TP.topic, 1)).log_end_offset == 0
 
 
 def test_verification_can_be_switched_off_but_not_the_adding(broker: Serving) -> None:

@@ -22,7 +22,7 @@ from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     PrepareTxnRequest,
 )
-from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.building import LIVE, NONE, led_by, metadata
 from tests.support.group_requests import OFFSETS_ID, find
 from tests.support.grouping import run_once
@@ -32,7 +32,6 @@ from tests.support.transaction_requests import (
     HERE,
     PARTITION,
     THERE,
-    TRANSACTIONS_ID,
     add,
     added,
     answer_markers,
@@ -64,19 +63,6 @@ def test_the_coordinator_is_the_leader_of_the_ids_partition(
     assert (found.error_code, found.node_id, found.host, found.port) == (NONE, 1, "host", 9001)
 
 
-def test_the_first_request_for_a_coordinator_creates_the_topic_of_transactions(serving: Serving) -> None:
-    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
-    connection = serving.send(find("id", key_type=CoordinatorType.TRANSACTION), INTERNAL)
-    assert serving.auto_created == [[TRANSACTIONS_TOPIC]]
-    assert not connection.is_answered
-    all_led = [led_by(2, index=index) for index in range(50)]
-    serving.managed.metadata.update(
-        metadata(LIVE, *all_led, topic=TRANSACTIONS_TOPIC, topic_id=TRANSACTIONS_ID)
-    )
-    (found,) = connection.response.coordinators
-    assert (found.error_code, found.node_id) == (NONE, 2)
-
-
 def test_another_broker_is_no_coordinator(coordinating: Serving) -> None:
     producer = begin(coordinating)
     lead_transactions(coordinating, epoch=1, leader=2)
@@ -91,31 +77,6 @@ def test_another_broker_is_no_coordinator(coordinating: Serving) -> None:
 
 
 # InitProducerId
-
-
-def test_a_producer_gets_the_next_epoch_each_time(coordinating: Serving) -> None:
-    first, second = coordinating.call(init()), coordinating.call(init())
-    assert first.error_code == second.error_code == NONE
-    assert (second.producer_id, second.producer_epoch) == (first.producer_id, first.producer_epoch + 1)
-    other = coordinating.call(init("other"))
-    assert other.producer_epoch == 0
-    assert other.producer_id != first.producer_id
-
-
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"transactional_id": ""}, ErrorCode.INVALID_REQUEST),
-        ({"producer_id": 5}, ErrorCode.INVALID_REQUEST),
-        ({"transaction_timeout_ms": 900_001}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
-        ({"transaction_timeout_ms": 0}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
-    ],
-)
-def test_an_invalid_request_for_a_producer_is_refused(
-    coordinating: Serving, fields: dict[str, object], code: ErrorCode
-) -> None:
-    answer = coordinating.call(init(**fields))
-    assert (answer.error_code, answer.producer_id) == (code, -1)
 
 
 @pytest.mark.parametrize(
@@ -136,20 +97,10 @@ def test_a_fenced_producer_learns_it_in_the_words_of_its_version(
     assert coordinating.call(request, version=version).error_code == code
 
 
-def test_a_producer_waits_for_its_id_while_none_is_left(coordinating: Serving) -> None:
-    coordinating.blocks.trouble = None
-    coordinating.slow.is_full = True
-    while (answer := coordinating.call(init(f"id-{coordinating.blocks.claimed}"))).error_code == NONE:
-        coordinating.blocks.claimed += 1
-    assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    coordinating.slow.is_full = False
-    assert coordinating.call(init("late")).error_code == NONE
-
-
 # AddPartitionsToTxn
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3, 4, 5, None])
+@pytest.mark.parametrize("version", [0, 3, 4, 5, None])
 def test_partitions_are_added_in_all_versions(coordinating: Serving, version: int | None) -> None:
     producer = coordinating.call(init())
     request = add(producer, HERE, THERE)
@@ -164,25 +115,15 @@ def test_partitions_are_added_in_all_versions(coordinating: Serving, version: in
     assert stored(coordinating).partitions == {HERE, THERE}
 
 
-def test_no_partition_is_added_if_one_does_not_exist(coordinating: Serving) -> None:
-    producer = coordinating.call(init())
-    unknown = TopicPartition("nowhere", 0)
-    beyond = TopicPartition(HERE.topic, 9)
-    assert errors(coordinating.call(add(producer, HERE, unknown, beyond))) == {
-        HERE: ErrorCode.OPERATION_NOT_ATTEMPTED,
-        unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        beyond: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-    assert stored(coordinating).state is S.EMPTY
-
-
 @pytest.mark.parametrize("version", [3, 4, None])
-def test_no_client_adds_the_topics_of_the_brokers(coordinating: Serving, version: int | None) -> None:
+def test_no_client_adds_topics_of_the_brokers_or_unknown_partitions(
+    coordinating: Serving, version: int | None
+) -> None:
     know_offsets(coordinating)
     producer = coordinating.call(init())
-    offsets_partition = TopicPartition(OFFSETS_TOPIC, 0)
+    offsets_partition, unknown = TopicPartition(OFFSETS_TOPIC, 0), TopicPartition(HERE.topic, 9)
     is_old = version == 3
-    for name in (PARTITION, offsets_partition):
+    for name in (PARTITION, unknown, offsets_partition):
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id="id",
             v3_and_below_producer_id=producer.producer_id,
@@ -191,11 +132,14 @@ def test_no_client_adds_the_topics_of_the_brokers(coordinating: Serving, version
         )
         answer = coordinating.call(request if is_old else add(producer, HERE, name), version=version)
         # A leader adds the partition of a group with version 4.
-        is_refused = is_old or name == PARTITION
-        assert errors(answer) == {
-            HERE: ErrorCode.OPERATION_NOT_ATTEMPTED if is_refused else NONE,
-            name: ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_refused else NONE,
-        }
+        if is_old or name != offsets_partition:
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if name == unknown:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert errors(answer) == {HERE: ErrorCode.OPERATION_NOT_ATTEMPTED, name: code}
+            assert stored(coordinating).state is S.EMPTY
+        else:
+            assert errors(answer) == {HERE: NONE, name: NONE}
 
 
 def test_a_transaction_gets_no_partition_that_leaves_no_room_for_its_end(coordinating: Serving) -> None:
@@ -341,43 +285,6 @@ def test_new_clients_get_an_epoch_for_each_transaction(
         )
 
 
-def test_the_next_transaction_waits_for_the_markers_of_the_last(coordinating: Serving) -> None:
-    producer = begin(coordinating)
-    ended = coordinating.call(end(producer))
-    adding = coordinating.send(add(ended, HERE))
-    assert not adding.is_answered
-    answer_markers(coordinating)
-    assert errors(adding.response) == {HERE: NONE}
-    assert stored(coordinating).state is S.ONGOING
-
-
-def test_a_wait_for_markers_is_bounded(coordinating: Serving) -> None:
-    ended = coordinating.call(end(begin(coordinating)))
-    adding = coordinating.send(add(ended, HERE))
-    coordinating.managed.pass_time(5_000)
-    assert errors(adding.response) == {HERE: ErrorCode.CONCURRENT_TRANSACTIONS}
-
-
-def test_waiting_requests_are_answered_when_the_coordinator_moves(coordinating: Serving) -> None:
-    ended = coordinating.call(end(begin(coordinating)))
-    adding = coordinating.send(add(ended, HERE))
-    lead_transactions(coordinating, epoch=1, leader=2)
-    work(coordinating)
-    assert errors(adding.response) == {HERE: ErrorCode.NOT_COORDINATOR}
-
-
-def test_the_next_coordinator_sends_the_markers_with_its_own_epoch(coordinating: Serving) -> None:
-    coordinating.call(end(begin(coordinating)))
-    coordinating.sent.requests.clear()
-    lead_transactions(coordinating, epoch=1, leader=2)
-    work(coordinating)
-    lead_transactions(coordinating, epoch=2)
-    work(coordinating)
-    ((marker,),) = [request.markers for request in answer_markers(coordinating)]
-    assert marker.coordinator_epoch == 2
-    assert stored(coordinating).state is S.COMPLETE_COMMIT
-
-
 def test_a_transaction_is_aborted_at_its_time_out(coordinating: Serving) -> None:
     producer = coordinating.call(init(transaction_timeout_ms=1_000))
     coordinating.call(add(producer, THERE))
@@ -388,18 +295,6 @@ def test_a_transaction_is_aborted_at_its_time_out(coordinating: Serving) -> None
     assert marker.transaction_result is False
     assert marker.producer_epoch == producer.producer_epoch + 1
     assert coordinating.call(end(producer), version=4).error_code == ErrorCode.PRODUCER_FENCED
-
-
-def test_no_transaction_times_out_while_the_broker_is_fenced(coordinating: Serving) -> None:
-    producer = coordinating.call(init(transaction_timeout_ms=1_000))
-    coordinating.call(add(producer, THERE))
-    fence = coordinating.managed.manager.fence
-    fence.silent("no ZooKeeper")
-    coordinating.managed.pass_time(60_000)
-    assert stored(coordinating).state is S.ONGOING
-    fence.heard()
-    coordinating.managed.pass_time(501)
-    assert stored(coordinating).state is S.PREPARE_ABORT
 
 
 def prepare(producer: InitProducerIdResponse, **fields: object) -> PrepareTxnRequest:

@@ -5,21 +5,21 @@ from typing import Any
 import pytest
 
 from barnabas.broker.handlers import delete_records, fetch, groups, offsets, produce
-from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.replication.fetch_wait import FetchReader, FetchResult
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
 from barnabas.protocol.messages.groups import DescribeGroupsRequest
+from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, LeaderAndIsrTopic
+from barnabas.protocol.messages.metadata import MetadataRequest
 from barnabas.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
-from barnabas.protocol.messages.topics import DeleteTopicsRequest
 from barnabas.protocol.schema import replace
-from tests.support.building import TP, TWO, state
+from tests.support.building import TOPIC_ID, TP, TWO, led_by, metadata, state
 from tests.support.record_requests import catch_up, fetch_request, produce_request, produced
 from tests.support.serving import INTERNAL, Serving, batch
 
@@ -80,33 +80,40 @@ def test_appended_records_are_not_acknowledged_by_a_deadline_that_fails(
     assert produced(connection).error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_slow_work_that_fails_after_its_answer_is_answered_once(
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_broken_invariant_is_not_contained(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    def violate(*args: Any) -> None:
+        raise InvariantViolation("a bug")
+
+    if is_late:
+        monkeypatch.setattr(fetch, "_partition", violate)
+        leading.send(FETCH)
+        with pytest.raises(InvariantViolation):
+            leading.managed.pass_time(100_000)
+    else:
+        monkeypatch.setattr(codec_msgpack, "encode_response", violate)
+        with pytest.raises(InvariantViolation):
+            leading.send(MetadataRequest(topics=[]))
+
+
+def test_the_controller_learns_of_metadata_that_cannot_be_applied_and_roles_are_assigned_all_the_same(
     leading: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer_when = ApiRequest.answer_when
-
-    def buggy(*arguments: Any, **others: Any) -> None:
-        answer_when(*arguments, **others)
-        raise OSError("a bug")
-
-    monkeypatch.setattr(ApiRequest, "answer_when", buggy)
-    connection = leading.send(DeleteTopicsRequest(topics=[], timeout_ms=1_000))
-    assert connection.response.responses == []
-
-
-def test_a_fetch_of_cold_records_whose_answer_fails_closes_the_connection(
-    leading: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read_all = FetchReader.read_all
-
-    def cold(*args: Any) -> FetchResult:
-        return read_all(*args)._replace(is_cold=True)
-
-    monkeypatch.setattr(FetchReader, "read_all", cold)
-    monkeypatch.setattr(fetch, "_partition", fail)
-    connection = leading.send(FETCH)
-    assert connection.closed is not None
-    assert "a bug" in connection.closed
+    """If the connection were closed, it would resend only this request, again and again."""
+    for name in ("update", "learn"):
+        monkeypatch.setattr(leading.managed.metadata, name, fail)
+    answer = leading.call(metadata({1: 10}, led_by(1)), INTERNAL)
+    assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    topic = LeaderAndIsrTopic(
+        topic_name="topic", topic_id=TOPIC_ID, partition_states=[state(leader=2, epoch=1)]
+    )
+    request = LeaderAndIsrRequest(
+        controller_id=2, controller_epoch=1, broker_epoch=0, topic_states=[topic], live_brokers=[]
+    )
+    assert leading.call(request, INTERNAL).error_code == ErrorCode.NONE
+    assert not leading.managed.manager.partition(TP).is_leader
 
 
 def test_an_unforeseen_error_in_one_partition_fails_only_its_part_of_a_fetch(
