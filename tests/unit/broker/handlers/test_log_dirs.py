@@ -11,7 +11,6 @@ import pytest
 
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.replication.log_dir_moves import Decision, decide
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.replicas import (
     AlterReplicaLogDir,
@@ -24,7 +23,7 @@ from barnabas.protocol.messages.replicas import (
 from tests.support.building import ME, TP, TWO, led_by, state
 from tests.support.defaults import log_config
 from tests.support.logs import open_dirs
-from tests.support.record_requests import catch_up, fetch, fetched, follow, produce, produced, set_topic
+from tests.support.record_requests import catch_up, fetch, fetched, produce, produced, set_topic
 from tests.support.serving import Serving, batch
 from tests.support.waiting import wait_for
 
@@ -41,24 +40,17 @@ def serving(tmp_path: Path, dirs: list[Path]) -> Iterator[Serving]:
     serving.close()
 
 
-def alter(
-    serving: Serving,
-    path: Path,
-    index: int = TP.partition,
-    *,
-    topic: str = TP.topic,
-    version: int | None = None,
-) -> ErrorCode:
+def alter(serving: Serving, path: Path, index: int = TP.partition, *, topic: str = TP.topic) -> ErrorCode:
     topics = [AlterReplicaLogDirTopic(name=topic, partitions=[index])]
     request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=str(path), topics=topics)])
-    (result,) = serving.call(request, version=version).results
+    (result,) = serving.call(request).results
     (partition,) = result.partitions
     assert (result.topic_name, partition.partition_index) == (topic, index)
     return ErrorCode(partition.error_code)
 
 
-def replicas_in(serving: Serving, path: Path, version: int | None = None) -> list[DescribeLogDirsPartition]:
-    answer = serving.call(DescribeLogDirsRequest(topics=None), version=version)
+def replicas_in(serving: Serving, path: Path) -> list[DescribeLogDirsPartition]:
+    answer = serving.call(DescribeLogDirsRequest(topics=None))
     (of_dir,) = [result for result in answer.results if result.log_dir == str(path)]
     return [partition for topic in of_dir.topics for partition in topic.partitions]
 
@@ -95,27 +87,25 @@ def test_a_failed_log_dir_has_an_error(leading: Serving) -> None:
     assert (log_dir.error_code, log_dir.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
 
 
-@pytest.mark.parametrize("version", range(5))
-def test_a_replica_that_moves_is_in_both_dirs(leading: Serving, dirs: list[Path], version: int) -> None:
+def test_a_replica_that_moves_is_in_both_dirs(leading: Serving, dirs: list[Path]) -> None:
     produce(leading, batch(b"a" * 100, b"b"))
     alter(leading, dirs[1])
-    (here,), (there,) = replicas_in(leading, dirs[0], version), replicas_in(leading, dirs[1], version)
+    (here,), (there,) = replicas_in(leading, dirs[0]), replicas_in(leading, dirs[1])
     assert (here.is_future_key, here.offset_lag) == (False, 0)
     assert (there.is_future_key, there.partition_size, there.offset_lag) == (True, 0, 2)
     leading.log_dir_moves.work_off()
-    assert replicas_in(leading, dirs[0], version) == []
-    (there,) = replicas_in(leading, dirs[1], version)
+    assert replicas_in(leading, dirs[0]) == []
+    (there,) = replicas_in(leading, dirs[1])
     assert (there.is_future_key, there.partition_size) == (False, here.partition_size)
 
 
 # AlterReplicaLogDirs
 
 
-@pytest.mark.parametrize("version", [None, 0, 1, 2])
-def test_a_replica_moves_while_it_serves(leading: Serving, dirs: list[Path], version: int | None) -> None:
+def test_a_replica_moves_while_it_serves(leading: Serving, dirs: list[Path]) -> None:
     produce(leading, batch(b"first"))
     partition = leading.managed.manager.partition(TP)
-    assert alter(leading, dirs[1], version=version) == ErrorCode.NONE
+    assert alter(leading, dirs[1]) == ErrorCode.NONE
     waiting = produce(leading, batch(b"second"), acks=-1)
     leading.log_dir_moves.work_off()
     assert folder_of(leading) == dirs[1]
@@ -127,58 +117,16 @@ def test_a_replica_moves_while_it_serves(leading: Serving, dirs: list[Path], ver
         assert (produced(connection).error_code, produced(connection).base_offset) == (0, offset)
     answer = fetched(fetch(leading, 0))
     assert (answer.error_code, answer.high_watermark) == (0, 3)
-    assert [value in bytes(answer.records) for value in (b"first", b"second", b"third")] == [True] * 3
+    assert [record in bytes(answer.records) for record in (b"first", b"second", b"third")] == [True] * 3
     assert alter(leading, dirs[0]) == ErrorCode.NONE
     leading.log_dir_moves.work_off()
     assert folder_of(leading) == dirs[0]
 
 
-def test_a_follower_moves_and_follows_on(serving: Serving, dirs: list[Path]) -> None:
-    serving.managed.know({1: 0, 2: 5, 3: 5})
-    assert serving.managed.tell(state(leader=TWO)) == []
-    partition = serving.managed.manager.partition(TP)
-
-    def receive(offset: int) -> None:
-        records = bytearray(batch(b"value"))
-        records[:8] = offset.to_bytes(8, "big")
-        records[12:16] = (0).to_bytes(4, "big")
-        partition.append_as_follower(
-            memoryview(records),
-            leader_epoch=partition.leader_epoch,
-            leader_high_watermark=partition.log_end_offset,
-            leader_log_start_offset=partition.log.log_start_offset,
-            wall_clock_ms=0,
-        )
-
-    receive(0)
-    assert alter(serving, dirs[1]) == ErrorCode.NONE
-    serving.log_dir_moves.work_off()
-    receive(1)
-    assert (folder_of(serving), partition.log_end_offset, partition.high_watermark) == (dirs[1], 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "current", "future", "expected"),
-    [
-        ("/a", None, None, Decision.REMEMBER),
-        ("/a", "/a", None, Decision.NOTHING),
-        ("/b", "/a", None, Decision.BEGIN),
-        ("/b", "/a", "/b", Decision.NOTHING),
-        ("/c", "/a", "/b", Decision.RESTART),
-        ("/a", "/a", "/b", Decision.CANCEL),
-    ],
-)
-def test_a_request_changes_a_move_by_one_table(
-    wanted: str, current: str | None, future: str | None, expected: Decision
-) -> None:
-    paths = [None if path is None else Path(path) for path in (current, future)]
-    assert decide(Path(wanted), *paths) is expected
-
-
 def test_the_last_request_decides(leading: Serving, dirs: list[Path]) -> None:
     produce(leading, batch(b"value"))
-    assert alter(leading, dirs[1]) == ErrorCode.NONE
-    assert alter(leading, dirs[2]) == ErrorCode.NONE
+    for path in (dirs[0], dirs[1], dirs[1], dirs[2]):
+        assert alter(leading, path) == ErrorCode.NONE
     assert [len(replicas_in(leading, path)) for path in dirs] == [1, 0, 1]
     assert alter(leading, dirs[0]) == ErrorCode.NONE
     assert [len(replicas_in(leading, path)) for path in dirs] == [1, 0, 0]
@@ -197,9 +145,7 @@ def test_a_replica_that_is_created_later_is_created_in_the_requested_dir(
     assert alter(leading, dirs[1], 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     leading.managed.know({1: 0, 2: 5, 3: 5}, led_by(TWO, index=1))
     assert alter(leading, dirs[2], 1) == ErrorCode.REPLICA_NOT_AVAILABLE
-    role = state()
-    role.partition_index = 1
-    assert leading.managed.tell(role) == []
+    assert leading.managed.tell(state(index=1)) == []
     assert [partition.partition_index for partition in replicas_in(leading, dirs[2])] == [1]
 
 
@@ -214,41 +160,20 @@ def test_refused_moves_have_the_codes_of_kafka(leading: Serving, dirs: list[Path
 
 
 def test_several_replicas_are_moved_by_one_request(leading: Serving, dirs: list[Path]) -> None:
-    roles = []
-    for index in range(4):
-        role = state()
-        role.partition_index = index
-        roles.append(role)
-    leading.managed.tell(*roles)
-    topics = [AlterReplicaLogDirTopic(name=TP.topic, partitions=[0, 1])]
-    others = [AlterReplicaLogDirTopic(name=TP.topic, partitions=[2, 9])]
-    request = AlterReplicaLogDirsRequest(
-        dirs=[
-            AlterReplicaLogDir(path=str(dirs[2]), topics=topics),
-            AlterReplicaLogDir(path=str(dirs[0]), topics=others),
-        ]
-    )
-    (result,) = leading.call(request, version=2).results
-    assert {each.partition_index: each.error_code for each in result.partitions} == {
-        0: 0,
-        1: 0,
-        2: 0,
-        9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
+    leading.managed.tell(*[state(index=index) for index in range(4)])
+    wanted = [
+        AlterReplicaLogDir(
+            path=str(path), topics=[AlterReplicaLogDirTopic(name=TP.topic, partitions=partitions)]
+        )
+        for path, partitions in ((dirs[1], [0]), (dirs[2], [0, 1]), (dirs[0], [2, 9]))
+    ]
+    (result,) = leading.call(AlterReplicaLogDirsRequest(dirs=wanted), version=2).results
+    codes = {each.partition_index: each.error_code for each in result.partitions}
+    assert codes == {0: 0, 1: 0, 2: 0, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert list(dirs[1].glob("*-delete")) == [], "the last dir counts, and no move to another has begun"
     leading.log_dir_moves.work_off()
     found = [sorted(each.partition_index for each in replicas_in(leading, path)) for path in dirs]
     assert found == [[2, 3], [], [0, 1]]
-
-
-def test_the_last_dir_counts_for_a_replica_that_is_named_twice(leading: Serving, dirs: list[Path]) -> None:
-    topics = [AlterReplicaLogDirTopic(name=TP.topic, partitions=[0, 0])]
-    request = AlterReplicaLogDirsRequest(
-        dirs=[AlterReplicaLogDir(path=str(path), topics=topics) for path in (dirs[1], dirs[2])]
-    )
-    (result,) = leading.call(request, version=2).results
-    assert [(each.partition_index, each.error_code) for each in result.partitions] == [(0, 0)]
-    assert [len(list(path.glob("*-future"))) for path in dirs] == [0, 0, 1]
-    assert list(dirs[1].glob("*-delete")) == [], "no move there has begun"
 
 
 def test_many_refused_moves_are_logged_in_one_line(
@@ -289,16 +214,6 @@ def test_a_target_that_fails_ends_the_move_and_keeps_the_replica(
     assert produced(connection).error_code == ErrorCode.NONE
 
 
-def test_a_source_that_fails_takes_the_replica_offline(leading: Serving, dirs: list[Path]) -> None:
-    produce(leading, batch(b"first"))
-    assert alter(leading, dirs[1]) == ErrorCode.NONE
-    leading.managed.manager.disk_failures.note(LogDirFailure(dirs[0], OSError(errno.EIO, "broken")))
-    leading.managed.manager.disk_failures.work_off()
-    leading.log_dir_moves.work_off()
-    assert produced(produce(leading, batch(b"second"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert replicas_in(leading, dirs[1]) == []
-
-
 def test_damage_in_the_current_log_delays_the_move_and_nothing_else(
     leading: Serving, dirs: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -315,24 +230,6 @@ def test_damage_in_the_current_log_delays_the_move_and_nothing_else(
     (moving,) = replicas_in(leading, dirs[1])
     assert (moving.is_future_key, moving.offset_lag) == (True, 1)
     assert produced(produce(leading, batch(b"second"))).error_code == ErrorCode.NONE
-
-
-def test_a_deleted_topic_ends_its_moves(leading: Serving, dirs: list[Path]) -> None:
-    assert alter(leading, dirs[1]) == ErrorCode.NONE
-    assert leading.managed.stop_replica(-2, delete=True) == []
-    leading.log_dir_moves.work_off()
-    leading.logs.remove_deleted(1 << 60)
-    assert [list(path.glob("*-0*")) for path in dirs] == [[], [], []]
-
-
-def test_a_follower_reads_on_across_the_swap(leading: Serving, dirs: list[Path]) -> None:
-    produce(leading, batch(b"first"))
-    alter(leading, dirs[1])
-    waiting = follow(leading, 1, max_wait_ms=10_000)
-    leading.log_dir_moves.work_off()
-    produce(leading, batch(b"second"))
-    leading.managed.manager.wake_followers()
-    assert b"second" in bytes(fetched(waiting).records)
 
 
 def test_a_throttled_move_waits_until_the_rate_is_raised(leading: Serving, dirs: list[Path]) -> None:

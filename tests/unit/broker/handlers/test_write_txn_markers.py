@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from barnabas.broker.handlers.write_txn_markers import TIMEOUT_MS
-from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
@@ -24,7 +23,7 @@ from barnabas.protocol.messages.transactions import (
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import Marker, MarkerType, decode_marker, decode_records
 from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from tests.support.building import TP, Managed, led_by, metadata, state
+from tests.support.building import TP, led_by, metadata, state
 from tests.support.group_requests import lead, learn
 from tests.support.logs import PRODUCER_ID
 from tests.support.record_requests import catch_up, produce
@@ -74,25 +73,26 @@ def outcomes(connection: Connection) -> list[tuple[int, dict[tuple[str, int], in
     ]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("committed", [True, False])
-def test_a_marker_is_answered_when_all_replicas_in_sync_have_it(
+@pytest.mark.parametrize(("version", "committed"), [(None, True), (0, False), (1, True)])
+def test_a_marker_is_answered_when_all_replicas_in_sync_have_it_and_may_be_repeated(
     leading: Serving, version: int | None, committed: bool
 ) -> None:
     partition = leading.managed.manager.partition(TP)
     write(partition)
     catch_up(leading)
-    waiting = send(leading, marker(committed=committed, coordinator_epoch=3), version=version)
-    assert (partition.log_end_offset, waiting.is_answered) == (2, False)
-    catch_up(leading)
-    assert outcomes(waiting) == [(PRODUCER_ID, {("topic", 0): ErrorCode.NONE})]
-    assert partition.last_stable_offset == 2
-    [(position, header)] = iter_batches(partition.log.read(1, 1_000).records)
-    (record,) = decode_records(partition.log.read(1, 1_000).records[position:])
-    assert (header.is_control, header.is_transactional, header.base_sequence) == (True, True, -1)
-    assert decode_marker(record.key, record.value) == Marker(
-        MarkerType.COMMIT if committed else MarkerType.ABORT, 3
+    for end_offset in (2, 3):
+        waiting = send(leading, marker(committed=committed, coordinator_epoch=3), version=version)
+        assert (partition.log_end_offset, waiting.is_answered) == (end_offset, False)
+        catch_up(leading)
+        assert outcomes(waiting) == [(PRODUCER_ID, {TP: ErrorCode.NONE})]
+        assert partition.last_stable_offset == end_offset
+    [(position, header), *_] = iter_batches(partition.log.read(1, 1_000).records)
+    (record, *_) = decode_records(
+        partition.log.read(1, 1_000).records[position : position + header.size_bytes]
     )
+    assert (header.is_control, header.is_transactional, header.base_sequence) == (True, True, -1)
+    kind = MarkerType.COMMIT if committed else MarkerType.ABORT
+    assert decode_marker(record.key, record.value) == Marker(kind, 3)
 
 
 def test_every_marker_and_partition_has_its_own_error(leading: Serving) -> None:
@@ -131,13 +131,12 @@ def test_every_marker_and_partition_has_its_own_error(leading: Serving) -> None:
     assert outcomes(refused) == [(PRODUCER_ID, {("topic", 2): ErrorCode.NOT_ENOUGH_REPLICAS})]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_request_without_markers_or_partitions_is_answered(leading: Serving, version: int | None) -> None:
-    assert outcomes(send(leading, version=version)) == []
+def test_a_request_without_markers_or_partitions_is_answered(leading: Serving) -> None:
+    assert outcomes(send(leading)) == []
     nothing = WritableTxnMarker(
         producer_id=1, producer_epoch=0, transaction_result=True, topics=[], coordinator_epoch=0
     )
-    assert outcomes(send(leading, nothing, version=version)) == [(1, {})]
+    assert outcomes(send(leading, nothing)) == [(1, {})]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -161,68 +160,29 @@ def test_no_client_fences_the_coordinators_that_this_broker_knows(
     assert partition.last_stable_offset == partition.log_end_offset == 2
 
 
-def test_a_marker_may_be_repeated(leading: Serving) -> None:
-    leading.managed.tell(state(isr=(1,), epoch=1))
-    partition = leading.managed.manager.partition(TP)
-    for version, epoch in ((0, 0), (2, 1)):
-        write(partition, epoch=0 if version == 0 else epoch - 1 or 0, sequence=version // 2)
-        for _ in range(2):
-            answer = send(leading, marker(version=version, epoch=epoch))
-            assert outcomes(answer) == [(PRODUCER_ID, {("topic", 0): ErrorCode.NONE})]
-    assert partition.last_stable_offset == partition.log_end_offset == 6
-
-
-# The end of transactions with offsets
-
-
-class Offsets:
-    """Hears of the transactions that ended in partitions of committed offsets."""
-
-    def __init__(self, managed: Managed) -> None:
-        self.ended: list[tuple[dict[int, int], int, bool]] = []
-        self.trouble: Exception | None = None
-        managed.manager.markers.listeners.append(self.transaction_ended)
-
-    def transaction_ended(self, marker_offsets: Mapping[int, int], producer_id: int, committed: bool) -> None:
-        self.ended.append((dict(marker_offsets), producer_id, committed))
-        if self.trouble is not None:
-            raise self.trouble
-
-
 def test_offsets_of_a_transaction_count_from_its_replicated_marker_on(serving: Serving) -> None:
     serving.partitions_in_zookeeper = 1
     learn(serving)
     lead(serving)
-    offsets = Offsets(serving.managed)
-    name = TopicPartition(OFFSETS_TOPIC, 0)
+    ended: list[tuple[dict[int, int], int, bool]] = []
+    trouble: list[Exception] = []
+
+    def transaction_ended(marker_offsets: Mapping[int, int], producer_id: int, committed: bool) -> None:
+        ended.append((dict(marker_offsets), producer_id, committed))
+        if trouble:
+            raise trouble[0]
+
+    serving.managed.manager.markers.listeners.append(transaction_ended)
     answer = send(serving, marker(5, (OFFSETS_TOPIC, [0, 9]), committed=False), marker(6, ("topic", [0])))
-    assert offsets.ended == [({0: 0}, 5, False)]
-    assert outcomes(answer)[0][1][name] == ErrorCode.NONE
-    assert outcomes(answer)[0][1][OFFSETS_TOPIC, 9] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def test_a_marker_whose_offsets_did_not_end_is_written_again(serving: Serving) -> None:
-    serving.partitions_in_zookeeper = 1
-    learn(serving)
-    lead(serving)
-    offsets = Offsets(serving.managed)
-    offsets.trouble = ValueError("a bug")
+    assert ended == [({0: 0}, 5, False)]
+    assert outcomes(answer)[0][1] == {
+        (OFFSETS_TOPIC, 0): ErrorCode.NONE,
+        (OFFSETS_TOPIC, 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    # The coordinator writes the marker again.
+    trouble.append(ValueError("a bug"))
     answer = send(serving, marker(5, (OFFSETS_TOPIC, [0])))
     assert outcomes(answer) == [(5, {(OFFSETS_TOPIC, 0): ErrorCode.UNKNOWN_SERVER_ERROR})]
-
-
-def test_a_coordinator_of_this_broker_needs_no_socket(leading: Serving) -> None:
-    partition = leading.managed.manager.partition(TP)
-    write(partition)
-    answers: list[list[MarkerOutcome]] = []
-    markers = [
-        TransactionMarker(PRODUCER_ID, 1, True, 0, [TP], transaction_version=2),
-        TransactionMarker(OTHER_ID, 0, False, 0, [TP]),
-    ]
-    leading.managed.manager.markers.write(markers, 1_000, answers.append)
-    assert answers == []
-    catch_up(leading)
-    assert answers == [[{TP: ErrorCode.NONE}, {TP: ErrorCode.NONE}]]
 
 
 # DescribeProducers
@@ -244,17 +204,11 @@ def test_the_producers_of_a_partition_are_described(leading: Serving, version: i
     end(partition, committed=True, producer_id=OTHER_ID)
     (answer,) = describe(leading, version, "topic", 0)
     assert (answer.partition_index, answer.error_code) == (0, ErrorCode.NONE)
-    assert [
-        (
-            producer.producer_id,
-            producer.producer_epoch,
-            producer.last_sequence,
-            producer.last_timestamp,
-            producer.coordinator_epoch,
-            producer.current_txn_start_offset,
-        )
-        for producer in answer.active_producers
-    ] == [(PRODUCER_ID, 3, 1, 50, -1, 1), (OTHER_ID, 0, 0, 0, 0, -1)]
+    ongoing, ended = answer.active_producers
+    assert (ongoing.producer_id, ongoing.producer_epoch, ongoing.last_sequence) == (PRODUCER_ID, 3, 1)
+    assert (ongoing.last_timestamp, ongoing.current_txn_start_offset) == (50, 1)
+    assert (ongoing.coordinator_epoch, ended.coordinator_epoch) == (-1, 0)
+    assert (ended.producer_id, ended.current_txn_start_offset) == (OTHER_ID, -1)
 
 
 def test_a_follower_describes_its_producers_too(leading: Serving) -> None:
