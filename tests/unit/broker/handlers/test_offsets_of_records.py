@@ -4,10 +4,13 @@ Version None is the native protocol.
 """
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.delete_records import (
     DELETE_TO_HIGH_WATERMARK,
@@ -210,6 +213,7 @@ def test_a_followers_long_poll_ends_when_records_are_deleted(filled: Serving) ->
 def test_everything_that_is_committed_can_be_deleted_without_dead_followers(filled: Serving) -> None:
     produce(filled, batch(b"not yet"))
     filled.managed.know({1: 0})
+    set_topic(filled, cleanup_policy=("compact", "delete"))
     assert deleted(delete(filled, DELETE_TO_HIGH_WATERMARK)) == (0, 3)
 
 
@@ -231,10 +235,31 @@ def test_a_deletion_that_is_refused_changes_nothing(filled: Serving) -> None:
     assert deleted(delete(filled, 0, partition=9)) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
     set_topic(filled, cleanup_policy=("compact",))
     assert deleted(delete(filled, -1)) == (ErrorCode.POLICY_VIOLATION, -1)
-    set_topic(filled, cleanup_policy=("compact", "delete"))
     filled.managed.manager.fence.silent("ZooKeeper is silent")
     assert deleted(delete(filled, -1)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
     assert filled.managed.manager.partition(TP).log.log_start_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "code_of"),
+    [
+        ("offset_for_timestamp", lambda serving: list_offset(serving, 5).error_code),
+        ("increment_log_start_offset", lambda serving: deleted(delete(serving, 1))[0]),
+    ],
+)
+def test_a_disk_that_fails_goes_offline(
+    filled: Serving, monkeypatch: pytest.MonkeyPatch, method: str, code_of: Callable[[Serving], int]
+) -> None:
+    manager = filled.managed.manager
+    folder = manager.partition(TP).log.folder.parent
+
+    def fail(*args: Any, **named: Any) -> None:
+        raise LogDirFailure(folder, OSError("broken"))
+
+    monkeypatch.setattr(Log, method, fail)
+    assert code_of(filled) == ErrorCode.KAFKA_STORAGE_ERROR
+    manager.disk_failures.work_off()
+    assert folder in filled.logs.offline_dirs
 
 
 @pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))

@@ -13,7 +13,6 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
-    ListTransactionsResponse,
 )
 from barnabas.protocol.messages.find_coordinator import CoordinatorType, FindCoordinatorRequest
 from barnabas.protocol.messages.produce import InitProducerIdResponse
@@ -61,19 +60,6 @@ def test_the_coordinator_is_the_leader_of_the_ids_partition(
     response = coordinating.call(request, INTERNAL, version=version)
     (found,) = response.coordinators if several else [response]
     assert (found.error_code, found.node_id, found.host, found.port) == (NONE, 1, "host", 9001)
-
-
-def test_another_broker_is_no_coordinator(coordinating: Serving) -> None:
-    producer = begin(coordinating)
-    lead_transactions(coordinating, epoch=1, leader=2)
-    work(coordinating)
-    code = ErrorCode.NOT_COORDINATOR
-    assert coordinating.call(init()).error_code == code
-    assert errors(coordinating.call(add(producer, HERE))) == {HERE: code}
-    assert coordinating.call(end(producer)).error_code == code
-    (described,) = coordinating.call(DescribeTransactionsRequest(transactional_ids=["id"])).transaction_states
-    assert described.error_code == code
-    assert coordinating.call(ListTransactionsRequest()) == ListTransactionsResponse()
 
 
 # InitProducerId
