@@ -24,7 +24,6 @@ from tests.support.serving import Connection, Serving, batch
 from tests.support.transactions import OTHER_ID, end, write
 
 READ_COMMITTED = 1
-_FIRST_WITH_TOPIC_IDS = 13
 
 
 def partition_of(serving: Serving) -> Partition:

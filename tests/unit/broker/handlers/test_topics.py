@@ -2,6 +2,7 @@
 
 import uuid
 
+import msgspec
 import pytest
 
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -52,11 +53,8 @@ def deleted(error: ErrorCode = ErrorCode.NONE) -> DeletableTopicResult:
 
 
 def codes(connection: Connection) -> list[int]:
-    (results,) = (
-        getattr(connection.response, name)
-        for name in ("topics", "responses", "results")
-        if hasattr(connection.response, name)
-    )
+    fields = msgspec.structs.asdict(connection.response).values()
+    (results,) = (field for field in fields if isinstance(field, list))
     return [topic.error_code for topic in results]
 
 
