@@ -45,8 +45,8 @@ def test_without_zookeeper_a_producer_gets_a_retriable_error(serving: Serving) -
     assert init(serving).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def produce(serving: Serving, sequence: int, acks: int = -1) -> Connection:
-    return serving.send(produce_request(bytes(batch_of(sequence)), acks=acks))
+def produce(serving: Serving, sequence: int) -> Connection:
+    return serving.send(produce_request(bytes(batch_of(sequence)), acks=-1))
 
 
 def test_a_repeated_batch_is_acknowledged_when_the_old_one_is_on_all_replicas(leading: Serving) -> None:

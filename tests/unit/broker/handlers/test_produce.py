@@ -34,8 +34,8 @@ def end_offset(serving: Serving) -> int:
     return serving.managed.manager.partition(TP).log_end_offset
 
 
-def packed(compression: Compression, *, value_bytes: int = 500, **fields: Any) -> bytes:
-    return bytes(build_batch([(b"k", b"v" * value_bytes)], compression=compression, **fields))
+def packed(compression: Compression, **fields: Any) -> bytes:
+    return bytes(build_batch([(b"k", b"v" * 500)], compression=compression, **fields))
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)

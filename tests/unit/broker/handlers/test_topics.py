@@ -28,14 +28,9 @@ LIVE = {1: 10, 2: 20}
 RECREATED = uuid.UUID(int=9)
 
 
-def create(serving: Serving, *, timeout_ms: int = 60_000, validate_only: bool = False) -> Connection:
-    return serving.send(
-        CreateTopicsRequest(
-            topics=[CreatableTopic(name="topic", num_partitions=2)],
-            timeout_ms=timeout_ms,
-            validate_only=validate_only,
-        )
-    )
+def create(serving: Serving) -> Connection:
+    topics = [CreatableTopic(name="topic", num_partitions=2)]
+    return serving.send(CreateTopicsRequest(topics=topics, timeout_ms=60_000))
 
 
 def made(name: str = "topic", error: ErrorCode = ErrorCode.NONE) -> CreatableTopicResult:
@@ -44,8 +39,8 @@ def made(name: str = "topic", error: ErrorCode = ErrorCode.NONE) -> CreatableTop
     )
 
 
-def delete(serving: Serving, timeout_ms: int = 60_000) -> Connection:
-    return serving.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="topic")], timeout_ms=timeout_ms))
+def delete(serving: Serving) -> Connection:
+    return serving.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="topic")], timeout_ms=60_000))
 
 
 def deleted(error: ErrorCode = ErrorCode.NONE) -> DeletableTopicResult:

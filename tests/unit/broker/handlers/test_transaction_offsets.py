@@ -7,7 +7,7 @@ import pytest
 
 from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord
-from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
+from barnabas.broker.replication.markers import TransactionMarker
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import ListGroupsRequest
@@ -84,19 +84,6 @@ def headers(serving: Serving) -> list[BatchHeader]:
     return headers_of(serving.managed.manager.partition(PARTITION).log)
 
 
-def is_unstable(serving: Serving) -> bool:
-    (topic,) = serving.call(fetch("g", 0, require_stable=True)).groups[0].topics
-    return bool(topic.partitions[0].error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT)
-
-
-def end(serving: Serving, *, committed: bool) -> None:
-    """Write the marker of the transaction."""
-    outcomes: list[MarkerOutcome] = []
-    marker = TransactionMarker(70, 3, committed, 0, [PARTITION])
-    serving.managed.manager.markers.write([marker], 1_000, outcomes.extend)
-    assert outcomes == [{PARTITION: NONE}]
-
-
 def test_an_offset_is_committed_in_the_transaction_of_its_producer(
     hosting: Serving, confirmations: Confirmations
 ) -> None:
@@ -106,8 +93,10 @@ def test_an_offset_is_committed_in_the_transaction_of_its_producer(
     assert header.is_transactional
     value = OffsetAndMetadata(5, hosting.wall_ms, leader_epoch=2, metadata="m")
     assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("topic", 0), value)
-    assert is_unstable(hosting)
-    end(hosting, committed=True)
+    (topic,) = hosting.call(fetch("g", 0, require_stable=True)).groups[0].topics
+    assert topic.partitions[0].error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+    marker = TransactionMarker(70, 3, True, 0, [PARTITION])
+    hosting.managed.manager.markers.write([marker], 1_000, lambda outcomes: None)
     assert fetched(hosting) == {("topic", 0): 5}
 
 

@@ -30,10 +30,8 @@ def broker(leading: Serving) -> Serving:
     return leading
 
 
-def records(sequence: int = 0, *, producer_id: int = 7, epoch: int = 0, transactional: bool = True) -> bytes:
-    return bytes(
-        logs.produced(sequence, producer_id=producer_id, epoch=epoch, is_transactional=transactional)
-    )
+def records(sequence: int, *, producer_id: int = 7, transactional: bool = True) -> bytes:
+    return bytes(logs.produced(sequence, producer_id=producer_id, is_transactional=transactional))
 
 
 def send(
@@ -61,8 +59,8 @@ def code(connection: Connection) -> ErrorCode:
     return ErrorCode(produced(connection).error_code)
 
 
-def abort(broker: Serving, epoch: int = 0) -> None:
-    end(broker.managed.manager.partition(TP), committed=False, producer_id=7, epoch=epoch)
+def abort(broker: Serving) -> None:
+    end(broker.managed.manager.partition(TP), committed=False, producer_id=7)
 
 
 @pytest.mark.parametrize(
