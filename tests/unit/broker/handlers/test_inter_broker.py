@@ -58,11 +58,11 @@ def test_describe_replicas_shows_the_logs_that_the_cleaner_cannot_clean(leading:
 def test_describe_replicas_shows_the_cleaner(leading: Serving) -> None:
     assert leading.call(DescribeReplicasRequest(topics=[])).cleaner.threads == 0, "it does not run"
     figures = CleanerFigures(
-        max_dirty_ratio=0.5,
+        max_dirty_ratio=1.0,
         max_compaction_delay_ms=3,
         ms_since_last_assessment=4,
-        max_buffer_utilization=0.25,
-        recopy_ratio=0.75,
+        max_buffer_utilization=3.0,
+        recopy_ratio=2.0,
         max_clean_time_s=1.5,
         dead_threads=1,
         uncleanable=[(Path("a"), 10), (Path("b"), 20)],
@@ -73,14 +73,14 @@ def test_describe_replicas_shows_the_cleaner(leading: Serving) -> None:
     assert describe_replicas._describe_cleaner(cleaner) == CleanerDescription(
         threads=2,
         dead_threads=1,
-        max_dirty_percent=50,
+        max_dirty_percent=100,
         uncleanable_partitions=2,
         uncleanable_bytes=30,
         time_since_last_run_ms=4,
         max_compaction_delay_ms=3,
         max_clean_time_ms=1_500,
-        max_buffer_utilization_percent=25,
-        recopy_percent=75,
+        max_buffer_utilization_percent=300,
+        recopy_percent=200,
         in_progress=["topic-0"],
         cleanings=7,
         bytes_read=8,
