@@ -12,10 +12,6 @@ from barnabas.zookeeper.znodes import ReplicaAssignment
 from tests.support.controller_fakes import assigned
 
 
-def without_racks(*brokers: int) -> dict[BrokerId, str | None]:
-    return {BrokerId(broker): None for broker in brokers}
-
-
 def on_racks(text: str) -> dict[BrokerId, str | None]:
     """``0:a 1:b 2`` is broker 0 on rack a, broker 1 on rack b and broker 2 without a rack."""
     pairs = [word.partition(":") for word in text.split()]
@@ -26,54 +22,11 @@ def replicas_of(assignment: Mapping[int, ReplicaAssignment]) -> dict[int, tuple[
     return {partition: assigned.replicas for partition, assigned in assignment.items()}
 
 
-def test_the_example_of_kafka_comes_out_the_same() -> None:
-    found = assign_replicas(without_racks(0, 1, 2, 3, 4), 10, 3, start_index=0, start_shift=0)
-    assert list(replicas_of(found).values()) == [
-        (0, 1, 2),
-        (1, 2, 3),
-        (2, 3, 4),
-        (3, 4, 0),
-        (4, 0, 1),
-        (0, 2, 3),
-        (1, 3, 4),
-        (2, 4, 0),
-        (3, 0, 1),
-        (4, 1, 2),
-    ]
-
-
-@given(
-    brokers=st.lists(st.integers(0, 50).map(BrokerId), unique=True, min_size=1, max_size=8),
-    partitions=st.integers(1, 60),
-    factor=st.integers(1, 8),
-    start=st.integers(0, 7),
-    shift=st.integers(0, 7),
-)
-def test_replicas_are_distinct_and_leaders_even(
-    brokers: list[BrokerId], partitions: int, factor: int, start: int, shift: int
-) -> None:
-    factor = min(factor, len(brokers))
-    found = assign_replicas(dict.fromkeys(brokers), partitions, factor, start_index=start, start_shift=shift)
-    assert list(found) == list(range(partitions))
-    for replicas, *reassigned in found.values():
-        assert reassigned == [(), ()]
-        assert len(set(replicas)) == len(replicas) == factor
-        assert set(replicas) <= set(brokers)
-    leaders = Counter(assignment.replicas[0] for assignment in found.values())
-    counts = [leaders[broker] for broker in brokers]
-    assert max(counts) - min(counts) <= 1
-
-
 @pytest.mark.parametrize(
     ("racks", "factor", "start", "first", "expected"),
     [
-        (
-            "0:rack1 1:rack3 2:rack3 3:rack2 4:rack2 5:rack1",
-            3,
-            0,
-            0,
-            "031 315 154 542 420 203 042",
-        ),
+        ("0 1 2 3 4", 3, 0, 0, "012 123 234 340 401 023 134 240 301 412"),
+        ("0:a 1:c 2:c 3:b 4:b 5:a", 3, 0, 0, "031 315 154 542 420 203 042"),
         # Racks of different sizes, more replicas than racks, fewer replicas than racks, one rack.
         ("0:a 1:a 2:a 3:b", 2, 1, 0, "30 13 23 03 32"),
         ("0:a 1:a 2:a 3:b 4:c", 4, 2, 0, "4031 1342 2431 0341 3241 4231"),
@@ -95,15 +48,19 @@ def test_assignments_are_those_of_kafka(
     assert replicas_of(found) == dict(enumerate(wanted, first))
 
 
+IDS = st.integers(0, 50).map(BrokerId)
+
+
 @given(
-    racks=st.dictionaries(st.integers(0, 50).map(BrokerId), st.sampled_from("abcd"), min_size=1, max_size=9),
+    racks=st.dictionaries(IDS, st.sampled_from("abcd"), min_size=1, max_size=9)
+    | st.dictionaries(IDS, st.none(), min_size=1, max_size=9),
     partitions=st.integers(1, 60),
     factor=st.integers(1, 9),
     start=st.integers(0, 8),
     shift=st.integers(0, 8),
     first=st.integers(0, 20),
 )
-def test_replicas_are_on_as_many_racks_as_possible(
+def test_replicas_are_distinct_and_on_as_many_racks_as_possible_and_leaders_even(
     racks: dict[BrokerId, str | None], partitions: int, factor: int, start: int, shift: int, first: int
 ) -> None:
     factor = min(factor, len(racks))
@@ -111,23 +68,18 @@ def test_replicas_are_on_as_many_racks_as_possible(
         racks, partitions, factor, start_index=start, start_shift=shift, first_partition=first
     )
     assert list(found) == list(range(first, first + partitions))
-    for replicas in replicas_of(found).values():
+    for replicas, *reassigned in found.values():
+        assert reassigned == [(), ()]
         assert len(set(replicas)) == len(replicas) == factor
-        assert len({racks[BrokerId(broker)] for broker in replicas}) == min(factor, len(set(racks.values())))
+        assert len({racks[broker] for broker in replicas}) == min(factor, len(set(racks.values())))
     leaders = Counter(assignment.replicas[0] for assignment in found.values())
     counts = [leaders[broker] for broker in racks]
     assert max(counts) - min(counts) <= 1
 
 
-def test_even_racks_get_the_same_number_of_replicas() -> None:
-    found = assign_replicas(on_racks("0:a 1:b 2:c 3:a 4:b 5:c"), 12, 3, start_index=0, start_shift=0)
-    counts = Counter(broker for replicas in replicas_of(found).values() for broker in replicas)
-    assert set(counts.values()) == {6}
-
-
 def test_a_rack_of_some_brokers_only_is_refused() -> None:
-    with pytest.raises(ApiError, match=r"brokers \[2\] have no broker\.rack") as refusal:
-        assign_replicas(on_racks("0:a 1:b 2"), 1, 1, start_index=0, start_shift=0)
+    with pytest.raises(ApiError, match=r"brokers \[1\] have no broker\.rack") as refusal:
+        assign_replicas(on_racks("0:a 1"), 1, 1, start_index=0, start_shift=0)
     assert refusal.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
@@ -137,31 +89,25 @@ def test_added_partitions_are_spread_over_the_racks() -> None:
     assert replicas_of(added) == {1: (4, 2), 2: (1, 4), 3: (3, 1), 4: (2, 4)}
 
 
-def test_chosen_replicas_may_be_on_brokers_without_a_rack() -> None:
-    racks = on_racks("1:a 2")
-    assert check_assignment({0: [1, 2]}, racks) == {0: assigned(1, 2)}
-    assert added_partitions("t", {0: assigned(1)}, 2, [[2]], racks) == {1: assigned(2)}
-
-
 @pytest.mark.parametrize(
     ("partitions", "factor", "code", "text"),
     [
         (0, 1, ErrorCode.INVALID_PARTITIONS, "0 partitions"),
+        (10_001, 1, ErrorCode.INVALID_PARTITIONS, "10001 partitions; expected 1 to 10000"),
         (1, 0, ErrorCode.INVALID_REPLICATION_FACTOR, "replication factor 0"),
         (1, 3, ErrorCode.INVALID_REPLICATION_FACTOR, "3 is larger than the number of live brokers, 2"),
     ],
 )
 def test_impossible_numbers_are_refused(partitions: int, factor: int, code: ErrorCode, text: str) -> None:
     with pytest.raises(ApiError, match=text) as refusal:
-        assign_replicas(without_racks(1, 2), partitions, factor, start_index=0, start_shift=0)
+        assign_replicas(on_racks("1 2"), partitions, factor, start_index=0, start_shift=0)
     assert refusal.value.code is code
 
 
 def test_a_sound_assignment_is_taken_as_it_is() -> None:
-    assert check_assignment({1: [2, 1], 0: [1, 2]}, without_racks(1, 2)) == {
-        0: assigned(1, 2),
-        1: assigned(2, 1),
-    }
+    """Also on brokers of which only some have a rack."""
+    sound = check_assignment({1: [2, 1], 0: [1, 2]}, on_racks("1:a 2"))
+    assert sound == {0: assigned(1, 2), 1: assigned(2, 1)}
 
 
 @pytest.mark.parametrize(
@@ -177,5 +123,5 @@ def test_a_sound_assignment_is_taken_as_it_is() -> None:
 )
 def test_an_unsound_assignment_is_refused(assignment: dict[int, list[int]], text: str) -> None:
     with pytest.raises(ApiError, match=text) as refusal:
-        check_assignment(assignment, without_racks(1, 2))
+        check_assignment(assignment, on_racks("1 2"))
     assert refusal.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT

@@ -66,7 +66,8 @@ def test_each_partition_that_is_named_gets_an_outcome(moved: Cluster) -> None:
 
 def test_without_names_only_elections_that_are_needed_are_reported(moved: Cluster) -> None:
     assert elect(moved) == {T0: ErrorCode.NONE}
-    assert elect(moved) == {}
+    assert elect(moved) == elect(moved, kind=ElectionKind.UNCLEAN) == {}
+    assert elect(moved, T0, kind=ElectionKind.UNCLEAN) == {T0: ErrorCode.ELECTION_NOT_NEEDED}
 
 
 def test_a_preferred_replica_out_of_sync_is_not_elected(cluster: Cluster) -> None:
@@ -75,52 +76,28 @@ def test_a_preferred_replica_out_of_sync_is_not_elected(cluster: Cluster) -> Non
     before = cluster.states[T0]
     assert elect(cluster, T0) == {T0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
     assert cluster.states[T0] == before
-
-
-def test_a_preferred_replica_that_left_the_isr_a_moment_ago_is_not_elected(moved: Cluster) -> None:
-    """The controller has not been notified of the leader's change."""
-    moved.zookeeper.shrink_isr(T0, 2, 3)
-    assert elect(moved, T0) == {T0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
-    assert moved.states[T0].leader == 2
-
-
-def test_an_unclean_election_is_refused_while_there_is_a_leader(moved: Cluster) -> None:
-    assert elect(moved, T0, kind=ElectionKind.UNCLEAN) == {T0: ErrorCode.ELECTION_NOT_NEEDED}
-    assert elect(moved, kind=ElectionKind.UNCLEAN) == {}
+    # Nor if it left the ISR a moment ago, before the controller is notified of that.
+    cluster.rejoin(T0, 2, 3, 1)
+    cluster.zookeeper.shrink_isr(T0, 2, 3)
+    assert elect(cluster, T0) == {T0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    assert cluster.states[T0].leader == 2
 
 
 def test_an_unclean_election_lets_a_replica_lead_that_is_not_in_sync(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
+    one = TopicPartition("one", 0)
+    cluster.zookeeper.add_topic("one", {0: [1]})
     cluster.elect()
     cluster.zookeeper.shrink_isr(T0, 1)
     cluster.zookeeper.unregister(1)
     cluster.deliver_watches()
-    assert cluster.term.offline_partitions_count == 1
+    assert cluster.term.offline_partitions_count == 2
     with caplog.at_level("INFO", "barnabas.state_change"):
-        assert elect(cluster, T0, kind=ElectionKind.UNCLEAN) == {T0: ErrorCode.NONE}
+        outcomes = elect(cluster, T0, one, kind=ElectionKind.UNCLEAN)
+    assert outcomes == {T0: ErrorCode.NONE, one: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
     assert (cluster.states[T0].leader, cluster.states[T0].isr) == (2, (2,))
     assert "UNCLEAN: broker 2 was not in sync, records that only [1] had are lost" in caplog.text
-
-
-def test_an_unclean_election_prefers_a_replica_in_sync(cluster: Cluster) -> None:
-    cluster.elect()
-    cluster.zookeeper.unregister(1, 2, 3)
-    cluster.deliver_watches()
-    cluster.zookeeper.register(2)
-    cluster.deliver_watches()
-    # Broker 2 is in the ISR and leads already.
-    assert elect(cluster, T0, kind=ElectionKind.UNCLEAN) == {T0: ErrorCode.ELECTION_NOT_NEEDED}
-
-
-def test_an_unclean_election_without_any_live_replica_fails(cluster: Cluster) -> None:
-    cluster.zookeeper.add_topic("one", {0: [3]})
-    cluster.elect()
-    cluster.zookeeper.unregister(3)
-    cluster.deliver_watches()
-    one = TopicPartition("one", 0)
-    outcomes = elect(cluster, one, kind=ElectionKind.UNCLEAN)
-    assert outcomes == {one: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
 
 
 @pytest.mark.parametrize("is_before_takeover", [True, False])
@@ -141,9 +118,7 @@ def test_a_request_in_zookeeper_is_carried_out_and_removed(moved: Cluster, is_be
     assert moved.states[T0].leader == 1
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"{}", b'{"partitions": 1}', b'{"partitions": [{"topic": 1}]}']
-)
+@pytest.mark.parametrize("data", [b"{", b'{"partitions": 1}', b'{"partitions": [{"topic": 1}]}'])
 def test_a_request_that_cannot_be_read_is_removed(
     moved: Cluster, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,10 +133,6 @@ def rebalanced(cluster: Cluster) -> int:
     """The leader of `T0` after a rebalance."""
     cluster.handle(events.LeaderRebalanceDue())
     return cluster.states[T0].leader
-
-
-def test_the_rebalance_moves_leaders_back(moved: Cluster) -> None:
-    assert rebalanced(moved) == 1
 
 
 def test_the_rebalance_waits_until_the_preferred_replica_is_in_sync(cluster: Cluster) -> None:
@@ -184,13 +155,6 @@ def test_the_rebalance_ignores_a_small_imbalance(percentage: int, leader: int) -
     )
     cluster.elect()
     assert rebalanced(cluster) == leader
-
-
-def test_the_rebalance_does_not_move_leaders_to_a_stopping_broker(moved: Cluster) -> None:
-    moved.handle(events.ControlledShutdown(BrokerId(1), moved.epoch_of(1), lambda code, remaining: None))
-    before = moved.states[T0]
-    assert rebalanced(moved) == 2
-    assert moved.states[T0] == before
 
 
 def test_elections_that_change_leaders_are_counted_over_all_terms(cluster: Cluster) -> None:

@@ -23,13 +23,8 @@ REGISTRATION = (ControllerEpoch(5), BrokerId(1), BrokerEpoch(77))
 
 @pytest.fixture
 def queue() -> LinkQueue:
-    return make_queue()
-
-
-def make_queue(*, is_suspected: bool = False) -> LinkQueue:
     epoch, broker, broker_epoch = REGISTRATION
-    sequences = itertools.count(10)
-    return LinkQueue(BrokerId(0), epoch, broker, broker_epoch, sequences, is_suspected=is_suspected)
+    return LinkQueue(BrokerId(0), epoch, broker, broker_epoch, itertools.count(10), is_suspected=False)
 
 
 STOP = {TopicPartition("u", 0): StopReplicaPartition(partition_index=0, leader_epoch=1)}
@@ -54,11 +49,6 @@ def test_requests_go_out_in_order_each_once_the_one_before_is_answered(queue: Li
     assert not queue
 
 
-def test_a_request_without_an_answer_is_the_same_when_it_is_sent_again(queue: LinkQueue) -> None:
-    queue.add(batch_of(0))
-    assert queue.first() is queue.first()
-
-
 def test_only_waiting_batches_are_merged(queue: LinkQueue) -> None:
     queue.add(batch_of(0))
     first = queue.first()
@@ -71,6 +61,9 @@ def test_only_waiting_batches_are_merged(queue: LinkQueue) -> None:
     assert isinstance(merged, LeaderAndIsrRequest)
     partitions = [state.partition_index for topic in merged.topic_states for state in topic.partition_states]
     assert partitions == [1, 2]
+    queue.answered(LeaderAndIsrResponse(error_code=0))
+    queue.answered(UpdateMetadataResponse(error_code=0))
+    assert not queue
 
 
 def test_a_suspected_broker_gets_no_requests_until_it_returns(queue: LinkQueue) -> None:
@@ -86,12 +79,6 @@ def test_a_suspected_broker_gets_no_requests_until_it_returns(queue: LinkQueue) 
     assert queue.first() is not None
 
 
-def test_a_broker_that_is_dead_already_begins_as_suspected() -> None:
-    queue = make_queue(is_suspected=True)
-    queue.add(batch_of(0))
-    assert not queue
-
-
 def test_after_a_failure_nothing_is_left_to_send(queue: LinkQueue) -> None:
     queue.add(batch_of(0))
     queue.first()
@@ -100,22 +87,24 @@ def test_after_a_failure_nothing_is_left_to_send(queue: LinkQueue) -> None:
     assert queue.first() is None
 
 
-def test_metadata_that_was_not_applied_is_sent_again_with_all_else(queue: LinkQueue) -> None:
+@pytest.mark.parametrize(
+    ("code", "event"),
+    [
+        (ErrorCode.UNKNOWN_SERVER_ERROR, events.LinkFailed(*REGISTRATION)),
+        (ErrorCode.STALE_CONTROLLER_EPOCH, None),
+        (ErrorCode.STALE_BROKER_EPOCH, None),
+    ],
+)
+def test_metadata_that_was_not_applied_is_sent_again_with_all_else_unless_it_is_too_old(
+    queue: LinkQueue, code: ErrorCode, event: events.LinkFailed | None
+) -> None:
     """The rest of the batch still goes out: the broker may have a bug for good."""
     queue.add(batch_of(0, stop_replicas=STOP))
     queue.first()
     queue.answered(LeaderAndIsrResponse(error_code=0))
     queue.first()
-    refused = UpdateMetadataResponse(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
-    assert queue.answered(refused) == events.LinkFailed(*REGISTRATION)
+    assert queue.answered(UpdateMetadataResponse(error_code=int(code))) == event
     assert isinstance(queue.first(), StopReplicaRequest)
-
-
-@pytest.mark.parametrize("code", [ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH])
-def test_metadata_that_is_too_old_for_the_broker_is_not_sent_again(queue: LinkQueue, code: ErrorCode) -> None:
-    queue.add(BrokerBatch(has_metadata=True))
-    queue.first()
-    assert queue.answered(UpdateMetadataResponse(error_code=int(code))) is None
 
 
 def test_a_broker_lacks_metadata_until_it_has_applied_a_full_update(queue: LinkQueue) -> None:
@@ -124,6 +113,7 @@ def test_a_broker_lacks_metadata_until_it_has_applied_a_full_update(queue: LinkQ
         queue.first()
         queue.answered(UpdateMetadataResponse(error_code=int(code)))
 
+    assert not queue.lacks_metadata
     answer(ErrorCode.UNKNOWN_SERVER_ERROR, is_full=False)
     answer(ErrorCode.NONE, is_full=False)
     assert queue.lacks_metadata

@@ -47,6 +47,7 @@ def rig() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.sentinel.stop()
+    assert not made.sentinel._thread.is_alive()
     made.broker.die()
     assert made.fatal == []
 
@@ -64,13 +65,6 @@ def test_a_broker_that_refuses_and_was_never_reached_is_not_declared_dead(rig: R
     rig.watch()
     wait_for(lambda: rig.detector.attempts >= 3)
     assert rig.gone == []
-
-
-def test_a_broker_reached_by_another_part_is_declared_dead_when_it_refuses(rig: Rig) -> None:
-    rig.broker.die()
-    rig.detector.connected(BrokerId(1), EPOCH)
-    rig.watch()
-    wait_for(lambda: rig.gone)
 
 
 @pytest.mark.parametrize("its_address", ["refuses", "is silent"])
@@ -123,13 +117,6 @@ def test_a_broker_that_becomes_controller_is_not_dead(rig: Rig) -> None:
     assert not rig.detector.is_dead(BrokerId(1), EPOCH)
 
 
-def test_a_lost_connection_that_can_be_made_again_means_nothing(rig: Rig) -> None:
-    rig.reach()
-    rig.broker.drop_connections()
-    wait_for(lambda: rig.broker.connections_made >= 2)
-    assert rig.gone == []
-
-
 def test_the_pause_after_connections_that_end_at_once_is_short_and_grows(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,16 +128,9 @@ def test_the_pause_after_connections_that_end_at_once_is_short_and_grows(
         rig.broker.drop_connections()
         rig.wait_connected(number + 2)
         assert time.monotonic() - since >= sentinel._FIRST_RETRY_S * 2**number - 0.001
+    assert rig.gone == []
     rig.broker.die()
     wait_for(lambda: rig.gone)
-
-
-def test_without_a_target_no_death_is_reported(rig: Rig) -> None:
-    rig.reach()
-    rig.sentinel.watch(None)
-    rig.broker.die()
-    rig.sentinel.stop()
-    assert rig.gone == []
 
 
 def test_another_controller_is_watched_in_its_place(rig: Rig) -> None:
@@ -167,9 +147,3 @@ def test_another_controller_is_watched_in_its_place(rig: Rig) -> None:
         assert set(rig.gone) == {successor}
     finally:
         other.die()
-
-
-def test_a_stop_ends_a_sentinel_that_waits(rig: Rig) -> None:
-    rig.reach()
-    rig.sentinel.stop()
-    assert not rig.sentinel._thread.is_alive()
