@@ -1,6 +1,10 @@
+import uuid
+
+import pytest
+
 from barnabas.controller.context import Replica
-from barnabas.controller.request_batch import BrokerBatch, RequestBatch
-from barnabas.protocol.ids import BrokerId, ControllerEpoch, TopicPartition
+from barnabas.controller.request_batch import BrokerBatch, RequestBatch, TopicFacts
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     StopReplicaPartition,
     UpdateMetadataBroker,
@@ -37,13 +41,6 @@ def stop(tp: TopicPartition, *, delete: bool) -> BrokerBatch:
     )
 
 
-def test_only_the_last_state_of_a_partition_is_kept() -> None:
-    batch = leadership(T0, 1)
-    assert batch.merge(leadership(T1, 1))
-    assert batch.merge(leadership(T0, 2))
-    assert {tp: state.leader_epoch for tp, state in batch.leader_and_isr.items()} == {T0: 2, T1: 1}
-
-
 def test_a_new_partition_stays_new_when_batches_are_merged() -> None:
     batch = leadership(T0, 0, is_new=True)
     assert batch.merge(leadership(T0, 1))
@@ -60,15 +57,32 @@ def test_a_full_request_replaces_earlier_states() -> None:
     assert batch.merge(leadership(T0, 2))
     assert batch.is_full_leader_and_isr
     assert set(batch.leader_and_isr) == {T0, T1}
+    assert not batch.has_metadata
 
 
 def test_metadata_keeps_the_latest_brokers() -> None:
     batch = metadata(T0, 1)
     assert batch.merge(metadata(T1, 2, is_full=True))
     assert set(batch.update_metadata) == {T1}
-    assert [broker.broker_id for broker in batch.metadata_brokers] == [2]
     assert batch.merge(stop(T0, delete=False))
     assert [broker.broker_id for broker in batch.metadata_brokers] == [2]
+    assert (batch.has_metadata, batch.is_full_metadata) == (True, True)
+
+
+def test_states_of_an_earlier_topic_of_the_name_are_not_sent_for_the_next() -> None:
+    def of_topic(batch: BrokerBatch, number: int) -> BrokerBatch:
+        batch.topics["t"] = TopicFacts(TopicId(uuid.UUID(int=number)))
+        return batch
+
+    batch = of_topic(metadata(T0, 1), 1)
+    assert batch.merge(of_topic(metadata(T1, 2), 1))
+    assert set(batch.update_metadata) == {T0, T1}
+    assert batch.merge(of_topic(metadata(T1, 2), 2))
+    assert set(batch.update_metadata) == {T1}
+    assert batch.topics["t"].topic_id.int == 2
+    for earlier in (leadership(T0, 1), stop(T0, delete=False)):
+        assert not of_topic(earlier, 1).merge(of_topic(leadership(T1, 2), 2))
+        assert earlier.merge(of_topic(leadership(T1, 2), 1))
 
 
 def test_leadership_replaces_an_earlier_stop() -> None:
@@ -96,51 +110,38 @@ def test_a_later_stop_does_not_cancel_a_deletion() -> None:
     assert batch.stop_replicas[T0].delete_partition
 
 
-def test_an_empty_batch_sends_nothing_and_a_full_one_does_even_when_it_names_nothing() -> None:
-    assert BrokerBatch().requests(BrokerId(0), ControllerEpoch(1), 7) == []
-    [request] = BrokerBatch(is_full_leader_and_isr=True).requests(BrokerId(0), ControllerEpoch(1), 7)
-    assert request.is_full
-    assert request.broker_epoch == 7
+@pytest.fixture
+def batch(cluster: Cluster) -> RequestBatch:
+    return RequestBatch(cluster.term.context, "PLAINTEXT")
 
 
-def gathering() -> tuple[Cluster, RequestBatch]:
-    cluster = Cluster(1, 2, 3)
-    cluster.zookeeper.add_topic("t", {0: (1, 2), 1: (2, 1)})
-    cluster.elect()
-    return cluster, RequestBatch(cluster.term.context, "PLAINTEXT")
-
-
-def test_leadership_goes_to_the_named_brokers_and_metadata_to_all() -> None:
-    _, batch = gathering()
+def test_leadership_goes_to_the_named_brokers_and_metadata_to_all(
+    cluster: Cluster, batch: RequestBatch
+) -> None:
+    batch.add_leader_and_isr([BrokerId(1)], T0, is_new=True)
     batch.add_leader_and_isr([BrokerId(1)], T0)
+    # Metadata has the state at the end of the event.
+    cluster.term.context.leadership[T0] = state(2, (2,), epoch=9)
     taken = batch.take()
     assert set(taken) == {1, 2, 3}
-    assert set(taken[BrokerId(1)].leader_and_isr) == {T0}
+    assert {tp: sent.is_new for tp, sent in taken[BrokerId(1)].leader_and_isr.items()} == {T0: True}
     assert taken[BrokerId(3)].leader_and_isr == {}
-    assert all(set(other.update_metadata) == {T0} for other in taken.values())
-    assert [(b.broker_id, b.port) for b in taken[BrokerId(1)].live_brokers] == [
-        (1, 9001),
-        (2, 9002),
-        (3, 9003),
-    ]
+    for other in taken.values():
+        assert {tp: sent.leader_epoch for tp, sent in other.update_metadata.items()} == {T0: 9}
+    live = [(broker.broker_id, broker.port) for broker in taken[BrokerId(1)].live_brokers]
+    assert live == [(1, 9001), (2, 9002), (3, 9003)]
     assert batch.take() == {}
 
 
-def test_metadata_has_the_state_at_the_end_of_the_event() -> None:
-    cluster, batch = gathering()
-    batch.add_metadata_for_all([T0])
-    cluster.term.context.leadership[T0] = state(2, (2,), epoch=9)
-    update = batch.take()[BrokerId(3)].update_metadata[T0]
-    assert (update.leader, update.leader_epoch) == (2, 9)
-
-
-def test_a_suspected_or_unknown_broker_gets_no_batch() -> None:
-    cluster, batch = gathering()
-    cluster.term.context.suspected.add(BrokerId(1))
-    batch.add_leader_and_isr([BrokerId(1), BrokerId(9)], T0)
-    batch.add_stop_replica([Replica(T0, BrokerId(1))], delete=False)
-    batch.mark_full(BrokerId(1))
+def test_a_suspected_or_unknown_broker_gets_no_batch(cluster: Cluster, batch: RequestBatch) -> None:
+    one, two = BrokerId(1), BrokerId(2)
+    cluster.term.context.suspected.add(one)
+    batch.add_leader_and_isr([one, BrokerId(9), two], T0)
+    batch.add_stop_replica([Replica(T1, one), Replica(T1, two)], delete=False)
+    batch.mark_full(one)
     taken = batch.take()
     assert set(taken) == {2, 3}
-    assert [b.broker_id for b in taken[BrokerId(2)].metadata_brokers] == [2, 3]
-    assert taken[BrokerId(2)].update_metadata[T0].offline_replicas == [1]
+    assert set(taken[two].leader_and_isr) == {T0}
+    assert [(tp, sent.leader_epoch) for tp, sent in taken[two].stop_replicas.items()] == [(T1, 0)]
+    assert [b.broker_id for b in taken[two].metadata_brokers] == [2, 3]
+    assert taken[two].update_metadata[T0].offline_replicas == [1]

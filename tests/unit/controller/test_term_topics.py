@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 
 from barnabas.controller import events
+from barnabas.controller.context import Replica, ReplicaState
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
     LeaderAndIsrRequest,
+    PartitionError,
     StopReplicaResponse,
 )
 from barnabas.zookeeper.controller_writer import ControllerWriter
@@ -30,22 +32,17 @@ def answer_stops(cluster: Cluster, *brokers: int, error: ErrorCode = ErrorCode.N
     """Let brokers answer the StopReplica requests that they got."""
     for broker in brokers:
         for request in cluster.channels.stops(broker):
-            response = StopReplicaResponse(error_code=int(error))
+            errors = [
+                PartitionError(
+                    topic_name=topic.topic_name,
+                    partition_index=partition.partition_index,
+                    error_code=int(error),
+                )
+                for topic in request.topic_states
+                for partition in topic.partition_states
+            ]
+            response = StopReplicaResponse(error_code=0, partition_errors=errors)
             cluster.handle(cluster.event(events.StopReplicaAnswered, broker, request, response))
-
-
-def test_an_unreadable_topic_is_loaded_when_its_node_is_repaired(cluster: Cluster) -> None:
-    whole = cluster.zookeeper.assignments["t"]
-    cluster.zookeeper.assignments["t"] = MalformedZnode("not JSON")
-    cluster.elect()
-    assert T0 not in cluster.channels.leadership(1)
-    cluster.zookeeper.assignments["t"] = whole
-    cluster.zookeeper.touch("t")
-    assert cluster.put == [events.AssignmentChange()]
-    cluster.handle(events.AssignmentChange())
-    assert cluster.channels.leadership(1)[T0].leader == 1
-    assert cluster.channels.metadata(3)[T1].leader == 2
-    assert cluster.term.context.unreadable_topics == set()
 
 
 def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,17 +71,18 @@ def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pyte
 def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
     cluster = Cluster(2, 3)
     cluster.elect()
+    cluster.channels.forget()
     cluster.zookeeper.add_topic("t", {0: (1, 2, 3)}, min_insync_replicas="2")
     cluster.handle(events.TopicChange())
     assert cluster.states[T0] == state(2, (2, 3))
+    assert cluster.channels.full_requests(2) == []
     sent = cluster.channels.leadership(2)[T0]
     assert (sent.leader, sent.is_new, sent.isr, sent.replicas) == (2, True, [2, 3], [1, 2, 3])
-    [request] = [
-        r for r in cluster.channels.requests(3) if isinstance(r, LeaderAndIsrRequest) and r.topic_states
-    ]
+    [request] = [r for r in cluster.channels.requests(3) if isinstance(r, LeaderAndIsrRequest)]
     assert [(c.name, c.value) for c in request.topic_states[0].configs] == [("min.insync.replicas", "2")]
     assert request.topic_states[0].topic_id == cluster.zookeeper.assignments["t"].topic_id
     assert cluster.channels.metadata(3)[T0].offline_replicas == [1]
+    assert cluster.term.context.replica_state(Replica(T0, BrokerId(1))) is ReplicaState.OFFLINE
 
 
 def test_a_partition_without_live_replicas_gets_its_first_leader_when_one_comes() -> None:
@@ -94,6 +92,10 @@ def test_a_partition_without_live_replicas_gets_its_first_leader_when_one_comes(
     cluster.handle(events.TopicChange())
     assert T0 not in cluster.states
     assert cluster.term.offline_partitions_count == 1
+    # The others of its topic do not wait for it.
+    cluster.zookeeper.add_topic("u", {0: (1, 2), 1: (3,)})
+    cluster.handle(events.TopicChange())
+    assert cluster.states[TopicPartition("u", 1)].leader == 3
     cluster.restart(2)
     assert cluster.states[T0] == state(2, (2,))
     assert cluster.channels.leadership(2)[T0].is_new
@@ -116,11 +118,9 @@ def test_added_partitions_get_leaders_and_reach_every_broker() -> None:
     cluster.channels.forget()
     # The node is watched again; a write that adds no partition changes nothing.
     cluster.zookeeper.touch("t")
+    assert cluster.put.pop() == events.AssignmentChange()
     cluster.handle(events.AssignmentChange())
     assert cluster.channels.batches == []
-    cluster.zookeeper.grow("t", {3: (1, 2)})
-    cluster.handle(events.AssignmentChange())
-    assert cluster.channels.leadership(2).keys() == {TopicPartition("t", 3)}
 
 
 def test_a_topic_that_is_being_deleted_gets_no_partitions() -> None:
@@ -167,6 +167,15 @@ def test_settings_are_sent_with_the_zxid_of_their_write() -> None:
     assert topic.config_zxid == cluster.zookeeper.configs["t"].zxid
 
 
+def test_a_topic_that_cannot_be_read_any_more_stays_as_it_was(cluster: Cluster) -> None:
+    cluster.channels.forget()
+    cluster.zookeeper.assignments["t"] = MalformedZnode("odd")
+    cluster.deliver_watches()
+    assert cluster.channels.batches == []
+    cluster.die(1)
+    assert cluster.states[T0].leader == 2
+
+
 def test_a_topic_removed_by_hand_is_forgotten(cluster: Cluster) -> None:
     del cluster.zookeeper.assignments["t"]
     cluster.states.clear()
@@ -185,8 +194,8 @@ def test_a_topic_is_deleted_when_every_replica_has_confirmed(cluster: Cluster) -
     assert cluster.zookeeper.assignments == {}
     assert cluster.states == {}
     assert cluster.zookeeper.deletions == []
-    assert cluster.term.context.partition_states == {}
-    assert cluster.term.context.replica_states == {}
+    context = cluster.term.context
+    assert context.partition_states == context.replica_states == context.assignments == {}
 
 
 def test_a_late_answer_about_an_earlier_topic_of_the_name_deletes_nothing(cluster: Cluster) -> None:

@@ -18,8 +18,10 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicState,
 )
 from barnabas.protocol.topic_names import validate_topic_name
+from barnabas.zookeeper import paths
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
+from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import TopicAssignment
 from tests.support.controller_fakes import Znodes, assigned
@@ -95,12 +97,6 @@ def test_a_topic_is_written_with_its_replicas_and_overrides(rig: Rig) -> None:
     assert rig.zookeeper.configs["t"].values == {"min.insync.replicas": "2"}
 
 
-def test_omitted_numbers_are_the_brokers_defaults() -> None:
-    rig = Rig(num_partitions=4, default_replication_factor=2)
-    [result] = rig.admin.create_topics([CreatableTopic(name="t")])
-    assert (result.num_partitions, result.replication_factor) == (4, 2)
-
-
 def test_an_assignment_by_hand_is_kept(rig: Rig) -> None:
     by_hand = [CreatableReplicaAssignment(partition_index=0, broker_ids=[3, 1])]
     assert rig.create(CreatableTopic(name="t", assignments=by_hand)) == [(ErrorCode.NONE, "")]
@@ -109,9 +105,10 @@ def test_an_assignment_by_hand_is_kept(rig: Rig) -> None:
     assert written.partitions == {0: assigned(3, 1)}
 
 
-def test_validation_alone_writes_nothing(rig: Rig) -> None:
+def test_validation_alone_writes_nothing_and_tells_the_brokers_defaults() -> None:
+    rig = Rig(num_partitions=4, default_replication_factor=2)
     [result] = rig.admin.create_topics([CreatableTopic(name="t")], validate_only=True)
-    assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.NONE, 1, 1)
+    assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.NONE, 4, 2)
     assert result.topic_id == NO_TOPIC_ID
     assert rig.zookeeper.assignments == {}
 
@@ -170,22 +167,12 @@ def test_a_bad_topic_is_refused_by_name(topic: CreatableTopic, code: ErrorCode, 
     assert rig.zookeeper.assignments == {}
 
 
-def test_a_bad_topic_does_not_affect_the_others(rig: Rig) -> None:
-    results = rig.create(CreatableTopic(name=".."), CreatableTopic(name="good"))
-    assert [error for error, _ in results] == [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NONE]
-
-
 def test_a_topic_that_exists_is_refused_and_one_being_deleted_says_so(rig: Rig) -> None:
     rig.create(CreatableTopic(name="t"))
     refusal(rig.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "already exists")
     rig.admin.delete_topics([DeleteTopicState(name="t")])
     refusal(rig.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "still being deleted")
-
-
-def test_a_name_is_free_only_when_the_last_node_of_the_topic_before_is_gone(rig: Rig) -> None:
-    """Its overrides are deleted after its node: a topic created in between would lose its own."""
-    rig.create(CreatableTopic(name="t"))
-    rig.admin.delete_topics([DeleteTopicState(name="t")])
+    # Its overrides are deleted after its node: a topic created in between would lose its own.
     del rig.zookeeper.assignments["t"]
     refusal(rig.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "still being deleted")
     rig.controller.writer.delete_topic("t")
@@ -199,12 +186,6 @@ def test_names_that_differ_in_dot_and_underscore_alone_collide(rig: Rig) -> None
         ErrorCode.NONE,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
-
-
-def test_a_topic_named_twice_in_a_request_is_not_created(rig: Rig) -> None:
-    results = rig.create(CreatableTopic(name="t"), CreatableTopic(name="t"))
-    assert [error for error, _ in results] == [ErrorCode.INVALID_REQUEST]
-    assert rig.zookeeper.assignments == {}
 
 
 def test_topics_are_deleted_by_name_or_by_id(rig: Rig) -> None:
@@ -259,19 +240,18 @@ def test_a_broker_that_is_not_the_controller_refuses_all_topic_requests(rig: Rig
 def test_errors_of_zookeeper_become_errors_of_the_protocol(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode, rig: Rig
 ) -> None:
-    create = ControllerWriter.create_topic
-
-    def fail(writer: Any, name: str = "", *arguments: Any) -> bool:
-        if name == "first":
-            return create(writer, name, *arguments)
+    def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(ControllerWriter, "create_topic", fail)
-    results = rig.create(CreatableTopic(name="first"), CreatableTopic(name="t"))
-    assert [made for made, _ in results] == [ErrorCode.NONE, code]
-    monkeypatch.setattr(ClusterStore, "topics", fail)
-    [(refused, _)] = rig.create(CreatableTopic(name="t"))
-    assert refused == code
+    for owner, name in ((ControllerWriter, "create_topic"), (ClusterStore, "topics")):
+        monkeypatch.setattr(owner, name, fail)
+        [(refused, _)] = rig.create(CreatableTopic(name="t"))
+        assert refused == code
+
+
+def test_a_topic_that_another_created_meanwhile_exists(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
+    monkeypatch.setattr(ControllerWriter, "create_topic", lambda *_: False)
+    refusal(rig.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "'t' already exists")
 
 
 def test_a_topic_is_named_by_name_or_by_id_and_not_by_both(rig: Rig) -> None:
@@ -309,29 +289,14 @@ def replicas(rig: Rig) -> Mapping[int, tuple[BrokerId, ...]]:
     return {index: assignment.replicas for index, assignment in results.partitions.items()}
 
 
-def test_added_partitions_are_spread_like_the_existing_ones() -> None:
-    rig = growing()
-    before = dict(replicas(rig))
-    assert more(rig, 9) == [(ErrorCode.NONE, "")]
-    after = replicas(rig)
-    assert {index: after[index] for index in before} == before
-    assert sorted(after) == list(range(9))
-    assert {len(set(brokers)) for brokers in after.values()} == {2}
-    leaders = [brokers[0] for brokers in after.values()]
-    assert {leaders.count(BrokerId(broker)) for broker in (1, 2, 3)} == {3}
-
-
 def test_the_replicas_of_new_partitions_may_be_given() -> None:
     rig = growing()
-    assert more(rig, 5, [(3, 1), (1, 2)]) == [(ErrorCode.NONE, "")]
-    assert (replicas(rig)[3], replicas(rig)[4]) == ((3, 1), (1, 2))
-
-
-def test_validation_alone_adds_nothing() -> None:
-    rig = growing()
-    assert more(rig, 5, validate_only=True) == [(ErrorCode.NONE, "")]
-    refusal(more(rig, 2, validate_only=True), ErrorCode.INVALID_PARTITIONS, "cannot be removed")
+    given = [(3, 1), (1, 2)]
+    assert more(rig, 5, given, validate_only=True) == [(ErrorCode.NONE, "")]
     assert len(replicas(rig)) == 3
+    assert more(rig, 5, given) == [(ErrorCode.NONE, "")]
+    assert (replicas(rig)[3], replicas(rig)[4]) == ((3, 1), (1, 2))
+    assert rig.admin.count_partitions("t") == 5
 
 
 @pytest.mark.parametrize(
@@ -358,22 +323,29 @@ def test_an_unknown_or_deleted_topic_gets_no_partitions() -> None:
     rig = growing()
     rig.admin.delete_topics([DeleteTopicState(name="t")])
     refusal(more(rig, 5), ErrorCode.INVALID_TOPIC_EXCEPTION, "is being deleted")
-    [grown] = rig.admin.create_partitions([CreatePartitionsTopic(name="x", count=5)])
-    assert grown.result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # A name could be the path of another node.
+    rig.zookeeper.put(paths.topic_partitions("t"), b"")
+    for unknown in ("x", "t/partitions"):
+        [grown] = rig.admin.create_partitions([CreatePartitionsTopic(name=unknown, count=5)])
+        assert grown.result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert rig.admin.count_partitions("x") is None
     twice = [CreatePartitionsTopic(name="t", count=5), CreatePartitionsTopic(name="t", count=6)]
     assert [result.result.error_code for result in rig.admin.create_partitions(twice)] == [
         ErrorCode.INVALID_REQUEST
     ]
 
 
-def test_fewer_live_brokers_than_replicas_allow_no_new_partition() -> None:
-    rig = growing(replication_factor=3)
-    rig.controller.live = rig.controller.live[:2]
-    refusal(more(rig, 5), ErrorCode.INVALID_REPLICATION_FACTOR, "number of live brokers, 2")
+def test_a_topic_that_cannot_be_read_gets_no_partitions() -> None:
+    rig = growing()
+    rig.zookeeper.assignments["t"] = MalformedZnode("odd")
+    refusal(more(rig, 5), ErrorCode.UNKNOWN_SERVER_ERROR, "/brokers/topics/t")
+    with pytest.raises(ApiError, match="/brokers/topics/t"):
+        rig.admin.count_partitions("t")
 
 
 def test_a_concurrent_change_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = growing()
+    before = replicas(rig)
     grow = ControllerWriter.set_topic_assignment
 
     def interrupted(writer: ControllerWriter, name: str, topic: TopicAssignment) -> bool:
@@ -383,8 +355,11 @@ def test_a_concurrent_change_is_read_again(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(ControllerWriter, "set_topic_assignment", interrupted)
     assert more(rig, 5) == [(ErrorCode.NONE, "")]
-    assert replicas(rig)[3] == (1, 2)
-    assert len(replicas(rig)) == 5
+    assert {**replicas(rig), 4: ()} == {**before, 3: (1, 2), 4: ()}
+    assert len(set(replicas(rig)[4])) == 2
+    # Others may not stop changing it.
+    monkeypatch.setattr(ControllerWriter, "set_topic_assignment", lambda *_: False)
+    refusal(more(rig, 6), ErrorCode.REQUEST_TIMED_OUT, "'t' is changed by others again and again")
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
