@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication import fetch_wait
@@ -119,15 +118,6 @@ def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
             reader.log.abandon()
 
 
-def test_hot_records_are_answered_at_once_on_the_same_thread(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig()
-    for reader in rig.readers.values():
-        reader.is_cold = False
-    rig.fetch(*NAMES)
-    assert len(rig.answered) == 1
-    assert all(reader.waiting_threads == [] for reader in rig.readers.values())
-
-
 def test_cold_records_are_read_by_another_thread_and_answered_with_the_rest(
     make_rig: Callable[..., Rig],
 ) -> None:
@@ -143,6 +133,20 @@ def test_cold_records_are_read_by_another_thread_and_answered_with_the_rest(
     for name in (NAMES[0], NAMES[2]):
         assert rig.readers[name].waiting_threads[0].startswith("cold-read-")
     assert rig.readers[NAMES[1]].waiting_threads == []
+
+
+@pytest.mark.parametrize(
+    ("names", "has_records"),
+    [((0,), [True]), ((0, 2), [True, False]), ((1, 0), [True, False])],
+    ids=["one cold partition", "two", "after a hot one"],
+)
+def test_a_batch_above_the_limits_is_read_for_the_first_partition_alone(
+    make_rig: Callable[..., Rig], names: tuple[int, ...], has_records: list[bool]
+) -> None:
+    rig = make_rig(is_running=False)
+    rig.readers[NAMES[1]].is_cold = False
+    rig.fetch(*(NAMES[number] for number in names), params=fetch_params(max_bytes=1))
+    assert [size > 0 for size in sizes(rig.answered[0])] == has_records
 
 
 def test_a_hung_disk_blocks_only_its_own_readers(make_rig: Callable[..., Rig]) -> None:
@@ -233,14 +237,3 @@ def test_the_cold_bytes_of_an_answer_are_bounded_and_partitions_take_turns(
         rig.fetch(*NAMES)
     assert [[size > 0 for size in sizes(result)].index(True) for result in rig.answered] == [0, 1, 2]
     assert all([size > 0 for size in sizes(result)].count(True) == 1 for result in rig.answered)
-
-
-def test_a_log_raises_not_cached_instead_of_waiting(tmp_path: Path) -> None:
-    log = Log.open(NAMES[0], LogLoader(tmp_path / "t-0", log_config(), now_ms=0))
-    append_batches(log, build_batch([(None, b"v" * 200_000)]))
-    assert len(log.read(0, 1 << 20, may_wait=False).records) > 200_000, "new records are hot"
-    log.segments[0].file._hot_from = log.segments[0].size
-    with pytest.raises(NotCached):
-        log.read(0, 1 << 20, may_wait=False)
-    assert log.read(0, 1 << 20).records.readonly
-    log.abandon()

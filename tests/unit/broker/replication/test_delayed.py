@@ -1,5 +1,7 @@
 """Produce with acks=all and long-polled fetches: each is answered once, by the event or the deadline."""
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, fetch_item, fetch_params, state
 from tests.support.memory_log import RECORD, decode, encode
+
+NOWHERE = TopicPartition("nowhere", 0)
 
 
 @pytest.fixture
@@ -31,21 +35,16 @@ def purgatories_are_empty(managed: Managed) -> bool:
 
 def test_acks_all_is_answered_when_all_replicas_in_sync_have_the_records(led: Managed) -> None:
     answers = led.produce(count=2)
-    led.fetch(2, replica=TWO)
+    # The error of another partition does not matter.
+    led.fetch(2, replica=TWO, partitions=[NOWHERE, TP])
     assert answers == []
     led.fetch(2, replica=THREE)
     ((outcome,),) = answers
     assert (outcome.error_code, outcome.base_offset, outcome.index) == (ErrorCode.NONE, 0, TP.partition)
+    assert outcome.log_start_offset == 0
     led.pass_time(10_000)
     led.fetch(2, replica=THREE)
     assert len(answers) == 1
-    assert purgatories_are_empty(led)
-
-
-def test_acks_1_and_0_do_not_wait(led: Managed) -> None:
-    for acks in (1, 0):
-        ((outcome,),) = led.produce(acks=acks)
-        assert outcome.error_code == ErrorCode.NONE
     assert purgatories_are_empty(led)
 
 
@@ -57,18 +56,32 @@ def test_at_the_deadline_the_unsettled_partitions_time_out(led: Managed) -> None
     led.pass_time(499)
     assert answers == []
     led.pass_time(1)
-    assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
+    assert [(outcome.error_code, outcome.base_offset) for outcome in answers[0]] == [
+        (ErrorCode.REQUEST_TIMED_OUT, -1),
+        (ErrorCode.NONE, 0),
+    ]
     led.fetch(1, replica=TWO)
     led.fetch(1, replica=THREE)
     assert len(answers) == 1
 
 
-def test_a_lost_leadership_answers_at_once(led: Managed) -> None:
-    answers = led.produce()
-    led.tell(state(leader=2, epoch=1))
-    assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda led: led.tell(state(leader=2, epoch=1)),
+        lambda led: led.stop_replica(-2, delete=True),
+        lambda led: led.tell(state(index=1), is_full=True),
+    ],
+    ids=["another broker leads", "deleted", "not known to the controller"],
+)
+def test_a_lost_leadership_answers_at_once(led: Managed, lose: Callable[[Managed], object]) -> None:
+    produced, polled = led.produce(), led.fetch(0, max_wait_ms=10_000)
+    assert (produced, polled) == ([], [])
+    lose(led)
+    assert [outcome.error_code for outcome in produced[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert polled[0].outcomes[0].error is not ErrorCode.NONE
     led.pass_time(10_000)
-    assert len(answers) == 1
+    assert (len(produced), len(polled)) == (1, 1)
 
 
 def test_a_dead_follower_outside_the_isr_delays_no_acknowledgement(led: Managed) -> None:
@@ -79,16 +92,10 @@ def test_a_dead_follower_outside_the_isr_delays_no_acknowledgement(led: Managed)
     assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.NONE]
 
 
-def test_a_deleted_partition_answers_at_once(led: Managed) -> None:
-    answers = led.produce()
-    assert led.stop_replica(-2, delete=True) == []
-    assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-
-
 def test_errors_are_per_partition_and_the_rest_is_written(led: Managed) -> None:
     led.tell(state(isr=(1,), epoch=1))
     answers: list[list[object]] = []
-    batches = [(TopicPartition("nowhere", 0), encode(1)), (TP, encode()), (TP, encode(1))]
+    batches = [(NOWHERE, encode(1)), (TP, encode()), (TP, encode(1))]
     led.manager.append(-1, 500, batches, answers.append)
     assert [outcome.error_code for outcome in answers[0]] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -116,13 +123,35 @@ def test_a_fenced_broker_writes_nothing(led: Managed) -> None:
     assert led.manager.partition(TP).log_end_offset == 0
 
 
-def test_stopping_answers_the_waiting_requests(led: Managed) -> None:
-    produced = led.produce()
-    polled = led.fetch(5, max_wait_ms=10_000, epoch=-1) or led.fetch(0, max_wait_ms=10_000)
-    led.manager.produce_purgatory.shut_down()
-    led.manager.consumer_purgatory.shut_down()
+def test_a_leader_without_zookeeper_writes_with_acks_all_while_its_followers_fetch(led: Managed) -> None:
+    led.manager.fence.silent("ZooKeeper is silent")
+
+    def errors(acks: int) -> list[ErrorCode]:
+        return [outcome.error_code for (outcome,) in led.produce(acks)]
+
+    assert errors(acks=-1) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    for follower in (TWO, THREE):
+        led.fetch(0, replica=follower, epoch=0)
+    assert errors(acks=1) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert errors(acks=-1) == [], "it waits for the followers"
+    led.manager.roles.registration_lost("the session has expired")
+    assert errors(acks=-1) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert led.manager.partition(TP).log_end_offset == 1
+
+
+def test_stopping_ends_the_threads_and_answers_the_waiting_requests(led: Managed) -> None:
+    others = set(threading.enumerate())
+    led.manager.start()
+    threads = set(threading.enumerate()) - others
+    assert {"isr-changes", "disk-failures", "cold-read-0"} <= {thread.name for thread in threads}
+    assert led.fetchers.is_running
+    produced, polled = led.produce(), led.fetch(0, max_wait_ms=10_000)
+    led.manager.stop()
+    assert not led.fetchers.is_running
+    assert not any(thread.is_alive() for thread in threads)
     assert [outcome.error_code for outcome in produced[0]] == [ErrorCode.REQUEST_TIMED_OUT]
     assert len(polled) == 1
+    assert led.logs.high_watermarks == {TP: 0}
 
 
 # Fetch
@@ -133,24 +162,17 @@ def commit(managed: Managed, end: int) -> None:
         managed.fetch(end, replica=follower)
 
 
-def test_a_consumer_is_woken_when_the_high_watermark_moves_not_by_the_append(led: Managed) -> None:
-    answers = led.fetch(0, max_wait_ms=1_000)
+def test_a_follower_is_woken_by_the_append_and_consumers_when_the_high_watermark_moves(led: Managed) -> None:
+    followed = led.fetch(0, replica=TWO, max_wait_ms=1_000)
+    consumed = [led.fetch(0, max_wait_ms=1_000) for _ in range(2)]
+    assert followed == []
     led.produce(acks=1)
-    assert answers == []
+    assert ([result.bytes_read for result in followed], consumed) == ([RECORD.size], [[], []])
     commit(led, 1)
-    (result,) = answers
-    assert [offset for offset, _ in decode(result.outcomes[0].read.records)] == [0]
+    for (result,) in consumed:
+        assert [offset for offset, _ in decode(result.outcomes[0].read.records)] == [0]
     led.pass_time(10_000)
-    assert len(answers) == 1
-    assert purgatories_are_empty(led)
-
-
-def test_a_follower_is_woken_by_the_append(led: Managed) -> None:
-    answers = led.fetch(0, replica=TWO, max_wait_ms=1_000)
-    assert answers == []
-    led.produce(acks=1, count=3)
-    (result,) = answers
-    assert result.bytes_read == 3 * RECORD.size
+    assert [len(answers) for answers in consumed] == [1, 1]
     assert purgatories_are_empty(led)
 
 
@@ -218,16 +240,6 @@ def test_a_fetch_does_not_wait_for_more_than_its_answer_may_hold(
         assert [len(outcome.read.records) // RECORD.size for outcome in begun[0].outcomes] == answered
 
 
-def test_the_deadline_answers_with_the_records_so_far(led: Managed) -> None:
-    answers = led.fetch(0, max_wait_ms=300, min_bytes=1_000)
-    led.produce(acks=1)
-    commit(led, 1)
-    led.pass_time(299)
-    assert answers == []
-    led.pass_time(1)
-    assert [result.bytes_read for result in answers] == [RECORD.size]
-
-
 def test_enough_is_answered_at_once_and_so_is_an_error(led: Managed) -> None:
     led.produce(acks=1)
     commit(led, 1)
@@ -235,10 +247,14 @@ def test_enough_is_answered_at_once_and_so_is_an_error(led: Managed) -> None:
     (result,) = led.fetch(7, max_wait_ms=1_000)
     assert result.outcomes[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
     assert result.outcomes[0].log_start_offset == 0
-    (result,) = led.fetch(0, max_wait_ms=1_000, partitions=[TopicPartition("nowhere", 0)])
-    assert result.outcomes[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    (result,) = led.fetch(1, max_wait_ms=1_000, partitions=[NOWHERE, TP])
+    assert [outcome.error for outcome in result.outcomes] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NONE,
+    ]
     (result,) = led.fetch(0, max_wait_ms=1_000, epoch=4)
     assert result.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert result.outcomes[0].log_start_offset == -1
     assert purgatories_are_empty(led)
 
 
@@ -257,25 +273,13 @@ def test_a_change_of_leadership_answers_the_waiting_fetches(
     assert result.outcomes[0].error is code
 
 
-def test_a_newer_fetch_of_a_follower_answers_its_older_long_poll(led: Managed) -> None:
-    first = led.fetch(0, replica=TWO, max_wait_ms=1_000)
-    other = led.fetch(0, replica=THREE, max_wait_ms=1_000)
-    second = led.fetch(0, replica=TWO, max_wait_ms=1_000)
-    assert [result.bytes_read for result in first] == [0]
-    assert (other, second) == ([], [])
-    # A nudge: a fetch of nothing.
-    nudged: list[object] = []
-    led.manager.fetch(fetch_params(TWO), FixedItems([]), nudged.append)
-    assert (len(second), len(nudged), len(first)) == (1, 1, 1)
-    assert other == []
-
-
-def test_a_consumer_may_have_many_long_polls(led: Managed) -> None:
-    first, second = led.fetch(0, max_wait_ms=1_000), led.fetch(0, max_wait_ms=1_000)
-    assert (first, second) == ([], [])
-    led.produce(acks=1)
-    commit(led, 1)
-    assert (len(first), len(second)) == (1, 1)
+def test_a_newer_fetch_of_a_follower_answers_its_older_long_poll_even_without_partitions(
+    led: Managed,
+) -> None:
+    first, other, second = (led.fetch(0, replica=broker, max_wait_ms=1_000) for broker in (TWO, THREE, TWO))
+    assert [len(answers) for answers in (first, other, second)] == [1, 0, 0]
+    nudged = led.fetch(0, replica=TWO, partitions=[])
+    assert [len(answers) for answers in (first, other, second, nudged)] == [1, 0, 1, 1]
 
 
 def test_at_a_fenced_broker_a_consumer_reads_committed_records_but_does_not_wait(led: Managed) -> None:
@@ -288,36 +292,13 @@ def test_at_a_fenced_broker_a_consumer_reads_committed_records_but_does_not_wait
     assert len(decode(outcome.read.records)) == 2
     ((outcome,),) = [result.outcomes for result in led.fetch(2, max_wait_ms=500)]
     assert (outcome.error, outcome.read) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+    # A limit that is used up is no wait.
+    ((outcome,),) = [result.outcomes for result in led.fetch(1, partition_max_bytes=0, max_wait_ms=500)]
+    assert outcome.error is ErrorCode.NONE
     # A follower learns its leader from the controller, so it may wait.
     assert led.fetch(2, replica=TWO, max_wait_ms=500) == []
     led.pass_time(500)
     assert len(waiting) == 1
-
-
-def test_a_fetch_with_a_used_up_limit_does_not_count_as_waiting(led: Managed) -> None:
-    led.produce(count=2)
-    commit(led, 2)
-    led.manager.roles.registration_lost("the session has expired")
-    ((outcome,),) = [result.outcomes for result in led.fetch(1, partition_max_bytes=0, max_wait_ms=500)]
-    assert outcome.error is ErrorCode.NONE
-
-
-def test_a_request_limit_is_shared_by_its_partitions_but_the_first_batch_comes_whole(led: Managed) -> None:
-    names = [TP, TopicPartition("topic", 1), TopicPartition("topic", 2)]
-    for index, name in enumerate(names):
-        led.tell(state(isr=(1,), epoch=1, index=index))
-        led.manager.append(1, 0, [(name, encode(1, 2, 3))], lambda outcomes: None)
-    answers: list[object] = []
-    items = FixedItems([fetch_item(name) for name in names])
-
-    def fetch(max_bytes: int) -> list[int]:
-        answers.clear()
-        led.manager.fetch(fetch_params(max_bytes=max_bytes), items, answers.append)
-        return [len(outcome.read.records) // RECORD.size for outcome in answers[0].outcomes]
-
-    assert fetch(1 << 20) == [3, 3, 3]
-    assert fetch(4 * RECORD.size) == [3, 1, 0]
-    assert fetch(1) == [1, 0, 0]
 
 
 # The ISR and the high watermark
@@ -342,6 +323,7 @@ def test_a_follower_that_has_caught_up_is_proposed_for_the_isr(led: Managed) -> 
     led.fetch(1, replica=THREE)
     assert partition.isr.maximal == {1, 2, 3}
     assert partition.isr.in_sync_replicas == {1, 2}
+    assert not led.manager.isr_changes.work_off(), "ZooKeeper is out of reach"
 
 
 def test_a_broker_without_a_replica_cannot_follow_here(led: Managed) -> None:

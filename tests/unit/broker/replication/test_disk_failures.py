@@ -1,7 +1,6 @@
 """A disk that fails or is full, on a replica manager over two real log dirs."""
 
 import errno
-import mmap
 import os
 import threading
 from collections.abc import Iterator
@@ -12,23 +11,19 @@ from typing import Any
 import pytest
 
 from barnabas.broker.handlers import describe_replicas
-from barnabas.broker.log import segment, segment_file
+from barnabas.broker.log import segment
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
-from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.fetch_wait import FetchResult
-from barnabas.broker.replication.following import FetcherSettings, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
-    BrokerEpoch,
     BrokerId,
     LeaderEpoch,
     TopicPartition,
 )
-from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from barnabas.protocol.schema import replace
@@ -147,24 +142,9 @@ def test_a_full_disk_loses_its_own_partitions_and_no_others(broker: Broker) -> N
     assert broker.append(T1)[0].base_offset == 0
     assert broker.store.notified == [ME]
     assert list(broker.logs.offline_dirs) == [broker.dirs[0]]
-
-
-def test_a_dir_that_fails_again_is_not_reported_again(broker: Broker) -> None:
-    broker.full.add(broker.dirs[0])
-    partition = broker.replicas.partition(T0)
-    broker.append(T0)
-    broker.append(T2)
-    assert broker.replicas.disk_failures.work_off()
-    broker.replicas.disk_failures.note(LogDirFailure(partition.log.folder, OSError(errno.EIO, "again")))
-    assert broker.replicas.disk_failures.work_off()
-    assert broker.store.notified == [ME]
-
-
-def test_an_error_that_is_not_of_a_disk_takes_no_dir_offline(broker: Broker) -> None:
-    [outcome] = broker.append(TopicPartition("t", 7))
-    assert outcome.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert broker.replicas.disk_failures.work_off()
-    assert (broker.store.notified, broker.logs.offline_dirs) == ([], {})
+    # The controller asks about all replicas.
+    assert broker.lead(T0, T1, T2, is_new=False) == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+    assert broker.replicas.partition(T1).leader_epoch == broker.epoch
 
 
 def test_requests_that_wait_for_a_lost_partition_are_answered(broker: Broker) -> None:
@@ -189,70 +169,6 @@ def test_a_lost_follower_is_not_fetched_and_has_no_role(broker: Broker) -> None:
     with pytest.raises(ApiError) as caught:
         partition.follower_position(LeaderEpoch(broker.epoch))
     assert caught.value.code == ErrorCode.FENCED_LEADER_EPOCH
-
-
-def test_a_fetch_that_cannot_be_appended_takes_the_dir_offline(broker: Broker) -> None:
-    assert broker.lead(T0, leader=OTHER) == []
-    broker.full.add(broker.dirs[0])
-    fetches = LeaderFetches(
-        ME,
-        OTHER,
-        FetcherSettings(500, 1, 1 << 20, 1 << 20, 100, 1_000),
-        MetadataCache(),
-        broker_epoch=lambda: BrokerEpoch(1),
-        note_error=broker.replicas.disk_failures.note,
-    )
-    followed = FollowedPartition(broker.replicas.partition(T0), LeaderEpoch(broker.epoch))
-    fetches.followed.add(T0, followed)
-    assert fetches.next_request(0.0).request is not None
-    data = FetchPartitionResponse(
-        partition_index=0, error_code=0, high_watermark=0, log_start_offset=0, records=memoryview(a_batch())
-    )
-    answer = FetchResponse(responses=[FetchTopicResponse(topic=T0.topic, partitions=[data])])
-    assert fetches.answered(answer, 0.0, 0) == 0.0
-    assert followed.retry_at > 0
-    broker.replicas.disk_failures.work_off()
-    assert broker.error_of(T0) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert broker.store.notified == [ME]
-
-
-def test_a_log_that_cannot_be_read_takes_the_dir_offline(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker.append(T0)
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(segment_file, "mmap", SimpleNamespace(mmap=refuse, ACCESS_READ=mmap.ACCESS_READ))
-        [result] = broker.read(T0, follower=OTHER)
-    assert result.outcomes[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-    broker.replicas.disk_failures.work_off()
-    assert broker.error_of(T2) == ErrorCode.KAFKA_STORAGE_ERROR
-
-
-def test_a_dir_that_fails_in_a_pass_is_lost_the_same_way(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise LogDirFailure(
-            broker.dirs[1] / "recovery-point-offset-checkpoint", OSError(errno.ENOSPC, "full")
-        )
-
-    with monkeypatch.context() as patch:
-        patch.setattr(broker.logs._dirs[broker.dirs[1]].recovery_points, "write", refuse)
-        broker.logs.checkpoint_pass(0)
-    broker.replicas.disk_failures.work_off()
-    assert [broker.error_of(name) for name in (T0, T1)] == [None, ErrorCode.KAFKA_STORAGE_ERROR]
-    assert broker.store.notified == [ME]
-
-
-def test_the_controller_learns_which_replicas_are_lost_from_the_answers(broker: Broker) -> None:
-    broker.lose_first_dir()
-    lost = ErrorCode.KAFKA_STORAGE_ERROR
-    assert broker.lead(T0, T1, T2, is_new=False) == [lost, lost]
-    assert broker.replicas.partition(T1).leader_epoch == broker.epoch
 
 
 def test_a_replica_that_cannot_be_created_is_offline_until_a_restart(
@@ -327,6 +243,15 @@ def test_the_thread_takes_the_dir_offline_and_notifies(broker: Broker) -> None:
     assert broker.append(T0)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.store.was_notified.wait(DEADLINE_S)
     assert broker.error_of(T2) == ErrorCode.KAFKA_STORAGE_ERROR
+    # A role is refused; the log manager itself finds the other dir lost.
+    broker.store.was_notified.clear()
+    broker.replicas.disk_failures.note_refused_role()
+    broker.replicas.shrink_isrs()
+    assert broker.store.was_notified.wait(DEADLINE_S)
+    broker.store.was_notified.clear()
+    broker.logs.fail_dir(LogDirFailure(broker.dirs[1] / "checkpoint", OSError(errno.ENOSPC, "full")))
+    assert broker.store.was_notified.wait(DEADLINE_S)
+    assert broker.error_of(T1) == ErrorCode.KAFKA_STORAGE_ERROR
     broker.replicas.disk_failures.stop()
 
 

@@ -253,20 +253,6 @@ def test_a_diverging_log_is_truncated_to_the_leaders_history(leader: Leader, fol
     assert alone.log.epoch_cache.entries == leader.log().epoch_cache.entries
 
 
-def test_a_leader_whose_port_refuses_is_suspected_until_it_answers(
-    leader: Leader, follower: Follower
-) -> None:
-    follower.follow(leader, TP)
-    leader.append(b"a")
-    wait_for(lambda: follower.has_all_of(leader), "the first record")
-    leader.stop()
-    wait_for(lambda: follower.metadata.suspects == {ME}, "the suspicion")
-    leader.append(b"b")
-    leader.start()
-    wait_for(lambda: follower.has_all_of(leader), "the second record")
-    wait_for(lambda: not follower.metadata.suspects, "the end of the suspicion")
-
-
 def test_a_leader_whose_connection_is_lost_is_suspected_at_once_and_for_a_while(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,17 +291,6 @@ def test_a_partition_that_is_no_longer_followed_is_not_copied(leader: Leader, fo
     leader.append(b"x", to=SECOND)
     wait_for(lambda: follower.has_all_of(leader, SECOND), "the partition that is still followed")
     assert follower.partitions[TP].log_end_offset == 1
-
-
-def test_following_a_partition_that_does_not_exist_has_no_effect(leader: Leader, follower: Follower) -> None:
-    nowhere = TopicPartition("nowhere", 0)
-    endpoint = Endpoint("127.0.0.1", leader.port)
-    follower.fetchers.follow({nowhere: FollowedLeader(ME, endpoint, LeaderEpoch(0))})
-    follower.fetchers.follow({TP: FollowedLeader(ME, None, LeaderEpoch(0))})
-    follower.fetchers.unfollow([nowhere, TP])
-    leader.append(b"a")
-    follower.follow(leader, TP)
-    wait_for(lambda: follower.has_all_of(leader), "the record")
 
 
 def test_a_leader_that_refuses_every_fetch_is_retried_after_the_back_off(

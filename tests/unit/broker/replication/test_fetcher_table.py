@@ -77,12 +77,8 @@ def test_a_leader_without_partitions_loses_its_connection(table: Table) -> None:
     table.table.unfollow([SECOND])
     assert table.fetched == {}
     assert [fetcher.is_closed for fetcher in table.made] == [True, True]
-
-
-def test_a_leader_at_another_address_gets_another_connection(table: Table) -> None:
-    table.follow(TWO, 0, TP)
-    table.follow(TWO, 1, TP, port=10)
-    assert [fetcher.is_closed for fetcher in table.made] == [True, False]
+    # The leader gets an address in the same epoch.
+    table.follow(TWO, 2, TP)
     assert table.fetched == {TWO: {TP}}
 
 
@@ -103,9 +99,3 @@ def test_all_partitions_of_a_leader_move_to_its_new_address(table: Table) -> Non
     table.follow(TWO, 1, TP, port=10)
     assert [fetcher.is_closed for fetcher in table.made] == [True, False]
     assert table.fetched == {TWO: {TP, SECOND}}
-
-
-def test_a_leader_that_gets_an_address_is_fetched_from_in_the_same_epoch(table: Table) -> None:
-    table.follow(None, 1, TP)
-    table.follow(TWO, 1, TP)
-    assert table.fetched == {TWO: {TP}}

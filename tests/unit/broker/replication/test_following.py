@@ -34,6 +34,7 @@ from barnabas.protocol.messages.fetch import (
 )
 from tests.support.building import ME, TP, TWO, follow, follower_of, partition_of, state
 from tests.support.defaults import log_config
+from tests.support.serving import batch
 
 OTHER = TopicPartition(TP.topic, 1)
 SESSION = 77
@@ -61,7 +62,7 @@ def test_a_fetch_names_only_changed_partitions() -> None:
     assert second.included == {OTHER: (0, 3, 0, 0, NO_TOPIC_ID)}
     # An answer that leaves the log as it was, such as a new high watermark, changes no field of a fetch.
     partitions.applied(OTHER, followed[OTHER])
-    third = partitions.next_fetch(0.2)
+    third = partitions.next_fetch(0.95)
     assert (third.epoch, third.included, third.is_empty) == (2, {}, False)
 
 
@@ -90,20 +91,15 @@ def test_a_failed_partition_pauses_outside_of_the_session_twice_as_long_each_tim
     assert partitions.failed(TP, followed[TP], now) == 10.0
 
 
-def test_after_a_short_pause_the_leader_still_forgets_the_partition() -> None:
-    partitions, followed = in_session()
-    partitions.failed(TP, followed[TP], 0.0)
-    again = partitions.next_fetch(0.5)
-    assert (list(again.included), again.forgotten) == ([TP], [TP])
-
-
 def test_a_removed_partition_is_forgotten_and_the_last_one_ends_the_session() -> None:
-    partitions, _ = in_session()
+    partitions, followed = in_session()
     partitions.remove(TP)
     assert partitions.next_fetch(0.1).forgotten == [TP]
     assert partitions.fetched(TP) is None
+    partitions.failed(OTHER, followed[OTHER], 0.1)
     partitions.remove(OTHER)
-    assert partitions.next_fetch(0.2).is_empty
+    ended = partitions.next_fetch(0.1)
+    assert (ended.is_empty, ended.next_retry) == (True, 0.0)
     partitions.add(OTHER, FollowedPartition(follower_of(), LeaderEpoch(0)))
     assert partitions.next_fetch(0.3).epoch == 0
 
@@ -114,19 +110,12 @@ def test_an_answer_does_not_concern_a_partition_added_again_since() -> None:
     added_again = FollowedPartition(follower_of(epoch=1), LeaderEpoch(1))
     partitions.add(TP, added_again)
     assert partitions.fetched(TP) is None
+    # Nor does it pause, if it did.
+    partitions.failed(OTHER, followed[OTHER], 0.1)
+    partitions.add(OTHER, FollowedPartition(follower_of(epoch=1), LeaderEpoch(1)))
     second = partitions.next_fetch(0.1)
-    assert (list(second.included), second.forgotten) == ([TP], [TP])
+    assert (set(second.included), set(second.forgotten)) == ({TP, OTHER}, {TP, OTHER})
     assert partitions.fetched(TP) is added_again
-
-
-def test_without_a_session_every_fetch_names_all_partitions() -> None:
-    partitions, _ = in_session()
-    assert partitions.next_fetch(0.1).included == {}
-    partitions.reset()
-    for _ in range(2):
-        fetch = partitions.next_fetch(0.2)
-        assert (fetch.session_id, fetch.epoch, list(fetch.included)) == (NO_SESSION, 0, [TP, OTHER])
-        partitions.opened(NO_SESSION)
 
 
 def test_a_partition_with_another_role_is_not_named() -> None:
@@ -149,6 +138,7 @@ class Follower:
         self.metadata = MetadataCache()
         self.epoch = BrokerEpoch(5)
         self.noted: list[ApiError] = []
+        self.given_up: list[tuple[Partition, LeaderEpoch, str]] = []
         self.partition = partition_of(log, broker=TWO)
         self.partition.make_follower(state(leader=1, isr=(1, 2), replicas=(1, 2)))
         self.fetches = LeaderFetches(
@@ -158,6 +148,7 @@ class Follower:
             self.metadata,
             broker_epoch=lambda: self.epoch,
             note_error=self.noted.append,
+            fail=lambda partition, epoch, error: self.given_up.append((partition, epoch, repr(error))),
         )
 
     def follow(self) -> None:
@@ -168,21 +159,21 @@ class Follower:
         assert (first.session_id, first.session_epoch, first.replica_epoch) == (NO_SESSION, INITIAL_EPOCH, 5)
 
 
-def answer(error: ErrorCode = ErrorCode.NONE, *, session_id: int = SESSION) -> FetchResponse:
+def answer(error: ErrorCode = ErrorCode.NONE, *, records: bytes | None = None) -> FetchResponse:
     data = FetchPartitionResponse(
-        partition_index=TP.partition, error_code=error, high_watermark=0, log_start_offset=0
+        partition_index=TP.partition,
+        error_code=error,
+        high_watermark=1,
+        log_start_offset=0,
+        records=None if records is None else memoryview(records),
     )
     topics = [FetchTopicResponse(topic=TP.topic, partitions=[data])]
-    return FetchResponse(session_id=session_id, responses=topics)
+    return FetchResponse(session_id=SESSION, responses=topics)
 
 
 @pytest.fixture
 def follower(tmp_path: Path) -> Follower:
     return Follower(Log.open(TP, LogLoader(tmp_path / str(TP), log_config(), now_ms=0)))
-
-
-def test_without_partitions_there_is_no_request(follower: Follower) -> None:
-    assert follower.fetches.next_request(0.0) == (None, None)
 
 
 def test_an_answer_opens_the_session_of_the_next_fetch(follower: Follower) -> None:
@@ -208,22 +199,36 @@ def test_a_partition_that_fails_is_fetched_again_after_a_pause(follower: Followe
     assert follower.fetches.answered(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), 0.0, 0) == 0.0
     assert [error.code for error in follower.noted] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert follower.fetches.next_request(0.0) == (None, 0.01)
-    assert follower.fetches.next_request(0.02).request is not None
+    # The fetch of another partition waits no longer than the pause.
+    follower.fetches.followed.add(OTHER, FollowedPartition(follower_of(), LeaderEpoch(0)))
+    request = follower.fetches.next_request(0.0).request
+    assert request is not None
+    assert (request.topics[0].partitions[0].partition, request.max_wait_ms) == (OTHER.partition, 10)
+    request = follower.fetches.next_request(0.02).request
+    assert request is not None
+    assert request.topics[0].partitions[0].partition == TP.partition
+
+
+def test_records_that_come_twice_are_appended_once(follower: Follower) -> None:
+    follower.follow()
+    for moved in ([TP], []):
+        assert follower.fetches.answered(answer(records=batch(b"value")), 0.0, 0) == 0.0
+        assert follower.fetches.take_moved() == moved
+        assert follower.partition.log_end_offset == 1
+        pause = follower.fetches.next_request(0.0).pause_s
+    assert pause == 0.01
 
 
 def test_a_partition_with_an_unforeseen_error_is_no_longer_fetched(
     follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed: list[tuple[Partition, LeaderEpoch, str]] = []
-
     def poisoned(*_: object, **__: object) -> None:
         raise KeyError("a bug")
 
-    follower.fetches._fail = lambda partition, epoch, error: failed.append((partition, epoch, repr(error)))
     follower.follow()
     monkeypatch.setattr(following, "apply_answer", poisoned)
     assert follower.fetches.answered(answer(), 0.0, 0) == 0.0
-    assert failed == [(follower.partition, 0, "KeyError('a bug')")]
+    assert follower.given_up == [(follower.partition, 0, "KeyError('a bug')")]
     # The session continues for the others; this partition is removed from it.
     request = follower.fetches.next_request(0.0).request
     assert request is None or request.topics == []
@@ -231,31 +236,37 @@ def test_a_partition_with_an_unforeseen_error_is_no_longer_fetched(
 
 
 @pytest.mark.parametrize(
-    "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+    ("code", "pause_s"),
+    [
+        (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0.0),
+        (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0.0),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, BACKOFF_MS / 1000),
+    ],
 )
-def test_an_unknown_session_is_replaced_at_once(follower: Follower, code: ErrorCode) -> None:
+def test_a_refused_fetch_is_followed_by_a_new_session_if_that_helps_at_once(
+    follower: Follower, code: ErrorCode, pause_s: float
+) -> None:
     follower.follow()
     follower.fetches.answered(answer(), 0.0, 0)
     follower.fetches.next_request(0.0)
-    assert follower.fetches.answered(FetchResponse(error_code=code, responses=[]), 0.0, 0) == 0.0
+    assert follower.fetches.answered(FetchResponse(error_code=code, responses=[]), 0.0, 0) == pause_s
     request = follower.fetches.next_request(0.0).request
     assert request is not None
     assert request.session_id == NO_SESSION
 
 
-def test_a_leader_that_refuses_every_fetch_is_retried_after_the_back_off(follower: Follower) -> None:
-    follower.follow()
-    refused = FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[])
-    assert follower.fetches.answered(refused, 0.0, 0) == BACKOFF_MS / 1000
-
-
 def test_a_lost_connection_is_suspected_once_and_for_a_while(follower: Follower) -> None:
     follower.follow()
-    assert follower.fetches.failed(ConnectionClosed("lost")) == Failed(0.01, 1.0)
-    assert follower.metadata.suspects == {ME}
-    assert follower.fetches.failed(ConnectionClosed("lost")) == Failed(0.01)
-    follower.fetches.end_suspicion()
-    assert not follower.metadata.suspects
+    for _ in range(2):
+        follower.fetches.answered(answer(), 0.0, 0)
+        assert follower.fetches.failed(ConnectionClosed("lost")) == Failed(0.01, 1.0)
+        assert follower.metadata.suspects == {ME}
+        assert follower.fetches.failed(ConnectionClosed("lost")) == Failed(0.01)
+        follower.fetches.end_suspicion()
+        assert not follower.metadata.suspects
+        request = follower.fetches.next_request(0.0).request
+        assert request is not None
+        assert request.session_id == NO_SESSION
 
 
 def test_a_refusal_is_suspected_until_the_leader_answers(follower: Follower) -> None:

@@ -8,11 +8,11 @@ import pytest
 from barnabas.broker.replication.isr import CommittedIsr, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.zookeeper.errors import PartitionStateConflict, ReplicaNotRegistered, ZooKeeperUnavailable
 from barnabas.zookeeper.znodes import LeadershipState
-from tests.support.building import LAG_MS, ME, THREE, TP, TWO, append, fetched, leader_of, state
+from tests.support.building import LAG_MS, ME, THREE, TOPIC_ID, TP, TWO, append, fetched, leader_of, state
 from tests.support.waiting import DEADLINE_S
 
 REGISTERED = BrokerEpoch(5)
@@ -64,40 +64,12 @@ def test_the_high_watermark_waits_for_a_replica_that_may_have_joined() -> None:
     assert fetched(partition, TWO, 3, now_ms=10 * LAG_MS).high_watermark_moved
 
 
-def test_a_silent_replica_about_to_join_delays_the_high_watermark_only_for_the_lag() -> None:
-    """Without appends, the next fetch of any follower moves the high watermark."""
-    partition = leader_of(1, 2, records=2)
-    fetched(partition, TWO, 2)
-    fetched(partition, THREE, 2, registered=None)
-    append(partition, now_ms=1.0)
-    assert not fetched(partition, TWO, 3, now_ms=1.0).high_watermark_moved
-    assert not fetched(partition, TWO, 3, now_ms=LAG_MS).high_watermark_moved
-    assert fetched(partition, TWO, 3, now_ms=LAG_MS + 1).high_watermark_moved
-    assert partition.high_watermark == 3
-
-
 def test_only_one_change_is_pending_at_a_time() -> None:
     partition, pending = expanding()
     assert fetched(partition, THREE, 2).pending is None
     assert partition.propose_shrink(99 * LAG_MS) is None
     partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), 0.0)
     assert fetched(partition, THREE, 2).pending is not None
-
-
-@pytest.mark.parametrize(
-    ("isr", "offset", "registered"),
-    [
-        pytest.param((1,), 2, None, id="not registered"),
-        pytest.param((1,), 2, 4, id="registered with an earlier epoch"),
-        pytest.param((1,), 2, 6, id="registered with a later epoch"),
-        pytest.param((1,), 1, 5, id="lagging"),
-        pytest.param((1, 2), 2, 5, id="in the ISR already"),
-    ],
-)
-def test_a_follower_does_not_join(isr: tuple[int, ...], offset: int, registered: int | None) -> None:
-    partition = leader_of(*isr, records=2)
-    assert fetched(partition, TWO, offset, registered=registered).pending is None
-    assert partition.isr == CommittedIsr(brokers(*isr), 0)
 
 
 # Shrinking
@@ -110,29 +82,6 @@ def test_the_high_watermark_waits_for_a_replica_that_may_still_be_in_sync() -> N
     assert partition.high_watermark == 0
     assert partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), LAG_MS + 2)
     assert partition.high_watermark == 2
-
-
-def test_a_replica_that_keeps_pace_stays_in_the_isr() -> None:
-    partition = leader_of(1, 2, 3, records=2)
-    fetched(partition, TWO, 2)
-    fetched(partition, THREE, 2)
-    append(partition)
-    assert partition.propose_shrink(LAG_MS) is None
-    pending = partition.propose_shrink(LAG_MS + 1)
-    assert pending is not None
-    assert pending.leaving == brokers(2, 3)
-
-
-def test_a_replica_with_all_records_stays_in_the_isr() -> None:
-    partition = leader_of(1, 2, records=2)
-    fetched(partition, TWO, 2)
-    assert partition.propose_shrink(99 * LAG_MS) is None
-
-
-def test_a_follower_proposes_nothing() -> None:
-    partition = leader_of(1, 2, 3)
-    partition.make_follower(state(leader=2, epoch=1))
-    assert partition.propose_shrink(99 * LAG_MS) is None
 
 
 # Overtaken by the controller
@@ -162,6 +111,7 @@ class Store:
         self.notify_errors: list[Exception] = []
         self.broker_epoch: int | None = 17
         self.leader_epoch = 0
+        self.topic_id = NO_TOPIC_ID
 
     def update_isr(
         self,
@@ -172,7 +122,7 @@ class Store:
         broker_epoch: int,
         topic_id: object,
     ) -> int:
-        assert broker_epoch == self.broker_epoch
+        assert (broker_epoch, topic_id) == (self.broker_epoch, self.topic_id)
         assert (tp, state.leader, state.controller_epoch) == (TP, ME, 1)
         assert state.leader_epoch == self.leader_epoch
         self.joining.append(dict(joining))
@@ -205,6 +155,10 @@ class Carrier:
             on_fatal=self.fatal.append,
         )
 
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        return self.changes.shrinks, self.changes.expands, self.changes.failures
+
 
 @pytest.fixture
 def carrier() -> Carrier:
@@ -213,6 +167,7 @@ def carrier() -> Carrier:
 
 def test_a_change_is_written_committed_and_notified(carrier: Carrier) -> None:
     partition, pending = shrinking()
+    partition.log.topic_id = carrier.store.topic_id = TopicId(TOPIC_ID)
     carrier.changes.submit(partition, pending)
     assert carrier.changes.work_off()
     assert carrier.store.written == [([1, 2], 0)]
@@ -220,7 +175,7 @@ def test_a_change_is_written_committed_and_notified(carrier: Carrier) -> None:
     assert partition.isr == CommittedIsr(brokers(1, 2), 1)
     assert (partition.high_watermark, carrier.moved) == (2, [TP])
     assert carrier.changes.work_off()
-    assert len(carrier.store.written) == 1
+    assert (len(carrier.store.written), carrier.counts) == (1, (1, 0, 0))
 
 
 def test_an_expansion_is_written_with_the_broker_epoch_of_the_fetch(carrier: Carrier) -> None:
@@ -230,20 +185,27 @@ def test_an_expansion_is_written_with_the_broker_epoch_of_the_fetch(carrier: Car
     assert carrier.store.joining == [{TWO: REGISTERED}]
     assert partition.isr == CommittedIsr(brokers(1, 2), 1)
     assert carrier.moved == [], "the high watermark did not move"
+    assert carrier.counts == (0, 1, 0)
 
 
 @pytest.mark.parametrize("error", [ZooKeeperUnavailable("gone"), ZeroDivisionError("a bug")])
-def test_a_change_of_unknown_outcome_stays_pending_and_is_retried(carrier: Carrier, error: Exception) -> None:
+def test_a_change_of_unknown_outcome_stays_pending_and_is_retried(
+    carrier: Carrier, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     partition, pending = shrinking()
-    carrier.store.errors = [error, error]
+    carrier.store.errors, carrier.store.notify_errors = [error, error], [error]
     carrier.changes.submit(partition, pending)
     for _ in range(2):
         assert not carrier.changes.work_off()
         assert partition.isr is pending
         assert partition.high_watermark == 0
-    assert carrier.changes.work_off()
-    assert carrier.store.written == [([1, 2], 0)] * 3
+    # The change is written, but the controller must still be notified.
+    assert not carrier.changes.work_off()
     assert partition.isr == CommittedIsr(brokers(1, 2), 1)
+    assert "notify the controller of ISR changes" in caplog.text
+    assert carrier.changes.work_off()
+    assert carrier.store.notified == [[TP]]
+    assert carrier.store.written == [([1, 2], 0)] * 3
 
 
 @pytest.mark.parametrize("begin", [expanding, shrinking])
@@ -257,17 +219,9 @@ def test_after_a_conflict_a_change_stays_pending_until_the_controllers_next_requ
     assert partition.isr is pending
     assert carrier.store.notified == []
     assert carrier.changes.work_off()
-    assert len(carrier.store.written) == 1
+    assert (len(carrier.store.written), carrier.counts) == (1, (0, 0, 1))
     partition.make_leader(state(epoch=1, isr=(1, 2), partition_epoch=4), 0.0)
     assert partition.isr == CommittedIsr(brokers(1, 2), 4)
-
-
-def test_a_change_that_was_overtaken_is_not_written(carrier: Carrier) -> None:
-    partition, pending = shrinking()
-    carrier.changes.submit(partition, pending)
-    partition.make_leader(state(epoch=1), 0.0)
-    assert carrier.changes.work_off()
-    assert carrier.store.written == []
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["retried", "submitted late"])
@@ -287,23 +241,8 @@ def test_an_older_proposal_does_not_replace_the_newest(carrier: Carrier, is_late
     if is_late:
         carrier.changes.submit(partition, old)
     assert carrier.changes.work_off()
-    assert carrier.store.written[-1] == ([1], 1)
+    assert carrier.store.written == [*[([1, 2], 0)] * (not is_late), ([1], 1)]
     assert partition.isr == CommittedIsr(brokers(1), 2)
-
-
-@pytest.mark.parametrize("error", [ZooKeeperUnavailable("gone"), ZeroDivisionError("a bug")])
-def test_a_failed_notification_of_the_controller_is_retried(
-    carrier: Carrier, caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
-    partition, pending = shrinking()
-    carrier.store.notify_errors = [error]
-    carrier.changes.submit(partition, pending)
-    assert not carrier.changes.work_off()
-    assert partition.isr == CommittedIsr(brokers(1, 2), 1)
-    assert "ISR changes" in caplog.text
-    assert carrier.changes.work_off()
-    assert carrier.store.notified == [[TP]]
-    assert len(carrier.store.written) == 1
 
 
 def test_a_joining_replica_that_restarted_does_not_join_and_the_next_change_may_begin(
@@ -316,7 +255,8 @@ def test_a_joining_replica_that_restarted_does_not_join_and_the_next_change_may_
     carrier.changes.submit(partition, pending)
     assert carrier.changes.work_off()
     assert partition.isr == CommittedIsr(brokers(1), 0)
-    assert carrier.store.notified == []
+    assert (carrier.store.notified, carrier.counts) == ([], (0, 0, 1))
+    assert (partition.high_watermark, carrier.moved) == (3, [TP])
     assert fetched(partition, THREE, 3).pending is not None
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,38 +49,39 @@ def leader(replica: Open) -> Partition:
     return partition
 
 
-def copy(leader: Partition, follower: Partition, *, max_bytes: int = 1 << 20) -> None:
-    """The follower has everything; it learns the high watermark that the leader had before."""
-    offset = follower.log_end_offset
-    fetched(leader, TWO, offset)
-    read = leader.read(
-        current_leader_epoch=-1,
-        fetch_offset=offset,
-        last_fetched_epoch=-1,
-        max_bytes=max_bytes,
-        isolation=Isolation.FOLLOWER,
-        min_one_batch=True,
-    )
-    follower.append_as_follower(
-        read.records,
-        leader_epoch=LeaderEpoch(0),
-        leader_high_watermark=read.high_watermark,
-        leader_log_start_offset=read.log_start_offset,
-        wall_clock_ms=0,
-    )
-
-
-def read_committed(
-    partition: Partition, offset: int = 0, max_bytes: int = 1 << 20, *, may_wait: bool = True
+def read_as(
+    isolation: Isolation,
+    partition: Partition,
+    offset: int = 0,
+    max_bytes: int = 1 << 20,
+    *,
+    may_wait: bool = True,
 ) -> PartitionRead:
     return partition.read(
         current_leader_epoch=-1,
         fetch_offset=Offset(offset),
         last_fetched_epoch=-1,
         max_bytes=max_bytes,
-        isolation=Isolation.READ_COMMITTED,
+        isolation=isolation,
         min_one_batch=True,
         may_wait=may_wait,
+    )
+
+
+read_committed = partial(read_as, Isolation.READ_COMMITTED)
+
+
+def copy(leader: Partition, follower: Partition) -> None:
+    """The follower has everything; it learns the high watermark that the leader had before."""
+    offset = follower.log_end_offset
+    fetched(leader, TWO, offset)
+    read = read_as(Isolation.FOLLOWER, leader, offset)
+    follower.append_as_follower(
+        read.records,
+        leader_epoch=LeaderEpoch(0),
+        leader_high_watermark=read.high_watermark,
+        leader_log_start_offset=read.log_start_offset,
+        wall_clock_ms=0,
     )
 
 
@@ -94,6 +96,8 @@ def test_it_waits_at_the_oldest_transaction_until_its_marker_is_committed(leader
     assert (leader.last_stable_offset, leader.high_watermark) == (0, 0)
     fetched(leader, TWO, 4)
     assert (leader.last_stable_offset, leader.high_watermark) == (1, 4)
+    for isolation, bound in ((Isolation.READ_COMMITTED, 1), (Isolation.READ_UNCOMMITTED, 4)):
+        assert read_as(isolation, leader).end_offset == leader.latest_offset(-1, isolation) == bound
     end(leader, committed=True)
     assert leader.last_stable_offset == 1
     fetched(leader, TWO, 5)
@@ -101,15 +105,6 @@ def test_it_waits_at_the_oldest_transaction_until_its_marker_is_committed(leader
     end(leader, committed=False, producer_id=OTHER_ID)
     fetched(leader, TWO, 6)
     assert (leader.last_stable_offset, leader.high_watermark) == (6, 6)
-
-
-def test_it_moves_with_each_append_of_a_leader_alone_in_its_isr(replica: Open) -> None:
-    leader = replica("leader")
-    leader.make_leader(state(isr=(1,)), 0.0)
-    write(leader)
-    assert (leader.last_stable_offset, leader.high_watermark) == (0, 1)
-    end(leader, committed=True)
-    assert (leader.last_stable_offset, leader.high_watermark) == (2, 2)
 
 
 def test_a_follower_derives_it_from_its_own_log(leader: Partition, replica: Open) -> None:
@@ -161,36 +156,6 @@ def test_it_never_stays_below_the_start_of_the_log(leader: Partition) -> None:
     assert leader.last_stable_offset == 3
 
 
-def test_all_records_are_dropped_with_their_transactions(leader: Partition) -> None:
-    write(leader)
-    fetched(leader, TWO, 1)
-    leader.make_follower(state(leader=2, epoch=1))
-    leader.restart_at(LeaderEpoch(1), Offset(40))
-    assert (leader.last_stable_offset, leader.high_watermark) == (40, 40)
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_a_restart_gives_the_same_offset(tmp_path: Path, is_clean: bool) -> None:
-    loader = LogLoader(tmp_path / "log", log_config(), now_ms=0)
-    log = Log.open(TP, loader)
-    leader = partition_of(log)
-    leader.make_leader(state(isr=(1,)), 0.0)
-    write(leader, producer_id=OTHER_ID)
-    end(leader, committed=False, producer_id=OTHER_ID)
-    write(leader)
-    assert (leader.last_stable_offset, leader.high_watermark) == (2, 3)
-    if is_clean:
-        log.close(0)
-    else:
-        log.abandon()
-    log = Log.open(TP, LogLoader(tmp_path / "log", log_config(), now_ms=0))
-    restarted = partition_of(log, high_watermark=3)
-    assert (restarted.last_stable_offset, restarted.high_watermark) == (2, 3)
-    restarted.make_leader(state(isr=(1,)), 0.0)
-    assert aborted(read_committed(restarted)) == [(OTHER_ID, 0)]
-    log.abandon()
-
-
 def test_a_marker_above_the_high_watermark_of_a_restart_decides_nothing(tmp_path: Path) -> None:
     """The checkpoint of the high watermark may be older than the marker, which may still be truncated."""
     log = Log.open(TP, LogLoader(tmp_path / "log", log_config(), now_ms=0))
@@ -226,23 +191,9 @@ def test_a_reader_gets_the_aborted_transactions_of_what_it_reads(leader: Partiti
     # The last record that is read decides, not the high watermark.
     assert aborted(read_committed(leader, 0, max_bytes=1)) == [(PRODUCER_ID, 0)]
     assert aborted(read_committed(leader, 7)) == []
-
-
-def test_only_a_reader_with_read_committed_gets_aborted_transactions(leader: Partition) -> None:
-    write(leader)
-    end(leader, committed=False)
-    fetched(leader, TWO, 2)
+    # Other readers get none.
     for isolation in (Isolation.READ_UNCOMMITTED, Isolation.FOLLOWER):
-        read = leader.read(
-            current_leader_epoch=-1,
-            fetch_offset=Offset(0),
-            last_fetched_epoch=-1,
-            max_bytes=1 << 20,
-            isolation=isolation,
-            min_one_batch=True,
-        )
-        assert read.aborted_transactions is None
-        assert len(read.records) > 0
+        assert read_as(isolation, leader).aborted_transactions is None
 
 
 def test_a_reader_that_may_not_wait_reads_no_cold_index(

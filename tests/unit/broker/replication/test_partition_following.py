@@ -12,9 +12,10 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, Offset
+from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
 from tests.support.building import (
+    LAG_MS,
     TP,
     append,
     ends_of,
@@ -97,6 +98,7 @@ def test_a_new_follower_truncates_nothing_by_itself(partition: Partition) -> Non
     """Its high watermark may be stale: records above it may be committed (KIP-101)."""
     follow(partition, 0, 5, mark=1)
     partition.make_follower(state(leader=3, epoch=1))
+    assert not partition.advance_high_watermark(99 * LAG_MS)
     assert (partition.high_watermark, partition.log_end_offset) == (1, 5)
 
 
@@ -135,14 +137,6 @@ def test_an_epoch_in_which_it_led_without_an_append_is_dropped() -> None:
     assert (position.last_epoch, position.log_end_offset) == (0, 3)
 
 
-def test_it_restarts_at_the_leaders_log_start(partition: Partition) -> None:
-    follow(partition, 0, 5, mark=4)
-    partition.restart_at(LeaderEpoch(0), Offset(9))
-    assert partition.follower_position(LeaderEpoch(0)) == (0, 9, -1, 9, NO_TOPIC_ID)
-    assert ends_of(partition) == (9, 9, 9)
-    assert follow(partition, 9, 2, mark=10)
-
-
 # The answer of a leader
 
 
@@ -161,17 +155,18 @@ def test_an_answer_is_appended(partition: Partition) -> None:
     assert partition.high_watermark == 2
 
 
-def test_a_diverging_answer_truncates(partition: Partition) -> None:
-    follow(partition, 0, 5)
-    apply(partition, answered(diverging_epoch=EpochEndOffset(epoch=0, end_offset=2), high_watermark=9))
-    assert (partition.log_end_offset, partition.high_watermark) == (2, 0)
+def losses(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "barnabas.state_change"]
 
 
-def test_a_follower_below_the_leaders_log_start_restarts_there(partition: Partition) -> None:
-    follow(partition, 0, 2)
+def test_a_follower_below_the_leaders_log_start_restarts_there(
+    partition: Partition, caplog: pytest.LogCaptureFixture
+) -> None:
+    follow(partition, 0, 2, mark=2)
     out_of_range = int(ErrorCode.OFFSET_OUT_OF_RANGE)
     apply(partition, answered(error_code=out_of_range, log_start_offset=7))
     assert partition.log_end_offset == 7
+    assert losses(caplog) == [], "retention or DeleteRecords removed the records"
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
         apply(partition, answered(error_code=out_of_range, log_start_offset=7))
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
@@ -182,9 +177,9 @@ def test_a_follower_below_the_leaders_log_start_restarts_there(partition: Partit
 def test_an_empty_log_beyond_its_leaders_end_restarts_at_the_leaders_start(partition: Partition) -> None:
     """After an unclean election the leader may end below the start of this replica."""
     partition.restart_at(LeaderEpoch(0), Offset(9))
-    apply(partition, answered(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), log_start_offset=2))
-    assert ends_of(partition) == (2, 2, 2)
-    assert follow(partition, 2, 3, mark=4)
+    apply(partition, answered(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), log_start_offset=0))
+    assert ends_of(partition) == (0, 0, 0)
+    assert follow(partition, 0, 3, mark=4)
 
 
 def test_records_are_not_dropped_for_a_leader_without_a_point_of_divergence(partition: Partition) -> None:
@@ -196,18 +191,17 @@ def test_records_are_not_dropped_for_a_leader_without_a_point_of_divergence(part
 
 @pytest.mark.parametrize("kept", [0, 2])
 def test_a_log_that_begins_after_the_point_of_divergence_is_restarted(
-    kept: int, partition: Partition
+    kept: int, partition: Partition, caplog: pytest.LogCaptureFixture
 ) -> None:
-    follow(partition, 0, 5 + kept, mark=5)
-    follow(partition, 5 + kept, 0, mark=5, start=5)
+    end = 5 + kept
+    follow(partition, 0, end, mark=end)
+    follow(partition, end, 0, mark=end, start=5)
     assert partition.log.log_start_offset == 5
     diverging = EpochEndOffset(epoch=0, end_offset=3)
-    apply(partition, answered(diverging_epoch=diverging, high_watermark=3, log_start_offset=1))
-    assert ends_of(partition) == (1, 1, 1)
-
-
-def losses(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "barnabas.state_change"]
+    apply(partition, answered(diverging_epoch=diverging, high_watermark=3, log_start_offset=0))
+    assert ends_of(partition) == (0, 0, 0)
+    lost = ["lost the committed records 5 to 6, " in line for line in losses(caplog)]
+    assert lost == [True] * (kept > 0)
 
 
 @pytest.mark.parametrize(("mark", "lost"), [(5, "2 to 4"), (3, "2 to 2"), (2, None), (0, None)])
@@ -215,7 +209,9 @@ def test_committed_records_that_an_unclean_leader_lacks_are_named(
     mark: int, lost: str | None, partition: Partition, caplog: pytest.LogCaptureFixture
 ) -> None:
     follow(partition, 0, 5, mark=mark)
-    apply(partition, answered(diverging_epoch=EpochEndOffset(epoch=0, end_offset=2), high_watermark=2))
+    diverging = EpochEndOffset(epoch=0, end_offset=2)
+    apply(partition, answered(diverging_epoch=diverging, high_watermark=2, log_start_offset=0))
+    assert ends_of(partition) == (0, min(mark, 2), 2)
     expected = (
         f"broker 1: topic-0 has lost the committed records {lost}, which its leader, broker 2 in epoch 0, "
         "does not have (truncated from 5 to 2)"
@@ -224,35 +220,6 @@ def test_committed_records_that_an_unclean_leader_lacks_are_named(
     # Once: the high watermark was lowered with the log.
     follow(partition, 2, 1, mark=2)
     assert len(losses(caplog)) == (lost is not None)
-
-
-def test_a_log_that_is_restarted_names_its_committed_records_too(
-    partition: Partition, caplog: pytest.LogCaptureFixture
-) -> None:
-    follow(partition, 0, 7, mark=6)
-    follow(partition, 7, 0, mark=6, start=5)
-    diverging = EpochEndOffset(epoch=0, end_offset=3)
-    apply(partition, answered(diverging_epoch=diverging, high_watermark=3, log_start_offset=1))
-    (line,) = losses(caplog)
-    assert "lost the committed records 5 to 5, " in line
-
-
-def test_a_leader_whose_log_begins_later_has_lost_nothing(
-    partition: Partition, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Retention or DeleteRecords removed the records."""
-    follow(partition, 0, 2, mark=2)
-    apply(partition, answered(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), log_start_offset=7))
-    assert partition.log_end_offset == 7
-    assert losses(caplog) == []
-
-
-def test_an_error_of_the_leader_changes_nothing(partition: Partition) -> None:
-    follow(partition, 0, 2)
-    before = partition.view()
-    with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
-        apply(partition, answered(error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER), records=records_at(2, 1)))
-    assert partition.view() == before
 
 
 # With a real log

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.replication.failures import FIRST_PAUSE_MS, LONGEST_PAUSE_MS
+from barnabas.broker.replication.failures import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, FailedReplicas
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.roles import Fence
@@ -23,7 +23,7 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
-from tests.support.building import TOPIC_ID, TP, TWO, Managed, NoStore, led_by, state
+from tests.support.building import TOPIC_ID, TP, TWO, Clock, Managed, NoStore, led_by, state
 from tests.support.errors import refused
 from tests.support.memory_log import MemoryLog, MemoryLogs
 
@@ -68,22 +68,6 @@ def test_a_new_leader_fetches_no_longer(managed: Managed) -> None:
     assert managed.fetchers.followed == {}
     managed.tell(state(leader=3, epoch=2))
     assert managed.fetchers.followed[TP].broker_id == 3
-
-
-@pytest.mark.parametrize("leader", [-1, 3])
-def test_without_a_live_leader_there_is_no_endpoint_to_fetch_from(managed: Managed, leader: int) -> None:
-    managed.tell(state(leader=leader), live=(1, 2))
-    assert managed.fetchers.followed[TP].endpoint is None
-    assert managed.manager.partition(TP).role is Role.FOLLOWER
-
-
-def test_an_older_state_is_refused_for_its_partition_alone(managed: Managed) -> None:
-    managed.tell(state(epoch=5), second(epoch=1))
-    assert managed.tell(state(leader=2, epoch=4), second(leader=2, epoch=2)) == [
-        ErrorCode.STALE_CONTROLLER_EPOCH
-    ]
-    assert managed.manager.partition(TP).is_leader
-    assert list(managed.fetchers.followed) == [SECOND]
 
 
 def test_a_known_state_changes_nothing(managed: Managed) -> None:
@@ -168,11 +152,14 @@ def test_a_follower_that_fails_is_followed_no_longer_unless_its_epoch_has_passed
     managed.tell(state(leader=2), second(leader=2))
     partition = managed.manager.partition(TP)
     managed.tell(state(leader=2, epoch=1))
+    changed: list[TopicPartition] = []
+    managed.manager.role_listeners.append(changed.append)
     managed.manager.roles.fail_follower(partition, LeaderEpoch(0), KeyError("late"))
     assert partition.role is Role.FOLLOWER
     managed.manager.roles.fail_follower(partition, LeaderEpoch(1), KeyError("a bug"))
     assert partition.role is Role.NONE
     assert list(managed.fetchers.followed) == [SECOND]
+    assert changed == [TP]
     assert "following in leader epoch 1" in managed.manager.roles.failed.reasons()[TP]
 
 
@@ -208,6 +195,8 @@ def test_the_role_of_a_failed_replica_is_requested_after_longer_and_longer_pause
         # The controller repeats its request.
         assert managed.tell(state(leader=2)) == []
         assert list(managed.fetchers.followed) == [TP]
+        managed.clock.now_ms += pause_ms
+        assert requests_for_roles(managed, store) == count + 1
     assert managed.manager.roles.failed.reasons() == {}
     managed.clock.now_ms += 100 * LONGEST_PAUSE_MS
     assert requests_for_roles(managed, store) == 3
@@ -217,12 +206,29 @@ def test_the_role_of_a_failed_replica_is_requested_after_longer_and_longer_pause
     assert requests_for_roles(managed, store) == 4
 
 
+def test_each_failed_replica_has_its_own_pause() -> None:
+    clock = Clock()
+    failed = FailedReplicas(clock)
+    for name in (TP, TP, SECOND):
+        failed.note(name, KeyError("a bug"), "a test", is_retried=True)
+    clock.now_ms = FIRST_PAUSE_MS
+    assert [failed.take_due() for _ in range(2)] == [True, False]
+    failed.clear(SECOND)
+    clock.now_ms = 2 * FIRST_PAUSE_MS
+    assert [failed.take_due() for _ in range(2)] == [True, False]
+    failed.clear(TP)
+    clock.now_ms = 3 * FIRST_PAUSE_MS
+    assert not failed.take_due()
+
+
 def test_a_replaced_controller_is_refused_as_a_whole(managed: Managed) -> None:
     managed.tell(state(), controller_epoch=4)
     with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
         managed.tell(state(leader=2, epoch=9), controller_epoch=3)
     with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
         managed.stop_replica(9, controller_epoch=3)
+    with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
+        managed.manager.roles.check_epochs(3, 0)
     assert managed.manager.partition(TP).is_leader
     assert managed.tell(state(leader=2, epoch=9), controller_epoch=4) == []
     # A registration reads the controller epoch in ZooKeeper.
@@ -238,11 +244,15 @@ def test_requests_for_an_earlier_broker_epoch_are_refused(managed: Managed) -> N
     with refused(ErrorCode.STALE_BROKER_EPOCH):
         managed.stop_replica(-2, delete=True, broker_epoch=19)
     assert managed.tell(state(), broker_epoch=20) == []
+    assert managed.manager.roles.registered_epoch() == 20
     managed.manager.roles.registration_lost("expired")
     with refused(ErrorCode.STALE_BROKER_EPOCH):
         managed.tell(state(epoch=1), broker_epoch=20)
     managed.manager.roles.registered(31)
     assert managed.tell(state(epoch=1), broker_epoch=31) == []
+    assert managed.manager.roles.registered_epoch() is None, "the new one is not confirmed"
+    managed.manager.fence.confirmed(BrokerEpoch(31))
+    assert managed.manager.roles.registered_epoch() == 31
 
 
 def test_a_role_request_has_the_settings_of_its_topic(managed: Managed) -> None:
@@ -265,6 +275,7 @@ def test_a_full_request_sets_aside_logs_that_it_does_not_name() -> None:
     gone = TopicPartition("gone", 3)
     for name in (TP, gone):
         stray(logs, name)
+    logs.high_watermarks = {gone: Offset(9)}
     managed = Managed(logs)
     managed.tell(second(leader=2))
     managed.tell(state(), is_full=False)
@@ -273,20 +284,12 @@ def test_a_full_request_sets_aside_logs_that_it_does_not_name() -> None:
     assert logs.deleted == []
     assert sorted(name for name, _ in logs.strays) == sorted([gone, SECOND])
     assert [partition.partition for partition in managed.manager.partitions()] == [TP]
+    managed.manager.checkpoint_high_watermarks()
+    assert list(logs.high_watermarks) == [TP]
     assert SECOND not in managed.fetchers.followed
     kept = logs.strays[SECOND, TOPIC_ID]
     managed.tell(second(leader=2))
     assert managed.manager.partition(SECOND).log is kept
-
-
-def test_requests_that_wait_for_a_stray_are_answered(managed: Managed) -> None:
-    managed.tell(state(isr=(1, 2)), second(isr=(1, 2)))
-    answers = managed.produce(timeout_ms=30_000)
-    polled = managed.fetch(0, max_wait_ms=30_000)
-    assert (answers, polled) == ([], [])
-    managed.tell(second(isr=(1, 2)), is_full=True)
-    assert [outcome.error_code for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    assert polled[0].outcomes[0].error is not ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
@@ -360,7 +363,7 @@ def test_the_deletion_of_a_topic_that_was_set_aside_deletes_the_stray(managed: M
 
 def test_an_older_stop_is_refused(managed: Managed) -> None:
     managed.tell(state(leader=2, epoch=3))
-    assert managed.stop_replica(2, delete=True) == [ErrorCode.FENCED_LEADER_EPOCH]
+    assert managed.stop_replica(0, delete=True) == [ErrorCode.FENCED_LEADER_EPOCH]
     assert managed.manager.partition(TP).role is Role.FOLLOWER
     assert list(managed.fetchers.followed) == [TP]
 
@@ -402,6 +405,11 @@ def test_high_watermarks_survive_a_restart_also_before_a_role_is_given() -> None
     assert logs.high_watermarks == {TP: Offset(4)}
     again.tell(state(leader=2, epoch=1))
     assert again.manager.partition(TP).high_watermark == 4
+    # Without a checkpoint it begins at the log's start.
+    logs.high_watermarks = {}
+    third = Managed(logs)
+    third.tell(state(leader=2, epoch=2))
+    assert third.manager.partition(TP).high_watermark == 0
 
 
 def test_a_deleted_replica_leaves_no_high_watermark() -> None:
@@ -412,13 +420,6 @@ def test_a_deleted_replica_leaves_no_high_watermark() -> None:
     managed.stop_replica(-2, delete=True)
     managed.manager.checkpoint_high_watermarks()
     assert logs.high_watermarks == {}
-
-
-def test_threads_start_and_end_together(managed: Managed) -> None:
-    managed.manager.start()
-    assert managed.fetchers.is_running
-    managed.manager.stop()
-    assert not managed.fetchers.is_running
 
 
 ENDED, PRESENT = BrokerEpoch(4), BrokerEpoch(9)

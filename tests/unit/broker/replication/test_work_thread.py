@@ -42,12 +42,6 @@ def all_of_it(owner: Owner) -> bool:
     return True
 
 
-def one_at_a_time(owner: Owner) -> bool:
-    with owner.condition:
-        owner.left -= 1
-        return owner.left == 0
-
-
 def test_it_works_when_there_is_work_and_only_then() -> None:
     owner = Owner(all_of_it)
     owner.thread.start()
@@ -59,35 +53,14 @@ def test_it_works_when_there_is_work_and_only_then() -> None:
     assert owner.died == []
 
 
-def test_unfinished_work_is_retried_without_a_notification() -> None:
-    owner = Owner(one_at_a_time)
-    owner.thread.start()
-    owner.give(3)
-    wait_for(lambda: owner.left == 0, "the last attempt")
-    owner.thread.stop(DEADLINE_S)
-    assert owner.turns == 3
-
-
-def test_it_stops_with_unfinished_work() -> None:
+def test_it_retries_unfinished_work_without_a_notification_until_it_is_stopped() -> None:
     owner = Owner(lambda owner: False)
     owner.thread.start()
     owner.give(1)
-    wait_for(lambda: owner.turns > 0, "the first attempt")
+    wait_for(lambda: owner.turns > 1, "the second attempt")
     owner.thread.stop(DEADLINE_S)
     assert not owner.thread._thread.is_alive()
 
 
 def test_a_thread_that_was_not_started_can_be_stopped() -> None:
     Owner(all_of_it).thread.stop(DEADLINE_S)
-
-
-def test_a_bug_in_the_work_is_fatal() -> None:
-    def break_down(owner: Owner) -> bool:
-        raise RuntimeError("a bug")
-
-    owner = Owner(break_down)
-    owner.thread.start()
-    owner.give(1)
-    wait_for(lambda: len(owner.died) > 0, "the error")
-    owner.thread.stop(DEADLINE_S)
-    assert [str(error) for error in owner.died] == ["a bug"]
