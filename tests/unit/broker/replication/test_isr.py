@@ -39,19 +39,6 @@ def shrinking() -> tuple[Partition, PendingIsr]:
     return partition, pending
 
 
-# The states
-
-
-def test_a_pending_change_counts_all_replicas_that_may_be_in_sync() -> None:
-    committed = CommittedIsr(brokers(1, 2), 7)
-    assert (committed.maximal, committed.in_sync_replicas) == (brokers(1, 2), brokers(1, 2))
-    expand = PendingIsr(committed, joining={THREE: REGISTERED})
-    assert (expand.maximal, expand.proposed) == (brokers(1, 2, 3), brokers(1, 2, 3))
-    shrink = PendingIsr(committed, leaving=brokers(2))
-    assert (shrink.maximal, shrink.proposed) == (brokers(1, 2), brokers(1))
-    assert expand.in_sync_replicas == shrink.in_sync_replicas == brokers(1, 2)
-
-
 # Growing
 
 

@@ -148,13 +148,6 @@ def apply(partition: object, data: FetchPartitionResponse) -> None:
     apply_answer(partition, LeaderEpoch(0), data, wall_clock_ms=0)
 
 
-def test_an_answer_is_appended(partition: Partition) -> None:
-    apply(partition, answered(records=records_at(0, 2), high_watermark=1, log_start_offset=0))
-    assert (partition.log_end_offset, partition.high_watermark) == (2, 1)
-    apply(partition, answered(records=None, high_watermark=2, log_start_offset=0))
-    assert partition.high_watermark == 2
-
-
 def losses(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "barnabas.state_change"]
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from barnabas.broker.replication import rules
 from barnabas.broker.replication.rules import EpochEnd, FollowerState, Truncation
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
+from tests.support.building import FOUR, LAG_MS, ME, THREE, TWO
 from tests.support.memory_log import Entry, MemoryEpochs
-
-LAG_MS = 1_000.0
 
 
 def follower(end: int, caught_up_ms: float = -math.inf, broker_epoch: int = 5) -> FollowerState:
@@ -273,19 +272,45 @@ def test_truncation_by_example(answer: EpochEnd, expected: Truncation) -> None:
     assert rules.truncation_for(answer, epochs, Offset(25)) == expected
 
 
+# The replica that a consumer reads (KIP-392)
+
+RACKS = {ME: "a", TWO: "b", THREE: "b", FOUR: "c"}
+
+
+def at(log_end_offset: int, *, start: int = 0, caught_up_ms: float = 0.0) -> FollowerState:
+    return FollowerState(Offset(log_end_offset), Offset(start), last_caught_up_ms=caught_up_ms)
+
+
+CAUGHT_UP = {TWO: at(10), THREE: at(10), FOUR: at(10)}
+
+
 @pytest.mark.parametrize(
-    ("fetched_ms", "in_sync", "expected"),
+    ("rack", "offset", "followers", "nearest"),
     [
-        ({2: 100.0, 3: 900.0}, {1, 2, 3}, True),
-        ({2: 99.0, 3: 900.0}, {1, 2, 3}, False),
-        ({3: 900.0}, {1, 2, 3}, False),
-        ({2: 1_000.0, 3: 1_000.0}, {1}, False),
+        ("a", 10, CAUGHT_UP, ME),
+        ("c", 10, CAUGHT_UP, FOUR),
+        ("nowhere", 10, CAUGHT_UP, ME),
+        ("b", 5, {TWO: at(9), THREE: at(10)}, THREE),
+        ("b", 5, {TWO: at(10), THREE: at(9)}, TWO),
+        ("b", 5, {TWO: at(9, caught_up_ms=2.0), THREE: at(9, caught_up_ms=1.0)}, TWO),
+        ("b", 9, {TWO: at(9), THREE: at(8)}, TWO),
+        ("b", 10, {TWO: at(9), THREE: at(9)}, ME),
+        ("b", 2, {TWO: at(10, start=3), THREE: at(9, start=2)}, THREE),
+        ("b", 0, {TWO: FollowerState(), THREE: FollowerState()}, ME),
     ],
 )
-def test_a_leader_without_zookeeper_has_witnesses_while_all_others_in_sync_fetch(
-    fetched_ms: dict[BrokerId, float], in_sync: set[BrokerId], expected: bool
+def test_the_most_caught_up_replica_of_the_rack_with_the_offset_is_chosen(
+    rack: str, offset: int, followers: dict[BrokerId, FollowerState], nearest: BrokerId
 ) -> None:
-    result = rules.are_witnesses(
-        fetched_ms, frozenset(in_sync), BrokerId(1), now_ms=1_100.0, max_lag_ms=1_000.0
-    )
-    assert result is expected
+    in_sync = frozenset({ME, TWO, THREE, FOUR})
+    assert rules.nearest_replica(followers, in_sync, ME, Offset(offset), rack, RACKS) == nearest
+
+
+def test_a_replica_out_of_sync_is_not_chosen() -> None:
+    assert rules.nearest_replica(CAUGHT_UP, frozenset({ME, TWO}), ME, Offset(10), "b", RACKS) == TWO
+    assert rules.nearest_replica(CAUGHT_UP, frozenset({ME, THREE}), ME, Offset(10), "b", RACKS) == THREE
+    assert rules.nearest_replica(CAUGHT_UP, frozenset({ME}), ME, Offset(10), "b", RACKS) == ME
+
+
+def test_a_leader_on_the_rack_is_chosen_even_if_a_follower_is_there_too() -> None:
+    assert rules.nearest_replica(CAUGHT_UP, frozenset(RACKS), ME, Offset(10), "b", {ME: "b", TWO: "b"}) == ME
