@@ -159,9 +159,6 @@ class FollowedPartitions:
     def __getitem__(self, name: TopicPartition) -> FollowedPartition:
         return self._followed[name]
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._followed
-
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(tuple(self._followed))
 

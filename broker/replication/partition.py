@@ -86,7 +86,6 @@ class Partition(ReplicaRole):
         self.log = log
         self.min_insync_replicas = min_insync_replicas
         self._is_min_isr_strict = is_min_isr_strict
-        self.high_watermark = self.last_stable_offset = log.log_start_offset
         self._set_high_watermark(Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset)))
         self._lock = threading.Lock()
         self._followers = FollowerStates(broker_id, max_lag_ms)

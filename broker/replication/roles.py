@@ -262,7 +262,7 @@ class RoleChanges:
                 failures[name] = error
 
         for name, (topic, state) in given.items():
-            create = partial(self._partition_for, name, topic, is_full=is_full, is_new=state.is_new)
+            create = partial(self._provide, name, topic, is_full=is_full, is_new=state.is_new)
             attempt(name, create)
         without_id = [
             (name, partial(self.partitions[name].log.assign_topic_id, TopicId(topic.topic_id)))
@@ -326,9 +326,9 @@ class RoleChanges:
         )
         return Role.LEADER if leads else followed
 
-    def _partition_for(
+    def _provide(
         self, name: TopicPartition, topic: LeaderAndIsrTopic, *, is_full: bool, is_new: bool
-    ) -> Partition:
+    ) -> None:
         overrides = {config.name: config.value for config in topic.configs}
         if self._topic_settings.update(name.topic, overrides, topic.config_zxid):
             self._logs.update_config(name.topic)
@@ -346,9 +346,9 @@ class RoleChanges:
             partition = None
         if partition is not None:
             partition.min_insync_replicas = settings.min_insync_replicas
-            return partition
+            return
         log = self._logs.get_or_create_without_id(name, topic_id, wall_clock_ms(), is_new=is_new)
-        partition = Partition(
+        self.partitions[name] = Partition(
             name,
             self.broker_id,
             log,
@@ -357,8 +357,6 @@ class RoleChanges:
             min_insync_replicas=settings.min_insync_replicas,
             is_min_isr_strict=settings.is_min_isr_strict,
         )
-        self.partitions[name] = partition
-        return partition
 
     def _set_strays_aside(self, named: Container[TopicPartition]) -> list[TopicPartition]:
         """Set aside the logs that a full request omits, because the controller does not know their topics."""

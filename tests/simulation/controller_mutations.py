@@ -235,16 +235,16 @@ def a_topic_id_is_overwritten(setattr_: SetAttr) -> None:
     def overwriting(self: Log, topic_id: Any) -> None:
         self._topic_id = topic_id
 
-    partition_for = RoleChanges._partition_for
+    provide = RoleChanges._provide
 
     def trusting(self: RoleChanges, name: TopicPartition, topic: Any, **flags: Any) -> Any:
         known = self._logs.get(name)
         if known is not None:
             known.assign_topic_id(topic.topic_id)
-        return partition_for(self, name, topic, **flags)
+        return provide(self, name, topic, **flags)
 
     setattr_(Log, "assign_topic_id", overwriting)
-    setattr_(RoleChanges, "_partition_for", trusting)
+    setattr_(RoleChanges, "_provide", trusting)
 
 
 @found_in("usual", 36)

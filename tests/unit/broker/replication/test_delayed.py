@@ -245,6 +245,7 @@ def test_enough_is_answered_at_once_and_so_is_an_error(led: Managed) -> None:
     led.produce(acks=1)
     commit(led, 1)
     assert [result.bytes_read for result in led.fetch(0, max_wait_ms=1_000)] == [RECORD.size]
+    assert [result.bytes_read for result in led.fetch(1, max_wait_ms=1_000, min_bytes=0)] == [0]
     (result,) = led.fetch(7, max_wait_ms=1_000)
     assert result.outcomes[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
     assert result.outcomes[0].log_start_offset == 0

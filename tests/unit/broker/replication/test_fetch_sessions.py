@@ -296,8 +296,8 @@ def test_only_living_brokers_have_sessions() -> None:
 def test_topic_names_and_ids_are_not_mixed() -> None:
     rig = Rig()
     by_name, by_id = rig.open(read(A)), rig.open(read(A), by_id=True)
-    for session_id, uses_id in ((by_name, True), (by_id, False)):
-        with refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR):
+    for session_id, uses_id, kind in ((by_name, True, "names"), (by_id, False, "ids")):
+        with refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, f"uses topic {kind}"):
             rig.continue_session(session_id, 1, by_id=uses_id)
     rig.continue_session(by_name, 1)
 

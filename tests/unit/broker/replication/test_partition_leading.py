@@ -322,6 +322,7 @@ def test_the_stored_high_watermark_is_bounded_by_the_log() -> None:
     log.increment_log_start_offset(2)
     marks = [partition_of(log, high_watermark=stored).high_watermark for stored in (0, 4, 99)]
     assert marks == [2, 4, 5]
+    assert not partition_of(log).view().isr.maximal
 
 
 @pytest.mark.parametrize("claim_ms", [0, 1 << 50], ids=["0", "absurd"])
