@@ -19,11 +19,7 @@ from barnabas.broker.replication.fetch_wait import FetchResult
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import (
-    BrokerId,
-    LeaderEpoch,
-    TopicPartition,
-)
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from barnabas.protocol.schema import replace

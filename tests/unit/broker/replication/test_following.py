@@ -16,6 +16,7 @@ from barnabas.broker.replication.following import (
     LeaderFetches,
 )
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.protocol.errors import (
     ApiError,
     ConnectionClosed,
@@ -134,7 +135,7 @@ def test_a_partition_with_another_role_is_not_named() -> None:
 class Follower:
     """Broker 2 follows broker 1."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, quota: ReplicationQuota | None = None) -> None:
         self.metadata = MetadataCache()
         self.epoch = BrokerEpoch(5)
         self.noted: list[ApiError] = []
@@ -149,6 +150,7 @@ class Follower:
             broker_epoch=lambda: self.epoch,
             note_error=self.noted.append,
             fail=lambda partition, epoch, error: self.given_up.append((partition, epoch, repr(error))),
+            quota=quota,
         )
 
     def follow(self) -> None:
@@ -159,11 +161,13 @@ class Follower:
         assert (first.session_id, first.session_epoch, first.replica_epoch) == (NO_SESSION, INITIAL_EPOCH, 5)
 
 
-def answer(error: ErrorCode = ErrorCode.NONE, *, records: bytes | None = None) -> FetchResponse:
+def answer(
+    error: ErrorCode = ErrorCode.NONE, *, records: bytes | None = None, high_watermark: int = 1
+) -> FetchResponse:
     data = FetchPartitionResponse(
         partition_index=TP.partition,
         error_code=error,
-        high_watermark=1,
+        high_watermark=high_watermark,
         log_start_offset=0,
         records=None if records is None else memoryview(records),
     )
@@ -172,8 +176,13 @@ def answer(error: ErrorCode = ErrorCode.NONE, *, records: bytes | None = None) -
 
 
 @pytest.fixture
-def follower(tmp_path: Path) -> Follower:
-    return Follower(Log.open(TP, LogLoader(tmp_path / str(TP), log_config(), now_ms=0)))
+def log(tmp_path: Path) -> Log:
+    return Log.open(TP, LogLoader(tmp_path / str(TP), log_config(), now_ms=0))
+
+
+@pytest.fixture
+def follower(log: Log) -> Follower:
+    return Follower(log)
 
 
 def test_an_answer_opens_the_session_of_the_next_fetch(follower: Follower) -> None:
@@ -307,3 +316,22 @@ def test_an_error_that_is_usual_during_an_election_is_logged_once_when_it_lasts(
     # After delays of 10, 20, 40, 80 and 160 ms.
     assert warnings == [0, 0, 0, 0, 1, 1, 1, 1]
     assert "UNKNOWN_LEADER_EPOCH" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("listed", "high_watermark", "is_paused"),
+    [("*", 10, True), ("*", 1, False), ("0:3", 10, False)],
+    ids=["it lags", "in sync", "not listed"],
+)
+def test_a_throttled_follower_that_lags_pays_before_it_fetches_more(
+    log: Log, listed: str, high_watermark: int, is_paused: bool
+) -> None:
+    quota = ReplicationQuota(TWO, lambda topic: (listed,), lambda: 0.0)
+    quota.set_rate(10)
+    follower = Follower(log, quota)
+    follower.follow()
+    follower.fetches.answered(answer(records=batch(b"value"), high_watermark=high_watermark), 0.0, 0)
+    assert follower.partition.log_end_offset == 1
+    assert (follower.fetches.next_request(0.5).request is None) == is_paused
+    # It looks again after a second at most, and still owes bytes, which another replica may pay for, too.
+    assert follower.fetches.next_request(1.0).request is not None

@@ -18,18 +18,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import HEADER, parse_header, write_crc
-from tests.support.building import (
-    LAG_MS,
-    ME,
-    THREE,
-    TP,
-    TWO,
-    append,
-    fetched,
-    leader_of,
-    partition_of,
-    state,
-)
+from tests.support.building import LAG_MS, ME, THREE, TP, TWO, append, fetched, leader_of, partition_of, state
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.memory_log import MemoryLog, decode, encode
