@@ -40,25 +40,15 @@ def second(**fields: Any) -> LeaderAndIsrPartition:
     return state(index=SECOND.partition, **fields)
 
 
-def test_replicas_take_the_roles_of_the_request(managed: Managed) -> None:
+def test_replicas_take_the_roles_of_the_request_before_the_listeners_are_called(managed: Managed) -> None:
+    calls: list[tuple[TopicPartition, Role]] = []
+    managed.manager.role_listeners.append(
+        lambda name: calls.append((name, managed.manager.partition(name).role))
+    )
     assert managed.tell(state(), second(leader=2)) == []
-    assert managed.manager.partition(TP).role is Role.LEADER
-    assert managed.manager.partition(SECOND).role is Role.FOLLOWER
-    followed = managed.fetchers.followed
-    assert list(followed) == [SECOND]
-    assert followed[SECOND] == (TWO, Endpoint("host", 9002), 0)
-
-
-def test_role_listeners_are_called_after_the_change(managed: Managed) -> None:
-    calls = []
-
-    def listen(name: TopicPartition) -> None:
-        calls.append((name, managed.manager.partition(name).role))
-
-    managed.manager.role_listeners.append(listen)
-    managed.tell(state(), second(leader=2))
+    assert calls == [(TP, Role.LEADER), (SECOND, Role.FOLLOWER)]
+    assert managed.fetchers.followed == {SECOND: (TWO, Endpoint("host", 9002), 0)}
     managed.stop_replica(0)
-    assert sorted(calls[:2]) == [(TP, Role.LEADER), (SECOND, Role.FOLLOWER)]
     assert calls[2:] == [(TP, Role.NONE)]
 
 
