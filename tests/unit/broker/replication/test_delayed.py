@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.replication.fetch_wait import FixedItems
+from barnabas.broker.replication.fetch_wait import FetchResult, FixedItems
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, fetch_item, fetch_params, state
@@ -257,6 +257,13 @@ def test_enough_is_answered_at_once_and_so_is_an_error(led: Managed) -> None:
     (result,) = led.fetch(0, max_wait_ms=1_000, epoch=4)
     assert result.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert result.outcomes[0].log_start_offset == -1
+    # So is a follower with another history.
+    answers: list[FetchResult] = []
+    diverging = fetch_item(TP, 5)._replace(last_fetched_epoch=0)
+    led.manager.fetch(fetch_params(TWO, max_wait_ms=1_000), FixedItems([diverging]), answers.append)
+    read = answers[0].outcomes[0].read
+    assert read is not None
+    assert read.diverging == (0, 1)
     assert purgatories_are_empty(led)
 
 

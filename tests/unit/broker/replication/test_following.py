@@ -220,12 +220,15 @@ def test_a_partition_that_fails_is_fetched_again_after_a_pause(follower: Followe
 
 def test_records_that_come_twice_are_appended_once(follower: Follower) -> None:
     follower.follow()
-    for moved in ([TP], []):
-        assert follower.fetches.answered(answer(records=batch(b"value")), 0.0, 0) == 0.0
-        assert follower.fetches.take_moved() == moved
-        assert follower.partition.log_end_offset == 1
-        pause = follower.fetches.next_request(0.0).pause_s
-    assert pause == 0.01
+    follower.fetches.answered(answer(records=batch(b"value")), 0.0, 0)
+    assert follower.fetches.take_moved() == [TP]
+    request = follower.fetches.next_request(0.0).request
+    assert request is not None
+    assert request.topics[0].partitions[0].fetch_offset == follower.partition.log_end_offset == 1
+    follower.fetches.answered(answer(records=batch(b"value")), 0.0, 0)
+    assert follower.fetches.take_moved() == []
+    assert follower.partition.log_end_offset == 1
+    assert follower.fetches.next_request(0.0) == (None, 0.01)
 
 
 def test_a_partition_with_an_unforeseen_error_is_no_longer_fetched(

@@ -1,5 +1,6 @@
 """A replica that follows: append, truncate by epoch, restart."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.rules import EpochEnd
@@ -238,3 +240,29 @@ def test_an_append_in_memory_looks_like_a_real_one(tmp_path: Path) -> None:
         partition.truncate_for(LeaderEpoch(4), EpochEnd(LeaderEpoch(0), Offset(2)))
     assert simulated.follower_position(LeaderEpoch(4)) == real.follower_position(LeaderEpoch(4))
     real.log.close(0)
+
+
+def test_a_batch_with_records_of_this_log_restarts_it_only_if_the_leader_has_none_of_them(
+    tmp_path: Path,
+) -> None:
+    """The leader's log may start within its first batch; the records below may be of another history."""
+    partition = follower_of(log=Log.open(TP, LogLoader(tmp_path / "log", log_config(), now_ms=0)))
+
+    def follow_batch(base: int, start: int) -> None:
+        batch = build_batch([(None, b"v")] * 5)
+        struct.pack_into(">q", batch, 0, base)
+        partition.append_as_follower(
+            memoryview(batch),
+            leader_epoch=LeaderEpoch(0),
+            leader_high_watermark=Offset(8),
+            leader_log_start_offset=Offset(start),
+            wall_clock_ms=0,
+        )
+
+    follow_batch(0, start=0)
+    with pytest.raises(UnexpectedAppendOffset):
+        follow_batch(3, start=4)
+    assert ends_of(partition) == (0, 5, 5)
+    follow_batch(3, start=5)
+    assert ends_of(partition) == (5, 8, 8)
+    partition.log.close(0)

@@ -18,7 +18,19 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import HEADER, parse_header, write_crc
-from tests.support.building import LAG_MS, ME, THREE, TP, TWO, append, fetched, leader_of, partition_of, state
+from tests.support.building import (
+    LAG_MS,
+    ME,
+    THREE,
+    TP,
+    TWO,
+    append,
+    fetch_params,
+    fetched,
+    leader_of,
+    partition_of,
+    state,
+)
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.memory_log import MemoryLog, decode, encode
@@ -159,6 +171,22 @@ def read(
 
 def read_all(partition: Partition, offset: int, last: int = -1) -> PartitionRead:
     return read(partition, offset, last=last, isolation=Isolation.FOLLOWER)
+
+
+@pytest.mark.parametrize(
+    ("replica", "level", "isolation"),
+    [
+        (0, 0, Isolation.FOLLOWER),
+        (TWO, 1, Isolation.FOLLOWER),
+        (-1, 0, Isolation.READ_UNCOMMITTED),
+        (-1, 1, Isolation.READ_COMMITTED),
+    ],
+)
+def test_the_isolation_of_a_request_is_chosen_by_consumers_alone(
+    replica: int, level: int, isolation: Isolation
+) -> None:
+    assert Isolation.of_request(replica, level) is isolation
+    assert fetch_params(replica).is_follower == (isolation is Isolation.FOLLOWER)
 
 
 def test_a_consumer_reads_below_the_high_watermark_a_follower_to_the_end() -> None:
