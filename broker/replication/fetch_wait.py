@@ -419,9 +419,9 @@ class DelayedFetch(DelayedOperation):
     """A fetch that waits for ``fetch.min.bytes`` or its deadline.
 
     A consumer's is woken when a high watermark moves, a follower's by every append, and by a high watermark
-    for which consumers may be waiting at that follower. A change of leadership wakes both; the answer is
-    then the error. Records are read only if a partition's end has moved for this reader: with read_committed
-    a high watermark often moves without the last stable offset.
+    for which consumers may be waiting at that follower. A change of leadership wakes both, the fence of this
+    broker wakes consumers; the answer is then the error. Records are read only if a partition's end has moved
+    for this reader: with read_committed a high watermark often moves without the last stable offset.
     """
 
     def __init__(
@@ -432,13 +432,15 @@ class DelayedFetch(DelayedOperation):
         reader: FetchReader,
         answer: Callable[[FetchResult], None],
         result: FetchResult,
+        doubt: Callable[[TopicPartition], object],
     ) -> None:
-        """``result`` is the read that found too little."""
+        """``result`` is the read that found too little; ``doubt`` as for `refusing_to_wait`."""
         super().__init__(deadline_ms)
         self._params = params
         self._source = source
         self._reader = reader
         self._answer = answer
+        self._doubt = doubt
         self._was_just_read = True
         self._ends: dict[TopicPartition, Offset] = {}
         """The end of each partition for this reader at the last read, which found too few bytes below it;
@@ -462,6 +464,8 @@ class DelayedFetch(DelayedOperation):
                     item.current_leader_epoch, params.isolation, from_any_replica=params.reads_any_replica
                 )
             except ApiError:
+                return True
+            if not params.is_follower and self._doubt(item.partition) is not None:
                 return True
             if params.is_follower and (
                 end < item.fetch_offset
@@ -492,4 +496,7 @@ class DelayedFetch(DelayedOperation):
 
     def on_complete(self) -> None:
         params = self._params
-        self._reader.finish(params, self._reader.read_all(params, self._source.items()), self._answer)
+        result = self._reader.read_all(params, self._source.items())
+        if not params.is_follower:
+            result = refusing_to_wait(result, self._doubt)
+        self._reader.finish(params, result, self._answer)

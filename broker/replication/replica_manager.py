@@ -459,7 +459,7 @@ class ReplicaManager:
             self._reader.finish(params, result, answer)
             return
         deadline_ms = self._now_ms() + self._reader.wait_ms(params, result)
-        delayed = DelayedFetch(deadline_ms, params, source, self._reader, answer, result)
+        delayed = DelayedFetch(deadline_ms, params, source, self._reader, answer, result, self.doubt)
         purgatory = self.consumer_purgatory
         if params.is_follower:
             purgatory = self.follower_purgatory
