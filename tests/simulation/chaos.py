@@ -13,9 +13,8 @@ from tests.simulation.broker import SimBroker
 from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
 from tests.simulation.log_transactions import TRANSACTION_WORK, TransactionChaos
-from tests.simulation.move_chaos import MOVE_WORK, MoveChaos
 from tests.simulation.profiles import USUAL, Profile
-from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS, TOPIC_WORK, TopicChaos
+from tests.simulation.topic_chaos import MOVE_WORK, TOPIC_CURES, TOPIC_FAULTS, TOPIC_WORK, TopicChaos
 from tests.simulation.topics import Topics
 from tests.simulation.world import World
 from tests.support.zookeeper_client import Door
@@ -66,7 +65,7 @@ LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
 """The errors of a fetch that gets no answer."""
 
 
-class Chaos(DiskChaos, TopicChaos, MoveChaos, TransactionChaos):
+class Chaos(DiskChaos, TopicChaos, TransactionChaos):
     """One history; a profile says which weights differ from the usual ones.
 
     In half of the usual histories topics are created and deleted.

@@ -12,9 +12,8 @@ import sys
 from typing import Any, Final
 
 from tests.simulation.kinds import KINDS
-from tests.simulation.process import Schedule
 from tests.simulation.requests import SimRequest
-from tests.simulation.transaction_world import TransactionWorld
+from tests.simulation.timed_world import TimedWorld
 from tests.simulation.world import World
 
 _NOT_OF_THE_SEED: Final = re.compile(
@@ -26,11 +25,7 @@ _HOOKS: Final[tuple[tuple[type, str], ...]] = (
     (SimRequest, "__init__"),
     (SimRequest, "respond"),
     (World, "send"),
-    (Schedule, "at"),
-    (TransactionWorld, "ask"),
-    (TransactionWorld, "produce"),
-    (TransactionWorld, "append"),
-    (TransactionWorld, "send_marker"),
+    (TimedWorld, "at"),
 )
 
 
@@ -50,12 +45,11 @@ class Recorder:
         world = history.world
         try:
             history.run()
-            for truth in world.all_truths if isinstance(world, World) else ():
+            for truth in world.all_truths:
                 self._note(truth.tp, truth.committed)
             self._note(history.trace)
         finally:
-            if isinstance(world, World):
-                world.close()
+            world.close()
         return self._hash.hexdigest()
 
     def _note(self, *event: object) -> None:

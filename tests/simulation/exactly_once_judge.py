@@ -17,13 +17,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.broker.coordinators.group_records import OffsetRecord, from_bytes
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata, read_key, read_value
-from barnabas.broker.coordinators.transaction_state import IDLE, TransactionState
+from barnabas.broker.coordinators.transaction_records import TransactionMetadata
+from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH
+from barnabas.broker.coordinators.transaction_state import DECIDED
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import NO_PRODUCER_ID, TopicPartition
 from barnabas.protocol.messages.offsets import OffsetFetchRequest
 from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.messages.transactions import (
@@ -32,21 +33,19 @@ from barnabas.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
+from tests.simulation.coordinated_judge import CoordinatedJudge
+from tests.simulation.coordinated_world import OFFSETS, CoordinatedWorld
 from tests.simulation.disk import Entry
-from tests.simulation.exactly_once_world import BRIEF, COMMITTED, DATA, OFFSETS, STATES
+from tests.simulation.exactly_once_clients import BRIEF, COMMITTED, DATA
 from tests.simulation.log_transactions import Transaction
-from tests.simulation.promises import BrokenPromises, Promise, PromiseKeeper
+from tests.simulation.promises import BrokenPromises, Promise
 from tests.simulation.timed_world import Token
 from tests.simulation.truth import Records
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimBroker
     from tests.simulation.exactly_once_clients import Producer
-    from tests.simulation.exactly_once_world import ExactlyOnceWorld
     from tests.simulation.truth import Truth
-
-
-COMPLETE: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
 @dataclass(eq=False)
@@ -63,6 +62,8 @@ class Attempt:
     acknowledged: dict[TopicPartition, list[int]] = field(default_factory=lambda: defaultdict(list))
     is_end_sent: bool = False
     is_commit_sent: bool = False
+    is_prepared: bool = False
+    """Whether its producer was told so: then it ends as was decided, if all that use the id keep it."""
     told: bool | None = None
     """The end that the producer was told: True for a commit."""
     is_hit: bool = False
@@ -89,27 +90,32 @@ class SentMarker(NamedTuple):
     completed: int
 
 
-class Judge(PromiseKeeper):
+class Judge(CoordinatedJudge):
+    # Mistakes that break G0 break MARKERS or FENCING too.
     promises = frozenset(
         {
-            Promise.G0,
             Promise.G1A,
             Promise.G1B,
             Promise.ATOMICITY,
             Promise.COMPLETENESS,
             Promise.FENCING,
             Promise.OFFSETS,
+            Promise.ENDS,
+            Promise.MARKERS,
+            Promise.PRODUCERS,
+            Promise.REST,
+            Promise.STATES,
         }
     )
     goes_on = True
 
-    def __init__(self, world: ExactlyOnceWorld) -> None:
-        self.world = world
+    def __init__(self, world: CoordinatedWorld) -> None:
+        super().__init__(world)
         self.attempts: list[Attempt] = []
-        super().__init__()
-        self.errors: set[ErrorCode] = set()
-        self.stored: dict[str, TransactionMetadata] = {}
-        """Transactional id → its last committed record."""
+        self.prepared: dict[tuple[int, int], Attempt] = {}
+        """Id and epoch of a producer → its transaction, which is prepared or perhaps is."""
+        self.may_be_left = False
+        """Whether a producer may begin that does not keep a prepared transaction, but aborts it."""
         self.seen: dict[TopicPartition, list[int]] = defaultdict(list)
         """The values that the reader of each partition has shown, in order."""
         self.seen_offsets: set[int] = set()
@@ -121,9 +127,6 @@ class Judge(PromiseKeeper):
         self._owners: dict[str, list[tuple[int, Producer]]] = defaultdict(list)
         """Transactional id → the moments of answers to InitProducerId, and who was answered."""
         self._given: dict[tuple[int, int], Producer] = {}
-        self._completed: Counter[int] = Counter()
-        """Producer id → the number of its committed completions."""
-        self._read_states = dict.fromkeys(STATES, 0)
 
     # Steps of clients
 
@@ -168,22 +171,24 @@ class Judge(PromiseKeeper):
             return
         about: About = token.about
         error = ErrorCode(getattr(response, "error_code", 0))
-        self.errors.add(error)
+        self.reached.add(error)
         if isinstance(token.request, EndTxnRequest):
             # It may have waited in the coordinator.
             self._excuse_later(about)
-            if error is ErrorCode.NONE:
+            # Any process may end a prepared transaction.
+            if error is ErrorCode.NONE and about.attempt not in self.prepared.values():
                 self._check_fence(about.attempt, about.at, "ended")
         if isinstance(response, InitProducerIdResponse | EndTxnResponse) and error is ErrorCode.NONE:
-            producer = response.producer_id, response.producer_epoch
-            other = self._given.setdefault(producer, about.producer)
-            self.require(
-                Promise.FENCING,
-                other is about.producer,
-                f"{producer} is given to {other} and to {about.producer}",
-            )
+            self._check_given((response.producer_id, response.producer_epoch), about.producer)
         if isinstance(response, InitProducerIdResponse) and error is ErrorCode.NONE:
             self._owners[about.producer.transactional_id].append((next(self._moments), about.producer))
+
+    def _check_given(self, given: tuple[int, int], to: Producer) -> None:
+        if given[0] == NO_PRODUCER_ID:
+            return
+        self.require(Promise.PRODUCERS, given[1] <= LAST_EPOCH, f"{given} could not be fenced")
+        other = self._given.setdefault(given, to)
+        self.require(Promise.PRODUCERS, other is to, f"{given} is given to {other} and to {to}")
 
     def _owner_at(self, transactional_id: str, moment: int) -> Producer | None:
         """The producer whose InitProducerId was the last to be answered before a moment."""
@@ -205,7 +210,7 @@ class Judge(PromiseKeeper):
                     for topic in marker.topics
                     for index in topic.partition_indexes
                 ),
-                self._completed[marker.producer_id],
+                self.completed[marker.producer_id],
             )
             for marker in request.markers
             if marker.transaction_version < 2
@@ -218,7 +223,7 @@ class Judge(PromiseKeeper):
         self.read_states()
         hit = []
         for marker in sent:
-            for name in marker.partitions if self._completed[marker.producer_id] > marker.completed else ():
+            for name in marker.partitions if self.completed[marker.producer_id] > marker.completed else ():
                 log = broker.logs.get(name)
                 if log is not None and log.producers.has_ongoing_transaction(
                     marker.producer_id, marker.epoch
@@ -243,19 +248,19 @@ class Judge(PromiseKeeper):
 
     # The log of the coordinators
 
-    def read_states(self) -> None:
-        """Read the committed records of transactional ids."""
-        for truth in self._truths(STATES):
+    def _check_move(self, name: str, former: TransactionMetadata, value: TransactionMetadata) -> None:
+        """With an epoch for each transaction, what a completed one has written is told from the next ones."""
+        super()._check_move(name, former, value)
+        if former.state not in DECIDED or former.client_transaction_version < 2:
+            return
+        epoch = former.producer_id, former.producer_epoch - 1
+        for truth in self._truths(former.partitions):
             truth.check()
-            at = self._read_states[truth.tp]
-            for entry in truth.committed[at:]:
-                assert entry.key is not None
-                assert isinstance(entry.value, bytes), f"{entry} has no value"
-                value = read_value(entry.value)
-                self.stored[read_key(entry.key)] = value
-                if value.state in COMPLETE:
-                    self._completed[value.producer_id] += 1
-            self._read_states[truth.tp] = len(truth.committed)
+            for one in truth.transactions.all:
+                if one.is_open and one.producer_id == epoch[0]:
+                    of = {self._attempt_of[value].epoch for value in self._values(truth, one)}
+                    text = f"{truth.tp} has no marker of {epoch}, and {name} is complete"
+                    self.require(Promise.MARKERS, epoch not in of, text)
 
     def _truths(self, names: Iterable[TopicPartition]) -> list[Truth]:
         return [truth for truth in self.world.truths.values() if truth.tp in names]
@@ -295,8 +300,7 @@ class Judge(PromiseKeeper):
         if value >= 0:
             self._check_read(value, f"{group_id} has {value}")
             self.seen_offsets.add(value)
-        (truth,) = self._truths([OFFSETS])
-        shard = self.world.parts[broker.id].groups.shards.get(OFFSETS.partition)
+        truth, shard = self.world.truth, self.world.group_shard(broker)
         if not request.require_stable or shard is None or shard.since != truth.state.leader_epoch:
             # A former coordinator does not know of later commits.
             return
@@ -324,29 +328,14 @@ class Judge(PromiseKeeper):
 
     # The end
 
-    def check_at_rest(self) -> None:
-        """Every transaction is decided, complete, and below the last stable offset."""
-        world = self.world
-        self.read_states()
-        for transactional_id, stored in self.stored.items():
-            assert stored.state in IDLE, f"{transactional_id} is {stored}"
-        for broker in world.brokers.values():
-            for partition in broker.replicas.partitions():
-                assert partition.last_stable_offset == partition.high_watermark, (
-                    f"broker {broker.id}: {partition.view()} is not stable"
-                )
-            assert world.parts[broker.id].are_at_rest, f"broker {broker.id} has markers or questions left"
-        world.forget_lost_requests()
-        assert not world.waiting, f"not answered: {[token.request for token in world.waiting]}"
-
     def faults_of_offsets(self) -> Iterator[str]:
         """The groups that do not have the offset of their last committed transaction."""
-        (truth,) = self._truths([OFFSETS])
+        truth = self.world.truth
         committed: dict[str, int] = {}
         for value in self._committed(truth):
             committed[self._attempt_of[value].producer.group] = value
         leader = self.world.brokers[truth.state.leader]
-        shard = self.world.parts[leader.id].groups.shards.get(OFFSETS.partition)
+        shard = self.world.group_shard(leader)
         if shard is None:
             yield f"broker {leader.id} coordinates no group"
             return
@@ -383,11 +372,11 @@ class Judge(PromiseKeeper):
             for value, times in missing.items():
                 self.require(Promise.COMPLETENESS, times <= 0, f"the reader of {tp} has not shown {value}")
                 self.require(Promise.G1A, times >= 0, f"the reader of {tp} has shown {value}")
-        (truth,) = self._truths([OFFSETS])
-        for value in self.seen_offsets - set(self._committed(truth)):
+        for value in self.seen_offsets - set(self._committed(self.world.truth)):
             self.require(Promise.OFFSETS, False, f"a group has shown {value}, which is not committed")
         for fault in self.faults_of_offsets():
             self.require(Promise.OFFSETS, False, fault)
+        self.reached |= {(attempt.version, attempt.told) for attempt in self.attempts} | self.checked.keys()
         if self.broken:
             raise BrokenPromises(self.broken)
 
@@ -439,6 +428,10 @@ class Judge(PromiseKeeper):
         self.require(Promise.ATOMICITY, not is_torn, text)
         if is_torn:
             return
+        if attempt.is_prepared and not self.may_be_left:
+            is_as_decided = not (aborted if attempt.is_commit_sent else committed)
+            text = f"{attempt} was prepared, commit {attempt.is_commit_sent}: {committed}, {aborted}"
+            self.require(Promise.ENDS, is_as_decided, text)
         is_committed = attempt.is_commit_sent and attempt.told is not False
         self.require(Promise.G1A, is_committed or not committed, f"{attempt} was not committed: {committed}")
         if attempt.told is True:

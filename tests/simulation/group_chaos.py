@@ -1,13 +1,12 @@
 """Consumers of one group that join, crash, pause, leave and return, while its coordinators move and fail."""
 
 import random
-from typing import Any
+from collections.abc import Generator
+from typing import Any, Final
 
-from barnabas.broker.coordinators.group_records import OffsetRecord
-from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.consumer_protocol import Subscription, decode_subscription, encode_subscription
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -27,32 +26,74 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from tests.simulation.broker import SimBroker
-from tests.simulation.group_judge import Judge, partitions_of
-from tests.simulation.group_transactions import Copier, effective
-from tests.simulation.group_world import GROUP_ID, TOPICS, GroupWorld
-from tests.simulation.promises import Promise
+from tests.simulation.coordinated_chaos import CoordinatedChaos
+from tests.simulation.coordinated_world import CoordinatedWorld, Profile
+from tests.simulation.group_judge import GROUP_ID, TOPICS, Judge, partitions_of
+from tests.simulation.transactional_client import (
+    Commit,
+    CommitOffsets,
+    Gone,
+    Init,
+    Sleep,
+    TransactionalClient,
+)
 
-STABLE_OFFSETS = OffsetFetchRequest(
+STABLE_OFFSETS: Final = OffsetFetchRequest(
     groups=[OffsetFetchRequestGroup(group_id=GROUP_ID, topics=None)], require_stable=True
 )
-FAULTS_END_MS = 40_000
-CALM_MS = 150_000
-TURN_MS = 2_000
-MEMBERS_FAULTS = ("start", "crash", "leave", "pause", "return", "twin")
-BROKERS_FAULTS = ("move", "there and back", "stall", "stall", "broker crash")
+_TURN_MS: Final = 2_000
+_LEAST_CALM_MS: Final = 45_000
+"""The time in which late answers arrive and sessions end."""
 
 
 def assignment_of(partitions: set[TopicPartition]) -> bytes:
     return ",".join(map(str, sorted(partitions))).encode()
 
 
+class Copier(TransactionalClient):
+    """Commits the offsets that its consumer owns in transactions, as in consume-transform-produce.
+
+    A transaction ends with a commit only if all its offsets were acknowledged.
+    """
+
+    def __init__(self, world: CoordinatedWorld, transactional_id: str) -> None:
+        super().__init__(
+            world, transactional_id, GROUP_ID, version=2, timeout_ms=world.random.choice((4_000, 10_000))
+        )
+        self.committed: list[Commit] = []
+        """The commits of transactions whose end was acknowledged."""
+        self._offered: CommitOffsets | None = None
+        self.begin()
+
+    def commit(self, commits: list[Commit], member: dict[str, Any]) -> None:
+        """Commit offsets in a new transaction, unless one is ongoing."""
+        if self._offered is None:
+            self._offered = CommitOffsets(tuple(commits), tuple(member.items()))
+
+    def life(self) -> Generator[Any, Any, None]:
+        try:
+            yield from self._init(Init())
+            while True:
+                while self._offered is None:
+                    yield Sleep(self.world.random.uniform(100, 300))
+                error = yield self._offered
+                is_commit = error is ErrorCode.NONE and not self.world.chance(0.3)
+                yield from self._end(is_commit)
+                if is_commit:
+                    self.committed += self._offered.commits
+                self._offered = None
+        except Gone:
+            return
+
+
 class Consumer:
     """The client of one member: joins, syncs, sends heartbeats and commits; it knows only the answers."""
 
-    def __init__(self, world: GroupWorld, name: str, instance_id: str | None) -> None:
+    def __init__(self, world: CoordinatedWorld, name: str, instance_id: str | None) -> None:
         draw = world.random
         self.world = world
+        self.judge: Judge = world.judge
+        self.judge.consumers.append(self)
         self.name = name
         self.instance_id = instance_id
         self.topics = draw.sample(sorted(TOPICS), draw.randint(1, len(TOPICS)))
@@ -67,7 +108,8 @@ class Consumer:
         self.state = "out"
         self.owned: set[TopicPartition] = set()
         # It copies in transactions, and commits its offsets with them.
-        self.copier = world.start_copier() if draw.random() < 0.5 else None
+        self.copies = draw.random() < 0.5
+        self._copier: Copier | None = None
         self.is_gone = False
         self.paused_until_ms = 0.0
         self._round = 0
@@ -83,7 +125,7 @@ class Consumer:
         if self.is_gone:
             return
         now_ms = self.world.now_ms
-        self.world.at(TURN_MS * self.world.random.uniform(0.8, 1.2), self.turn)
+        self.world.at(_TURN_MS * self.world.random.uniform(0.8, 1.2), self.turn)
         if now_ms < self.paused_until_ms:
             return
         is_late = now_ms >= self._busy_until_ms
@@ -103,10 +145,11 @@ class Consumer:
                 ),
                 self.heartbeat_answered,
             )
-            if self.copier is not None:
-                self.commit_in_transaction(self.copier)
-            for _ in range(self.world.random.choice([0, 1, 2, 3]) if self.copier is None else 0):
-                self.commit()
+            if self.copies:
+                self.commit_in_transaction()
+            else:
+                for _ in range(self.world.random.choice([0, 1, 2, 3])):
+                    self.commit()
             if self.world.random.random() < 0.3:
                 self._send(STABLE_OFFSETS, lambda response: None)
 
@@ -121,7 +164,7 @@ class Consumer:
             else:
                 answered(response)
 
-        self.world.call(request, reply, api_version)
+        self.world.request(self.world.group_coordinator_of(GROUP_ID), request, reply, api_version)
 
     def _begin(self, state: str, patience_ms: float) -> None:
         self._round += 1
@@ -201,16 +244,22 @@ class Consumer:
         if response.error_code != ErrorCode.NONE:
             self._refused(ErrorCode(response.error_code))
 
-    def commit_in_transaction(self, copier: Copier) -> None:
+    def commit_in_transaction(self) -> None:
+        if not self.world.is_faulty:
+            # The transactions must come to an end.
+            return
+        if self._copier is None or self._copier.is_gone:
+            self._copier = Copier(self.world, self.name)
+            self.judge.copiers.append(self._copier)
         self._commits += 1
-        offsets = [(name, self._commits, self._metadata) for name in sorted(self.owned)]
-        if offsets:
+        commits = [(name, self._commits, self._metadata) for name in sorted(self.owned)]
+        if commits:
             member = {
                 "generation_id": self.generation_id,
                 "member_id": self.member_id,
                 "group_instance_id": self.instance_id,
             }
-            copier.commit(offsets, member)
+            self._copier.commit(commits, member)
 
     @property
     def _metadata(self) -> str:
@@ -255,168 +304,96 @@ class Consumer:
         self.is_gone = True
         if self.member_id:
             leaving = MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
-            self.world.call(LeaveGroupRequest(group_id=GROUP_ID, members=[leaving]), lambda response: None)
+            request = LeaveGroupRequest(group_id=GROUP_ID, members=[leaving])
+            coordinator = self.world.group_coordinator_of(GROUP_ID)
+            self.world.request(coordinator, request, lambda response: None)
 
 
-class Chaos:
-    """One schedule: a period of faults, then a calm one, in which the group must become stable."""
+class Chaos(CoordinatedChaos):
+    """One history, in which the group must become stable at last."""
+
+    faults = dict.fromkeys(("start", "crash_member", "leave", "pause_member", "come_back", "twin"), 4.0)
+    faults_end_ms = 40_000
+    turn_ms = 1_500
+    judge: Judge
 
     def __init__(self, seed: int) -> None:
         draw = random.Random(seed ^ 0x5EED)
-        self.world = GroupWorld(
-            seed, max_size=draw.choice([3, 8, 1_000]), initial_delay_ms=draw.choice([0, 0, 3_000])
+        profile = Profile(
+            names=TOPICS,
+            latest_ms=20_000,
+            group_max_size=draw.choice([3, 8, 1_000]),
+            group_initial_rebalance_delay_ms=draw.choice([0, 0, 3_000]),
         )
-        self.judge = self.world.judge = Judge(self.world)
-        self.random = self.world.random
-        self.trace = self.world.trace
-        self.consumers: list[Consumer] = []
-        self._names = 0
+        world = CoordinatedWorld(seed, profile)
+        super().__init__(world, Judge(world), ())
         for _ in range(draw.randint(1, 5)):
             self.start()
-        self.world.at(0, self.fault)
 
     @property
     def live(self) -> list[Consumer]:
-        return [consumer for consumer in self.consumers if not consumer.is_gone]
+        return [consumer for consumer in self.judge.consumers if not consumer.is_gone]
 
-    def start(self, instance_id: str | None = None) -> None:
-        self._names += 1
-        if instance_id is None and self.random.random() < 0.4:
-            instance_id = f"i{self._names}"
-        self.world.note(f"start of m{self._names} ({instance_id})")
-        self.consumers.append(Consumer(self.world, f"m{self._names}", instance_id))
+    # Faults of members
 
-    def fault(self) -> None:
-        if self.world.now_ms >= FAULTS_END_MS:
-            return
-        self.world.at(self.random.expovariate(1 / 1_500), self.fault)
-        draw, live = self.random, self.live
-        fault = draw.choice([*MEMBERS_FAULTS, *BROKERS_FAULTS])
-        consumer = draw.choice(live) if live else None
-        if fault in BROKERS_FAULTS:
-            self.brokers_fault(fault)
-        elif fault == "return":
-            held = {c.instance_id for c in live}
-            gone = [c.instance_id for c in self.consumers if c.is_gone and c.instance_id not in held]
-            if gone:
-                self.start(draw.choice(gone))
-        elif fault == "start" or consumer is None:
-            if len(live) < 7:
-                self.start()
-        elif fault == "twin":
-            if consumer.instance_id is not None:
-                self.start(consumer.instance_id)
-        else:
-            self.world.note(f"{fault} of {consumer.name}")
-            if fault == "crash":
-                consumer.is_gone = True
-            elif fault == "leave":
-                consumer.leave()
-            else:
-                consumer.paused_until_ms = self.world.now_ms + draw.uniform(1_000, 15_000)
+    def start(self) -> None:
+        if len(self.live) < 7:
+            is_static = self.random.random() < 0.4
+            self._start(f"i{len(self.judge.consumers)}" if is_static else None)
 
-    def brokers_fault(self, fault: str) -> None:
-        """The group gets another coordinator, or its log stalls."""
-        world, draw = self.world, self.random
-        leader = world.brokers.get(world.state.leader)
-        if leader is None or not leader.can_act:
-            return
-        if (group := world.leading_group) is not None and fault != "stall":
-            self.judge.moved_in.add(group.state)
-        world.note(f"{fault} at {leader.id}")
-        lasts_ms = draw.uniform(0, 9_000)
-        if fault == "stall":
-            world.cut |= {frozenset((leader.id, other)) for other in world.brokers if other != leader.id}
-            world.at(lasts_ms, world.cut.clear)
-        elif fault == "there and back":
-            others = [
-                member for member in world.state.isr if member != leader.id and world.brokers[member].can_act
-            ]
-            if others:
-                # It leads again before it learns that another broker led.
-                world.deaf_until_ms[leader.id] = world.now_ms + lasts_ms
-                world.move_leadership(draw.choice(others))
-                world.at(lasts_ms * draw.random(), lambda: self.lead_again(leader.id))
-        elif fault == "move":
-            # It is wrongly suspected, and keeps coordinating until the controller reaches it.
-            world.deaf_until_ms[leader.id] = world.now_ms + lasts_ms
-            world.suspect(leader.id)
-            world.at(lasts_ms, lambda: world.clear_suspicion(leader.id))
-        else:
-            leader.crash()
-            world.suspect(leader.id)
-            world.at(lasts_ms, lambda: self.restart(leader))
+    def _start(self, instance_id: str | None) -> None:
+        name = f"m{len(self.judge.consumers)}"
+        self.world.note(f"start of {name} ({instance_id})")
+        Consumer(self.world, name, instance_id)
 
-    def lead_again(self, broker: BrokerId) -> None:
-        if broker in self.world.state.isr and self.world.brokers[broker].can_act:
-            self.world.move_leadership(broker)
+    def _some_member(self) -> Consumer | None:
+        """A live one; if there is none, one starts."""
+        if not self.live:
+            self.start()
+            return None
+        consumer = self.random.choice(self.live)
+        self.trace[-1] = f"{self.trace[-1]} {consumer.name}"
+        return consumer
 
-    def restart(self, broker: SimBroker) -> None:
-        if not broker.is_up:
-            broker.start()
-            self.world.clear_suspicion(broker.id)
+    def crash_member(self) -> None:
+        if (consumer := self._some_member()) is not None:
+            consumer.is_gone = True
+
+    def leave(self) -> None:
+        if (consumer := self._some_member()) is not None:
+            consumer.leave()
+
+    def pause_member(self) -> None:
+        if (consumer := self._some_member()) is not None:
+            consumer.paused_until_ms = self.world.now_ms + self.random.uniform(1_000, 15_000)
+
+    def twin(self) -> None:
+        """Another process has the instance id of a live one."""
+        if (consumer := self._some_member()) is not None and consumer.instance_id is not None:
+            self._start(consumer.instance_id)
+
+    def come_back(self) -> None:
+        """A static member that has ended starts again."""
+        held = {consumer.instance_id for consumer in self.live}
+        gone = [
+            consumer.instance_id
+            for consumer in self.judge.consumers
+            if consumer.is_gone and consumer.instance_id not in held
+        ]
+        if gone:
+            self._start(self.random.choice(gone))
+
+    # The whole
+
+    def run(self) -> None:
+        self.end_faults()
+        for consumer in self.judge.consumers:
+            consumer.paused_until_ms = 0
+        self.come_to_rest()
+        self.judge.check_end()
 
     def is_at_rest(self) -> bool:
         world = self.world
-        if world.now_ms < FAULTS_END_MS + 45_000 or not world.is_whole:
+        if world.now_ms < self.faults_end_ms + _LEAST_CALM_MS or not world.is_whole:
             return False
-        if any(copier.state != "idle" for copier in world.copiers.values()):
-            return False
-        world.forget_lost_requests()
-        group, live = world.leading_group, self.live
-        if group is None:
-            return not live
-        if not live:
-            return group.state is GroupState.EMPTY and not world.waiting
-        return (
-            group.state is GroupState.STABLE
-            and len(live) == group.member_count
-            and all(c.state == "in" and c.generation_id == group.generation_id for c in live)
-            and not world.waiting
-        )
-
-    def run(self) -> None:
-        world = self.world
-        world.run_until(FAULTS_END_MS)
-        world.end_faults()
-        for consumer in self.consumers:
-            consumer.paused_until_ms = 0
-        world.run_until(FAULTS_END_MS + CALM_MS, self.is_at_rest)
-        self.judge.check_log()
-        self.judge.add_committed()
-        self.judge.check_transactions()
-        group = world.leading_group
-        self.judge.require(
-            Promise.REST,
-            self.is_at_rest(),
-            f"the group is not at rest: {group.state.value if group else None}, {len(self.live)} consumers: "
-            f"{[(c.name, c.state, c.generation_id) for c in self.live]}, {len(world.waiting)} wait",
-        )
-        if group is not None:
-            self._check_rest()
-
-    def _check_rest(self) -> None:
-        world, group = self.world, self.world.leading_group
-        assert group is not None
-        owned = [partition for consumer in self.live for partition in consumer.owned]
-        subscribed = {
-            TopicPartition(topic, partition)
-            for consumer in self.live
-            for topic in consumer.topics
-            for partition in range(TOPICS[topic])
-        }
-        self.judge.require(Promise.ASSIGNMENTS, sorted(owned) == sorted(subscribed))
-        self.judge.require(
-            Promise.REST, not group.offsets._open, "transactions that have ended have pending offsets"
-        )
-        records = world.committed_records()
-        outcomes = effective(records, world.truth.committed)
-        for name, place in self.judge.acknowledged.items():
-            # A commit that timed out but is in the log counts from the next load on, not before.
-            later = [
-                record.value
-                for record, outcome in zip(records[place:], outcomes[place:], strict=True)
-                if isinstance(record, OffsetRecord) and record.partition == name and outcome
-            ]
-            committed = group.offsets.get(name)
-            self.judge.require(Promise.COMMITS, committed in later, f"{name}: {committed}")
+        return next(self.judge.faults_at_rest(), None) is None

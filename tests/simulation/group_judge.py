@@ -3,15 +3,28 @@
 The group's own state is compared too, but decides nothing: the next coordinator loads the log.
 """
 
-from typing import Any
+from __future__ import annotations
 
-from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetRecord
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.group_records import (
+    GroupMetadataValue,
+    GroupRecord,
+    OffsetRecord,
+    Record,
+    from_bytes,
+)
+from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.consumer_protocol import decode_subscription
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import (
+    HeartbeatResponse,
     JoinGroupResponse,
+    LeaveGroupResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -22,10 +35,19 @@ from barnabas.protocol.messages.offsets import (
 )
 from barnabas.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tests.simulation.broker import SimBroker
-from tests.simulation.group_transactions import Commit, effective
-from tests.simulation.group_world import TOPICS, GroupWorld
-from tests.simulation.promises import Promise, PromiseKeeper
+from tests.simulation.coordinated_judge import CoordinatedJudge
+from tests.simulation.coordinated_world import CoordinatedWorld
+from tests.simulation.disk import Entry
+from tests.simulation.promises import Promise
 from tests.simulation.timed_world import Token
+from tests.simulation.transactional_client import Commit
+
+if TYPE_CHECKING:
+    from tests.simulation.group_chaos import Consumer, Copier
+
+GROUP_ID: Final = "g"
+TOPICS: Final = {"a": 3, "b": 2, "c": 4}
+"""The topics that the group may read, with their numbers of partitions."""
 
 
 def partitions_of(assignment: bytes) -> set[TopicPartition]:
@@ -33,7 +55,10 @@ def partitions_of(assignment: bytes) -> set[TopicPartition]:
     return {TopicPartition(topic, int(partition)) for topic, partition in named}
 
 
-class Judge(PromiseKeeper):
+_OF_MEMBERS: Final = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse
+
+
+class Judge(CoordinatedJudge):
     """Checks the promises after every event."""
 
     promises = frozenset(
@@ -47,24 +72,52 @@ class Judge(PromiseKeeper):
         }
     )
 
-    def __init__(self, world: GroupWorld) -> None:
-        super().__init__()
-        self.world = world
+    def __init__(self, world: CoordinatedWorld) -> None:
+        super().__init__(world)
+        self.consumers: list[Consumer] = []
+        self.copiers: list[Copier] = []
         self.shares: dict[tuple[int, int], dict[str, bytes]] = {}
         """How often the group has died before, and generation → instance id or member id → assignment."""
         self.acknowledged: dict[TopicPartition, int] = {}
         """The offset of the last record whose commit of the partition was acknowledged."""
         self._join_answers: dict[tuple[int, int], tuple[str, set[str]]] = {}
         """Coordinator's epoch and generation → the leader, and the members with an answer to their join."""
-        self.refusals: set[ErrorCode] = set()
         self.read: set[Commit] = set()
         """The offsets that were answered as stable."""
-        self.moved_in: set[GroupState] = set()
-        """The states of the group when its coordinator moved."""
+        self._records: list[Record | None] = []
+
+    @property
+    def group(self) -> Group | None:
+        """The group at the current leader, once its shard serves requests."""
+        broker = self.world.brokers.get(self.world.state.leader)
+        shard = None if broker is None or not broker.is_up else self.world.group_shard(broker)
+        if shard is None or shard.state is not ShardState.SERVING:
+            return None
+        return next((group for group in shard.machines() if group.group_id == GROUP_ID), None)
+
+    def before_fault(self) -> None:
+        super().before_fault()
+        if (group := self.group) is not None:
+            self.reached.add(group.state)
+
+    def committed_records(self) -> list[Record | None]:
+        """The committed records of the log, None for markers; the index of a record is its offset."""
+        self.world.check()
+        for entry in self.world.truth.committed[len(self._records) :]:
+            self._records.append(_record_of(entry))
+        return self._records
+
+    def _inherited_records(self, broker: SimBroker, leader_epoch: int) -> list[Record | None]:
+        """The records of earlier leader epochs in a coordinator's log that may be uncommitted."""
+        view = broker.view
+        if view is None:
+            return []
+        tail = view.between(len(self.world.truth.committed), view.log.log_end_offset)
+        return [_record_of(entry) for entry in tail if entry is not None and entry.epoch < leader_epoch]
 
     def check(self, broker: SimBroker) -> None:
-        shard = self.world.shard_of(broker)
-        for group in self.world.groups_of(broker):
+        shard = self.world.group_shard(broker) if broker.is_up else None
+        for group in () if shard is None else shard.machines():
             assert shard is not None
             rebalance, members = group._rebalance, list(group._members)
             joins = [member for member in members if member.join_token is not None]
@@ -106,7 +159,9 @@ class Judge(PromiseKeeper):
         if isinstance(response, OffsetFetchResponse):
             self._note_read(response)
             return
-        self.refusals.add(ErrorCode(response.error_code))
+        if not isinstance(response, _OF_MEMBERS):
+            return
+        self.reached.add(ErrorCode(response.error_code))
         if isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.NONE:
             key = token.since, response.generation_id
             self._join_answers.setdefault(key, (response.leader, set()))[1].add(response.member_id)
@@ -121,9 +176,9 @@ class Judge(PromiseKeeper):
         """
         request: SyncGroupRequest = token.request
         generation_id = request.generation_id
-        inherited = self.world.inherited_records(token.broker, token.since)
+        inherited = self._inherited_records(token.broker, token.since)
         deaths, life, stored = 0, 0, None
-        for record in self.world.committed_records() + inherited:
+        for record in self.committed_records() + inherited:
             if not isinstance(record, GroupRecord):
                 continue
             if record.value is None:
@@ -163,10 +218,10 @@ class Judge(PromiseKeeper):
 
     def _note_read(self, response: OffsetFetchResponse) -> None:
         (group,) = response.groups
-        self.refusals.add(ErrorCode(group.error_code))
+        self.reached.add(ErrorCode(group.error_code))
         for topic in group.topics:
             for partition in topic.partitions:
-                self.refusals.add(ErrorCode(partition.error_code))
+                self.reached.add(ErrorCode(partition.error_code))
                 if partition.error_code == ErrorCode.NONE and partition.committed_offset >= 0:
                     name = TopicPartition(topic.name, partition.partition_index)
                     self.read.add((name, partition.committed_offset, partition.metadata or ""))
@@ -181,7 +236,7 @@ class Judge(PromiseKeeper):
             for topic in response.topics
             for partition in topic.partitions
         }
-        self.refusals |= set(errors.values())
+        self.reached |= set(errors.values())
         for topic in request.topics:
             for partition in topic.partitions:
                 name = TopicPartition(topic.name, partition.partition_index)
@@ -197,7 +252,7 @@ class Judge(PromiseKeeper):
 
     def add_committed(self) -> None:
         """Add the commits of transactions whose commit was acknowledged."""
-        for copier in self.world.copiers.values():
+        for copier in self.copiers:
             for name, offset, metadata in copier.committed:
                 place = self._place_of(name, (offset, metadata))
                 self.require(
@@ -209,23 +264,18 @@ class Judge(PromiseKeeper):
 
     def check_transactions(self) -> None:
         """Every record in a transaction was decided, as its coordinator did; nothing aborted was read."""
-        records = self.world.committed_records()
-        outcomes = effective(records, self.world.truth.committed)
-        for record, outcome in zip(records, outcomes, strict=True):
+        for offset, record in enumerate(self.committed_records()):
             if isinstance(record, OffsetRecord) and record.value is not None:
-                self.require(
-                    Promise.REST, outcome is not None, f"{record} is in a transaction without an end"
-                )
+                outcome = self.world.truth.transactions.outcome(offset)
+                text = f"{record} is in a transaction without an end"
+                self.require(Promise.REST, outcome is not None, text)
                 commit = record.partition, record.value.committed_offset, record.value.metadata
-                self.require(
-                    Promise.G1A,
-                    outcome or commit not in self.read,
-                    f"{commit} was read as stable, and is aborted",
-                )
+                text = f"{commit} was read as stable, and is aborted"
+                self.require(Promise.G1A, outcome or commit not in self.read, text)
 
     def _place_of(self, name: TopicPartition, commit: tuple[int, str | None]) -> int | None:
         """The offset of the last record of a commit."""
-        records = self.world.committed_records()
+        records = self.committed_records()
         for place in range(len(records) - 1, -1, -1):
             record = records[place]
             if not isinstance(record, OffsetRecord) or record.partition != name or record.value is None:
@@ -238,7 +288,7 @@ class Judge(PromiseKeeper):
         """The log has no commit after the end of its generation, and one assignment for each generation."""
         current: GroupMetadataValue | None = None
         shares: dict[int, dict[str, bytes]] = {}
-        for record in self.world.committed_records():
+        for record in self.committed_records():
             if isinstance(record, OffsetRecord):
                 if record.value is not None:
                     self._check_commit(record.partition, record.value.metadata, current)
@@ -270,3 +320,57 @@ class Judge(PromiseKeeper):
         self.require(
             Promise.COMMITTERS, name in owned[owner], f"{owner} commits for a partition that it does not own"
         )
+
+    # The end
+
+    def faults_at_rest(self) -> Iterator[str]:
+        """The consumers that live are the members of a stable group; all commits have ended."""
+        yield from super().faults_at_rest()
+        live, group = [consumer for consumer in self.consumers if not consumer.is_gone], self.group
+        state = GroupState.EMPTY if group is None else group.state
+        if state is not (GroupState.STABLE if live else GroupState.EMPTY):
+            yield f"the group is {state.value}, {len(live)} consumers live"
+        if group is None:
+            return
+        if len(live) != group.member_count:
+            yield f"{group.member_count} members, {len(live)} consumers"
+        for consumer in live:
+            if (consumer.state, consumer.generation_id) != ("in", group.generation_id):
+                yield f"{consumer.name} is {consumer.state}, of generation {consumer.generation_id}"
+        if group.offsets._open:
+            yield "transactions that have ended have pending offsets"
+
+    def check_end(self) -> None:
+        self.check_log()
+        self.add_committed()
+        self.check_transactions()
+        if (group := self.group) is None:
+            return
+        live = [consumer for consumer in self.consumers if not consumer.is_gone]
+        owned = [partition for consumer in live for partition in consumer.owned]
+        subscribed = {
+            TopicPartition(topic, partition)
+            for consumer in live
+            for topic in consumer.topics
+            for partition in range(TOPICS[topic])
+        }
+        self.require(Promise.ASSIGNMENTS, sorted(owned) == sorted(subscribed))
+        transactions, records = self.world.truth.transactions, self.committed_records()
+        for name, place in self.acknowledged.items():
+            # A commit that timed out but is in the log counts from the next load on, not before.
+            later = [
+                record.value
+                for offset, record in enumerate(records[place:], place)
+                if isinstance(record, OffsetRecord) and record.partition == name
+                if transactions.outcome(offset)
+            ]
+            committed = group.offsets.get(name)
+            self.require(Promise.COMMITS, committed in later, f"{name}: {committed}")
+
+
+def _record_of(entry: Entry) -> Record | None:
+    if entry.commits is not None:
+        return None
+    assert entry.key is not None
+    assert not isinstance(entry.value, int)
+    return from_bytes(entry.key, entry.value)

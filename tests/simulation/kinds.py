@@ -14,7 +14,7 @@ import pytest
 
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.invariants import InvariantViolation
-from tests.simulation import chaos, exactly_once_chaos, group_chaos, idempotence, transaction_chaos
+from tests.simulation import chaos, exactly_once_chaos, group_chaos, idempotence
 from tests.simulation.profiles import PROFILES, USUAL
 from tests.support.soak import DAY
 
@@ -34,7 +34,6 @@ KINDS: Final = {
     "exactly once": Kind(exactly_once_chaos.Chaos),
     "groups": Kind(group_chaos.Chaos, (*_BROKEN, KeyError)),
     "idempotence": Kind(idempotence.IdempotentChaos),
-    "one transactional id": Kind(transaction_chaos.Chaos),
     **{
         name: Kind(partial(chaos.Chaos, profile=profile), (*_BROKEN, ApiError))
         for name, profile in (PROFILES | {USUAL.name: USUAL}).items()

@@ -83,6 +83,13 @@ class TrueTransactions:
         ongoing.offsets.append(offset)
         self._by_offset[offset] = ongoing
 
+    def outcome(self, offset: int) -> bool | None:
+        """Whether a record counts: True without a transaction, None while its transaction is open."""
+        one = self._by_offset.get(offset)
+        if one is None:
+            return True
+        return None if one.is_open else not one.is_aborted
+
     def faults_of(self, partition: Partition) -> Iterator[str]:
         """The broken promises of a replica whose records below its high watermark are true."""
         log, stable, mark = partition.log, partition.last_stable_offset, partition.high_watermark

@@ -16,8 +16,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.simulation import exactly_once_chaos
+from tests.simulation import exactly_once_chaos, group_chaos
 from tests.simulation.chaos import CURES, FAULTS, NUISANCES, Chaos
+from tests.simulation.coordinated_chaos import FAULTS_OF_BROKERS
 from tests.simulation.disk_chaos import DISK_CURES
 from tests.simulation.kinds import KINDS
 from tests.simulation.profiles import USUAL
@@ -25,6 +26,12 @@ from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS
 from tests.simulation.world import World
 
 _KIND: Final = os.environ.get("SOAK_PROFILE", USUAL.name)
+_FAULTS: Final = {
+    *(FAULTS | TOPIC_FAULTS),
+    *FAULTS_OF_BROKERS,
+    *exactly_once_chaos.Chaos.faults,
+    *group_chaos.Chaos.faults,
+}
 _ENDS: Final = {True: "committed", False: "aborted", None: "without an answer"}
 _AT_ONCE: Final = 50
 _REPORT_S: Final = 30.0
@@ -61,12 +68,12 @@ class Summary:
 
     def __str__(self) -> str:
         def counts(names: list[str]) -> str:
-            return ", ".join(f"{name} {self.steps[name]:,}" for name in sorted(names))
+            return ", ".join(f"{name} {self.steps[name]:,}" for name in sorted(names) if self.steps[name])
 
         shown = self.failures[:_SHOWN_FAILURES]
         lines = [
             f"{self.schedules:,} schedules, {self.kind}, {sum(self.steps.values()):,} steps in all",
-            f"faults: {counts(list(FAULTS | TOPIC_FAULTS))}",
+            f"faults: {counts([*_FAULTS])}",
             f"nuisances: {counts(list(NUISANCES))}",
             f"cures: {counts(list(CURES | DISK_CURES | TOPIC_CURES))}",
             f"{self.controllers:,} controllers elected, {self.elections:,} leader epochs begun",
@@ -95,8 +102,7 @@ def run(seeds: range) -> Summary:
             except Exception as error:  # noqa: BLE001 - any error is a finding, and the other seeds still run
                 summary.failures.append((seed, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
             summary.steps.update(map(_name_of, history.trace))
-            if isinstance(world, World):
-                _count_cluster(summary, world)
+            _count_cluster(summary, world)
             if isinstance(history, Chaos) and history.topics is not None:
                 summary.topics.update(history.topics.counts)
             if isinstance(history, exactly_once_chaos.Chaos):
@@ -106,8 +112,8 @@ def run(seeds: range) -> Summary:
 
 def _name_of(step: str) -> str:
     """A step of a history; in a world whose time runs by itself, without the time of day."""
-    first, _, rest = step.partition(" ")
-    return " ".join(rest.split()[:2]) if first[:1].isdigit() else first
+    first, *rest = step.split()
+    return rest[0] if first[:1].isdigit() else first
 
 
 def _count_cluster(summary: Summary, world: World) -> None:

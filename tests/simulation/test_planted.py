@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulation import exactly_once_judge, group_judge, transaction_chaos
+from tests.simulation import exactly_once_judge, group_judge
 from tests.simulation.find import HISTORIES_OF_A_HUNT, seed_of
 from tests.simulation.planted import HUNTS, Hunt
 from tests.simulation.promises import PromiseKeeper
@@ -26,11 +26,7 @@ def test_a_planted_mistake_is_found(hunt: Hunt) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "judge"),
-    [
-        ("exactly once", exactly_once_judge.Judge),
-        ("groups", group_judge.Judge),
-        ("one transactional id", transaction_chaos.Judge),
-    ],
+    [("exactly once", exactly_once_judge.Judge), ("groups", group_judge.Judge)],
 )
 def test_each_promise_has_a_mistake_that_its_check_alone_finds(kind: str, judge: type[PromiseKeeper]) -> None:
     assert {hunt.alone for hunt in HUNTS if hunt.kind == kind} >= judge.promises

@@ -1,50 +1,60 @@
-"""Hundreds of random histories, each from its seed.
+"""Hundreds of random histories of logs and replicas, each from its seed.
 
 For the seeds that run see `kinds`. A seed that runs alone prints its steps.
 """
 
 from collections import Counter
+from typing import Any, Final
 
 import pytest
 
 from tests.simulation.kinds import ONE_SEED, USUAL_SEEDS, chunks, run, seeds_of
 from tests.simulation.profiles import PROFILES, USUAL, Profile
 
-CHUNKS = 16
-_A_PROFILE = 1 / 40
+_TIME_S: Final = max(180, USUAL_SEEDS // 10)
+_A_PROFILE: Final = 1 / 40
 
 
-@pytest.mark.timeout(max(180, USUAL_SEEDS // 10))
-@pytest.mark.parametrize("chunk", chunks(CHUNKS))
-def test_every_history_keeps_the_promises_and_comes_to_rest(chunk: int) -> None:
-    acknowledged = 0
-    topics: Counter[str] = Counter()
-    seeds = seeds_of(chunk, CHUNKS)
-    for seed in seeds:
-        history = run(USUAL.name, seed)
-        acknowledged += sum(truth.acknowledged_end for truth in history.world.all_truths)
-        topics.update({} if history.topics is None else history.topics.counts)
-        if ONE_SEED is not None:
+def _histories(kind: str, seeds: range) -> list[Any]:
+    histories = [run(kind, seed) for seed in seeds]
+    if ONE_SEED is not None:
+        for history in histories:
             print("\n".join(history.trace), history.world.describe(), sep="\n")
+    return histories
+
+
+@pytest.mark.timeout(_TIME_S)
+@pytest.mark.parametrize("chunk", chunks(16))
+def test_every_history_keeps_the_promises_and_comes_to_rest(chunk: int) -> None:
+    histories = _histories(USUAL.name, seeds_of(chunk, 16))
+    acknowledged = sum(truth.acknowledged_end for each in histories for truth in each.world.all_truths)
+    topics: Counter[str] = Counter()
+    for history in histories:
+        topics.update({} if history.topics is None else history.topics.counts)
     if ONE_SEED is None:
         # A simulation without records would keep every promise.
-        assert acknowledged > len(seeds)
+        assert acknowledged > len(histories)
         # Topics were created, grown and deleted.
         assert len(+topics) == 3
 
 
 @pytest.mark.long
-@pytest.mark.timeout(max(180, USUAL_SEEDS // 10))
+@pytest.mark.timeout(_TIME_S)
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_every_history_of_a_profile_keeps_the_promises(profile: Profile) -> None:
-    missing = aborted = 0
-    for seed in seeds_of(0, 1, _A_PROFILE):
-        world = run(profile.name, seed).world
-        views = [broker.view for broker in world.brokers.values()]
-        missing += sum(view.missing for view in views if view is not None)
-        aborted += sum(one.is_aborted for one in world.truth.transactions.all)
+    worlds = [history.world for history in _histories(profile.name, seeds_of(0, 1, _A_PROFILE))]
+    views = [broker.view for world in worlds for broker in world.brokers.values()]
+    missing = sum(view.missing for view in views if view is not None)
+    aborted = sum(one.is_aborted for world in worlds for one in world.truth.transactions.all)
     if ONE_SEED is None:
         # Without cleanings, logs of compacted topics would keep every promise.
         assert (missing > 0) == profile.is_compacted
         # Without transactions, everything committed would be stable.
         assert (aborted > 0) == profile.has_transactions
+
+
+@pytest.mark.parametrize("chunk", chunks(4))
+def test_every_batch_of_an_idempotent_producer_is_committed_once_and_in_order(chunk: int) -> None:
+    histories = _histories("idempotence", seeds_of(chunk, 4, 1 / 5))
+    committed = sum(sum(history.world.truth.sequences.values()) for history in histories)
+    assert committed >= 2 * len(histories)

@@ -4,14 +4,17 @@ Messages take time, and all threads of a broker run now and then. One seeded ran
 everything, so a seed always gives the same history.
 """
 
+import heapq
+import itertools
 import random
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Final
 
+from barnabas.protocol.errors import RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.broker import SimBroker
-from tests.simulation.process import Schedule
+from tests.simulation.member import SESSION_TIMEOUT_MS
 from tests.simulation.requests import SimRequest
 from tests.simulation.world import Message, World
 
@@ -34,7 +37,7 @@ class Token:
         self.answers = 0
 
 
-class TimedWorld(Schedule, World):
+class TimedWorld(World):
     """`judge` checks a broker after each of its events, and every answer.
 
     Time does not run before the cluster has come to rest for the first time.
@@ -43,7 +46,10 @@ class TimedWorld(Schedule, World):
     def __init__(
         self, draw: random.Random, broker_count: int, min_insync_replicas: int, **settings: Any
     ) -> None:
-        Schedule.__init__(self, draw)
+        self.random = draw
+        self.trace: list[str] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
         self.judge: Any = None
         self.waiting: set[Token] = set()
         self.deaf_until_ms: dict[BrokerId, float] = {}
@@ -51,12 +57,12 @@ class TimedWorld(Schedule, World):
         self.may_shrink: Callable[[SimBroker], bool] = lambda broker: True
         self._broken: AssertionError | None = None
         """A broken promise that was seen in an answer."""
-        self._is_faulty = False
+        self.is_faulty = False
         self._delivers_itself = False
         self._ticks = 0
         self._turns: set[tuple[BrokerId, int]] = set()
-        World.__init__(self, broker_count, min_insync_replicas, **settings)
-        self._is_faulty = self._delivers_itself = True
+        super().__init__(broker_count, min_insync_replicas, **settings)
+        self.is_faulty = self._delivers_itself = True
         self.at(0, self._tick)
 
     @abstractmethod
@@ -71,27 +77,44 @@ class TimedWorld(Schedule, World):
     def handle(self, token: Token, request: SimRequest) -> None:
         """Call the handler of a request."""
 
+    @abstractmethod
+    def delay(self) -> float:
+        """The time that a client's message takes."""
+
     # Time
 
-    def check_event(self) -> None:
-        if self._broken is not None:
-            raise self._broken
+    def at(self, delay_ms: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_ms + delay_ms, next(self._order), action))
+
+    def run_until(self, end_ms: float, is_done: Callable[[], bool] = lambda: False) -> None:
+        while self._events and self._events[0][0] <= end_ms and not is_done():
+            self.now_ms, _, action = heapq.heappop(self._events)
+            action()
+            if self._broken is not None:
+                raise self._broken
+        if not is_done():
+            self.now_ms = end_ms
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.now_ms / 1000:.1f} {text}")
 
     def chance(self, probability: float) -> bool:
         """Whether a fault happens."""
-        return self._is_faulty and self.random.random() < probability
-
-    def delay(self) -> float:
-        return self.random.uniform(1_000, 20_000) if self.chance(0.06) else self.random.uniform(0, 40)
+        return self.is_faulty and self.random.random() < probability
 
     def end_faults(self) -> None:
-        self._is_faulty = False
+        self.is_faulty = False
         self.deaf_until_ms.clear()
         self.heal()
 
     # Brokers
 
     def _tick(self) -> None:
+        self.zookeeper.expire_silent(SESSION_TIMEOUT_MS)
+        for host in self.hosts.values():
+            if host.can_act:
+                host.member.sentinel()
+                host.member.time_passes()
         while self.control():
             continue
         for broker in self.brokers.values():
@@ -149,6 +172,24 @@ class TimedWorld(Schedule, World):
         self.deliver(self.messages.index(message))
         if target.id in self.brokers:
             self.turn_soon(target)
+
+    def deliver(self, index: int = 0) -> bool:
+        if self.messages:
+            message = self.messages[index]
+            target = self.hosts[message.target]
+            is_cut = frozenset((message.source, message.target)) in self.cut
+            if is_cut or not target.is_up or target.life != message.target_life:
+                self.at(self.random.uniform(100, 1_500), lambda: self._time_out(message))
+        return super().deliver(index)
+
+    def _time_out(self, lost: Message) -> None:
+        """A fetch, or a request of a controller, gets no answer, and will be sent again."""
+        for here, there in ((lost.source, lost.target), (lost.target, lost.source)):
+            if here in self.hosts and (fetcher := self.hosts[here].fetchers.table.fetchers.get(there)):
+                fetcher.lose(RequestTimedOutLocally("no answer in time"))
+            for channels in self.channels:
+                if channels.source == here:
+                    channels.time_out(there)
 
     # Clients
 

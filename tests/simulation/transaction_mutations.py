@@ -1,7 +1,4 @@
-"""Known mistakes of producers and transactions: rules, coordinators, markers, logs; see `planted`.
-
-Mistakes in the rules of one transactional id are cheapest to find in histories of one.
-"""
+"""Known mistakes of producers and transactions: rules, coordinators, markers, logs; see `planted`."""
 
 import math
 from collections.abc import Callable
@@ -28,13 +25,12 @@ from barnabas.broker.replication.markers import TransactionMarker
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, Offset
-from tests.simulation import transaction_world
-from tests.simulation.exactly_once_world import DATA
+from tests.simulation.exactly_once_clients import DATA
 from tests.simulation.planted import SetAttr, found_in
 from tests.simulation.promises import Promise
 
 
-@found_in("one transactional id", 32, alone=Promise.ATOMICITY)
+@found_in("exactly once", 2)
 def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> None:
     append, request = Transaction._append, Transaction._request_markers
 
@@ -47,13 +43,13 @@ def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> Non
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("one transactional id", 1)
+@found_in("exactly once", 12, alone=Promise.STATES)
 def an_append_that_timed_out_has_failed(setattr_: SetAttr) -> None:
     """Kafka decides again."""
     setattr_(transaction, "_NOT_APPENDED", frozenset(ErrorCode))
 
 
-@found_in("one transactional id", 222)
+@found_in("exactly once", 19)
 def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     """Kafka sends the markers at once."""
     resume = Transaction.resume
@@ -68,19 +64,7 @@ def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     setattr_(Transaction, "resume", trusting)
 
 
-@found_in("one transactional id", 14)
-def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
-    resume = Transaction.resume
-
-    def trusting(self: Transaction, now: Any) -> Any:
-        self._is_confirmed = True
-        return resume(self, now)
-
-    setattr_(Transaction, "resume", trusting)
-
-
-@found_in("one transactional id", 0, alone=Promise.MARKERS)
-@found_in("exactly once", 32, alone=Promise.G0)
+@found_in("exactly once", 6, alone=Promise.MARKERS)
 def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
     written = Transaction.markers_written
 
@@ -92,18 +76,7 @@ def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
     setattr_(Transaction, "markers_written", hasty)
 
 
-@found_in("one transactional id", 1045)
-def late_reports_count_for_the_present_markers(setattr_: SetAttr) -> None:
-    written = Transaction.markers_written
-
-    def careless(self: Transaction, number: int, partitions: Any, now: Any) -> Any:
-        return written(self, self._markers_number, partitions, now)
-
-    setattr_(Transaction, "markers_written", careless)
-
-
-@found_in("one transactional id", 1, alone=Promise.FENCING)
-@found_in("exactly once", 11, alone=Promise.FENCING)
+@found_in("exactly once", 2, alone=Promise.FENCING)
 def epochs_are_not_checked(setattr_: SetAttr) -> None:
     def trusting(stored: TransactionMetadata, request: Any) -> ErrorCode:
         is_known = stored.producer_id not in (NO_PRODUCER_ID, request.producer_id)
@@ -112,7 +85,7 @@ def epochs_are_not_checked(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_identity_error", trusting)
 
 
-@found_in("one transactional id", 0, alone=Promise.PRODUCERS)
+@found_in("exactly once", 0, alone=Promise.PRODUCERS)
 def a_new_producer_keeps_the_epoch(setattr_: SetAttr) -> None:
     make = transaction_rules._next_incarnation
 
@@ -124,7 +97,7 @@ def a_new_producer_keeps_the_epoch(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_next_incarnation", same)
 
 
-@found_in("one transactional id", 0)
+@found_in("exactly once", 5)
 def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
@@ -138,7 +111,7 @@ def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("one transactional id", 4)
+@found_in("exactly once", 59)
 def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
@@ -152,19 +125,7 @@ def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("one transactional id", 51)
-def a_completion_leaves_out_additions_that_may_be_in_the_log(setattr_: SetAttr) -> None:
-    settled = Transaction._settled
-
-    def forgetful(self: Transaction, change: Any, error: ErrorCode, now: Any) -> None:
-        settled(self, change, error, now)
-        if change.completion is not None:
-            change.target, change.completion = change.completion, None
-
-    setattr_(Transaction, "_settled", forgetful)
-
-
-@found_in("one transactional id", 131)
+@found_in("exactly once", 42)
 def an_end_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     """Version 1 of transactions: a delayed EndTxn ends the next one."""
     end = transaction_rules._decide_end
@@ -179,7 +140,7 @@ def _fields(request: Any) -> list[Any]:
     return [getattr(request, name) for name in request.__slots__]
 
 
-@found_in("one transactional id", 2)
+@found_in("exactly once", 0)
 def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
     def credulous(stored: TransactionMetadata, request: Any) -> bool:
         return bool(request.producer_id == stored.producer_id)
@@ -187,7 +148,7 @@ def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_is_end_of_prepared", credulous)
 
 
-@found_in("one transactional id", 16, alone=Promise.ENDS)
+@found_in("exactly once", 2, alone=Promise.ENDS)
 def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     def impatient(stored: TransactionMetadata) -> int | None:
         timeout_ms = stored.prepared_timeout_ms if stored.is_prepared else stored.timeout_ms
@@ -196,22 +157,12 @@ def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     setattr_(transaction, "timeout_at_ms", impatient)
 
 
-@found_in("one transactional id", 2, alone=Promise.REST)
+@found_in("exactly once", 0, alone=Promise.REST)
 def transactions_never_time_out(setattr_: SetAttr) -> None:
     setattr_(transaction, "timeout_at_ms", lambda stored: None)
 
 
-@found_in("one transactional id", 0)
-def requests_wait_for_ever(setattr_: SetAttr) -> None:
-    wait = Transaction._wait
-
-    def patient(self: Transaction, waiting: Any) -> None:
-        wait(self, waiting._replace(deadline_ms=math.inf))
-
-    setattr_(Transaction, "_wait", patient)
-
-
-@found_in("one transactional id", 0)
+@found_in("exactly once", 6)
 def unloaded_requests_are_forgotten(setattr_: SetAttr) -> None:
     unload = Transaction.unload
 
@@ -222,28 +173,22 @@ def unloaded_requests_are_forgotten(setattr_: SetAttr) -> None:
     setattr_(Transaction, "unload", silent)
 
 
-@found_in("one transactional id", 4)
+@found_in("exactly once", 2)
 def any_id_expires(setattr_: SetAttr) -> None:
     setattr_(transaction, "has_expired", lambda stored, limits, now: True)
 
 
-@found_in("one transactional id", 46)
-def a_record_has_no_next_producer_id(setattr_: SetAttr) -> None:
-    """Kafka until KAFKA-20310: the next coordinator keeps the exhausted id."""
-    _forget_on_loading(setattr_, next_producer_id=NO_PRODUCER_ID, next_producer_epoch=NO_EPOCH)
-
-
-@found_in("one transactional id", 16)
+@found_in("exactly once", 2)
 def a_record_does_not_tell_that_it_is_prepared(setattr_: SetAttr) -> None:
     _forget_on_loading(setattr_, prepared_timeout_ms=-1)
 
 
 def _forget_on_loading(setattr_: SetAttr, **fields: Any) -> None:
-    read = transaction_world.read_value
-    setattr_(transaction_world, "read_value", lambda data: read(data)._replace(**fields))
+    read = transaction_shard.read_value
+    setattr_(transaction_shard, "read_value", lambda data: read(data)._replace(**fields))
 
 
-@found_in("one transactional id", 9)
+@found_in("exactly once", 2)
 def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     """A new producer that keeps a prepared transaction gets that one's epoch."""
     make = transaction_rules._next_incarnation
@@ -256,7 +201,7 @@ def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_next_incarnation", same)
 
 
-@found_in("one transactional id", 9)
+@found_in("exactly once", 5)
 def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     fenced = transaction_rules.fenced
 
@@ -270,7 +215,7 @@ def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     setattr_(transaction, "fenced", same)
 
 
-@found_in("one transactional id", 3, alone=Promise.STATES)
+@found_in("exactly once", 12)
 def an_id_in_doubt_decides_again(setattr_: SetAttr) -> None:
     handle = Transaction._handle
 
@@ -282,15 +227,9 @@ def an_id_in_doubt_decides_again(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_handle", hasty)
 
 
-@found_in("one transactional id", 0)
+@found_in("exactly once", 2)
 def producers_get_the_epoch_of_the_last_fence(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "LAST_EPOCH", transaction_rules.LAST_EPOCH + 1)
-
-
-@found_in("one transactional id", 716)
-def any_end_of_a_prepared_transaction_gives_the_next_epoch(setattr_: SetAttr) -> None:
-    """The first version of the rules."""
-    setattr_(transaction_rules, "_follows", lambda after, by: True)
 
 
 @found_in("exactly once", 0)
@@ -311,12 +250,12 @@ def coordinators_are_not_asked(setattr_: SetAttr) -> None:
     setattr_(TransactionVerification, "asks", lambda self, adds: False)
 
 
-@found_in("exactly once", 1)
+@found_in("exactly once", 0)
 def readers_get_no_aborted_transactions(setattr_: SetAttr) -> None:
     setattr_(Log, "aborted_transactions", lambda self, start, end, **_: [])
 
 
-@found_in("exactly once", 3)
+@found_in("exactly once", 1)
 def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -> None:
     read = transaction_shard.read_value
 
@@ -328,25 +267,19 @@ def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -
     setattr_(transaction_shard, "read_value", forgetful)
 
 
-@found_in("exactly once", 6)
+@found_in("exactly once", 28)
 def a_refused_marker_counts_as_written(setattr_: SetAttr) -> None:
     """By a broker that does not lead the partition any more."""
     written = frozenset({*transaction_markers._WRITTEN, ErrorCode.NOT_LEADER_OR_FOLLOWER})
     setattr_(transaction_markers, "_WRITTEN", written)
 
 
-@found_in("exactly once", 6)
+@found_in("exactly once", 0)
 def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
     setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
 
 
-@found_in("exactly once", 216)
-def a_transaction_is_continued_in_the_other_protocol(setattr_: SetAttr) -> None:
-    """Found in this code, and as in Kafka: the markers of the former transaction may be on their way."""
-    setattr_(LogTransactions, "continues", lambda self, producer_id, *, adds: True)
-
-
-@found_in("exactly once", 9, alone=Promise.G1A)
+@found_in("exactly once", 8, alone=Promise.G1A)
 def every_transaction_is_committed(setattr_: SetAttr) -> None:
     _mark(setattr_, lambda marker: marker._replace(committed=True))
 
@@ -356,7 +289,7 @@ def every_transaction_is_aborted(setattr_: SetAttr) -> None:
     _mark(setattr_, lambda marker: marker._replace(committed=False))
 
 
-@found_in("exactly once", 6, alone=Promise.ATOMICITY)
+@found_in("exactly once", 0, alone=Promise.ATOMICITY)
 def one_partition_gets_an_abort(setattr_: SetAttr) -> None:
     """If its leader gets no other markers."""
 
@@ -371,7 +304,22 @@ def _mark(setattr_: SetAttr, change: Callable[[TransactionMarker], TransactionMa
     setattr_(transaction_markers._Part, "marker", lambda self: change(marker(self)))
 
 
-@found_in("exactly once", 19, alone=Promise.G1B)
+@found_in("exactly once", 10, alone=Promise.G1B)
+def pending_offsets_are_shown(setattr_: SetAttr) -> None:
+    fetch = GroupOffsets.fetch
+
+    def hasty(self: GroupOffsets, partition: Any, require_stable: bool) -> Any:
+        committed, pending = dict(self._committed), self._pending.get(partition)
+        if pending:
+            self._committed[partition] = [*pending.values()][-1]
+        answer = fetch(self, partition, require_stable)
+        self._committed = committed
+        return answer
+
+    setattr_(GroupOffsets, "fetch", hasty)
+
+
+@found_in("exactly once", 0)
 def pending_offsets_count_at_once(setattr_: SetAttr) -> None:
     load_pending = GroupOffsets.load_pending
 
@@ -382,7 +330,7 @@ def pending_offsets_count_at_once(setattr_: SetAttr) -> None:
     setattr_(GroupOffsets, "load_pending", hasty)
 
 
-@found_in("exactly once", 6, alone=Promise.OFFSETS)
+@found_in("exactly once", 1, alone=Promise.OFFSETS)
 def pending_offsets_count_after_an_abort(setattr_: SetAttr) -> None:
     _end_offsets(setattr_, is_commit=True)
 
@@ -401,7 +349,7 @@ def _end_offsets(setattr_: SetAttr, *, is_commit: bool) -> None:
     )
 
 
-@found_in("exactly once", 2, alone=Promise.OFFSETS)
+@found_in("exactly once", 0, alone=Promise.OFFSETS)
 def pending_offsets_are_stable(setattr_: SetAttr) -> None:
     setattr_(GroupOffsets, "_is_unstable", lambda self, partition: False)
 
@@ -440,7 +388,7 @@ def only_transactions_that_begin_in_the_range_are_aborted(setattr_: SetAttr) -> 
 
 
 @found_in("markers", 0)
-@found_in("exactly once", 17)
+@found_in("exactly once", 5)
 def a_marker_is_answered_before_it_is_replicated(setattr_: SetAttr) -> None:
     """Its transaction stays open if the next leader does not have it."""
     setattr_(markers, "_ACKS_ALL", 1)

@@ -10,7 +10,7 @@ from barnabas.broker.coordinators.transaction_effects import (
     MarkersToWrite,
     ProducerGiven,
 )
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata
+from barnabas.broker.coordinators.transaction_records import TransactionMetadata, read_value, to_bytes
 from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH
 from barnabas.broker.coordinators.transaction_state import IllegalTransition, TransactionState
 from barnabas.protocol.errors import ErrorCode
@@ -138,6 +138,30 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
     assert rig.stored.producer_id == FIRST_ID
     assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == ended(0)
     assert rig.do_all(add(0, P1)) is OK
+
+
+def test_the_fence_of_the_last_epoch_can_be_stored() -> None:
+    last = TransactionMetadata(
+        S.ONGOING, ProducerId(7), LAST_EPOCH, TIMEOUT_MS, 0, frozenset({P0}), rig_wall()
+    )
+    rig = TransactionRig(last)
+    assert rig.send(init()) is None
+    (record,) = rig.appends[0].records
+    _, stored = to_bytes(record, 2)
+    assert stored is not None
+    assert read_value(stored).producer_epoch == LAST_EPOCH + 1
+
+
+def test_a_late_report_says_nothing_about_the_present_markers() -> None:
+    rig = ongoing()
+    assert rig.do_all(commit(0, 2)) == ended(1)
+    assert rig.do_all(add(1, P0)) is OK
+    rig.send(commit(1, 2))
+    rig.settle()
+    rig.do(rig.machine.markers_written(rig.markers[-1].number - 1, [P0], rig.now))
+    assert not rig.appends
+    rig.write_markers()
+    assert rig.appends
 
 
 def rig_wall() -> int:

@@ -1,9 +1,9 @@
-"""A world for transactions as a whole: every broker with all parts that take a share in them.
+"""A world of coordinators: every broker with all parts that take a share in groups and transactions.
 
-Real are the replica managers with their logs, the coordinators of transactions and of groups with their
+Real are the replica managers with their logs, the coordinators of groups and of transactions with their
 shards, appends and loading, the queue of markers, the verification of producers' partitions, and the
 handlers. The connections between coordinators and brokers are simulated (`SimLinks`): requests are late,
-lost, or arrive twice.
+lost, or arrive twice. A `Profile` says which topics there are besides the coordinators' own.
 """
 
 from __future__ import annotations
@@ -11,36 +11,56 @@ from __future__ import annotations
 import functools
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final
 
+import pytest
+
 from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.coordinators import group as group_module
+from barnabas.broker.coordinators import transaction_coordinator
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transaction_verification import TransactionVerification
-from barnabas.broker.handlers import init_producer_id, produce, transaction_offsets, transactions
-from barnabas.broker.handlers import offsets as offset_handlers
-from barnabas.broker.handlers import write_txn_markers as marker_handlers
+from barnabas.broker.handlers import (
+    groups,
+    init_producer_id,
+    offsets,
+    produce,
+    transaction_offsets,
+    transactions,
+    write_txn_markers,
+)
 from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.protocol.errors import ApiError, ConnectionClosed, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
-from barnabas.protocol.messages.offsets import OffsetFetchRequest
+from barnabas.protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from barnabas.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from barnabas.protocol.messages.produce import InitProducerIdRequest, ProduceRequest
 from barnabas.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
+    PrepareTxnRequest,
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
 from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment
 from tests.simulation.broker import SimBroker
+from tests.simulation.member import raise_it
 from tests.simulation.requests import LISTENER, SimRequest
 from tests.simulation.timed_world import EPOCH_MS, TimedWorld, Token
 from tests.simulation.topics import Topics
@@ -48,56 +68,78 @@ from tests.simulation.world import TOPIC_ID
 from tests.support.defaults import make_config
 from tests.support.grouping import run_once
 
-DATA: Final = tuple(TopicPartition("t", partition) for partition in range(3))
-BRIEF: Final = TopicPartition("u", 0)
-"""The partition of a topic that is deleted and created again."""
-COMMITTED: Final = DATA[0]
-"""The partition whose offsets are committed; each transactional id has a group of its own."""
 OFFSETS: Final = TopicPartition(OFFSETS_TOPIC, 0)
 STATES: Final = tuple(TopicPartition(TRANSACTIONS_TOPIC, partition) for partition in range(2))
 MAX_TIMEOUT_MS: Final = 20_000
 _LINK_TIMEOUT_MS: Final = 3_000
-_TOPICS: Final = {TRANSACTIONS_TOPIC: STATES, OFFSETS_TOPIC: (OFFSETS,), "t": DATA, "u": (BRIEF,)}
+_APPEND_TIMEOUT_MS: Final = 1_000
+"""Shorter than an ISR takes to shrink, so that appends time out and are in the log at last."""
+_EXPIRATION_MS: Final = 2_500
 _HANDLERS: Final[dict[type, Any]] = {
+    JoinGroupRequest: groups.handle_join,
+    SyncGroupRequest: groups.handle_sync,
+    HeartbeatRequest: groups.handle_heartbeat,
+    LeaveGroupRequest: groups.handle_leave,
+    OffsetCommitRequest: offsets.handle_commit,
+    OffsetFetchRequest: offsets._answer_fetch,
     InitProducerIdRequest: init_producer_id.handle,
     AddPartitionsToTxnRequest: transactions.handle_add_partitions,
     AddOffsetsToTxnRequest: transactions.handle_add_offsets,
+    PrepareTxnRequest: transactions.handle_prepare,
     EndTxnRequest: transactions.handle_end,
     TxnOffsetCommitRequest: transaction_offsets.handle,
     ProduceRequest: produce.handle,
-    WriteTxnMarkersRequest: marker_handlers.handle,
-    OffsetFetchRequest: offset_handlers._answer_fetch,
+    WriteTxnMarkersRequest: write_txn_markers.handle,
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What differs between the kinds of histories: topics, and how late a client's message may be."""
+
+    topics: Mapping[str, int] = field(default_factory=dict)
+    """The topics with records, and their numbers of partitions."""
+    names: Mapping[str, int] = field(default_factory=dict)
+    """Topics that only groups know, without logs: their offsets are committed."""
+    latest_ms: float = 6_000
+    group_max_size: int = 1_000
+    group_initial_rebalance_delay_ms: int = 0
+
+
 @lru_cache
-def _config(broker_id: int) -> BrokerConfig:
+def _config(broker_id: int, group_max_size: int, group_initial_rebalance_delay_ms: int) -> BrokerConfig:
     return make_config(
         broker_id=broker_id,
         listeners=f"{LISTENER}://127.0.0.1:0",
         listener_security_protocol_map=f"{LISTENER}:PLAINTEXT",
         inter_broker_listener_name=LISTENER,
         offsets_topic_num_partitions=1,
+        group_max_size=group_max_size,
+        group_initial_rebalance_delay_ms=group_initial_rebalance_delay_ms,
         transaction_state_log_num_partitions=len(STATES),
+        offsets_commit_timeout_ms=_APPEND_TIMEOUT_MS,
         transaction_max_timeout_ms=MAX_TIMEOUT_MS,
+        transactional_id_expiration_ms=_EXPIRATION_MS,
+        transaction_two_phase_commit_enable=True,
     )
 
 
 class Parts:
     """The coordinators of a process, connected as in `barnabas.broker.coordination`."""
 
-    def __init__(self, world: ExactlyOnceWorld, broker: SimBroker) -> None:
+    def __init__(self, world: CoordinatedWorld, broker: SimBroker) -> None:
         def now() -> Moment:
             return Moment(broker.now_ms(), EPOCH_MS + int(world.now_ms))
 
-        config = _config(broker.id)
+        profile = world.profile
+        config = _config(broker.id, profile.group_max_size, profile.group_initial_rebalance_delay_ms)
         common = config, broker.replicas, broker.metadata, broker.reaper
         links: Any = SimLinks(world, broker)
         slow_work: Any = SimpleNamespace(submit=lambda failed, work: work())
         store = broker.member.store
         self.producer_ids = ProducerIds(lambda: store.claim_producer_ids(broker.id), slow_work)
         self.groups = GroupCoordinator(
-            *common, create_topic=lambda: None, count_partitions=lambda: 1, now=now, on_fatal=_raise
+            *common, create_topic=lambda: None, count_partitions=lambda: 1, now=now, on_fatal=raise_it
         )
         self.transactions = TransactionCoordinator(
             *common,
@@ -108,7 +150,7 @@ class Parts:
             count_partitions=lambda: len(STATES),
             transaction_version=lambda: world.transaction_version,
             now=now,
-            on_fatal=_raise,
+            on_fatal=raise_it,
         )
         self.verification = TransactionVerification(
             broker.id,
@@ -122,6 +164,22 @@ class Parts:
         broker.metadata.on_update(functools.partial(wake_requests, self.topic_purgatory))
         self.groups.listen()
         self.transactions.listen()
+        broker.services = SimpleNamespace(
+            **{
+                **vars(broker.services),
+                "config": config,
+                "groups": self.groups,
+                "transactions": self.transactions,
+                "verification": self.verification,
+                "producer_ids": self.producer_ids,
+                "topic_purgatory": self.topic_purgatory,
+            }
+        )
+        self.services = broker.services
+        """For the requests of clients."""
+        if profile.names:
+            known = _Known(broker, profile.names)
+            self.services = SimpleNamespace(**{**vars(broker.services), "metadata": known})
 
     @property
     def are_at_rest(self) -> bool:
@@ -134,10 +192,28 @@ class Parts:
         )
 
 
+class _Known:
+    """A broker's metadata with some topics more, which have no logs."""
+
+    def __init__(self, broker: SimBroker, names: Mapping[str, int]) -> None:
+        self._broker = broker
+        self._names = names
+        self.current = self
+        self.topics = {
+            topic: SimpleNamespace(topic_id=TopicId(uuid.UUID(int=number)))
+            for number, topic in enumerate(names, 1)
+        }
+
+    def partitions_of(self, topic: str) -> Any:
+        if topic in self._names:
+            return range(self._names[topic])
+        return self._broker.metadata.current.partitions_of(topic)
+
+
 class SimLinks:
     """The interface of `BrokerLinks`, over the world's network; belongs to one process."""
 
-    def __init__(self, world: ExactlyOnceWorld, broker: SimBroker) -> None:
+    def __init__(self, world: CoordinatedWorld, broker: SimBroker) -> None:
         self._world = world
         self._broker = broker
         self._life = broker.life
@@ -195,61 +271,55 @@ class SimLinks:
             if target.is_up and target.life == life and ends not in world.cut and not world.chance(0.03):
                 world.at(world.random.uniform(0, 5), lambda: give(response))
 
-        world.at(world.delay(world.slow_links), arrive)
+        slow_ms = world.random.uniform(100, 6_000) if world.chance(world.slow_links) else 0.0
+        world.at(slow_ms or world.random.uniform(0, 10), arrive)
 
 
-class ExactlyOnceWorld(TimedWorld):
-    """Three brokers lead partitions of the states, of data and of offsets, each with three replicas."""
+class CoordinatedWorld(TimedWorld):
+    """Three brokers lead partitions of the states, of offsets and of data, each with three replicas."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, profile: Profile) -> None:
         draw = random.Random(seed)
+        self.profile = profile
         self.max_lag_ms = draw.choice((1_500, 6_000))
         self.transaction_version = draw.choice((0, 2))
         self.slow_links = draw.choice((0.04, 0.04, 0.3))
         """The part of the requests between brokers, such as markers, that are late."""
         self.parts: dict[BrokerId, Parts] = {}
-        super().__init__(
-            draw, 3, draw.choice((1, 2, 2)), tp=STATES[0], is_controller_apart=draw.random() < 0.5
-        )
+        self._patch = pytest.MonkeyPatch()
+        # Member ids must be the same in every run of a seed.
+        ids: Any = SimpleNamespace(uuid4=lambda: f"{draw.getrandbits(32):08x}")
+        self._patch.setattr(group_module, "uuid", ids)
+        self._patch.setattr(transaction_coordinator, "APPEND_TIMEOUT_MS", _APPEND_TIMEOUT_MS)
+        super().__init__(draw, 3, draw.choice((1, 2, 2)), tp=OFFSETS, is_controller_apart=draw.random() < 0.5)
         self.has_transactions = True
-        self.sent_again_to = frozenset({BRIEF})
+
+    def close(self) -> None:
+        super().close()
+        self._patch.undo()
 
     def _create_topic(self, replicas: list[BrokerId]) -> None:
         controller = self.controller
         assert controller is not None
-        for number, (name, partitions) in enumerate(_TOPICS.items()):
+        own = {OFFSETS.topic: 1, TRANSACTIONS_TOPIC: len(STATES)}
+        for number, (name, count) in enumerate({**own, **self.profile.topics}.items()):
             topic = TopicAssignment(
                 topic_id=TopicId(uuid.UUID(int=TOPIC_ID.int + number)),
                 partitions={
-                    tp.partition: ReplicaAssignment((*replicas[at:], *replicas[:at]))
-                    for tp in partitions
-                    for at in [(tp.partition + number) % len(replicas)]
+                    partition: ReplicaAssignment((*replicas[at:], *replicas[:at]))
+                    for partition in range(count)
+                    for at in [(partition + number) % len(replicas)]
                 },
             )
             assert controller.writer.create_topic(name, topic, {})
         Topics(self)
 
     def started(self, broker: SimBroker) -> None:
-        parts = self.parts[broker.id] = Parts(self, broker)
-        broker.services = SimpleNamespace(
-            **{
-                **vars(broker.services),
-                "config": SimpleNamespace(
-                    inter_broker_listener_name=LISTENER,
-                    fetch_max_bytes=1 << 20,
-                    transaction_two_phase_commit_enable=True,
-                ),
-                "groups": parts.groups,
-                "transactions": parts.transactions,
-                "verification": parts.verification,
-                "confirm_offsets": parts.verification.confirm_append,
-                "producer_ids": parts.producer_ids,
-                "topic_purgatory": parts.topic_purgatory,
-            }
-        )
+        self.parts[broker.id] = Parts(self, broker)
 
-    def delay(self, slow: float = 0.04) -> float:
-        return self.random.uniform(100, 6_000) if self.chance(slow) else self.random.uniform(0, 10)
+    def delay(self) -> float:
+        is_late = self.chance(0.05)
+        return self.random.uniform(100, self.profile.latest_ms) if is_late else self.random.uniform(0, 10)
 
     def run_coordinators(self, broker: SimBroker) -> None:
         parts = self.parts[broker.id]
@@ -257,13 +327,15 @@ class ExactlyOnceWorld(TimedWorld):
             continue
 
     def has_turned(self, broker: SimBroker) -> None:
-        return
+        self.judge.check(broker)
 
     # Clients
 
     def handle(self, token: Token, request: SimRequest) -> None:
+        shard = self.group_shard(token.broker)
+        token.since = -1 if shard is None else shard.since
         self.judge.arrives(token)
-        _HANDLERS[type(token.request)](token.broker.services, request)
+        _HANDLERS[type(token.request)](self.parts[token.broker.id].services, request)
 
     def leader_of(self, tp: TopicPartition) -> SimBroker | None:
         """The leader as some broker names it."""
@@ -293,6 +365,6 @@ class ExactlyOnceWorld(TimedWorld):
         up = [broker for broker in self.brokers.values() if broker.is_up]
         return self.random.choice(up) if up else None
 
-
-def _raise(error: BaseException) -> None:
-    raise error
+    def group_shard(self, broker: SimBroker) -> GroupShard | None:
+        """The groups of a broker, in any state of loading."""
+        return self.parts[broker.id].groups.shards.get(OFFSETS.partition)

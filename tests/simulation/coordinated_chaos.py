@@ -1,0 +1,232 @@
+"""Random histories of a coordinated world: a time of faults, then a calm one that must come to rest.
+
+The faults of brokers are the same in all of them. A history adds those of its clients: each is a method with
+the name of a weight.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+from barnabas.protocol.ids import NO_BROKER, TopicPartition
+from tests.simulation.broker import SimBroker
+from tests.simulation.coordinated_judge import CoordinatedJudge
+from tests.simulation.coordinated_world import OFFSETS, STATES, CoordinatedWorld
+from tests.simulation.disk_chaos import DiskChaos
+from tests.simulation.promises import Promise
+
+_CALM_MS: Final = 100_000
+FAULTS_OF_BROKERS: Final = {
+    "crash": 1.5,
+    "lose_power": 1.0,
+    "pause": 1.0,
+    "move": 5.0,
+    "move_twice": 4.0,
+    "there_and_back": 2.0,
+    "suspect": 1.0,
+    "stall": 1.5,
+    "cut": 1.5,
+    "alone": 0.7,
+    "expire": 0.5,
+    "expire_ids": 1.0,
+    "depose": 0.4,
+    "change_level": 1.0,
+}
+
+
+class CoordinatedChaos(DiskChaos):
+    """One history. `partitions` are those whose leaders move."""
+
+    faults: ClassVar[Mapping[str, float]]
+    """The faults of clients, the first of them at its full weight in every history."""
+    faults_end_ms: ClassVar[float]
+    turn_ms: ClassVar[float]
+    """The mean time between two faults."""
+    judge: CoordinatedJudge
+
+    def __init__(self, world: CoordinatedWorld, judge: Any, partitions: tuple[TopicPartition, ...]) -> None:
+        self.world: CoordinatedWorld = world
+        self.judge = world.judge = judge
+        self.random = draw = world.random
+        self.trace = world.trace
+        self._partitions = (*STATES, OFFSETS, *partitions)
+        world.may_shrink = self._may_shrink
+        self._weights = {
+            fault: weight * (draw.choice((0.0, 0.5, 1.0, 2.0)) if at else 1.0)
+            for at, (fault, weight) in enumerate({**self.faults, **FAULTS_OF_BROKERS}.items())
+        }
+        world.at(0, self._fault)
+
+    def _any(self) -> SimBroker:
+        return self.random.choice(list(self.world.brokers.values()))
+
+    def _lasts_ms(self) -> float:
+        """Mostly short, because nothing happens in a cluster that is always disturbed."""
+        return self.random.uniform(0, self.random.choice((800, 800, 800, 7_000)))
+
+    def _fault(self) -> None:
+        world = self.world
+        if world.now_ms >= self.faults_end_ms:
+            return
+        world.at(self.random.expovariate(1 / self.turn_ms), self._fault)
+        (fault,) = self.random.choices(list(self._weights), list(self._weights.values()))
+        world.note(fault)
+        self.judge.before_fault()
+        getattr(self, fault)()
+
+    def _some_broker(self) -> SimBroker | None:
+        """A broker that can act, mostly the leader of one of the partitions; the trace names it."""
+        broker = self.world.brokers.get(self.world.state_of(self.random.choice(self._partitions)).leader)
+        if broker is None or self.random.random() < 0.3:
+            broker = self._any()
+        self.trace[-1] = f"{self.trace[-1]} {broker.id}"
+        return broker if broker.can_act else None
+
+    # Processes and links
+
+    def crash(self) -> None:
+        broker = self._some_broker()
+        if broker is not None and self._may_fall(broker):
+            self._end(broker)
+            self.world.at(self._lasts_ms(), self._restart_all)
+
+    def _end(self, broker: SimBroker) -> None:
+        broker.crash()
+        if self.random.random() < 0.7:
+            self.world.suspect(broker.id)
+
+    def _restart_all(self) -> None:
+        for broker in self.world.brokers.values():
+            if not broker.is_up:
+                broker.start()
+                self.world.clear_suspicion(broker.id)
+
+    def lose_power(self) -> None:
+        self.power_loss()
+        self.world.at(self._lasts_ms(), self._restart_all)
+
+    def alone(self) -> None:
+        """All brokers but one end."""
+        broker = self._some_broker()
+        others = [other for other in self.world.brokers.values() if other is not broker and other.is_up]
+        if broker is not None and self._may_all_fall(others):
+            for other in others:
+                self._end(other)
+            self.world.at(self._lasts_ms(), self._restart_all)
+
+    def pause(self) -> None:
+        if (broker := self._some_broker()) is not None:
+            broker.is_paused = True
+            self.world.at(self._lasts_ms(), lambda: self._resume(broker))
+
+    def _resume(self, broker: SimBroker) -> None:
+        broker.is_paused = False
+
+    def stall(self) -> None:
+        """A broker reaches no other: what it leads is not replicated."""
+        world, broker = self.world, self._some_broker()
+        if broker is not None:
+            world.cut |= {frozenset((broker.id, other)) for other in world.hosts if other != broker.id}
+            world.at(self._lasts_ms(), world.cut.clear)
+
+    def cut(self) -> None:
+        self.world.cut.add(frozenset(self.random.sample(list(self.world.hosts), 2)))
+        self.world.at(self._lasts_ms(), self.world.cut.clear)
+
+    def suspect(self) -> None:
+        """A broker is wrongly taken for dead, and leads until the controller reaches it."""
+        broker, lasts_ms = self._some_broker(), self._lasts_ms()
+        if broker is not None and self._may_fall(broker):
+            self.world.deaf_until_ms[broker.id] = self.world.now_ms + lasts_ms
+            self.world.suspect(broker.id)
+            self.world.at(lasts_ms, lambda: self.world.clear_suspicion(broker.id))
+
+    def expire(self) -> None:
+        broker = self._some_broker()
+        if broker is not None and self._may_fall(broker):
+            self.world.expire(broker.id)
+
+    def expire_ids(self) -> None:
+        """Transactional ids that were not used for some time are forgotten."""
+        if (broker := self._some_broker()) is not None:
+            self.world.parts[broker.id].transactions.expire_ids()
+
+    def depose(self) -> None:
+        self.world.depose_controller()
+
+    def change_level(self) -> None:
+        self.world.transaction_version = 2 - self.world.transaction_version
+
+    # Leaders
+
+    def move(self) -> None:
+        """Elect another leader; the former one may learn of it late."""
+        self._move(self._some_partition(), is_deaf=self.random.random() < 0.5)
+
+    def there_and_back(self) -> None:
+        """Elect another leader, then the former one, before it learns of the first election."""
+        tp, lasts_ms = self._some_partition(), self._lasts_ms()
+        former = self._move(tp, is_deaf=True, lasts_ms=lasts_ms)
+        if former is not None:
+            self.world.at(lasts_ms * self.random.random(), lambda: self._elect(tp, former))
+
+    def move_twice(self) -> None:
+        """Elect a coordinator, and soon a third one, which lacks the last records that the second has."""
+        world, draw, tp = self.world, self.random, self.random.choice((*STATES, OFFSETS))
+        first = world.state_of(tp).leader
+        others = [member for member in world.state_of(tp).isr if member != first]
+        if first == NO_BROKER or len(others) < 2:
+            return
+        second, third = draw.sample(others, 2)
+        world.cut |= {frozenset((third, first)), frozenset((third, second))}
+        at_ms = draw.uniform(20, 400)
+        world.at(at_ms, lambda: self._elect(tp, world.brokers[second]))
+        at_ms += draw.uniform(100, 900)
+        world.at(at_ms, lambda: self._elect(tp, world.brokers[third]))
+        world.at(at_ms, world.cut.clear)
+
+    def _some_partition(self) -> TopicPartition:
+        tp = self.random.choice(self._partitions)
+        self.trace[-1] = f"{self.trace[-1]} {tp}"
+        return tp
+
+    def _move(self, tp: TopicPartition, *, is_deaf: bool, lasts_ms: float | None = None) -> SimBroker | None:
+        """Elect another member of the ISR; returns the former leader if there was an election."""
+        world, state = self.world, self.world.state_of(tp)
+        leader = world.brokers.get(state.leader)
+        others = [world.brokers[member] for member in state.isr if member != state.leader]
+        ready = [broker for broker in others if broker.can_act]
+        if leader is None or not ready or not self._elect(tp, self.random.choice(ready)):
+            return None
+        if is_deaf:
+            world.deaf_until_ms[leader.id] = world.now_ms + (lasts_ms or self._lasts_ms())
+        return leader
+
+    def _elect(self, tp: TopicPartition, broker: SimBroker) -> bool:
+        world = self.world
+        if world.controller is None or not broker.can_act:
+            return False
+        truth = next(truth for truth in world.truths.values() if truth.tp == tp)
+        if broker.id not in self._healthy(truth):
+            return False
+        world.move_leadership(broker.id, tp)
+        return True
+
+    # The calm time
+
+    @abstractmethod
+    def is_at_rest(self) -> bool:
+        """Whether all that the faults have left is done, and the history may go on."""
+
+    def end_faults(self) -> None:
+        self.world.run_until(self.faults_end_ms)
+        self.world.end_faults()
+
+    def come_to_rest(self, is_at_rest: Callable[[], bool] | None = None) -> None:
+        world = self.world
+        world.run_until(world.now_ms + _CALM_MS, is_at_rest or self.is_at_rest)
+        world.check()
+        assert world.is_whole, f"the cluster is not whole:\n{world.describe()}"
+        for fault in self.judge.faults_at_rest():
+            self.judge.require(Promise.REST, False, fault)
+        self.judge.checked[Promise.REST] += 1
