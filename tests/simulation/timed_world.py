@@ -43,6 +43,8 @@ class TimedWorld(World):
     Time does not run before the cluster has come to rest for the first time.
     """
 
+    is_stepped = False
+
     def __init__(
         self, draw: random.Random, broker_count: int, min_insync_replicas: int, **settings: Any
     ) -> None:

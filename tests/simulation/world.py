@@ -75,6 +75,8 @@ class World:
     """
 
     max_lag_ms = MAX_LAG_MS
+    is_stepped = True
+    """Whether a caller chooses every step, and no check is made by time."""
 
     def __init__(
         self,
@@ -393,10 +395,12 @@ class World:
     def work_off(self, broker: BrokerId) -> None:
         """Run the threads of a broker that wait for ZooKeeper once."""
         if self.hosts[broker].can_act:
-            self.hosts[broker].replicas.isr_changes.work_off()
-            # Check first, so that the committed records are known before a disk goes offline.
-            self.check()
-            self.hosts[broker].replicas.disk_failures.work_off()
+            replicas = self.hosts[broker].replicas
+            replicas.isr_changes.work_off()
+            if replicas.disk_failures._noted or self.is_stepped:
+                # Check first, so that the committed records are known before a disk goes offline.
+                self.check()
+            replicas.disk_failures.work_off()
 
     def shrink(self, broker: BrokerId) -> None:
         if self.brokers[broker].can_act:
