@@ -38,6 +38,17 @@ def assignments_are_handed_out_before_they_are_stored(setattr_: SetAttr) -> None
     setattr_(Group, "sync", hasty)
 
 
+@found_in("groups", 414)
+def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
+    sync = Group.sync
+
+    def forgetful(self: Group, request: Any, token: Any, now: Any) -> Effects:
+        self._rebalance.is_assigned = False
+        return sync(self, request, token, now)
+
+    setattr_(Group, "sync", forgetful)
+
+
 @found_in("groups", 6, alone=Promise.COMMITTERS)
 def commits_of_any_generation_are_taken(setattr_: SetAttr) -> None:
     def credulous(self: Group, commit: Any) -> ErrorCode:

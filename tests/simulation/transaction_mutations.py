@@ -64,6 +64,17 @@ def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     setattr_(Transaction, "resume", trusting)
 
 
+@found_in("exactly once", 128)
+def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
+    resume = Transaction.resume
+
+    def trusting(self: Transaction, now: Any) -> Any:
+        self._is_confirmed = True
+        return resume(self, now)
+
+    setattr_(Transaction, "resume", trusting)
+
+
 @found_in("exactly once", 6, alone=Promise.MARKERS)
 def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
     written = Transaction.markers_written
