@@ -148,13 +148,6 @@ def test_a_lease_ends_with_its_last_view(buffers: ReadBuffers) -> None:
     assert free_blocks(buffers)[SMALL_BYTES] == 2
 
 
-def test_a_block_is_used_again(buffers: ReadBuffers) -> None:
-    lease = buffers.lease(10)
-    lease[:] = b"0123456789"
-    del lease
-    assert bytes(buffers.lease(10)) == b"0123456789"
-
-
 def test_each_size_takes_the_block_that_fits(buffers: ReadBuffers) -> None:
     leases = [buffers.lease(size) for size in (1, SMALL_BYTES, SMALL_BYTES + 1, LARGE_BYTES)]
     assert [len(lease) for lease in leases] == [1, SMALL_BYTES, SMALL_BYTES + 1, LARGE_BYTES]

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.epoch_cache import UNDEFINED, EpochCache
-from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.storage_errors import CheckpointDamaged
-from tests.support.logs import spy
 from tests.support.soak import searched
 
 
@@ -40,13 +38,6 @@ def test_an_epoch_ends_where_the_next_known_one_begins(
     assert cache.end_offset_for(asked, 30) == expected
 
 
-def test_an_empty_cache_knows_nothing(tmp_path: Path) -> None:
-    empty = EpochCache.load(tmp_path)
-    assert empty.latest_epoch == -1
-    assert empty.end_offset_for(0, 100) == UNDEFINED
-    assert not empty.path.exists()
-
-
 @pytest.mark.parametrize(("offset", "epoch"), [(0, 1), (9, 1), (10, 3), (24, 3), (25, 4), (99, 4)])
 def test_an_offset_belongs_to_the_epoch_in_force(cache: EpochCache, offset: int, epoch: int) -> None:
     assert cache.epoch_at(offset) == epoch
@@ -62,15 +53,6 @@ def test_an_old_or_known_epoch_changes_nothing(cache: EpochCache) -> None:
 def test_an_epoch_without_records_is_forgotten(cache: EpochCache) -> None:
     cache.assign(7, 25)
     assert cache.entries[-2:] == ((3, 10), (7, 25))
-
-
-def test_a_new_end_drops_the_epochs_that_begin_there(cache: EpochCache) -> None:
-    cache.truncate_from_end(25)
-    assert cache.entries == ((1, 0), (3, 10))
-    cache.truncate_from_end(11)
-    assert cache.latest_epoch == 3
-    cache.truncate_from_end(0)
-    assert cache.entries == ()
 
 
 @pytest.mark.parametrize(
@@ -108,18 +90,6 @@ def test_an_epoch_that_begins_is_in_the_file_before_its_first_record(cache: Epoc
     assert cache.path.read_text() == before
     cache.write_begun()
     assert EpochCache.load(cache.path.parent).entries == cache.entries
-
-
-def test_an_epoch_that_ends_without_records_is_never_written(
-    cache: EpochCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = spy(monkeypatch, FileSystem, "write_atomically")
-    cache.write_begun()
-    cache.begin(5, 30)
-    cache.truncate_from_end(30)
-    cache.write_begun()
-    assert cache.entries[-1] == (4, 25)
-    assert written == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """How far a log is cleaned: `first_dirty_offset`, and its checkpoint in Kafka's format."""
 
-import uuid
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
-from barnabas.protocol.ids import TopicId, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from tests.support.defaults import log_config
 from tests.support.logs import TOPIC_ID, append_batches, batch, crash, flip_bits, online, spy
 
@@ -124,16 +123,6 @@ def test_a_log_that_cannot_be_opened_keeps_its_entry(managers: Managers, manager
         manager.checkpoint_pass(0)
         assert checkpoint(managers).read_text() == "0\n1\nsome-topic 3 6\n"
         crash(manager)
-
-
-def test_a_topic_that_is_created_again_has_cleaned_nothing(managers: Managers, manager: LogManager) -> None:
-    manager.checkpoint_first_dirty_offsets()
-    manager.delete(KEY, 0)
-    log = manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
-    for _ in range(9):
-        append_batches(log, batch())
-    crash(manager)
-    assert key_log(managers.open()).first_dirty_offset == 0
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "0\n1\nsome-topic 3 x\n", "\0" * 30])

@@ -118,17 +118,6 @@ def test_a_move_goes_on_after_a_restart(managers: Managers, manager: LogManager)
     assert names(managers) == ["a/t-0*-delete", "b/t-0"]
 
 
-def test_a_move_to_another_dir_and_back_ends_where_it_began(managers: Managers, manager: LogManager) -> None:
-    log = filled(manager)
-    move(manager, managers, to="b")
-    manager.remove_deleted(1 << 60)
-    append_batches(log, produced(5), 7)
-    move(manager, managers, to="a")
-    assert (dir_of(log), log.log_end_offset) == ("a", 6)
-    manager.close(0)
-    assert online(managers.open(), KEY).log_end_offset == 6
-
-
 def test_a_cancelled_move_leaves_no_files(managers: Managers, manager: LogManager) -> None:
     log = filled(manager)
     manager.futures.create(KEY, managers.paths[1], 0).copy(_MANY_BYTES, 0)

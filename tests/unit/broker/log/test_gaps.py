@@ -2,16 +2,14 @@
 
 import pytest
 
-from barnabas.broker.log.appending import fetched_batches
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.storage_errors import CorruptLog, UnexpectedAppendOffset
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.record_batch import HEADER_BYTES, check_batch, parse_header, write_crc
+from barnabas.protocol.record_batch import HEADER_BYTES, parse_header, write_crc
 from barnabas.protocol.records import decode_records
-from tests.support.defaults import log_config
-from tests.support.gaps import emptied, follow, keeping, kept_of, stamped, write_segment
+from tests.support.gaps import emptied, follow, keeping, kept_of, stamped
 from tests.support.logs import OpenLog, flip_bits, headers_of, index_entries, produced
 
 FAR = 1 << 31
@@ -42,21 +40,6 @@ def gappy(open_log: OpenLog) -> Log:
     batches = [keeping(whole(0), {3}), keeping(whole(10), {10, 11, 12}), emptied(whole(20))]
     follow(log, [*batches, keeping(whole(30), {31}), emptied(whole(35))])
     return log
-
-
-@pytest.mark.parametrize("compression", Compression)
-def test_a_compacted_batch_is_whole_and_keeps_its_offsets(compression: Compression) -> None:
-    builder = RecordBatchBuilder(compression=compression)
-    for number in range(5):
-        builder.append(b"key", b"%d" % number, [("h", b"v"), ("n", None)], 1000 + number)
-    batch = builder.build(base_offset=7, producer_id=3, producer_epoch=1, base_sequence=9)
-    kept = kept_of(batch, lambda record: record.value in (b"1", b"3"), delete_horizon_ms=5_000)
-    before, header = parse_header(batch), check_batch(kept)
-    assert (header.base_offset, header.last_offset, header.max_timestamp) == (7, 11, 1003)
-    assert header[9:12] == before[9:12]
-    assert decode_records(kept) == [decode_records(batch)[number] for number in (1, 3)]
-    empty = emptied(batch)
-    assert (len(empty), check_batch(empty).last_offset, decode_records(empty)) == (HEADER_BYTES, 11, [])
 
 
 def test_an_empty_batch_that_still_names_a_compression_has_no_records() -> None:
@@ -146,26 +129,6 @@ def test_a_gap_wider_than_a_segment_is_refused(open_log: OpenLog) -> None:
     assert log.log_end_offset == 5
 
 
-def test_batches_below_the_end_or_out_of_order_are_refused() -> None:
-    for batches, end in (([whole(0)], 3), ([whole(10), whole(14)], 10), ([whole(20), whole(10)], 0)):
-        with pytest.raises(UnexpectedAppendOffset, match="expected at least"):
-            fetched_batches(memoryview(b"".join(map(bytes, batches))), end)
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_a_restart_finds_the_same_log(gappy: Log, open_log: OpenLog, is_clean: bool) -> None:
-    headers = headers_of(gappy)
-    gappy.roll(0)
-    follow(gappy, [emptied(whole(50))])
-    if is_clean:
-        gappy.close(0)
-    else:
-        gappy.abandon()
-    again = open_log(is_clean=is_clean, recovery_point=gappy.recovery_point)
-    assert (again.log_end_offset, headers_of(again)[:-1]) == (55, headers)
-    assert [segment.base_offset for segment in again.segments] == [0, 40]
-
-
 def test_a_missing_middle_segment_is_found_after_an_unclean_stop(open_log: OpenLog) -> None:
     log = open_log()
     for base in (0, 20, 40):
@@ -249,15 +212,6 @@ def test_producers_are_rebuilt_from_filtered_and_empty_batches(open_log: OpenLog
         assert [batch.base_offset for batch in state.recent] == [0, 20]
         log.abandon()
         log = open_log()
-
-
-def test_hand_written_files_with_gaps_are_opened(open_log: OpenLog) -> None:
-    log = open_log()
-    log.abandon()
-    write_segment(log.folder, 0, [keeping(whole(3), {5}), emptied(whole(10))])
-    write_segment(log.folder, 15, [emptied(whole(15)), whole(30)])
-    again = open_log(log_config(segment_bytes=5000))
-    assert (again.log_end_offset, offsets_of(again)) == (35, [5, 30, 31, 32, 33, 34])
 
 
 def test_a_consumer_gets_records_instead_of_empty_batches(open_log: OpenLog) -> None:

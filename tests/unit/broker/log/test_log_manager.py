@@ -40,19 +40,6 @@ def test_logs_are_found_again_after_a_clean_stop(managers: Managers, manager: Lo
     assert again.get(OTHER) is None
 
 
-def test_new_logs_are_spread_over_the_dirs(managers: Managers, manager: LogManager) -> None:
-    for partition in range(4):
-        manager.get_or_create(TopicPartition("t", partition), TOPIC_ID, 0)
-    assert sorted(len(list(path.glob("t-*"))) for path in managers.paths) == [2, 2]
-    assert manager.get_or_create(TopicPartition("t", 0), TOPIC_ID, 0) is manager.get(TopicPartition("t", 0))
-
-
-def test_a_log_of_another_topic_id_is_refused(manager: LogManager) -> None:
-    manager.get_or_create(KEY, TOPIC_ID, 0)
-    with refused(ErrorCode.INCONSISTENT_TOPIC_ID):
-        manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
-
-
 def test_a_deleted_log_is_gone_at_once_and_its_folder_after_the_delay(managers: Managers) -> None:
     managers.configs[KEY.topic] = log_config(file_delete_delay_ms=1000)
     manager = managers.open()
@@ -402,17 +389,18 @@ def test_a_topic_created_again_inherits_no_checkpoint(managers: Managers, is_cra
     append_batches(log, batch(6))
     log.increment_log_start_offset(6)
     log.flush(0)
+    log.bounds.raise_first_dirty(9, log.bounds.cuts)
     manager.checkpoint_pass(0)
     manager.checkpoint_high_watermarks({KEY: 12})
     manager.delete(KEY, 0)
     if is_crash_between:
         crash(manager)
         manager = managers.open()
-    append_batches(manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0), batch())
+    append_batches(manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0), batch(12))
     crash(manager)
     again = managers.open()
     result = online(again, KEY)
-    assert (result.log_start_offset, result.log_end_offset) == (0, 1)
+    assert (result.log_start_offset, result.first_dirty_offset, result.log_end_offset) == (0, 0, 12)
     assert again.load_high_watermarks() == {}
 
 

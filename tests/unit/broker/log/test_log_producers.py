@@ -170,12 +170,6 @@ def test_a_roll_leaves_a_snapshot_and_so_does_a_clean_stop(open_log: OpenLog) ->
     assert snapshots(open_log(SMALL, is_clean=True)) == [4, 8, 11]
 
 
-def test_an_empty_log_leaves_none(open_log: OpenLog) -> None:
-    log = open_log()
-    log.close(0)
-    assert snapshots(log) == []
-
-
 def test_a_clean_start_reads_no_batch(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(open_log, 40).close(0)
     offsets = spy(monkeypatch, LogSegments, "produced_from")
@@ -286,16 +280,6 @@ def test_a_log_start_beyond_the_end_drops_all_producers(open_log: OpenLog) -> No
     assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (50, 50, 0)
     assert snapshots(again) == []
     assert append(again, 3) == 50
-
-
-def test_after_expiration_any_sequence_is_taken(open_log: OpenLog) -> None:
-    log = open_log()
-    assert log.producers.expire(0, 1) == 0
-    append(log, 0, now_ms=1_000, timestamp_ms=1)
-    assert log.producers.expire(1_999, 1_000) == 0
-    assert refusal(log, 5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert log.producers.expire(2_000, 1_000) == 1
-    assert append(log, 5) == 1
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

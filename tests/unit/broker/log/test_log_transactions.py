@@ -13,7 +13,6 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import AppendOrigin
-from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.transaction_index import AbortedTransaction, TransactionIndex
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ErrorCode
@@ -71,24 +70,6 @@ def test_the_oldest_transaction_that_no_replicated_marker_has_ended_is_unstable(
     assert end(log, ABORT, producer_id=OTHER_ID) == 9
     assert log.first_unstable_offset(9) == 5
     assert log.first_unstable_offset(10) is None
-
-
-def test_of_two_ended_transactions_the_one_that_began_first_counts_until_its_marker_is_replicated(
-    open_log: OpenLog,
-) -> None:
-    log = open_log()
-    write(log, 0)
-    write(log, 0, producer_id=OTHER_ID)
-    end(log, COMMIT, producer_id=OTHER_ID)
-    end(log, COMMIT)
-    assert [log.first_unstable_offset(high_watermark) for high_watermark in (2, 3, 4)] == [0, 0, None]
-
-
-def test_the_log_start_bounds_the_first_unstable_offset(open_log: OpenLog) -> None:
-    log = open_log()
-    write(log, 0, 5)
-    log.increment_log_start_offset(2)
-    assert log.first_unstable_offset(5) == 2
 
 
 def test_the_aborted_transactions_of_a_range_are_known(open_log: OpenLog) -> None:
@@ -292,23 +273,6 @@ def test_offsets_of_a_transaction_have_no_sequence_numbers(open_log: OpenLog) ->
     assert log.aborted_transactions(0, 4) == [(PRODUCER_ID, 0, 4, 5)]
 
 
-def test_a_follower_derives_the_same_transactions(open_log: OpenLog, tmp_path: Path) -> None:
-    leader = open_log()
-    write(leader, 0)
-    write(leader, 0, producer_id=OTHER_ID)
-    end(leader, ABORT)
-    write(leader, 1)
-    records = bytearray(leader.read(0, 1 << 20).records)
-    loader = LogLoader(tmp_path / "follower-0", log_config(), now_ms=0)
-    follower = Log.open(leader.topic_partition, loader)
-    follower.append_as_follower(records, 0)
-    for log in (leader, follower):
-        assert log.first_unstable_offset(4) == 1
-        assert log.aborted_transactions(0, 4) == [(PRODUCER_ID, 0, 2, 1)]
-        assert log.has_ongoing_transaction(PRODUCER_ID, 0)
-    follower.abandon()
-
-
 def test_a_follower_refuses_a_damaged_marker_whole(open_log: OpenLog) -> None:
     log = open_log()
     data = produced(0, is_transactional=True) + damaged_marker()
@@ -372,15 +336,6 @@ def test_a_restart_knows_the_same_aborted_transactions(open_log: OpenLog, is_cle
     assert log.aborted_transactions(12, 100) == [(PRODUCER_ID, 12, 13, 14)]
 
 
-def test_damage_to_an_index_file_is_repaired_after_a_clean_stop_too(open_log: OpenLog) -> None:
-    log = open_log()
-    entries = with_aborted(log)
-    log.close(0)
-    path = log.folder / "00000000000000000003.txnindex"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert open_log(is_clean=True).aborted_transactions(0, 100) == entries
-
-
 def bits_flipped(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 0x40]) + data[position + 1 :]
 
@@ -392,6 +347,7 @@ def bits_flipped(data: bytes, position: int) -> bytes:
         *(lambda data, at=at: bits_flipped(data, at) for at in (0, 10, 17, 18, 26, 33)),
         lambda data: data + data,
         lambda data: data + b"x",
+        lambda data: data[:-1],
         lambda data: struct.pack(">hqqqq", 0, PRODUCER_ID, 6, 7, 8),
         lambda data: bytes(34),
     ],

@@ -75,15 +75,6 @@ def test_a_lookup_after_the_first_reads_the_index_of_one_segment(
     log.abandon()
 
 
-def test_the_largest_timestamp_may_be_in_the_middle(open_log: OpenLog) -> None:
-    log = open_log()
-    _fill(log, 5, 90, 7)
-    append_batches(log, batch(timestamp_ms=50))
-    largest = log.max_timestamp_offset()
-    assert largest is not None
-    assert (largest.timestamp_ms, largest.offset) == (90, 1)
-
-
 def test_a_rebuilt_index_takes_part_in_lookups(tmp_path: Path) -> None:
     log = _open(tmp_path)
     _fill(log, 100, 200, 300)

@@ -79,22 +79,6 @@ def test_a_cold_log_answers_as_a_hot_one(open_log: OpenLog, seed: int) -> None:
         assert log.read(offset, 1).start_offset <= offset
 
 
-def test_reading_on_from_where_the_last_read_ended_gives_all_batches(open_log: OpenLog) -> None:
-    log = filled(open_log, [300] * 500, log_config(segment_bytes=40_000))
-    cold(log)
-    offset, parts = 0, []
-    while offset < log.log_end_offset:
-        result = log.read(offset, 7_000)
-        parts.append(bytes(result.records))
-        offset = result.next_offset
-    whole = b"".join(path.read_bytes()[: segment.size] for path, segment in in_order(log))
-    assert b"".join(parts) == whole
-
-
-def in_order(log: Log) -> list[tuple[Path, object]]:
-    return [(segment.file.path, segment) for segment in log.segments]
-
-
 def test_a_batch_larger_than_any_block_comes_whole(open_log: OpenLog) -> None:
     config = log_config(segment_bytes=8 << 20, max_message_bytes=8 << 20)
     log = filled(open_log, [3 * LARGE_BYTES, 10], config)

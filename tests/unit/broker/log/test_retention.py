@@ -59,10 +59,6 @@ def test_a_clock_that_jumps_back_deletes_nothing() -> None:
     assert expired(ms=0, now=NOW - 100 * HOUR) == 0
 
 
-def test_a_clock_that_jumps_forward_deletes_only_below_the_high_watermark() -> None:
-    assert expired(ms=24 * HOUR, now=NOW + 10_000 * HOUR, hw=20) == 2
-
-
 def test_a_timestamp_in_the_future_keeps_its_segment_and_all_later_ones() -> None:
     future = [SEGMENTS[0]._replace(largest_timestamp_ms=NOW + HOUR), *SEGMENTS[1:]]
     assert expired(ms=2 * HOUR, segments=future) == 0

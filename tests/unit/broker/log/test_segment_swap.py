@@ -332,47 +332,59 @@ def test_the_blocks_of_large_files_are_freed_outside_the_lock(
 # The disk
 
 
-class FailingAt(FileSystem):
-    """Fails the n-th change of a kind of file."""
+class Failing(FileSystem):
+    """Fails the n-th change: of the files whose names have a part, or without a part, of a swap."""
 
-    def __init__(self, error_number: int, part: str) -> None:
+    def __init__(self, error_number: int, part: str = "") -> None:
         self.left = -1
         self._error_number, self._part = error_number, part
+        self._is_swapping = False
 
-    def _count(self, path: Path) -> None:
-        if self._part in path.name:
+    def _count(self, file: int | Path) -> None:
+        path = file if isinstance(file, Path) else Path(os.readlink(f"/proc/self/fd/{file}"))
+        if self._part in path.name if self._part else self._is_swapping:
             self.left -= 1
             if self.left == 0:
                 raise OSError(self._error_number, os.strerror(self._error_number))
 
     def open(self, path: Path, flags: int) -> int:
-        self._count(path)
+        if self._part:
+            self._count(path)
         return super().open(path, flags)
 
     def pwrite(self, descriptor: int, data: memoryview | bytes, position: int) -> int:
-        self._count(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        self._count(descriptor)
         return os.pwrite(descriptor, data, position)
 
     def truncate(self, file: int | Path, size: int) -> None:
-        self._count(file if isinstance(file, Path) else Path(os.readlink(f"/proc/self/fd/{file}")))
+        self._count(file)
         super().truncate(file, size)
 
     def fsync(self, file: int | Path) -> None:
-        self._count(file if isinstance(file, Path) else Path(os.readlink(f"/proc/self/fd/{file}")))
+        self._count(file)
         super().fsync(file)
 
     def rename(self, source: Path, target: Path) -> None:
+        self._is_swapping |= target.name.endswith(".index.swap")
         self._count(source)
         super().rename(source, target)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        if not self._part:
+            self._count(path)
+        super().unlink(path, missing_ok=missing_ok)
 
     def set_modified(self, path: Path, time_ns: int) -> None:
         self._count(path)
         super().set_modified(path, time_ns)
 
+    def stop(self) -> None:
+        self._is_swapping = False
+
 
 @pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EIO, errno.EMFILE])
 def test_a_disk_that_refuses_a_cleaned_file_changes_nothing(open_log: OpenLog, error_number: int) -> None:
-    files = FailingAt(error_number, ".cleaned")
+    files = Failing(error_number, ".cleaned")
     log = fill(open_log(CONFIG, files=files))
     before = content(log)
     names = files_of(log)
@@ -391,37 +403,6 @@ def test_a_disk_that_refuses_a_cleaned_file_changes_nothing(open_log: OpenLog, e
     assert count > 10
 
 
-class FailingWithin(FileSystem):
-    """Fails the n-th change of a swap."""
-
-    def __init__(self, error_number: int) -> None:
-        self.left = 0
-        self._error_number = error_number
-        self._is_swapping = False
-
-    def _count(self) -> None:
-        if self._is_swapping:
-            self.left -= 1
-            if self.left == 0:
-                raise OSError(self._error_number, os.strerror(self._error_number))
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._is_swapping |= target.name.endswith(".index.swap")
-        self._count()
-        super().rename(source, target)
-
-    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
-        self._count()
-        super().unlink(path, missing_ok=missing_ok)
-
-    def fsync(self, file: int | Path) -> None:
-        self._count()
-        super().fsync(file)
-
-    def stop(self) -> None:
-        self._is_swapping = False
-
-
 @pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EIO, errno.EMFILE])
 def test_a_disk_that_fails_within_a_swap_goes_offline_and_keeps_one_of_the_two_logs(
     managers: Managers, tmp_path: Path, error_number: int
@@ -434,7 +415,7 @@ def test_a_disk_that_fails_within_a_swap_goes_offline_and_keeps_one_of_the_two_l
         count += 1
         failure = None
         paths = [tmp_path / str(count)]
-        files = FailingWithin(error_number)
+        files = Failing(error_number)
         manager = managers.open(paths=paths, files=files)
         log = fill(manager.get_or_create(key, None, 0))
         before = content(log)

@@ -188,16 +188,6 @@ def test_many_readers_during_a_deletion_report_no_failed_disk(manager: LogManage
     assert [type(error) for error in result] == [LogGone] * 4
 
 
-def test_a_failure_below_a_deleted_folder_is_ignored_and_one_below_a_missing_dir_is_not(
-    managers: Managers, manager: LogManager
-) -> None:
-    append(manager, T0)
-    missing = OSError(errno.ENOENT, "no such file")
-    assert manager.fail_dir(LogDirFailure(managers.paths[0] / "t-7" / "0.log", missing)) == []
-    assert manager.offline_dirs == {}
-    assert manager.fail_dir(LogDirFailure(managers.paths[0] / "t-0" / "0.log", missing)) == [T0]
-
-
 def test_a_log_whose_folder_is_missing_can_be_deleted(manager: LogManager, managers: Managers) -> None:
     append(manager, T0)
     (managers.paths[0] / "t-0").rename(managers.paths[0].with_name("elsewhere"))
