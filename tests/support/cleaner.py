@@ -77,6 +77,14 @@ class CleanerRig:
         records = [(b"key-%d" % key, b"value-%d" % number) for key in range(keys)]
         append_batches(log, build_batch(records, timestamp_ms=self.now_ms), now_ms=self.now_ms)
 
+    def clean_all(self) -> int:
+        """Clean until nothing is due; returns the number of attempts."""
+        count = 0
+        while self.cleaner.clean_next():
+            count += 1
+            assert count < 50, "the cleaner finds no end"
+        return count
+
     def restart(self) -> None:
         """Open the logs again after a clean stop."""
         self.logs.close(NOW)

@@ -16,7 +16,7 @@ from barnabas.broker.compaction.batch_filter import (
 )
 from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.compression import Compression, decompress
+from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import (
     DELETE_HORIZON_MASK,
@@ -137,16 +137,6 @@ def test_an_append_time_is_kept() -> None:
     kept = after(bytes(batch), map_of({b"a": 7, b"b": 1}, 0, 8))
     assert parse_header(kept).max_timestamp == 5
     assert parse_header(kept).timestamp_type is TimestampType.LOG_APPEND_TIME
-
-
-@pytest.mark.parametrize("compression", Compression)
-def test_a_rewritten_batch_keeps_its_compression(compression: Compression) -> None:
-    batch = keyed_batch([(b"%d" % number, b"v" * 50) for number in range(40)], compression=compression)
-    newest = map_of({b"%d" % number: 100 + number for number in range(1, 40)}, 0, 200)
-    kept = after(batch, newest)
-    assert parse_header(kept).compression is compression
-    assert keys_and_values(kept) == [(b"0", b"v" * 50)]
-    assert decompress(compression, memoryview(kept)[HEADER_BYTES:])
 
 
 def test_records_that_cannot_be_read_are_refused() -> None:

@@ -88,15 +88,6 @@ def raising(error: Exception) -> Callable[[Log, Pace], None]:
     return work
 
 
-def clean_all(rig: CleanerRig) -> int:
-    """Clean until nothing is due; returns the number of attempts."""
-    count = 0
-    while rig.cleaner.clean_next():
-        count += 1
-        assert count < 50, "the cleaner finds no end"
-    return count
-
-
 # The choice
 
 
@@ -106,7 +97,7 @@ def test_each_due_log_is_cleaned_once_the_filthiest_first(rig: CleanerRig, clean
     rig.make_log("whole", 3)
     small = rig.make_log("small", 5)
     small.bounds.raise_first_dirty(16, 0)
-    assert clean_all(rig) == 2
+    assert rig.clean_all() == 2
     assert cleanings.calls == [("whole", 12), ("half", 8)]
     assert not rig.cleaner.clean_next()
 
@@ -117,27 +108,18 @@ def test_other_logs_are_left_alone(rig: CleanerRig, cleanings: Cleanings) -> Non
     rig.stable_ends[rig.make_log("not-committed").topic_partition] = 3
     rig.make_log("closed").abandon()
     rig.make_log("only-active", 0)
-    assert clean_all(rig) == 0
-
-
-def test_nothing_above_the_stable_end_is_cleaned(rig: CleanerRig, cleanings: Cleanings) -> None:
-    name = rig.make_log("t", min_cleanable_dirty_ratio=0.1).topic_partition
-    rig.stable_ends[name] = 9
-    clean_all(rig)
-    rig.stable_ends[name] = 12
-    clean_all(rig)
-    assert cleanings.calls == [("t", 8), ("t", 12)]
+    assert rig.clean_all() == 0
 
 
 def test_a_log_that_grows_is_cleaned_again(rig: CleanerRig, cleanings: Cleanings) -> None:
     log = rig.make_log("t", 1)
-    clean_all(rig)
+    rig.clean_all()
     rig.write(log, 1)
-    assert clean_all(rig) == 0, "the active segment is never cleaned"
+    assert rig.clean_all() == 0, "the active segment is never cleaned"
     log.roll(rig.now_ms)
     rig.write(log, 2, keys=1)
     log.roll(rig.now_ms)
-    assert clean_all(rig) == 1
+    assert rig.clean_all() == 1
 
 
 def test_the_lags_are_kept(rig: CleanerRig, cleanings: Cleanings) -> None:
@@ -145,11 +127,11 @@ def test_the_lags_are_kept(rig: CleanerRig, cleanings: Cleanings) -> None:
     rig.now_ms += 999
     rig.write(log, 1)
     log.roll(rig.now_ms)
-    clean_all(rig)
+    rig.clean_all()
     rig.now_ms += 1
-    clean_all(rig)
+    rig.clean_all()
     rig.now_ms += 999
-    clean_all(rig)
+    rig.clean_all()
     assert cleanings.calls == [("t", 4), ("t", 8)]
 
 
@@ -159,22 +141,22 @@ def test_a_record_older_than_the_lag_is_cleaned_out_of_the_active_segment(
     log = rig.make_log("t", 0, max_compaction_lag_ms=1_000, min_cleanable_dirty_ratio=1.0)
     rig.write(log, 0)
     rig.now_ms += 1_000
-    assert clean_all(rig) == 0
+    assert rig.clean_all() == 0
     rig.now_ms += 1
-    assert clean_all(rig) == 1
+    assert rig.clean_all() == 1
     assert (cleanings.calls, len(log.segments)) == ([("t", 4)], 2)
 
 
 def test_a_log_is_due_again_when_its_tombstones_may_go(rig: CleanerRig, cleanings: Cleanings) -> None:
     rig.make_log("t")
     cleanings.delete_horizon_ms = rig.now_ms + 1_000
-    assert clean_all(rig) == 1
+    assert rig.clean_all() == 1
     rig.now_ms += 999
-    assert clean_all(rig) == 0
+    assert rig.clean_all() == 0
     rig.now_ms += 1
     rig.restart()
-    assert clean_all(rig) == 1, "the horizon survives a restart"
-    assert clean_all(rig) == 0, "after that cleaning the log is no longer due"
+    assert rig.clean_all() == 1, "the horizon survives a restart"
+    assert rig.clean_all() == 0, "after that cleaning the log is no longer due"
     assert cleanings.calls == [("t", 12), ("t", 12)]
 
 
@@ -183,22 +165,22 @@ def test_the_horizon_of_a_deleted_log_does_not_concern_its_successor(
 ) -> None:
     cleanings.delete_horizon_ms = rig.now_ms + 1_000
     log = rig.make_log("t")
-    clean_all(rig)
+    rig.clean_all()
     rig.logs.delete(log.topic_partition, rig.now_ms)
-    assert clean_all(rig) == 0
+    assert rig.clean_all() == 0
     successor = rig.make_log("t")
     successor.bounds.raise_first_dirty(12, 0)
     rig.now_ms += 2_000
-    assert clean_all(rig) == 0
+    assert rig.clean_all() == 0
 
 
 def test_the_progress_survives_a_restart(rig: CleanerRig, cleanings: Cleanings) -> None:
     log = rig.make_log("t")
-    clean_all(rig)
+    rig.clean_all()
     saved = (log.folder.parent / CLEANER_CHECKPOINT).read_text()
     assert saved == "0\n1\nt 0 12\n"
     rig.restart()
-    assert clean_all(rig) == 0
+    assert rig.clean_all() == 0
 
 
 # Logs that cannot be cleaned
@@ -210,7 +192,7 @@ def test_a_failed_log_is_marked_and_the_others_go_on(
     failing = rig.make_log("a", 9)
     rig.make_log("b")
     cleanings.work["a"] = raising(ValueError("a bug"))
-    assert clean_all(rig) == 2
+    assert rig.clean_all() == 2
     assert [topic for topic, _ in cleanings.calls] == ["a", "b"]
     assert failing.cleaning_problem == "unforeseen error: ValueError('a bug')"
     [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -225,18 +207,18 @@ def test_a_marked_log_is_tried_again_after_growing_pauses(
     log = rig.make_log("t")
     cleanings.work["t"] = raising(ValueError("a bug"))
     pause_ms, pauses = FIRST_PAUSE_MS, 0
-    clean_all(rig)
+    rig.clean_all()
     while pauses < 8:
         rig.now_ms += pause_ms - 1
-        assert clean_all(rig) == 0
+        assert rig.clean_all() == 0
         rig.now_ms += 1
-        assert clean_all(rig) == 1
+        assert rig.clean_all() == 1
         pause_ms, pauses = min(2 * pause_ms, LONGEST_PAUSE_MS), pauses + 1
     assert pause_ms == LONGEST_PAUSE_MS
     assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1, "the error is logged once"
     del cleanings.work["t"]
     rig.now_ms += LONGEST_PAUSE_MS
-    assert clean_all(rig) == 1
+    assert rig.clean_all() == 1
     assert log.cleaning_problem is None
     assert rig.cleaner.figures().uncleanable == []
     assert "t-0 is compacted again" in caplog.text
@@ -248,9 +230,9 @@ def test_a_marked_log_is_tried_at_once_when_the_cause_may_be_gone(
 ) -> None:
     log = rig.make_log("t", min_cleanable_dirty_ratio=0.1)
     cleanings.work["t"] = raising(ValueError("a bug"))
-    clean_all(rig)
+    rig.clean_all()
     del cleanings.work["t"]
-    assert clean_all(rig) == 0
+    assert rig.clean_all() == 0
     if cause == "truncated":
         log.truncate_to(9)
     elif cause == "log start":
@@ -259,29 +241,29 @@ def test_a_marked_log_is_tried_at_once_when_the_cause_may_be_gone(
         rig.configs["t"] = log_config(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.2)
         rig.logs.update_config("t")
     rig.now_ms += SETTINGS.backoff_ms
-    assert clean_all(rig) == 1
+    assert rig.clean_all() == 1
     assert log.cleaning_problem is None
 
 
 def test_a_mark_goes_with_its_log(rig: CleanerRig, cleanings: Cleanings) -> None:
     log = rig.make_log("t")
     cleanings.work["t"] = raising(ValueError("a bug"))
-    clean_all(rig)
+    rig.clean_all()
     rig.logs.delete(log.topic_partition, rig.now_ms)
     del cleanings.work["t"]
     rig.make_log("t")
-    assert clean_all(rig) == 1
+    assert rig.clean_all() == 1
     assert rig.cleaner.figures().uncleanable == []
 
 
 def test_a_mark_goes_when_the_topic_is_no_longer_compacted(rig: CleanerRig, cleanings: Cleanings) -> None:
     log = rig.make_log("t")
     cleanings.work["t"] = raising(ValueError("a bug"))
-    clean_all(rig)
+    rig.clean_all()
     rig.configs["t"] = log_config()
     rig.logs.update_config("t")
     rig.now_ms += SETTINGS.backoff_ms
-    clean_all(rig)
+    rig.clean_all()
     assert log.cleaning_problem is None
 
 
@@ -300,7 +282,7 @@ def test_an_error_that_concerns_one_log_marks_it(
 ) -> None:
     log = rig.make_log("t")
     cleanings.work["t"] = raising(error)
-    clean_all(rig)
+    rig.clean_all()
     assert reason in (log.cleaning_problem or "")
     assert rig.noted == []
 
@@ -328,7 +310,7 @@ def test_a_cleaning_without_progress_is_not_repeated_at_once(
         return CleaningStats(0, 0, 0, 0, 0, 0, 3, 3, 1, None)
 
     monkeypatch.setattr(cleaner_module, "clean", do_nothing)
-    assert clean_all(rig) == 1
+    assert rig.clean_all() == 1
     assert "nothing was cleaned" in (log.cleaning_problem or "")
 
 
@@ -373,7 +355,7 @@ def test_a_log_that_cannot_be_assessed_is_marked(
         raise api_error(ErrorCode.CORRUPT_MESSAGE, "no batch at 0")
 
     monkeypatch.setattr(cleaner_module, "figures_of", fail)
-    clean_all(rig)
+    rig.clean_all()
     assert cleanings.calls == [("u", 12)]
     assert "no batch at 0" in (log.cleaning_problem or "")
     assert calls[0] > 1
@@ -388,11 +370,11 @@ def test_a_log_that_keeps_changing_is_tried_again_only_after_the_backoff(
 
     rig.make_log("t")
     cleanings.work["t"], cleanings.is_abandoned = change, True
-    assert clean_all(rig) == 1
+    assert rig.clean_all() == 1
     rig.now_ms += SETTINGS.backoff_ms - 1
-    assert clean_all(rig) == 0
+    assert rig.clean_all() == 0
     rig.now_ms += 1
-    assert clean_all(rig) == 1
+    assert rig.clean_all() == 1
 
 
 def test_a_buffer_size_of_zero_becomes_the_smallest_one() -> None:
@@ -424,25 +406,20 @@ def block(log: Log, pause: Pace) -> None:
         pause(1)
 
 
-def test_a_stop_ends_a_cleaning_in_progress(rig: CleanerRig, cleanings: Cleanings) -> None:
+@pytest.mark.parametrize("is_throttled", [False, True])
+def test_a_stop_ends_a_cleaning_in_progress(
+    rig: CleanerRig, cleanings: Cleanings, is_throttled: bool
+) -> None:
     log = rig.make_log("t")
     cleanings.work["t"] = block
+    if is_throttled:
+        rig.cleaner = rig.make_cleaner(max_io_bytes_per_second=0.0)
     rig.cleaner.start()
     wait_for(lambda: rig.cleaner.figures().in_progress == [log.topic_partition])
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("log-cleaner")]
     rig.cleaner.stop()
     assert not any(thread.is_alive() for thread in threads)
     assert (log.cleaning_problem, log.first_dirty_offset) == (None, 0)
-
-
-def test_a_throttled_cleaning_is_stopped_too(rig: CleanerRig, cleanings: Cleanings) -> None:
-    log = rig.make_log("t")
-    rig.cleaner = rig.make_cleaner(max_io_bytes_per_second=0.0)
-    cleanings.work["t"] = block
-    rig.cleaner.start()
-    wait_for(lambda: rig.cleaner.figures().in_progress == [log.topic_partition])
-    rig.cleaner.stop()
-    assert [thread for thread in threading.enumerate() if thread.name.startswith("log-cleaner")] == []
 
 
 def test_the_number_of_threads_changes_while_they_run(rig: CleanerRig, cleanings: Cleanings) -> None:
@@ -520,5 +497,5 @@ def test_the_figures_of_the_last_cleanings(rig: CleanerRig, cleanings: Cleanings
     assert figures.totals == (1, 1_000, 400, 10, 4)
     rig.now_ms += 70
     assert rig.cleaner.figures().ms_since_last_assessment == 70
-    assert clean_all(rig) == 0
+    assert rig.clean_all() == 0
     assert rig.cleaner.figures().max_dirty_ratio == 0.0

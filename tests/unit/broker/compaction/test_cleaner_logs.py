@@ -60,13 +60,6 @@ def last_values(log: Log) -> dict[bytes | None, bytes | None]:
     return {key: value for _, _, key, value, _ in records_in(log)}
 
 
-def clean_all(rig: CleanerRig) -> None:
-    for _ in range(20):
-        if not rig.cleaner.clean_next():
-            return
-    raise AssertionError("the cleaner finds no end")
-
-
 def other_files(log: Log) -> list[str]:
     """The files of unfinished cleanings."""
     return [path.name for path in log.folder.iterdir() if path.suffix in (CLEANED_SUFFIX, SWAP_SUFFIX)]
@@ -76,7 +69,7 @@ def test_the_last_value_of_each_key_stays_at_its_offset(rig: CleanerRig) -> None
     log = rig.make_log("t", 5, keys=10)
     rig.write(log, 5, keys=3)
     before = records_in(log)
-    clean_all(rig)
+    rig.clean_all()
     assert records_in(log) == before[40:]
     assert [offset for offset, *_ in before[40:]] == list(range(40, 53))
     assert (log.first_dirty_offset, log.log_end_offset, len(log.segments)) == (50, 53, 2)
@@ -92,7 +85,7 @@ def test_the_removal_of_records_without_a_key_is_logged(
     log = rig.make_log("t")
     append_batches(log, build_batch([(None, b"1"), (b"key-0", b"2"), (None, b"3")], timestamp_ms=rig.now_ms))
     log.roll(0)
-    clean_all(rig)
+    rig.clean_all()
     [message] = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert message == "t-0: 2 records without a key were removed, because the topic is compacted"
 
@@ -119,7 +112,7 @@ def test_no_lock_is_held_while_a_cleaning_reads(rig: CleanerRig, monkeypatch: py
         return real(self, *arguments, **options)
 
     monkeypatch.setattr(SegmentFile, "read_into", read_into)
-    clean_all(rig)
+    rig.clean_all()
     assert log.first_dirty_offset == 12
     assert len(reads) > 3
     assert all(reads)
@@ -131,7 +124,7 @@ def test_a_damaged_log_is_marked_and_keeps_its_files(
     damaged, sound = rig.make_log("a", 5), rig.make_log("b")
     flip_bits(log_files(damaged)[1], 80)
     before = {path.name: path.read_bytes() for path in damaged.folder.iterdir()}
-    clean_all(rig)
+    rig.clean_all()
     assert "the log is damaged" in (damaged.cleaning_problem or "")
     assert "barnabas log verify" in (damaged.cleaning_problem or "")
     assert {path.name: path.read_bytes() for path in damaged.folder.iterdir()} == before
@@ -147,14 +140,14 @@ def test_a_disk_that_refuses_cleaned_files_takes_no_log_dir_offline(
 ) -> None:
     log = rig.make_log("t")
     disk.suffix, disk.error_number = CLEANED_SUFFIX, error_number
-    clean_all(rig)
+    rig.clean_all()
     assert os.strerror(error_number) in (log.cleaning_problem or "")
     assert (rig.noted, rig.logs.offline_dirs, other_files(log)) == ([], {}, [])
     assert len(records_in(log)) == 12
     rig.write(log, 3)
     disk.suffix = None
     rig.now_ms += 60_000
-    clean_all(rig)
+    rig.clean_all()
     assert (log.cleaning_problem, len(records_in(log))) == (None, 8)
 
 
@@ -217,7 +210,7 @@ def test_a_log_that_changes_in_the_middle_is_neither_marked_nor_harmed(
         if change != "truncate":
             assert last_values(log) == expected[change]
         rig.now_ms += SETTINGS.backoff_ms
-        clean_all(rig)
+        rig.clean_all()
         assert log.cleaning_problem is None
 
 

@@ -1,6 +1,5 @@
 """A cleaning of one log: its groups, its passes, its ends, and its figures."""
 
-import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +8,9 @@ from typing import Any
 import pytest
 
 from barnabas.broker.compaction.offset_map import OffsetMap
-from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.broker.log.storage_errors import CleanedFilesFailed
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import HEADER_BYTES, parse_header
 from barnabas.protocol.records import MarkerType
@@ -29,7 +25,7 @@ from tests.support.compaction import (
     records_in,
 )
 from tests.support.defaults import log_config
-from tests.support.logs import OpenLog, flip_bits, log_files, marker
+from tests.support.logs import OpenLog, log_files, marker
 
 
 class Stopped(Exception):
@@ -439,49 +435,6 @@ def test_records_that_come_during_a_cleaning_stay(open_log: OpenLog) -> None:
     assert not stats.is_abandoned
     assert offsets(log)[-2:] == [15, 16]
     assert log.first_dirty_offset == 16
-
-
-def test_a_damaged_batch_is_an_error_and_changes_nothing(open_log: OpenLog) -> None:
-    log = dirty(open_log)
-    flip_bits(log_files(log)[4], 200)
-    before = contents(log)
-    with pytest.raises(ApiError) as caught:
-        compact(log)
-    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
-    assert contents(log) == before
-    assert cleaned_files(log) == []
-
-
-class FullDisk(FileSystem):
-    """Refuses the write of a given number, and all later ones, to `.cleaned` files."""
-
-    def __init__(self, allowed: int) -> None:
-        self.allowed = allowed
-
-    def write_all(self, descriptor: int, data: memoryview | bytes, position: int) -> None:
-        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".cleaned"):
-            if not self.allowed:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self.allowed -= 1
-        super().write_all(descriptor, data, position)
-
-
-@pytest.mark.parametrize("allowed", [0, 1, 3])
-def test_a_full_disk_ends_the_cleaning_and_the_log_stays_whole(tmp_path: Path, allowed: int) -> None:
-    config = log_config(cleanup_policy=("compact",), segment_bytes=500)
-    files = FullDisk(allowed)
-    log = Log.open(TopicPartition("t", 0), LogLoader(tmp_path / "t-0", config, now_ms=0, files=files))
-    write(log, *[[(b"a", b"v" * 100), (b"%d" % number, b"v" * 200)] for number in range(8)])
-    before = values(log)
-    with pytest.raises(CleanedFilesFailed):
-        compact(log)
-    assert values(log) == before
-    assert cleaned_files(log) == []
-    files.allowed = 1000
-    write(log, [(b"z", b"1")])
-    compact(log)
-    assert values(log) == {**before, b"z": b"1"}
-    log.abandon()
 
 
 def test_reading_and_writing_is_paced(open_log: OpenLog) -> None:
