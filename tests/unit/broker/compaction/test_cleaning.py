@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,27 +111,6 @@ def test_records_without_keys_go_when_a_topic_becomes_compacted(open_log: OpenLo
     assert compact(log).keyless_records == 0
 
 
-@pytest.mark.parametrize("max_bytes", [0, 1200])
-def test_a_map_that_is_too_small_cleans_in_several_passes(open_log: OpenLog, max_bytes: int) -> None:
-    keys = [b"%d" % (number % 9) for number in range(40)]
-    log = write(open_log(), *[[(key, b"%d" % number)] for number, key in enumerate(keys)])
-    stats = compact(log, offset_map=OffsetMap(max_bytes))
-    assert values(log) == {key: b"%d" % number for number, key in enumerate(keys)}
-    assert stats.passes > 1
-    assert stats.dirty_end == 40
-    assert len(records_in(log)) == 9
-
-
-@pytest.mark.parametrize("compression", Compression)
-def test_compressed_batches_are_cleaned_and_stay_compressed(
-    open_log: OpenLog, compression: Compression
-) -> None:
-    log = write(open_log(), [(b"a", b"1"), (b"b", b"1" * 99)], [(b"a", b"2")], compression=compression)
-    compact(log)
-    assert values(log) == {b"a": b"2", b"b": b"1" * 99}
-    assert {parse_header(batch).compression for _, batch in batches_in(log)} == {compression}
-
-
 def test_a_rewritten_batch_is_compressed_at_the_level_of_the_topic(open_log: OpenLog) -> None:
     words = b" ".join(b"%d" % (number * number % 977) for number in range(3000))
     records = [(b"a", b"1"), (b"b", words)]
@@ -146,13 +124,6 @@ def test_a_rewritten_batch_is_compressed_at_the_level_of_the_topic(open_log: Ope
     assert size(Compression.ZSTD, 9) == size(Compression.ZSTD, 1)
 
 
-@pytest.mark.parametrize("read_bytes", [1, 100, 700])
-def test_batches_larger_than_a_chunk_are_cleaned(open_log: OpenLog, read_bytes: int) -> None:
-    log = write(open_log(), [(b"a", b"1" * 900), (b"b", b"1")], [(b"a", b"2")], [(b"c", b"3")])
-    compact(log, read_bytes=read_bytes)
-    assert values(log) == {b"a": b"2", b"b": b"1", b"c": b"3"}
-
-
 # Segments
 
 
@@ -163,13 +134,6 @@ def test_a_cleaning_that_changes_nothing_writes_nothing(open_log: OpenLog) -> No
     assert log.segments == segments
     assert (stats.bytes_written, stats.bytes_kept) == (0, stats.bytes_read)
     assert log.first_dirty_offset == 2
-
-
-def test_small_segments_become_one(open_log: OpenLog) -> None:
-    log = write(open_log(segment_bytes=1 << 20), *[[(b"%d" % number, b"v")] for number in range(30)])
-    compact(log)
-    assert [segment.base_offset for segment in log.segments] == [0, 30]
-    assert offsets(log) == list(range(30))
 
 
 def test_segments_are_joined_by_what_is_left_of_them_and_not_beyond_the_size_of_a_segment(
@@ -202,20 +166,6 @@ def test_segments_are_not_joined_beyond_31_bits_of_offsets(open_log: OpenLog) ->
     log.roll(0)
     compact(log)
     assert [segment.base_offset for segment in log.segments] == [0, 2, (1 << 31) + 1]
-
-
-def test_the_last_batch_of_a_cleaned_segment_stays_without_its_records(open_log: OpenLog) -> None:
-    log = write(open_log(segment_bytes=300), [(b"a", bytes(200)), (b"b", b"1")], [(b"a", bytes(201))])
-    write(log, [(b"b", b"2")])
-    compact(log, 2)
-    compact(log)
-    assert [
-        (base, parse_header(batch).base_offset, parse_header(batch).record_count)
-        for base, batch in batches_in(log)
-    ] == [(0, 0, 0), (0, 2, 1), (3, 3, 1)] or offsets(log) == [2, 3]
-    ends = {base: parse_header(batch).next_offset for base, batch in batches_in(log)}
-    for segment, following in zip(log.segments, log.segments[1:], strict=False):
-        assert ends[segment.base_offset] == following.base_offset
 
 
 def test_a_segment_without_remaining_records_ends_where_the_next_one_begins(open_log: OpenLog) -> None:
@@ -341,26 +291,6 @@ def test_an_open_transaction_ends_the_range_and_is_left_alone(open_log: OpenLog)
     assert offsets(log) == [3]
 
 
-def test_the_last_batch_of_a_producer_survives_a_restart(open_log: OpenLog, tmp_path: Path) -> None:
-    log = open_log()
-    producer = {"producer_id": 7, "producer_epoch": 2}
-    append_stamped(log, keyed_batch([(b"a", b"1")] * 3, base_sequence=0, **producer))
-    log.roll(0)
-    append_stamped(log, keyed_batch([(b"a", b"2")] * 3, base_sequence=3, **producer))
-    log.roll(0)
-    write(log, [(b"a", b"3")], [(b"b", b"1")])
-    compact(log)
-    assert offsets(log) == [6, 7]
-    log.abandon()
-    for snapshot in log.folder.glob("*.snapshot"):
-        snapshot.unlink()
-    again = Log.open(TopicPartition("topic", 0), LogLoader(log.folder, log.config, now_ms=0))
-    state = again.producers.get(7)
-    again.abandon()
-    assert state is not None
-    assert (state.epoch, state.last_sequence, state.last_offset) == (2, 5, 5)
-
-
 # Stops, changes, faults
 
 
@@ -425,16 +355,6 @@ def test_a_change_of_the_log_ends_the_cleaning_quietly(open_log: OpenLog, name: 
     assert contents(log) == found
     assert cleaned_files(log) == []
     assert log.first_dirty_offset <= max(3, log.log_start_offset)
-
-
-def test_records_that_come_during_a_cleaning_stay(open_log: OpenLog) -> None:
-    calls: list[int] = []
-    compact(dirty(open_log), pause=calls.append)
-    log = dirty(open_log)
-    stats = compact(log, pause=at_call(len(calls) // 2, lambda: write(log, [(b"a", b"new")])))
-    assert not stats.is_abandoned
-    assert offsets(log)[-2:] == [15, 16]
-    assert log.first_dirty_offset == 16
 
 
 def test_reading_and_writing_is_paced(open_log: OpenLog) -> None:

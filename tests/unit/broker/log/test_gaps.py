@@ -9,8 +9,8 @@ from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import HEADER_BYTES, parse_header, write_crc
 from barnabas.protocol.records import decode_records
-from tests.support.gaps import emptied, follow, keeping, kept_of, stamped
-from tests.support.logs import OpenLog, flip_bits, headers_of, index_entries, produced
+from tests.support.gaps import emptied, follow, keeping, stamped
+from tests.support.logs import OpenLog, flip_bits, headers_of, index_entries
 
 FAR = 1 << 31
 
@@ -57,24 +57,6 @@ def test_a_log_with_gaps_is_read_from_every_offset(gappy: Log) -> None:
         assert read.next_offset == parse_header(read.records).next_offset
 
 
-def test_a_read_from_a_gap_at_the_end_of_a_segment_returns_the_next_segment(open_log: OpenLog) -> None:
-    log = open_log()
-    follow(log, [whole(0)])
-    log.roll(0)
-    follow(log, [whole(20)])
-    assert [segment.base_offset for segment in log.segments] == [0, 5]
-    assert [log.read(at, 1).start_offset for at in (4, 5, 10, 19, 20)] == [0, 20, 20, 20, 20]
-
-
-@pytest.mark.parametrize("upper", [5, 7, 10, 12])
-def test_a_bound_within_or_after_a_gap_returns_nothing_and_does_not_pass_it(gappy: Log, upper: int) -> None:
-    for offset in range(5, upper + 1):
-        read = gappy.read(offset, 1 << 20, upper_bound_offset=upper)
-        assert (bytes(read.records), read.start_offset, read.next_offset) == (b"", offset, offset)
-    below = gappy.read(0, 1 << 20, upper_bound_offset=upper)
-    assert (parse_header(below.records).base_offset, below.next_offset) == (0, 5)
-
-
 @pytest.mark.parametrize("offset", range(36))
 def test_a_truncation_ends_the_log_where_its_last_batch_ends(
     gappy: Log, open_log: OpenLog, offset: int
@@ -88,18 +70,6 @@ def test_a_truncation_ends_the_log_where_its_last_batch_ends(
     assert (again.log_end_offset, headers_of(again)) == (end, kept)
     follow(again, [whole(end), whole(end + 100)])
     assert again.log_end_offset == end + 105
-
-
-def test_a_truncation_into_the_gap_at_a_segment_start_ends_at_its_base(open_log: OpenLog) -> None:
-    log = open_log()
-    follow(log, [whole(0)])
-    log.roll(0)
-    follow(log, [whole(20)])
-    log.flush(0)
-    log.increment_log_start_offset(15)
-    assert log.truncate_to(17)
-    assert (log.log_start_offset, log.recovery_point, log.log_end_offset) == (5, 5, 5)
-    assert [segment.size for segment in log.segments] == [len(whole(0)), 0]
 
 
 def test_a_crash_after_a_truncation_into_a_gap_is_no_damage(open_log: OpenLog) -> None:
@@ -188,30 +158,6 @@ def test_times_of_empty_batches_are_not_found(open_log: OpenLog) -> None:
         log.roll(0)
     assert [entry[:2] for entry in index_entries(log.segments[0].time_index)] == [(30, 24)]
     assert log.segments[0].age().largest_timestamp_ms == 30
-
-
-def test_a_log_of_empty_batches_alone_has_no_time(open_log: OpenLog) -> None:
-    log = open_log()
-    follow(log, [emptied(whole(0, timestamp_ms=10)), emptied(whole(10, timestamp_ms=20))])
-    log.roll(0)
-    assert (log.max_timestamp_offset(), log.offset_for_timestamp(0)) == (None, None)
-    log.close(0)
-    again = open_log(is_clean=True)
-    assert (again.log_end_offset, again.max_timestamp_offset(), offsets_of(again)) == (15, None, [])
-    assert again.segments[0].age().size_bytes == 2 * HEADER_BYTES
-
-
-def test_producers_are_rebuilt_from_filtered_and_empty_batches(open_log: OpenLog) -> None:
-    log = open_log()
-    first = kept_of(stamped(produced(0, 5), 0), lambda record: record.offset == 2)
-    second = emptied(stamped(produced(5, 5), 20))
-    follow(log, [first, second])
-    for _ in range(2):
-        (state,) = log.producers
-        assert (state.last_sequence, state.last_offset) == (9, 24)
-        assert [batch.base_offset for batch in state.recent] == [0, 20]
-        log.abandon()
-        log = open_log()
 
 
 def test_a_consumer_gets_records_instead_of_empty_batches(open_log: OpenLog) -> None:

@@ -102,13 +102,6 @@ def follower_batches(*bases: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("bases", [(0, 0), (1, 0), (2, 3, 2)])
-def test_a_follower_refuses_batches_that_do_not_rise(bases: tuple[int, ...], log: Log) -> None:
-    with pytest.raises(UnexpectedAppendOffset, match="expected"):
-        log.append_as_follower(follower_batches(*bases), 0)
-    assert (log.log_end_offset, log.size_bytes) == (0, 0)
-
-
 def test_a_follower_refuses_batches_above_the_epoch_of_the_leader_it_asked(log: Log) -> None:
     data = follower_batches(0, 1, 2)
     with refused(ErrorCode.UNKNOWN_LEADER_EPOCH):
@@ -389,14 +382,23 @@ def test_a_crash_before_the_start_was_saved_leaves_a_usable_log(open_log: OpenLo
     assert (again.log_start_offset, again.log_end_offset) == (3, 7)
 
 
-@pytest.mark.parametrize("spans", [((3, 2),), ((0, 3), (3, 4))])
-def test_a_batch_that_ends_below_the_start_is_refused(
-    open_log: OpenLog, spans: tuple[tuple[int, int], ...]
+@pytest.mark.parametrize(
+    ("start", "spans"),
+    [
+        (0, ((0, 1), (0, 1))),
+        (0, ((1, 1), (0, 1))),
+        (0, ((2, 1), (3, 1), (2, 1))),
+        (5, ((3, 2),)),
+        (5, ((0, 3), (3, 4))),
+    ],
+)
+def test_a_follower_refuses_batches_that_do_not_rise_or_that_end_below_the_start(
+    open_log: OpenLog, start: int, spans: tuple[tuple[int, int], ...]
 ) -> None:
-    log = beginning_at(open_log, 5)
-    with pytest.raises(UnexpectedAppendOffset):
+    log = beginning_at(open_log, start)
+    with pytest.raises(UnexpectedAppendOffset, match="expected"):
         log.append_as_follower(batches(*spans), 0)
-    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (start, start, 0)
 
 
 def test_a_batch_that_is_cut_short_changes_nothing(open_log: OpenLog) -> None:

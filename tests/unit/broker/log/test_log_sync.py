@@ -4,7 +4,6 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -219,26 +218,21 @@ def test_the_first_record_of_an_epoch_puts_it_into_the_file(open_log: OpenLog) -
     assert open_log().epoch_cache.latest_epoch == 4
 
 
-class RetainingDisk(FileSystem):
-    """Retention removes the oldest segment just before the first fsync."""
-
-    def __init__(self) -> None:
-        self.retain: Callable[[], object] | None = None
-
-    def fsync(self, file: int | Path) -> None:
-        retain, self.retain = self.retain, None
-        if retain is not None:
-            retain()
-        super().fsync(file)
-
-
-def test_a_flush_during_retention_syncs_the_remaining_segments(open_log: OpenLog) -> None:
+def test_a_flush_during_retention_syncs_the_remaining_segments(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # With flush.messages=1 a record is acknowledged when this returns.
-    disk = RetainingDisk()
-    log = open_log(log_config(segment_bytes=300, retention_bytes=900), files=disk)
+    log = open_log(log_config(segment_bytes=300, retention_bytes=900))
     for number in range(9):
         append_batches(log, produced(3 * number, 3), 1)
-    disk.retain = lambda: log.delete_old_segments(0, log.log_end_offset)
+    fsync = FileSystem.fsync
+
+    def retain_before(files: FileSystem, file: int | Path) -> None:
+        monkeypatch.setattr(FileSystem, "fsync", fsync)
+        log.delete_old_segments(0, log.log_end_offset)
+        files.fsync(file)
+
+    monkeypatch.setattr(FileSystem, "fsync", retain_before)
     log.flush(0)
     assert log.log_start_offset > 0
     assert log.recovery_point == log.log_end_offset

@@ -5,24 +5,19 @@ follower; truncates, rolls, deletes old segments, and stops cleanly or by a cras
 must know for each producer the very batches that the model says are its last five.
 """
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from barnabas.broker.log.log import Log
-from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import stamp
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import append_batches, produced
-from tests.support.memory_folder import MEMORY
+
+from .log_machine import LogMachine
 
 PRODUCERS = st.integers(1, 3)
 WRAP = 1 << 31
@@ -36,31 +31,15 @@ class Row(NamedTuple):
     offset: int
 
 
-class ProducersAgainstHistory(RuleBasedStateMachine):
+class ProducersAgainstHistory(LogMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="producer-model-", dir=MEMORY))
         self.rows: list[Row] = []
-        self.log_start = 0
-        self.end = 0
 
     @initialize(segment_bytes=st.sampled_from([500, 2000]))
     def open(self, segment_bytes: int) -> None:
         self.config = log_config(segment_bytes=segment_bytes, index_interval_bytes=0, retention_bytes=0)
-        self.log = self.reopen(is_clean=True)
-
-    def reopen(self, *, is_clean: bool) -> Log:
-        return Log.open(
-            TopicPartition("t", 0),
-            LogLoader(
-                self.folder / "t-0",
-                self.config,
-                now_ms=0,
-                is_clean=is_clean,
-                recovery_point=self.log.recovery_point if hasattr(self, "log") else 0,
-                log_start_offset=self.log_start,
-            ),
-        )
+        self.log = self.opened(is_clean=True)
 
     def last_five(self, producer_id: int) -> list[Row]:
         mine = [row for row in self.rows if row.producer_id == producer_id]
@@ -91,7 +70,7 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
         assert append_batches(self.log, data).base_offset == base
 
     @rule(producer_id=PRODUCERS, count=st.integers(1, 3))
-    def begin_an_epoch(self, producer_id: int, count: int) -> None:
+    def begin_an_epoch_of_a_producer(self, producer_id: int, count: int) -> None:
         epoch = self.due(producer_id)[0] + 1
         append_batches(self.log, produced(0, count, producer_id=producer_id, epoch=epoch))
         self.note(producer_id, epoch, 0, count)
@@ -151,10 +130,6 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
         self.log_start = int(self.log.log_start_offset)
 
     @rule()
-    def roll(self) -> None:
-        self.log.roll(0)
-
-    @rule()
     def delete_old_segments(self) -> None:
         self.log.delete_old_segments(0, self.end)
         self.log_start = int(self.log.log_start_offset)
@@ -170,21 +145,9 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
         self.end = self.log_start = self.end + ahead
         self.rows = []
 
-    @rule(is_clean=st.booleans())
-    def restart(self, is_clean: bool) -> None:
-        if is_clean:
-            self.log.close(0)
-        else:
-            self.log.abandon()
-        self.log = self.reopen(is_clean=is_clean)
-
-    @rule()
-    def flush(self) -> None:
-        self.log.flush(0)
-
     @invariant()
     def the_last_five_agree(self) -> None:
-        if not hasattr(self, "log"):
+        if not self.is_open:
             return
         assert self.log.log_end_offset == self.end
         for producer_id in range(1, 4):
@@ -192,11 +155,6 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
             expected = [(row.epoch, row.sequence, row.offset) for row in self.last_five(producer_id)]
             recent = () if state is None else state.recent[-5:]
             assert [(state and state.epoch, b.base_sequence, b.base_offset) for b in recent] == expected
-
-    def teardown(self) -> None:
-        if hasattr(self, "log"):
-            self.log.abandon()
-        shutil.rmtree(self.folder)
 
 
 TestProducersAgainstHistory = ProducersAgainstHistory.TestCase
