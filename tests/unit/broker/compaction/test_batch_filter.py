@@ -74,20 +74,6 @@ def test_an_older_record_of_a_key_goes() -> None:
     assert fields_of(kept) == [(11, NOW_MS, b"b", b"2", ()), (12, NOW_MS, b"a", b"3", ())]
 
 
-def test_a_record_older_than_the_map_goes_if_the_map_has_its_key() -> None:
-    batch = keyed_batch([(b"a", b"1"), (b"b", b"2")])
-    assert keys_and_values(after(batch, map_of({b"a": 100}, 50, 101))) == [(b"b", b"2")]
-
-
-def test_a_record_after_the_covered_range_stays() -> None:
-    batch = keyed_batch([(b"a", b"1"), (b"a", b"2"), (None, b"3")], base_offset=10)
-    assert keys_and_values(after(batch, map_of({b"a": 10}, 0, 11))) == [
-        (b"a", b"1"),
-        (b"a", b"2"),
-        (None, b"3"),
-    ]
-
-
 def test_a_batch_after_the_covered_range_is_not_looked_into() -> None:
     batch = bytearray(keyed_batch([(b"a", b"1")], base_offset=10))
     header = parse_header(batch)
@@ -96,37 +82,12 @@ def test_a_batch_after_the_covered_range_is_not_looked_into() -> None:
     assert outcome == (header, None)
 
 
-def test_a_record_without_a_key_goes() -> None:
-    batch = keyed_batch([(None, b"1"), (b"b", b"2"), (None, None)])
-    assert keys_and_values(after(batch, map_of({b"b": 1}, 0, 3))) == [(b"b", b"2")]
-
-
-def test_a_batch_that_keeps_no_record_is_removed() -> None:
-    batch = keyed_batch([(b"a", b"1"), (None, b"2")])
-    assert filtered(batch, map_of({b"a": 5}, 0, 6)) == GONE
-
-
 def test_a_rewritten_batch_keeps_offsets_producer_epoch_and_timestamp_type() -> None:
     batch = bytearray(keyed_batch([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")], **PRODUCER))
     stamp(batch, 0, 500, 9)
     old = check_batch(batch)
     new = check_batch(after(bytes(batch), map_of({b"b": 501, b"a": 600}, 500, 601)))
     assert new == old._replace(batch_length=new.batch_length, crc=new.crc, record_count=1)
-
-
-def test_a_filtered_batch_is_filtered_again() -> None:
-    batch = keyed_batch([(b"ab"[number % 2 :][:1], b"v") for number in range(200)], base_offset=1000)
-    once = after(batch, map_of({b"a": 1500}, 1000, 1501))
-    assert [offset for offset, *_ in fields_of(once)] == list(range(1001, 1200, 2))
-    twice = after(once, map_of({b"b": 1199}, 1000, 1501))
-    assert [offset for offset, *_ in fields_of(twice)] == [1199]
-
-
-def test_the_largest_timestamp_is_that_of_the_kept_records() -> None:
-    batch = keyed_batch([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")], timestamps=[1000, 9000, 3000])
-    kept = after(batch, map_of({b"a": 0, b"b": 7, b"c": 2}, 0, 8))
-    assert [time for _, time, *_ in fields_of(kept)] == [1000, 3000]
-    assert parse_header(kept).max_timestamp == 3000
 
 
 def test_an_append_time_is_kept() -> None:
@@ -175,17 +136,6 @@ def test_a_tombstone_goes_at_its_delete_horizon() -> None:
 def test_a_tombstone_goes_at_its_horizon_although_no_newer_record_is_in_the_map() -> None:
     kept = after(keyed_batch([(b"a", None)]), map_of({b"a": 0}, 0, 1), rules(NOW_MS, 0))
     assert filtered(kept, map_of({}, 1, 1), rules(NOW_MS)) == GONE
-
-
-def test_an_older_tombstone_goes_without_waiting() -> None:
-    batch = keyed_batch([(b"a", None), (b"b", b"2")])
-    kept = after(batch, map_of({b"b": 1, b"a": 9}, 0, 10))
-    assert (keys_and_values(kept), horizon_of(kept)) == ([(b"b", b"2")], None)
-
-
-def test_no_horizon_is_set_before_the_whole_batch_is_covered() -> None:
-    batch = keyed_batch([(b"a", None), (b"b", b"2")])
-    assert filtered(batch, map_of({b"a": 0}, 0, 1)) == (check_batch(batch), None)
 
 
 def test_an_expired_tombstone_after_the_covered_range_stays() -> None:

@@ -58,12 +58,6 @@ def test_a_segment_with_a_record_younger_than_the_lag_ends_the_range(hours: int,
     assert assessed(settings={"min_compaction_lag_ms": hours * HOUR}).dirty_end == end
 
 
-def test_an_old_segment_after_a_young_one_is_not_cleaned() -> None:
-    young_first = [SEALED[0], SEALED[1]._replace(largest_timestamp_ms=NOW), SEALED[2]]
-    seen = assessed(sealed=young_first, settings={"min_compaction_lag_ms": HOUR // 2})
-    assert seen.dirty_end == 10
-
-
 @pytest.mark.parametrize(("lag_ms", "end"), [(0, 30), (1, 20)])
 def test_without_a_lag_a_future_timestamp_keeps_no_segment_from_cleaning(lag_ms: int, end: int) -> None:
     sealed = [*SEALED[:2], SEALED[2]._replace(largest_timestamp_ms=NOW + HOUR)]
@@ -82,10 +76,6 @@ def test_the_lag_concerns_dirty_segments_alone() -> None:
 def test_a_saved_offset_beyond_the_log_counts_as_the_log_start(saved: int, start: int) -> None:
     seen = assessed(first_dirty_offset=saved)
     assert (seen.dirty_start, seen.dirty_end) == (start, max(start, 30))
-
-
-def test_a_saved_offset_before_the_log_start_counts_as_the_log_start() -> None:
-    assert assessed(first_dirty_offset=5, log_start_offset=12).dirty_start == 12
 
 
 def test_a_segment_that_is_dirty_in_part_counts_as_dirty() -> None:

@@ -58,12 +58,6 @@ def test_the_next_marker_of_a_producer_decides_its_batches(open_log: OpenLog) ->
     assert aborted(log) == [0, 4]
 
 
-def test_a_marker_of_a_transaction_without_records_decides_nothing_later(open_log: OpenLog) -> None:
-    log = open_log()
-    write(log, [(1, ABORT), (1, None), (1, COMMIT), (1, ABORT)])
-    assert aborted(log) == []
-
-
 def test_a_producer_without_a_transaction_is_not_aborted(open_log: OpenLog) -> None:
     log = open_log()
     write(log, [(1, None)])

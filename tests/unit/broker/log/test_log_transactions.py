@@ -383,6 +383,25 @@ def test_a_truncation_takes_aborted_transactions_back(
     assert len(index_files(log)) == len(expected)
 
 
+def test_a_truncation_above_all_markers_keeps_what_began_before_it_and_drops_all_guards(
+    open_log: OpenLog,
+) -> None:
+    log = open_log()
+    data = produced(0, is_transactional=True)
+    append(log, data, guard=log.begin_verification(PRODUCER_ID, 0, adds=True))
+    write(log, 0, producer_id=OTHER_ID)
+    guard = log.begin_verification(99, 0)
+    assert log.begin_verification(PRODUCER_ID, 0, adds=True) is None
+    log.truncate_to(1)
+    assert log.first_unstable_offset(1) == 0
+    assert not log.has_ongoing_transaction(OTHER_ID, 0)
+    assert log.begin_verification(PRODUCER_ID, 0, adds=True) is not None, "the coordinator is asked again"
+    data = produced(0, producer_id=99, is_transactional=True)
+    with refused(ErrorCode.NOT_ENOUGH_REPLICAS):
+        append(log, data, guard=guard)
+    append(log, data, guard=log.begin_verification(99, 0))
+
+
 def test_retention_removes_the_index_with_its_segment(open_log: OpenLog) -> None:
     log = open_log(log_config(retention_bytes=0))
     with_aborted(log)
