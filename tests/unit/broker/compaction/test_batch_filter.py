@@ -50,10 +50,6 @@ def after(batch: bytes, *args: Any, **options: Any) -> bytes:
     return bytes_after(batch, filtered(batch, *args, **options))
 
 
-def keys_and_values(batch: bytes) -> list[tuple[bytes | None, bytes | None]]:
-    return [(key, value) for _, _, key, value, _ in fields_of(batch)]
-
-
 def horizon_of(batch: bytes) -> int | None:
     header = parse_header(batch)
     return header.base_timestamp if header.attributes & DELETE_HORIZON_MASK else None

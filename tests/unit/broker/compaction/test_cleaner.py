@@ -81,8 +81,8 @@ def cleanings(monkeypatch: pytest.MonkeyPatch) -> Cleanings:
     return made
 
 
-def raising(error: Exception) -> Callable[[Log, Pace], None]:
-    def work(log: Log, pause: Pace) -> None:
+def raising(error: Exception) -> Callable[..., None]:
+    def work(*_: object) -> None:
         raise error
 
     return work
@@ -109,17 +109,6 @@ def test_other_logs_are_left_alone(rig: CleanerRig, cleanings: Cleanings) -> Non
     rig.make_log("closed").abandon()
     rig.make_log("only-active", 0)
     assert rig.clean_all() == 0
-
-
-def test_a_log_that_grows_is_cleaned_again(rig: CleanerRig, cleanings: Cleanings) -> None:
-    log = rig.make_log("t", 1)
-    rig.clean_all()
-    rig.write(log, 1)
-    assert rig.clean_all() == 0, "the active segment is never cleaned"
-    log.roll(rig.now_ms)
-    rig.write(log, 2, keys=1)
-    log.roll(rig.now_ms)
-    assert rig.clean_all() == 1
 
 
 def test_the_lags_are_kept(rig: CleanerRig, cleanings: Cleanings) -> None:
@@ -466,20 +455,13 @@ def test_a_thread_that_dies_ends_the_broker(
     rig: CleanerRig, cleanings: Cleanings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = ZeroDivisionError()
-    monkeypatch.setattr(rig.logs, "all_logs", raising_call(error))
+    monkeypatch.setattr(rig.logs, "all_logs", raising(error))
     rig.cleaner.start()
     assert rig.fatal.was_called.wait(DEADLINE_S)
     assert rig.fatal.errors == [error]
     rig.fatal.errors.clear()
     wait_for(lambda: rig.cleaner.figures().dead_threads == 1)
     monkeypatch.undo()
-
-
-def raising_call(error: Exception) -> Callable[[], list[Log]]:
-    def call() -> list[Log]:
-        raise error
-
-    return call
 
 
 # Figures

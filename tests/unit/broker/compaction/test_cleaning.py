@@ -20,7 +20,6 @@ from tests.support.compaction import (
     batches_in,
     compact,
     keyed_batch,
-    no_pause,
     records_in,
 )
 from tests.support.defaults import log_config
@@ -367,5 +366,5 @@ def test_reading_and_writing_is_paced(open_log: OpenLog) -> None:
 
 
 def test_an_empty_log_is_cleaned(open_log: OpenLog) -> None:
-    stats = compact(open_log(), pause=no_pause)
+    stats = compact(open_log())
     assert (stats.segments_before, stats.dirty_end, stats.passes) == (0, 0, 1)

@@ -296,8 +296,7 @@ class LogAgainstDictionary:
     def producers_have_their_last_sequence(self) -> None:
         for producer_id, sequence in self.sequences.items():
             state = self.log.producers.get(producer_id)
-            assert state is not None
-            assert state.last_sequence == sequence - 1
+            assert (state and state.last_sequence) == sequence - 1
 
     def cleaning_again_changes_no_record(self, dirty_end: int) -> None:
         records = records_in(self.log)

@@ -32,7 +32,6 @@ from tests.support.memory_folder import MEMORY
 from .conftest import Managers
 
 KEY = TopicPartition("t", 0)
-OTHER = TopicPartition("t", 1)
 _MANY_BYTES = 1 << 20
 
 

@@ -150,8 +150,7 @@ def test_times_of_empty_batches_are_not_found(open_log: OpenLog) -> None:
         assert [log.offset_for_timestamp(time) for time in (31, 50, 90)] == [None] * 3
         for time, offset in ((10, 0), (11, 20), (30, 20)):
             found = log.offset_for_timestamp(time)
-            assert found is not None
-            assert found.offset == offset
+            assert (found and found.offset) == offset
         newest = log.max_timestamp_offset()
         assert newest is not None
         assert (newest.timestamp_ms, newest.offset) == (30, 20)

@@ -290,10 +290,7 @@ def test_after_a_restart_only_producers_outside_the_active_segment_expire_by_tim
     append(log, 0, producer_id=1, timestamp_ms=5)
     for sequence in range(4):
         append(log, sequence, producer_id=2, timestamp_ms=5)
-    if is_clean:
-        log.close(0)
-    else:
-        log.abandon()
+    log.close(0) if is_clean else log.abandon()
     again = Log.open(log.topic_partition, LogLoader(log.folder, SMALL, now_ms=1_000_000, is_clean=is_clean))
     assert again.producers.expire(1_000_500, 1_000) == 1
     assert append(again, 3, producer_id=2) == 4

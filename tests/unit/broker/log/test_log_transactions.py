@@ -450,10 +450,7 @@ def test_many_aborted_transactions_of_one_segment_are_found_in_its_file(
 def test_a_restart_knows_the_markers_that_are_not_replicated(open_log: OpenLog, is_clean: bool) -> None:
     log = open_log()
     with_aborted(log)
-    if is_clean:
-        log.close(0)
-    else:
-        log.abandon()
+    log.close(0) if is_clean else log.abandon()
     for high_watermark, unstable in ((4, 0), (5, 3), (6, 6), (7, 6), (8, None)):
         log = open_log(is_clean=is_clean)
         guard = log.begin_verification(PRODUCER_ID, 0)

@@ -184,8 +184,7 @@ def test_damaged_indexes_are_rebuilt_also_after_a_clean_stop(
     assert described(again)[2:] == before[2:]
     for timestamp in range(10):
         result = again.offset_for_timestamp(timestamp)
-        assert result is not None
-        assert result.offset == timestamp
+        assert (result and result.offset) == timestamp
         assert again.read(timestamp, 1).start_offset == timestamp
 
 

@@ -289,10 +289,7 @@ def test_a_log_that_could_not_be_opened_at_start_is_opened_on_demand(
     log.flush(0)
     manager.checkpoint_pass(0)
     manager.checkpoint_high_watermarks({T0: 4})
-    if is_clean:
-        manager.close(0)
-    else:
-        crash(manager)
+    manager.close(0) if is_clean else crash(manager)
 
     def refuse(*_: object, **__: object) -> None:
         raise StorageCallFailed(Path("log"), OSError(errno.EMFILE, "Too many open files"))
