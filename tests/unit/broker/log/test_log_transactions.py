@@ -72,21 +72,6 @@ def test_the_oldest_transaction_that_no_replicated_marker_has_ended_is_unstable(
     assert log.first_unstable_offset(10) is None
 
 
-def test_the_aborted_transactions_of_a_range_are_known(open_log: OpenLog) -> None:
-    log = open_log()
-    write(log, 0, 2)
-    write(log, 0, producer_id=OTHER_ID)
-    end(log, ABORT)
-    end(log, COMMIT, producer_id=OTHER_ID)
-    write(log, 2)
-    end(log, ABORT)
-    first, second = log.aborted_transactions(0, 7)
-    assert first == (PRODUCER_ID, 0, 3, 2)
-    assert second == (PRODUCER_ID, 5, 6, 7)
-    assert log.aborted_transactions(3, 5) == [first]
-    assert log.aborted_transactions(4, 5) == []
-
-
 def test_a_transaction_begins_only_with_a_guard(open_log: OpenLog) -> None:
     log = open_log()
     data = produced(0, is_transactional=True)
@@ -154,17 +139,6 @@ def test_a_batch_of_the_second_protocol_needs_a_guard_to_continue_a_transaction_
     # The next transaction with this epoch is not known to have been added.
     append(log, produced(2, is_transactional=True), guard=log.begin_verification(PRODUCER_ID, 0))
     assert log.begin_verification(PRODUCER_ID, 0, adds=True) is not None
-
-
-def test_a_batch_that_waits_in_the_second_protocol_is_not_appended_behind_a_marker(
-    open_log: OpenLog,
-) -> None:
-    log = open_log()
-    write(log, 0)
-    guard = log.begin_verification(PRODUCER_ID, 0, adds=True)
-    end(log, ABORT)
-    with refused(ErrorCode.INVALID_TXN_STATE):
-        append(log, produced(1, is_transactional=True), guard=guard)
 
 
 def test_a_guard_that_other_producers_drove_out_lets_its_producer_try_again(

@@ -48,12 +48,6 @@ def refusal(states: ProducerStates, *batches: bytearray) -> ErrorCode:
 SEVEN_BATCHES = tuple(written(10 * number, 2 * number, 2, timestamp_ms=number) for number in range(7))
 
 
-def test_batches_without_a_producer_id_are_ignored() -> None:
-    states = states_with(written(0, 0))
-    plain = produced(-1, producer_id=-1, epoch=-1)
-    assert check(states, plain, plain, produced(1), plain) == []
-
-
 @pytest.mark.parametrize("number", [2, 3, 4, 5, 6])
 def test_each_of_the_last_five_batches_is_a_duplicate_with_its_first_offset_and_time(number: int) -> None:
     (result,) = check(states_with(*SEVEN_BATCHES), produced(2 * number, 2))
@@ -73,11 +67,6 @@ def test_a_batch_that_neither_continues_nor_repeats_is_out_of_order(batch: bytea
     assert refusal(states_with(*SEVEN_BATCHES), batch) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-@pytest.mark.parametrize("sequence", [0, 5, MAX_SEQUENCE])
-def test_an_unknown_producer_may_begin_anywhere(sequence: int) -> None:
-    assert check(ProducerStates(), produced(sequence)) == []
-
-
 def test_a_newer_epoch_begins_at_zero_and_forgets_the_batches_of_the_older() -> None:
     states = states_with(*SEVEN_BATCHES)
     assert refusal(states, produced(14, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -86,16 +75,6 @@ def test_a_newer_epoch_begins_at_zero_and_forgets_the_batches_of_the_older() -> 
     assert refusal(states, produced(12, 2)) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert refusal(states, produced(14)) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert [result.base_offset for result in check(states, produced(0, epoch=1))] == [70]
-
-
-def test_sequences_wrap_from_the_largest_to_zero_also_within_a_batch() -> None:
-    states = states_with(written(0, MAX_SEQUENCE - 1, 2))
-    assert check(states, produced(0)) == []
-    states.note(written(2, 0), 0)
-    assert [result.base_offset for result in check(states, produced(MAX_SEQUENCE - 1, 2))] == [0]
-    within = states_with(written(0, MAX_SEQUENCE, 3))
-    assert check(within, produced(2)) == []
-    assert [result.last_sequence for result in check(within, produced(MAX_SEQUENCE, 3))] == [1]
 
 
 @pytest.mark.parametrize(
@@ -155,18 +134,6 @@ def test_producers_expire_by_the_time_of_their_last_append() -> None:
     assert [state.producer_id for state in states] == [2]
 
 
-def test_a_producer_in_a_transaction_does_not_expire() -> None:
-    states = states_with(written(0, 0, is_transactional=True))
-    assert states.expire(10**15, 1) == 0
-
-
-def test_a_cut_leaves_the_batches_before_it() -> None:
-    states = states_with(*SEVEN_BATCHES)
-    assert states.cut(42)
-    assert [result.base_offset for result in check(states, produced(8, 2))] == [40]
-    assert check(states, produced(10, 2)) == []
-
-
 def test_a_cut_below_its_first_batch_forgets_a_producer() -> None:
     states = states_with(*SEVEN_BATCHES, written(70, 0, producer_id=8))
     assert states.cut(70)
@@ -199,10 +166,11 @@ def test_the_least_recent_writers_above_the_limit_are_evicted() -> None:
     assert {state.producer_id for state in states} == {0, 1} | set(range(5, 33))
 
 
-def test_a_producer_in_a_transaction_is_never_evicted() -> None:
+def test_a_producer_in_a_transaction_is_neither_evicted_nor_expires() -> None:
     headers = (written(number, 0, producer_id=number, is_transactional=not number) for number in range(3))
     states = states_with(*headers)
     assert states.bound(1) == 2
+    assert states.expire(10**15, 1) == 0
     assert [state.producer_id for state in states] == [0]
 
 
