@@ -10,8 +10,7 @@ from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import HEADER_BYTES, parse_header
+from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import MarkerType
 from tests.support.compaction import (
     DAY_MS,
@@ -78,12 +77,6 @@ def test_the_active_segment_and_the_segments_from_the_dirty_end_on_are_not_touch
     assert offsets(log) == [1, 2, 3]
     assert log.segments[-2:] == kept
     assert stats.dirty_end == 2
-
-
-def test_a_dirty_end_within_a_segment_spares_the_segment(open_log: OpenLog) -> None:
-    log = write(open_log(), [(b"a", b"1")], [(b"a", b"2"), (b"a", b"3")])
-    assert compact(log, 2).dirty_end == 1
-    assert offsets(log) == [0, 1, 2]
 
 
 def test_clean_records_go_when_newer_ones_come(open_log: OpenLog) -> None:
@@ -167,17 +160,6 @@ def test_segments_are_not_joined_beyond_31_bits_of_offsets(open_log: OpenLog) ->
     assert [segment.base_offset for segment in log.segments] == [0, 2, (1 << 31) + 1]
 
 
-def test_a_segment_without_remaining_records_ends_where_the_next_one_begins(open_log: OpenLog) -> None:
-    log = open_log(segment_bytes=300)
-    write(log, [(b"a", b"1")] * 3, [(b"a", bytes(320))])
-    compact(log)
-    assert [segment.base_offset for segment in log.segments] == [0, 3, 4]
-    assert log.segments[0].size == HEADER_BYTES
-    segments = log.segments
-    compact(log)
-    assert log.segments == segments
-
-
 def test_a_gap_that_another_broker_left_at_the_end_of_a_segment_is_filled(open_log: OpenLog) -> None:
     written = open_log()
     first = keyed_batch([(b"a", b"1")])
@@ -244,50 +226,6 @@ def test_the_marker_of_an_aborted_transaction_goes_after_its_records_and_its_ret
     assert markers() == 1
     compact(log, now_ms=NOW_MS + DAY_MS)
     assert markers() == 0
-
-
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_the_index_of_a_cleaned_segment_keeps_the_transactions_with_batches(
-    open_log: OpenLog, is_restarted: bool
-) -> None:
-    log = open_log()
-    producers = [
-        keyed_batch([(b"a", b"1")], producer_id=at, producer_epoch=0, base_sequence=0, is_transactional=True)
-        for at in (7, 8)
-    ]
-    append_stamped(log, *producers, *(marker(MarkerType.ABORT, producer_id=at) for at in (7, 8)))
-    log.roll(0)
-    append_stamped(log, producers[1], marker(MarkerType.COMMIT, producer_id=8))
-    log.roll(0)
-    assert log.aborted_transactions(0, 9) == [(7, 0, 2, 1), (8, 1, 3, 4)]
-    # The last batch of a producer stays without its records. The other's goes, and its entry with the next
-    # cleaning, which does not meet it any more.
-    compact(log)
-    compact(log)
-    assert offsets(log) == [4]
-    if is_restarted:
-        log.abandon()
-        for index in log.folder.glob("*.*index"):
-            index.unlink()
-        log = Log.open(TopicPartition("topic", 0), LogLoader(log.folder, log.config, now_ms=0))
-    (aborted,) = log.aborted_transactions(0, 9)
-    assert aborted[:3] == (7, 0, 2)
-    log.abandon()
-
-
-def test_an_open_transaction_ends_the_range_and_is_left_alone(open_log: OpenLog) -> None:
-    log = write(open_log(), [(b"a", b"1")], [(b"a", b"2")])
-    transaction = keyed_batch(
-        [(b"a", b"3")], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
-    )
-    append_stamped(log, transaction)
-    log.roll(0)
-    write(log, [(b"a", b"4")])
-    append_stamped(log, marker(MarkerType.COMMIT))
-    assert compact(log, 4, high_watermark=4).dirty_end == 2
-    assert offsets(log) == [1, 2, 3]
-    assert compact(log, 4, high_watermark=5).dirty_end == 4
-    assert offsets(log) == [3]
 
 
 # Stops, changes, faults

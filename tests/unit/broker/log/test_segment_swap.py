@@ -119,14 +119,6 @@ def test_the_time_of_the_newest_replaced_file_is_kept(log: Log) -> None:
     assert log.segments[0].file.path.stat().st_mtime_ns == 5_000_000
 
 
-def test_records_are_on_disk_before_those_that_they_replace_go(log: Log) -> None:
-    assert log.recovery_point == 0
-    built = build(log, even, 0, 2)
-    active = log.segments[-1].base_offset
-    assert replace_segments(log, *built)
-    assert log.recovery_point == active
-
-
 # The log has changed meanwhile
 
 
