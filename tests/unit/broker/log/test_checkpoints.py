@@ -13,15 +13,19 @@ from barnabas.broker.log.checkpoints import (
     read_partition_metadata,
     write_partition_metadata,
 )
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.storage_errors import CheckpointDamaged
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
+from tests.support.logs import spy
 
 OFFSETS = {TopicPartition("a-b", 0): Offset(17), TopicPartition("a-b", 12): Offset(1 << 40)}
 TEXT = "0\n2\na-b 0 17\na-b 12 1099511627776\n"
 
 
-def test_offsets_are_written_in_kafkas_format_and_read_back(tmp_path: Path) -> None:
+def test_offsets_are_written_in_kafkas_format_and_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = OffsetCheckpoint(tmp_path / "checkpoint")
     assert checkpoint.read() == {}
     checkpoint.path.touch()
@@ -30,6 +34,11 @@ def test_offsets_are_written_in_kafkas_format_and_read_back(tmp_path: Path) -> N
     assert checkpoint.path.read_text() == TEXT
     assert checkpoint.read() == OFFSETS
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    written = spy(monkeypatch, FileSystem, "write_atomically")
+    checkpoint.write(OFFSETS)
+    assert written == [], "nothing has changed"
+    checkpoint.write({})
+    assert checkpoint.read() == {}
 
 
 @pytest.mark.parametrize("cut", range(1, len(TEXT)))
@@ -80,7 +89,7 @@ def test_the_topic_id_is_stored_as_kafka_does(tmp_path: Path) -> None:
 )
 def test_damaged_partition_metadata_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "partition.metadata").write_text(text)
-    with pytest.raises(CheckpointDamaged, match=r"partition\.metadata"):
+    with pytest.raises(CheckpointDamaged, match=r"partition\.metadata: (expected|.* is not a topic id)"):
         read_partition_metadata(tmp_path)
 
 
@@ -126,9 +135,19 @@ def test_a_log_that_is_emptied_needs_a_checkpoint_if_any_promises_records_or_a_l
     assert not bounds.lower_to_nothing(50)
     bounds.promised(start=10)
     assert bounds.lower_to_nothing(5)
+    assert not bounds.lower_to_nothing(10)
     bounds.promised(recovery_point=1, start=0)
     assert bounds.lower_to_nothing(50)
     assert seen(bounds) == (0, 0, 30)
+
+
+def test_a_log_that_is_emptied_lowers_all_bounds_and_no_earlier_flush_raises_them() -> None:
+    bounds = LogBounds(10, 20, 30)
+    before = bounds.cuts
+    bounds.raise_first_dirty(15, before)
+    bounds.lower_to_nothing(5)
+    bounds.raise_recovery_point(30, before)
+    assert (*seen(bounds), bounds.first_dirty) == (5, 0, 30, 5)
 
 
 def test_a_flush_that_a_cut_has_overtaken_moves_nothing() -> None:
