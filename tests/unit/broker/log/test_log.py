@@ -53,10 +53,13 @@ def test_a_new_log_is_empty_and_its_folder_is_kafkas(open_log: OpenLog) -> None:
     assert open_log().topic_id == topic_id
 
 
-def test_the_folder_of_another_topic_of_the_same_name_is_refused(open_log: OpenLog) -> None:
-    open_log(topic_id=TopicId(uuid.uuid4())).abandon()
+def test_the_log_of_another_topic_of_the_same_name_is_refused(open_log: OpenLog) -> None:
+    log, other_id = open_log(topic_id=TopicId(uuid.uuid4())), TopicId(uuid.uuid4())
     with refused(ErrorCode.INCONSISTENT_TOPIC_ID):
-        open_log(topic_id=TopicId(uuid.uuid4()))
+        log.assign_topic_id(other_id)
+    log.abandon()
+    with refused(ErrorCode.INCONSISTENT_TOPIC_ID):
+        open_log(topic_id=other_id)
 
 
 @pytest.mark.parametrize(
@@ -386,6 +389,7 @@ def test_a_crash_before_the_start_was_saved_leaves_a_usable_log(open_log: OpenLo
     [
         (0, ((0, 1), (0, 1))),
         (0, ((1, 1), (0, 1))),
+        (0, ((0, 5), (4, 1))),
         (0, ((2, 1), (3, 1), (2, 1))),
         (5, ((3, 2),)),
         (5, ((0, 3), (3, 4))),
