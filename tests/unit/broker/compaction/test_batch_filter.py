@@ -135,8 +135,12 @@ def test_a_tombstone_goes_at_its_horizon_although_no_newer_record_is_in_the_map(
 
 
 def test_an_expired_tombstone_after_the_covered_range_stays() -> None:
-    kept = after(keyed_batch([(b"a", None)]), map_of({b"a": 0}, 0, 1), rules(NOW_MS, 0))
-    assert filtered(kept, map_of({}, 0, 0), rules(NOW_MS + DAY_MS)) == (check_batch(kept), None)
+    kept = after(
+        keyed_batch([(b"a", None), (b"b", None)]), map_of({b"a": 0, b"b": 1}, 0, 2), rules(NOW_MS, 0)
+    )
+    later = rules(NOW_MS + DAY_MS)
+    assert filtered(kept, map_of({}, 0, 0), later) == (check_batch(kept), None)
+    assert [offset for offset, *_ in fields_of(after(kept, map_of({}, 0, 1), later))] == [1]
 
 
 def test_a_horizon_in_a_batch_with_append_time_keeps_that_time() -> None:
