@@ -40,6 +40,12 @@ def test_a_key_that_the_map_does_not_hold_is_the_newest() -> None:
     assert offset_map.are_newest([b"b", None], [0, 0]) == [True, True]
 
 
+def test_a_map_too_small_for_one_key_takes_one() -> None:
+    offset_map, is_whole = filled(1, [b"a", b"a", b"b", b"a"])
+    assert not is_whole
+    assert (offset_map.end_offset, len(offset_map)) == (2, 1)
+
+
 def test_a_full_map_takes_newer_records_of_its_keys() -> None:
     offset_map, _ = filled(1, [b"a"])
     assert offset_map.add([b"a"] * 3, [5, 6, 7], 8)
