@@ -73,30 +73,20 @@ def sending() -> Sending:
     return Sending()
 
 
-async def test_two_waiters_for_more_than_all_memory_are_served_one_after_the_other(sending: Sending) -> None:
+async def test_waiters_are_served_in_order_and_no_later_append_overtakes_them(sending: Sending) -> None:
     first = await sending.send(_BUFFER_MEMORY)
     a, b = sending.waiting(600), sending.waiting(600)
     await sending.until_waiting(2)
     sending.free(first)
+    # Reserved at once: no other appender can take it before the waiter runs.
+    assert sending.accumulator.available_bytes == 400
+    with pytest.raises(BufferExhausted):
+        await sending.send(300, timeout_s=0.01)
     async with asyncio.timeout(_LONG_S):
         batch = await a
         assert not b.done()
         sending.free(batch)
         sending.free(await b)
-    assert sending.accumulator.available_bytes == _BUFFER_MEMORY
-
-
-async def test_a_later_append_does_not_overtake_the_waiters(sending: Sending) -> None:
-    first = await sending.send(_BUFFER_MEMORY)
-    waiting = sending.waiting(900)
-    await sending.until_waiting(1)
-    sending.free(first)
-    # Reserved at once: no other appender can take it before the waiter runs.
-    assert sending.accumulator.available_bytes == 100
-    with pytest.raises(BufferExhausted):
-        await sending.send(500, timeout_s=0.01)
-    async with asyncio.timeout(_LONG_S):
-        sending.free(await waiting)
     assert sending.accumulator.available_bytes == _BUFFER_MEMORY
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from barnabas.client.errors import InvalidConfiguration
-from barnabas.protocol.compression import Compression
 from barnabas.protocol.ids import Endpoint
 
 
@@ -38,10 +37,6 @@ def test_settings_are_read_from_text() -> None:
     assert strategies == {"partition_assignment_strategy": ("range", "sticky")}
     with pytest.raises(InvalidConfiguration, match=r"linger_ms='5\.0': expected a whole"):
         ProducerConfig.parse({"linger_ms": "5.0"})
-
-
-def test_compression_is_known_by_name() -> None:
-    assert ProducerConfig(compression_type="zstd").compression is Compression.ZSTD
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from barnabas.client.consumer.partition_state import PartitionState, consumer_me
 from barnabas.client.errors import (
     ApiError,
     ClientClosed,
-    ErrorCode,
     NotAssigned,
     OffsetUnknown,
     RequestTimedOutLocally,
@@ -20,7 +19,6 @@ from barnabas.client.errors import (
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.record_batch import TimestampType
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster, FakePartition
@@ -67,7 +65,7 @@ async def test_the_first_question_about_a_topic_does_not_wait_for_the_back_off(c
 
 
 async def test_records_come_in_order_with_all_their_fields(cluster: FakeCluster) -> None:
-    fill(cluster.partition("t"), 0, 25, timestamp_ms=777)
+    fill(cluster.partition("t"), 0, 25, timestamp_ms=777, compression=Compression.ZSTD)
     async with reading(cluster) as consumer:
         records = await consumer.poll(10_000)
         while len(records) < 25:
@@ -79,13 +77,6 @@ async def test_records_come_in_order_with_all_their_fields(cluster: FakeCluster)
     assert records[0].partition == 0
     assert records[0].headers == ()
     assert records[0].timestamp_type is TimestampType.CREATE_TIME
-
-
-@pytest.mark.parametrize("compression", [Compression.ZSTD, Compression.GZIP])
-async def test_compressed_batches_are_read(cluster: FakeCluster, compression: Compression) -> None:
-    fill(cluster.partition("t"), 0, 25, compression=compression)
-    async with reading(cluster) as consumer:
-        assert await read(consumer, 25) == values(0, 25)
 
 
 async def test_latest_starts_at_the_high_watermark_and_reads_new_records(cluster: FakeCluster) -> None:
@@ -189,28 +180,6 @@ async def test_a_damaged_batch_is_an_error_after_the_records_before_it(cluster: 
         assert await consumer.position(T0) == 10
         consumer.seek(T0, 20)
         assert await read(consumer, 10) == values(20, 30)
-
-
-async def test_the_leader_is_followed_through_every_refusal() -> None:
-    async with FakeCluster(3) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        partition = cluster.partition("t")
-        async with reading(cluster) as consumer:
-            for step, leader in enumerate((2, 3, 3, 1)):
-                fill(partition, 10 * step, 10 * step + 10)
-                assert await read(consumer, 10) == values(10 * step, 10 * step + 10)
-                cluster.move_leader("t", 0, leader)
-
-
-async def test_a_dead_leader_is_replaced(pair: FakeCluster) -> None:
-    fill(pair.partition("t"), 0, 10)
-    async with reading(pair) as consumer:
-        assert await read(consumer, 10) == values(0, 10)
-        await pair.brokers[1].stop()
-        pair.hide(1)
-        pair.move_leader("t", 0, 2)
-        fill(pair.partition("t"), 10, 20)
-        assert await read(consumer, 10) == values(10, 20)
 
 
 async def test_prefetch_stops_at_its_bound_and_goes_on_when_there_is_room(cluster: FakeCluster) -> None:
@@ -334,33 +303,6 @@ async def test_an_unknown_topic_is_logged_and_read_when_it_appears(caplog: pytes
             cluster.add_topic("late")
             fill(cluster.partition("late"), 0, 5)
             assert await read(consumer, 5) == values(0, 5)
-
-
-async def test_an_error_that_no_retry_cures_comes_out_of_poll(cluster: FakeCluster) -> None:
-    async with reading(cluster) as consumer:
-        await consumer.position(T0)
-
-        def refused(body: Any) -> Any:
-            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            answer = FetchPartitionResponse(partition_index=0, error_code=code, records=b"")
-            return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[answer])])
-
-        cluster.brokers[1].script(ApiKey.FETCH, refused, refused)
-        with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED"):
-            await consumer.poll(10_000)
-
-
-async def test_control_batches_are_skipped(cluster: FakeCluster) -> None:
-    partition = cluster.partition("t")
-    fill(partition, 0, 5)
-    from barnabas.protocol.batch_builder import RecordBatchBuilder
-
-    builder = RecordBatchBuilder()
-    builder.append(b"marker", b"", None, 0)
-    partition.append(builder.build(is_control=True))
-    fill(partition, 6, 10)
-    async with reading(cluster) as consumer:
-        assert await read(consumer, 9) == values(0, 5) + values(6, 10)
 
 
 async def test_closing_ends_a_waiting_poll_and_later_calls(cluster: FakeCluster) -> None:

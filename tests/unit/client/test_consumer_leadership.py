@@ -1,8 +1,6 @@
 """The consumer while leaders change, hang and lose records."""
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -47,37 +45,23 @@ def hang(cluster: FakeCluster, node_id: int) -> None:
         cluster.brokers[node_id].gate(api)
 
 
-@asynccontextmanager
-async def reading_from_one_that_hangs() -> AsyncIterator[tuple[FakeCluster, Consumer]]:
-    """A consumer that has read ten records of `t`; then its leader, broker 1, stops answering."""
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        fill(cluster.partition("t"), 0, 10)
-        async with reading(cluster) as consumer:
-            assert await read(consumer, 10) == values(0, 10)
-            hang(cluster, 1)
-            yield cluster, consumer
-
-
 @pytest.mark.usefixtures("quick_hedges")
-async def test_a_hanging_fetch_is_cancelled_when_another_broker_leads() -> None:
-    async with reading_from_one_that_hangs() as (cluster, consumer):
-        await until(lambda: cluster.brokers[1].received[-1][0] == ApiKey.FETCH)
+async def test_a_hanging_fetch_is_left_when_another_broker_leads_and_its_late_answer_dropped(
+    pair: FakeCluster,
+) -> None:
+    partition = pair.partition("t")
+    fill(partition, 0, 10)
+    async with reading(pair) as consumer:
+        assert await read(consumer, 10) == values(0, 10)
+        hang(pair, 1)
+        await until(lambda: pair.brokers[1].received[-1][0] == ApiKey.FETCH)
         # The broker stays among the live ones: only the leader is another.
-        cluster.move_leader("t", 0, 2)
-        fill(cluster.partition("t"), 10, 20)
+        pair.move_leader("t", 0, 2)
+        fill(partition, 10, 20)
         assert await read(consumer, 10) == values(10, 20)
-
-
-@pytest.mark.usefixtures("quick_hedges")
-async def test_a_late_answer_of_the_old_leader_is_dropped() -> None:
-    async with reading_from_one_that_hangs() as (cluster, consumer):
-        cluster.move_leader("t", 0, 2)
-        fill(cluster.partition("t"), 10, 20)
-        assert await read(consumer, 10) == values(10, 20)
-        for gate in cluster.brokers[1].gates.values():
+        for gate in pair.brokers[1].gates.values():
             gate.set()
-        fill(cluster.partition("t"), 20, 30)
+        fill(partition, 20, 30)
         assert await read(consumer, 10) == values(20, 30)
 
 
@@ -212,20 +196,18 @@ async def test_records_handed_out_one_by_one_are_not_lost_by_a_later_truncation(
 
 
 async def test_a_leader_change_without_loss_costs_one_question_and_no_record(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, pair: FakeCluster
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        fill(cluster.partition("t"), 0, 10)
-        async with reading(cluster) as consumer:
-            assert await read(consumer, 10) == values(0, 10)
-            for step, leader in enumerate((2, 1, 2), start=1):
-                cluster.move_leader("t", 0, leader)
-                fill(cluster.partition("t"), step * 10, step * 10 + 10)
-                assert await read(consumer, 10) == values(step * 10, step * 10 + 10)
-        assert len(cluster.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)) == 3
-        assert not caplog.text
+    fill(pair.partition("t"), 0, 10)
+    async with reading(pair) as consumer:
+        assert await read(consumer, 10) == values(0, 10)
+        for step, leader in enumerate((2, 1, 1, 2), start=1):
+            pair.move_leader("t", 0, leader)
+            fill(pair.partition("t"), step * 10, step * 10 + 10)
+            assert await read(consumer, 10) == values(step * 10, step * 10 + 10)
+    assert len(pair.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)) == 4
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(

@@ -290,29 +290,6 @@ async def test_an_epoch_that_is_too_old_fails_the_batch_and_the_next_goes_on(clu
     assert headers(cluster) == [(1, 0)]
 
 
-async def test_the_halves_of_a_batch_that_is_too_large_keep_its_numbers(cluster: FakeCluster) -> None:
-    settings = {**QUICK, "batch_size": 2_000}
-    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-        await producer.send_and_wait("t", b"first")
-        cluster.configure_logs("t", max_message_bytes=300)
-        futures = await send_numbers(producer, 16)
-        assert [(await future).offset for future in futures] == list(range(1, 17))
-    assert cluster.partition("t").values() == [b"first", *map(number, range(16))]
-    assert {epoch for epoch, _ in headers(cluster)} == {0}
-
-
-async def test_a_batch_encoded_elsewhere_is_numbered_without_touching_the_callers_bytes(
-    cluster: FakeCluster,
-) -> None:
-    encoded = bytes(build_batch([(None, b"a"), (None, b"b")]))
-    before = bytes(encoded)
-    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-        assert (await (await producer.send_batch("t", 0, encoded))).offset == 0
-        assert (await producer.send_and_wait("t", b"c")).offset == 2
-    assert encoded == before
-    assert headers(cluster) == [(0, 0), (0, 2)]
-
-
 async def test_without_a_producer_id_records_wait_and_then_go() -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t")

@@ -1,7 +1,6 @@
 """The producer against brokers that fail on command."""
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -125,7 +124,7 @@ async def test_a_batch_grows_while_the_one_before_is_in_flight(cluster: FakeClus
 
 
 async def test_lingering_waits_for_more_until_flushed(cluster: FakeCluster) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000, **_long()) as producer:
+    async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000) as producer:
         first = await producer.send("t", b"1")
         for _ in range(5):
             await producer.partitions_for("t")
@@ -137,17 +136,13 @@ async def test_lingering_waits_for_more_until_flushed(cluster: FakeCluster) -> N
     assert len(cluster.requests(ApiKey.PRODUCE)) == 1
 
 
-def _long() -> dict[str, int]:
-    return {"delivery_timeout_ms": 120_000}
-
-
 async def test_lingering_ends_by_itself(cluster: FakeCluster) -> None:
     async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=20) as producer:
         assert (await producer.send_and_wait("t", b"1")).offset == 0
 
 
 async def test_a_full_batch_does_not_linger(cluster: FakeCluster) -> None:
-    settings = {"linger_ms": 60_000, "batch_size": 500, **_long()}
+    settings = {"linger_ms": 60_000, "batch_size": 500}
     async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
         first = await producer.send("t", bytes(400))
         await producer.send("t", bytes(400))
@@ -210,19 +205,6 @@ async def test_the_first_record_of_a_topic_asks_about_it_once(cluster: FakeClust
         assert about == [[], ["t"]]
 
 
-async def test_after_the_leaders_death_the_next_leader_gets_the_records() -> None:
-    async with FakeCluster(3) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-            await producer.send_and_wait("t", b"1")
-            await cluster.brokers[1].stop()
-            future = await producer.send("t", b"2")
-            await until(lambda: not producer._cluster.leader_for(("t", 0)))
-            cluster.hide(1)
-            cluster.move_leader("t", 0, 3)
-            assert (await future).offset == 1
-
-
 @pytest.mark.usefixtures("quick_hedges")
 async def test_requests_to_a_stopped_broker_end_when_the_cluster_drops_it(pair: FakeCluster) -> None:
     settings = {"request_timeout_ms": 60_000, "retry_backoff_ms": 5}
@@ -238,7 +220,9 @@ async def test_requests_to_a_stopped_broker_end_when_the_cluster_drops_it(pair: 
     assert pair.partition("t").values() == [b"1", b"2"]
 
 
-async def test_an_error_that_no_retry_cures_reaches_the_future_at_once(cluster: FakeCluster) -> None:
+async def test_an_error_that_no_retry_cures_reaches_the_future_at_once_and_the_log(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
     async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
         with pytest.raises(ApiError) as refusal:
@@ -246,15 +230,6 @@ async def test_an_error_that_no_retry_cures_reaches_the_future_at_once(cluster: 
         assert refusal.value.code == ErrorCode.INVALID_RECORD
         assert "t-0" in str(refusal.value)
         assert (await producer.send_and_wait("t", b"2")).offset == 0
-
-
-async def test_a_failed_batch_is_logged_without_a_waiter(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
-    with caplog.at_level(logging.WARNING, "barnabas.client"):
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            await producer.send("t", b"1")
     assert "1 records for t-0 were not delivered: INVALID_RECORD" in caplog.text
 
 
@@ -358,22 +333,6 @@ async def test_a_waiting_send_continues_when_memory_is_free(cluster: FakeCluster
     assert cluster.partition("t").values() == [b"%0900d" % number for number in range(10)]
 
 
-async def test_two_waiters_for_all_of_the_memory_get_it_one_after_the_other(cluster: FakeCluster) -> None:
-    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-    settings = {"buffer_memory": 2_000, "batch_size": 2_000}
-    async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
-        await become_known(producer, "t")
-        await producer.send("t", bytes(1_900), partition=0)
-        senders = [
-            asyncio.create_task(producer.send_and_wait("t", bytes(1_900), partition=0)) for _ in range(3)
-        ]
-        await until(lambda: producer._accumulator.is_short_of_memory)
-        gate.set()
-        async with asyncio.timeout(20):
-            await asyncio.gather(*senders)
-        assert producer._accumulator.available_bytes == 2_000
-
-
 async def test_callbacks_get_success_and_failure_and_may_raise(
     cluster: FakeCluster,
 ) -> None:
@@ -420,7 +379,9 @@ async def test_a_batch_that_is_too_large_is_split_and_every_future_and_callback_
     assert [metadata.offset for metadata in found] == list(range(33))
     assert [metadata.timestamp_ms for metadata in found] == [1000 + number for number in range(33)]
     assert sorted(outcomes) == list(range(33))
-    assert cluster.partition("t").values() == [b"%050d" % number for number in range(33)]
+    partition = cluster.partition("t")
+    assert partition.values() == [b"%050d" % number for number in range(33)]
+    assert {parse_header(batch).producer_epoch for batch in partition.batches} == {0}, "the numbers stay"
 
 
 async def test_one_record_that_is_too_large_for_the_broker_fails_alone(cluster: FakeCluster) -> None:
@@ -440,15 +401,23 @@ async def test_a_record_above_max_request_size_is_refused_by_send(cluster: FakeC
         assert producer._accumulator.available_bytes == producer.config.buffer_memory
 
 
-async def test_encoded_batches_go_out_as_they_are(cluster: FakeCluster) -> None:
-    batch = build_batch([(b"k", b"1"), (None, b"2")], timestamp_ms=99)
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+async def test_encoded_batches_go_out_numbered_and_the_callers_bytes_stay(
+    cluster: FakeCluster, kind: type[Any]
+) -> None:
+    batch = kind(build_batch([(b"k", b"1"), (None, b"2")], timestamp_ms=99))
+    before = bytes(batch)
     async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         await producer.send("t", b"0", partition=0)
         metadata = await (await producer.send_batch("t", 0, batch))
         assert (metadata.offset, metadata.timestamp_ms) == (1, 99)
         with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
             await producer.send_batch("t", 0, batch[:-1])
-    assert cluster.partition("t").values() == [b"0", b"1", b"2"]
+        await producer.send("t", b"3", partition=0)
+    assert bytes(batch) == before
+    partition = cluster.partition("t")
+    assert partition.values() == [b"0", b"1", b"2", b"3"]
+    assert [parse_header(batch).base_sequence for batch in partition.batches] == [0, 1, 3]
 
 
 async def test_acks_0_is_sent_without_an_answer(cluster: FakeCluster) -> None:

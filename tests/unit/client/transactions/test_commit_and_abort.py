@@ -187,20 +187,6 @@ async def test_a_failed_abort_does_not_hide_the_error_of_the_block(
 # Failed records
 
 
-async def test_a_failed_record_fails_the_commit_and_the_block_is_aborted(
-    pair: FakeCluster, transactions: FakeTransactions
-) -> None:
-    async with Producer(**settings(pair)) as producer:
-        transactions.fail(ApiKey.PRODUCE, ErrorCode.INVALID_RECORD)
-        with pytest.raises(TransactionAbortable) as failure:
-            async with producer.transaction():
-                await write(producer, b"1", b"2")
-        assert isinstance(failure.value.__cause__, ApiError)
-        assert failure.value.__cause__.code == ErrorCode.INVALID_RECORD
-        await check_usable(producer, transactions)
-    assert b"1" not in transactions.of("x").committed[0]
-
-
 async def test_after_a_failed_record_only_an_abort_is_possible(
     pair: FakeCluster, transactions: FakeTransactions
 ) -> None:

@@ -207,47 +207,36 @@ async def test_a_coordinator_that_moves_is_followed(
     assert transactions.of("x").aborted == []
 
 
-async def test_a_commit_without_an_answer_in_time_is_continued_by_the_same_call(
-    pair: FakeCluster, transactions: FakeTransactions
+@pytest.mark.parametrize("commit", [True, False])
+async def test_an_end_without_an_answer_in_time_is_continued_by_the_same_call(
+    pair: FakeCluster, transactions: FakeTransactions, commit: bool
 ) -> None:
-    async with Producer(**settings(pair, max_block_ms=150)) as producer:
+    async with Producer(**settings(pair, max_block_ms=500)) as producer:
+        end, other = producer.commit_transaction, producer.abort_transaction
+        if not commit:
+            end, other = other, end
         await begin(producer, b"1")
+        await producer.flush()
         transactions.fail(ApiKey.END_TXN, LOST, *[ErrorCode.COORDINATOR_NOT_AVAILABLE] * 100)
         with pytest.raises(TransactionOutcomeUnknown) as unknown:
-            await producer.commit_transaction()
+            await end()
         assert unknown.value.retriable
-        for call in (producer.abort_transaction, producer.begin_transaction):
-            with pytest.raises(IllegalTransactionState, match="commit_transaction"):
+        for call in (other, producer.begin_transaction):
+            with pytest.raises(IllegalTransactionState, match=end.__name__):
                 await call()
         with pytest.raises(IllegalTransactionState):
             await producer.send("t", b"2", partition=0)
         transactions.faults.clear()
-        await producer.commit_transaction()
+        await end()
         await check_usable(producer, transactions)
-    assert transactions.of("x").committed[0] == {b"1"}
-
-
-async def test_an_abort_without_an_answer_in_time_is_continued_by_the_same_call(
-    pair: FakeCluster, transactions: FakeTransactions
-) -> None:
-    async with Producer(**settings(pair, max_block_ms=150)) as producer:
-        await begin(producer, b"1")
-        await producer.flush()
-        transactions.fail(ApiKey.END_TXN, *[ErrorCode.COORDINATOR_NOT_AVAILABLE] * 100)
-        with pytest.raises(TransactionOutcomeUnknown):
-            await producer.abort_transaction()
-        with pytest.raises(IllegalTransactionState, match="abort_transaction"):
-            await producer.commit_transaction()
-        transactions.faults.clear()
-        await producer.abort_transaction()
-        await check_usable(producer, transactions)
-    assert transactions.of("x").aborted == [{b"1"}]
+    state = transactions.of("x")
+    assert (state.committed[0] if commit else state.aborted[0]) == {b"1"}
 
 
 async def test_batches_that_get_no_answer_do_not_keep_an_abort_for_ever(
     pair: FakeCluster, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair, max_block_ms=150)) as producer:
+    async with Producer(**settings(pair, max_block_ms=500)) as producer:
         gate = pair.brokers[2].gate(ApiKey.PRODUCE)
         await begin(producer, b"1")
         stuck = await producer.send("t", b"2", partition=1)
