@@ -131,8 +131,9 @@ class ProducerBatch:
         """Give the closed batch its place in a producer's sequence, and in its transaction."""
         invariant(self.encoded is not None, "an open batch of %s is numbered", self.tp)
         if self.encoded is not None:
-            # Bytes that were sent once may still be in a socket's buffer, so they must not change.
-            if self.base_sequence >= 0 or not isinstance(self.encoded, bytearray):
+            # Bytes that were sent once may still be in a socket's buffer, and others may be the caller's.
+            is_ours = self.may_split and self.base_sequence < 0
+            if not is_ours or not isinstance(self.encoded, bytearray):
                 self.encoded = bytearray(self.encoded)
             stamp_producer(
                 self.encoded, producer_id, producer_epoch, base_sequence, is_transactional=is_transactional

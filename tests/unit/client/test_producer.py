@@ -401,7 +401,7 @@ async def test_a_record_above_max_request_size_is_refused_by_send(cluster: FakeC
         assert producer._accumulator.available_bytes == producer.config.buffer_memory
 
 
-@pytest.mark.parametrize("kind", [bytes, memoryview])
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 async def test_encoded_batches_go_out_numbered_and_the_callers_bytes_stay(
     cluster: FakeCluster, kind: type[Any]
 ) -> None:
