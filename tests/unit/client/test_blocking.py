@@ -77,11 +77,20 @@ def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> Non
         consumer.seek(("t", 0), 5)
         assert consumer.getone().offset == 5
         consumer.pause(("t", 0))
+        assert consumer.paused() == {("t", 0)}
         assert consumer.poll(0) == []
         consumer.resume(("t", 0))
         assert consumer.getone().offset == 6
+        consumer.seek_to_beginning(("t", 0))
+        assert consumer.getone().offset == 0
+        consumer.seek_to_end()
+        assert consumer.position(("t", 0)) == 1_000
+        consumer.seek(("t", 0), 5)
+        assert consumer.getone().offset == 5
+        consumer.assign([("t", 1)])
+        assert consumer.getone().partition == 1
         assert consumer.end_offsets([("t", 1)]) == {("t", 1): 2}
-        assert consumer.assignment() == {("t", 0)}
+        assert consumer.assignment() == {("t", 1)}
 
 
 def test_many_threads_may_send(cluster: ThreadedCluster) -> None:
@@ -392,3 +401,76 @@ async def test_an_asyncio_client_that_is_dropped_unclosed_warns() -> None:
                 client.__del__()
             await client.close()
             client.__del__()
+
+
+# The thread at its end
+
+
+def test_a_call_that_stop_cancels_raises_client_closed() -> None:
+    thread = ClientThread("test")
+    begun = threading.Event()
+    outcome: list[BaseException] = []
+
+    async def wait_for_ever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def caller() -> None:
+        try:
+            thread.call(wait_for_ever)
+        except BaseException as error:  # noqa: BLE001 - looked at by the test's own thread
+            outcome.append(error)
+
+    waiting = threading.Thread(target=caller)
+    waiting.start()
+    assert begun.wait(DEADLINE_S)
+    thread.stop("the end")
+    waiting.join(DEADLINE_S)
+    (error,) = outcome
+    assert isinstance(error, ClientClosed)
+    assert str(error) == "the end"
+
+
+def test_no_call_blocks_after_the_end() -> None:
+    thread = ClientThread("test")
+    ended: list[str] = []
+
+    async def nothing() -> None:
+        await asyncio.sleep(0)
+
+    def caller() -> None:
+        try:
+            while True:
+                thread.call(nothing)
+        except ClientClosed as closed:
+            ended.append(str(closed))
+
+    callers = [threading.Thread(target=caller, daemon=True) for _ in range(4)]
+    for one in callers:
+        one.start()
+    thread.stop("the end")
+    for one in callers:
+        one.join(DEADLINE_S)
+    assert ended == ["the end"] * 4
+    with pytest.raises(ClientClosed, match="the end"):
+        thread.call(nothing)
+
+
+def test_the_clients_work_where_there_is_neither_fork_nor_uvloop() -> None:
+    """As on Windows."""
+    program = """
+import os, sys
+del os.register_at_fork, os.fork
+for name in ("uvloop", "fcntl", "resource"):
+    sys.modules[name] = None
+from barnabas.client import blocking
+from barnabas.client.errors import NoBrokerReachable
+try:
+    blocking.Producer(bootstrap_servers="127.0.0.1:1")
+except NoBrokerReachable:
+    print("asked")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.stdout == "asked\n", done.stderr

@@ -1,8 +1,12 @@
 """The blocking consumer in a group, against a fake coordinator on a thread of its own."""
 
+import importlib.util
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -45,15 +49,16 @@ class Group:
     def committed(self) -> int:
         return self.coordinator.group("g").offsets.get(("t", 0), (-1,))[0]
 
-    def stop(self) -> None:
-        self.cluster.stop()
+    def evict_one(self) -> None:
+        members = self.coordinator.group("g").members
+        self.cluster.do(lambda: self.coordinator.kick("g", members[0]))
 
 
 @pytest.fixture
 def group() -> Iterator[Group]:
     made = Group()
     yield made
-    made.stop()
+    made.cluster.stop()
 
 
 def poll_until(condition: Callable[[], object], *consumers: blocking.Consumer) -> None:
@@ -77,11 +82,13 @@ def test_a_commit_covers_only_records_that_were_handed_out(group: Group) -> None
         assert next(consumer).offset == 8
 
 
-def test_closing_commits_handed_out_records_and_leaves(group: Group) -> None:
+@pytest.mark.parametrize("way", ["close", "unsubscribe"])
+def test_a_member_that_leaves_commits_the_records_that_were_handed_out(group: Group, way: str) -> None:
     group.fill(0, 30)
     with group.consumer() as consumer:
         consumer.subscribe("t")
         assert [next(consumer).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+        getattr(consumer, way)()
     assert group.committed() == 5
     assert group.coordinator.group("g").members == []
 
@@ -202,10 +209,15 @@ def test_a_listener_is_called_in_the_polling_thread_and_may_use_the_consumer(gro
             calls.append(("revoked", threading.current_thread()))
             consumer.commit({P0: 17})
 
+        def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
+            calls.append(("lost", threading.current_thread()))
+
     with group.consumer(enable_auto_commit=False) as consumer:
         consumer.subscribe("t", listener=Listener())
         poll_until(lambda: calls, consumer)
-    assert [what for what, _ in calls] == ["assigned", "revoked"]
+        group.evict_one()
+        poll_until(lambda: len(calls) == 3, consumer)
+    assert [what for what, _ in calls] == ["assigned", "lost", "assigned", "revoked"]
     assert {thread for _, thread in calls} == {threading.current_thread()}
     assert group.committed() == 17
 
@@ -291,3 +303,42 @@ def test_a_listener_may_subscribe_with_another_one(group: Group) -> None:
         consumer.subscribe("t", listener=First())
         poll_until(lambda: "second" in calls, consumer)
     assert calls == ["first", "second"]
+
+
+# The example of a poller with workers
+
+
+def example() -> ModuleType:
+    path = Path(__file__).parents[3] / "examples" / "group_pool.py"
+    spec = importlib.util.spec_from_file_location("group_pool", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_work_on_lost_partitions_is_not_committed(
+    group: Group,
+) -> None:
+    group.fill(0, 20)
+    is_over, may_go_on = threading.Event(), threading.Event()
+    begun: list[int] = []
+
+    def work(record: Any) -> None:
+        begun.append(record.offset)
+        may_go_on.wait(20)
+
+    runner = ThreadPoolExecutor(1)
+    running = runner.submit(example().run, group.cluster.bootstrap, "t", "g", 20, work, is_over)
+    try:
+        wait_for(lambda: len(begun) == 20, "the beginning of the work")
+        group.evict_one()
+        may_go_on.set()
+        wait_for(lambda: group.committed() == 20, "the work on what was lost, by the member that came back")
+    finally:
+        is_over.set()
+        may_go_on.set()
+        runner.shutdown()
+    running.result()
+    assert group.coordinator.group("g").members == []

@@ -1,21 +1,24 @@
 """Metadata that stays fresh and connections that are made on demand."""
 
 import asyncio
+import gc
 import re
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from barnabas.client.cluster import Cluster, HedgeDelay
+from barnabas.client.cluster import MAX_HEDGE_S, Cluster, HedgeDelay, first_answer
 from barnabas.client.config import ClientConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ClientClosed, ConnectionClosed, NoBrokerReachable
 from barnabas.client.metadata import Leader, MetadataCache
 from barnabas.client.producer.producer import Producer
-from barnabas.protocol.errors import ErrorCode, RebootstrapRequiredError
+from barnabas.protocol.errors import BarnabasError, ErrorCode, RebootstrapRequiredError
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.metadata import (
     MetadataBroker,
@@ -63,16 +66,6 @@ def leader(node: int, epoch: int) -> Leader:
 @pytest.fixture
 def cache() -> MetadataCache:
     return MetadataCache()
-
-
-def test_an_older_answer_does_not_bring_back_a_refuted_leader(cache: MetadataCache) -> None:
-    cache.update(answer(2, 5))
-    assert cache.invalidate(T0)
-    cache.update(answer(1, 4))
-    assert cache.leader_for(T0) is None
-    cache.update(answer(2, 5))
-    assert cache.leader_for(T0) == leader(2, 5)
-    assert not cache.invalidate(T0), "the same leader was refuted before: no news"
 
 
 def test_a_recreated_topic_starts_with_its_own_epochs(cache: MetadataCache) -> None:
@@ -219,18 +212,6 @@ async def test_an_unreachable_cluster_is_an_error_that_names_each_server_and_its
         assert re.search(rf"{server} \(.*refused", str(failure.value))
 
 
-async def test_a_closed_cluster_refuses_everything() -> None:
-    async with FakeCluster() as fake:
-        cluster = Cluster(config_of(fake))
-        await cluster.start()
-        cluster.close()
-        cluster.close()
-        with pytest.raises(ClientClosed):
-            await cluster.refresh()
-        with pytest.raises(ClientClosed):
-            await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
-
-
 @pytest.mark.parametrize("kind", [Producer, Consumer])
 async def test_a_call_that_waits_for_metadata_ends_with_client_closed(
     kind: type[Producer] | type[Consumer],
@@ -259,9 +240,13 @@ def test_an_answer_is_stale_when_it_is_older_or_names_whom_it_must_not(
     assert cache.topics["t"].partitions[0].leader_epoch == 5
     cache.update(answer(2, 5))
     assert not cache.is_stale
-    cache.invalidate(T0)
+    assert cache.invalidate(T0)
+    cache.update(answer(1, 4))
+    assert cache.leader_for(T0) is None
     cache.update(answer(2, 5))
     assert cache.is_stale
+    assert cache.leader_for(T0) == leader(2, 5)
+    assert not cache.invalidate(T0), "the same leader was refuted before: no news"
     cache.update(answer(1, 6))
     assert not cache.is_stale
 
@@ -346,3 +331,102 @@ async def test_a_consumer_forgets_topics_that_it_only_asked_about(way: str) -> N
                     await consumer.unsubscribe()
             await _delete_and_refresh(fake, _cluster_of(consumer))
             assert set(fake.topics) == set()
+
+
+# Asking brokers until one answers: the delay before the second, and the fate of the others
+
+
+def test_a_slow_cluster_is_not_asked_twice_for_being_slow() -> None:
+    delay = HedgeDelay(0.3)
+    delay.answered(0.8)
+    for _ in range(3):
+        # Every answer comes before the delay is over.
+        assert delay.seconds > 0.8
+        delay.answered(0.8)
+
+
+def test_one_slow_answer_is_forgotten_in_time() -> None:
+    delay = HedgeDelay(0.3)
+    delay.answered(0.002)
+    assert delay.seconds == 0.3
+    delay.answered(60.0)
+    assert delay.seconds == MAX_HEDGE_S
+    for _ in range(100):
+        delay.answered(0.001)
+    assert delay.seconds == pytest.approx(0.3)
+
+
+class Race:
+    """Candidates whose outcomes the test decides; a candidate without an outcome hangs."""
+
+    def __init__(self, *names: str) -> None:
+        self.upcoming = deque(names)
+        self.outcomes: dict[str, asyncio.Future[int]] = {}
+        self.asked: list[str] = []
+        self.failures: list[tuple[str, BarnabasError]] = []
+
+    async def ask(self, name: str) -> int:
+        self.asked.append(name)
+        return await self.outcomes.setdefault(name, asyncio.get_running_loop().create_future())
+
+    async def run(self, hedge_s: float = 0.0) -> tuple[str, int] | None:
+        return await first_answer(
+            self.upcoming,
+            self.ask,
+            lambda name, error: self.failures.append((name, error)),
+            HedgeDelay(hedge_s),
+        )
+
+
+async def test_an_answer_counts_although_others_failed_in_the_same_moment() -> None:
+    race = Race(*"abcdefghi")
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
+    running = asyncio.create_task(race.run())
+    await until(lambda: len(race.outcomes) == 9)
+    for name in "acdefghi":
+        race.outcomes[name].set_exception(ConnectionClosed(name))
+    race.outcomes["b"].set_result(7)
+    assert await running == ("b", 7)
+    assert race.failures == []
+    gc.collect()
+    assert unheard == []
+
+
+async def test_after_a_failure_the_next_candidate_is_asked_at_once() -> None:
+    race = Race("a")
+    failure = ConnectionClosed("a")
+
+    async def ask(name: str) -> int:
+        race.asked.append(name)
+        if name == "a":
+            raise failure
+        return 1
+
+    def failed(name: str, error: BarnabasError) -> None:
+        race.failures.append((name, error))
+        race.upcoming.append("again")
+
+    assert await first_answer(race.upcoming, ask, failed, HedgeDelay(3_600.0)) == ("again", 1)
+    assert race.failures == [("a", failure)]
+
+
+async def test_a_hung_candidate_is_overtaken_and_cancelled() -> None:
+    race = Race("a", "b")
+    running = asyncio.create_task(race.run())
+    await until(lambda: len(race.outcomes) == 2)
+    race.outcomes["b"].set_result(2)
+    assert await running == ("b", 2)
+    await asyncio.sleep(0)
+    assert race.outcomes["a"].cancelled()
+
+
+async def test_no_answer_gives_none_and_a_defect_is_raised() -> None:
+    race = Race()
+    assert await race.run() is None
+
+    async def ask(name: str) -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await first_answer(deque(["a"]), ask, lambda name, error: None, HedgeDelay(0.3))
