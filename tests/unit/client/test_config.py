@@ -39,6 +39,12 @@ def test_settings_are_read_from_text() -> None:
         ProducerConfig.parse({"linger_ms": "5.0"})
 
 
+def test_settings_that_just_fit_together_are_taken() -> None:
+    times = {"delivery_timeout_ms": 500, "linger_ms": 100, "request_timeout_ms": 400}
+    config = ProducerConfig(**times, batch_size=1_000, buffer_memory=1_000, partitioner="random")
+    assert (config.delivery_timeout_ms, config.partitioner) == (500, "random")
+
+
 @pytest.mark.parametrize(
     ("config", "settings", "message"),
     [
@@ -63,7 +69,12 @@ def test_settings_are_read_from_text() -> None:
         (ProducerConfig, {"buffer_memory": 1_000}, "batch_size=16384: expected at most buffer_memory (1000)"),
         (ConsumerConfig, {"auto_offset_reset": "first"}, "expected one of earliest, latest, none"),
         (ConsumerConfig, {"check_crcs": 1}, "check_crcs=1: expected true or false"),
-        (ConsumerConfig, {"request_timeout_ms": 400}, "expected more than fetch_max_wait_ms (500)"),
+        (ConsumerConfig, {"request_timeout_ms": 500}, "expected more than fetch_max_wait_ms (500)"),
+        (ConsumerConfig, {"heartbeat_interval_ms": 45_000}, "expected less than session_timeout_ms (45000)"),
+        (ConsumerConfig, {"partition_assignment_strategy": []}, "expected one or several of range"),
+        (ConsumerConfig, {"partition_assignment_strategy": "best"}, "expected one or several of range"),
+        (ConsumerConfig, {"partition_assignment_strategy": ["range"] * 2}, "expected one or several of"),
+        (ConsumerConfig, {"group_instance_id": "i"}, "group_instance_id='i': expected a group_id as well"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(

@@ -19,40 +19,22 @@ from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.waiting import DEADLINE_S, until
 
 from .test_consumer import T0, fill, read, values
+from .test_consumer_leadership import lose
+from .test_group import consumer_of
 
 
 @pytest.fixture
 async def coordinator() -> AsyncIterator[Coordinator]:
-    """30 records of epoch 0, of which broker 2 lost the last 20 when it came to lead; it has others now."""
+    """The topic "t" has 30 records of epoch 0."""
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 30)
         yield Coordinator(cluster)
 
 
-def lose(cluster: FakeCluster) -> None:
-    cluster.partition("t").truncate(10)
-    cluster.move_leader("t", 0, 2)
-    fill(cluster.partition("t"), 1_010, 1_040)
-
-
-def consumer_of(coordinator: Coordinator, **settings: Any) -> Consumer:
-    usual = {
-        "group_id": "g",
-        "auto_offset_reset": "latest",
-        "retry_backoff_ms": 5,
-        "fetch_max_wait_ms": 20,
-        "enable_auto_commit": False,
-        "heartbeat_interval_ms": 15,
-    }
-    return Consumer(bootstrap_servers=coordinator.cluster.bootstrap, **{**usual, **settings})
-
-
-def begin(consumer: Consumer, way: str) -> None:
-    if way == "assigned":
-        consumer.assign([T0])
-    else:
-        consumer.subscribe("t")
+def starting(coordinator: Coordinator, **settings: Any) -> Consumer:
+    usual = {"auto_offset_reset": "latest", "enable_auto_commit": False}
+    return consumer_of(coordinator, **{**usual, **settings})
 
 
 @pytest.mark.parametrize("way", ["assigned", "subscribed"])
@@ -60,16 +42,19 @@ async def test_reading_does_not_start_at_a_committed_offset_of_a_truncated_histo
     coordinator: Coordinator, way: str
 ) -> None:
     coordinator.commit("g", 25, leader_epoch=0)
-    lose(coordinator.cluster)
-    async with consumer_of(coordinator) as consumer:
-        begin(consumer, way)
+    lose(coordinator.cluster, 10, 40)
+    async with starting(coordinator) as consumer:
+        if way == "assigned":
+            consumer.assign([T0])
+        else:
+            consumer.subscribe("t")
         assert await read(consumer, 30) == values(1_010, 1_040)
 
 
 async def test_without_a_reset_the_loss_is_an_error(coordinator: Coordinator) -> None:
     coordinator.commit("g", 25, leader_epoch=0)
-    lose(coordinator.cluster)
-    async with consumer_of(coordinator, auto_offset_reset="none") as consumer:
+    lose(coordinator.cluster, 10, 40)
+    async with starting(coordinator, auto_offset_reset="none") as consumer:
         consumer.subscribe("t")
         with pytest.raises(LogTruncated) as lost:
             await read(consumer, 1)
@@ -79,7 +64,7 @@ async def test_without_a_reset_the_loss_is_an_error(coordinator: Coordinator) ->
 async def test_a_committed_offset_that_the_leader_has_is_kept(coordinator: Coordinator) -> None:
     coordinator.cluster.move_leader("t", 0, 2)
     coordinator.commit("g", 25, leader_epoch=0)
-    async with consumer_of(coordinator) as consumer:
+    async with starting(coordinator) as consumer:
         consumer.subscribe("t")
         assert await read(consumer, 5) == values(25, 30)
     assert len(coordinator.cluster.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)) == 1
@@ -90,7 +75,7 @@ async def test_an_offset_of_the_current_or_an_unknown_epoch_is_not_checked(
 ) -> None:
     for epoch in (0, -1):
         coordinator.commit("g", 25, leader_epoch=epoch)
-        async with consumer_of(coordinator) as consumer:
+        async with starting(coordinator) as consumer:
             consumer.subscribe("t")
             assert await read(consumer, 5) == values(25, 30)
     assert not coordinator.cluster.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)
@@ -116,7 +101,7 @@ async def test_a_leader_with_an_epoch_below_the_committed_one_is_not_used(
     fill(cluster.partition("t"), 30, 40)
     cluster.intercept[ApiKey.METADATA] = metadata
     coordinator.commit("g", 35, leader_epoch=1)
-    async with consumer_of(coordinator) as consumer:
+    async with starting(coordinator) as consumer:
         consumer.subscribe("t")
         assert await read(consumer, 5) == values(35, 40)
     assert not [api for api, _ in cluster.brokers[1].received if api == ApiKey.FETCH]
@@ -126,7 +111,7 @@ async def test_an_epoch_that_never_appears_is_waited_for_and_then_ignored(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinator.commit("g", 25, leader_epoch=7)
-    async with consumer_of(coordinator, retry_backoff_ms=1) as consumer:
+    async with starting(coordinator, retry_backoff_ms=1) as consumer:
         consumer.subscribe("t")
         assert await read(consumer, 5) == values(25, 30)
         await until(lambda: "was read in leader epoch 7" in caplog.text)
