@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas.client.consumer.consumer import Consumer, has_records_in_hand
-from barnabas.client.consumer.partition_state import PartitionState, consumer_metrics
+from barnabas.client.consumer.partition_state import FetchedFrame, PartitionState, consumer_metrics
 from barnabas.client.errors import (
     ApiError,
     ClientClosed,
@@ -16,9 +16,11 @@ from barnabas.client.errors import (
     OffsetUnknown,
     RequestTimedOutLocally,
 )
-from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Compression
+from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.fetch import FetchPartitionResponse
 from barnabas.protocol.record_batch import TimestampType
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster, FakePartition
@@ -70,13 +72,18 @@ async def test_records_come_in_order_with_all_their_fields(cluster: FakeCluster)
         records = await consumer.poll(10_000)
         while len(records) < 25:
             records += await consumer.poll(10_000)
-    assert [record.offset for record in records] == list(range(25))
-    assert [record.value for record in records] == values(0, 25)
+        builder = RecordBatchBuilder()
+        builder.append(None, b"25", None, 777)
+        cluster.partition("t").append(builder.build(timestamp_type=TimestampType.LOG_APPEND_TIME))
+        records.append(await consumer.getone())
+    assert [record.offset for record in records] == list(range(26))
+    assert [record.value for record in records] == values(0, 26)
     assert {record.timestamp_ms for record in records} == {777}
     assert records[0].topic == "t"
     assert records[0].partition == 0
     assert records[0].headers == ()
     assert records[0].timestamp_type is TimestampType.CREATE_TIME
+    assert records[25].timestamp_type is TimestampType.LOG_APPEND_TIME
 
 
 async def test_latest_starts_at_the_high_watermark_and_reads_new_records(cluster: FakeCluster) -> None:
@@ -339,6 +346,35 @@ def test_records_are_in_hand_unless_the_error_came_out_of_a_poll() -> None:
     assert not has_records_in_hand(late, polled)
     assert has_records_in_hand(polled, None)
     assert has_records_in_hand(other, polled)
+
+
+class LentFrame(Frame):
+    def __init__(self) -> None:
+        super().__init__(memoryview(b""))
+        self.is_released = False
+
+    def release(self) -> None:
+        self.is_released = True
+
+
+def test_a_frame_is_released_when_the_last_of_its_partitions_is_read_or_dropped() -> None:
+    lent, unused = LentFrame(), LentFrame()
+    frame = FetchedFrame(lent)
+    batch = build_batch([(None, b"v")])
+    first, second = (PartitionState(T0, check_crcs=True) for _ in range(2))
+    for state in (first, second):
+        state.seek(0, None)
+        state.add(FetchPartitionResponse(partition_index=0, error_code=0, records=batch), frame)
+    frame.release_if_unused()
+    assert [record.value for record in first.take(1)] == [b"v"]
+    assert not lent.is_released
+    second.seek(0, None)
+    assert lent.is_released
+    part = FetchPartitionResponse(partition_index=0, error_code=0, records=batch[:20])
+    with pytest.raises(ApiError, match="20 bytes of t-0 hold no whole batch at or after offset 0"):
+        second.add(part, FetchedFrame(unused))
+    FetchedFrame(unused).release_if_unused()
+    assert unused.is_released
 
 
 def fetched_state(position: int | None, log_start_offset: int, end_offset: int) -> PartitionState:

@@ -486,6 +486,19 @@ async def test_a_member_does_not_create_topics_again_that_it_no_longer_wants(
         assert set(cluster.topics) == {"other", OFFSETS_TOPIC}
 
 
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_a_subscription_creates_its_topic_only_if_the_settings_allow_it(
+    coordinator: Coordinator, is_allowed: bool
+) -> None:
+    coordinator.cluster.creates_topics = True
+    async with consumer_of(coordinator, allow_auto_create_topics=is_allowed) as consumer:
+        consumer.subscribe("new")
+        await poll_until(lambda: coordinator.group("g").state == "Stable", consumer)
+        if is_allowed:
+            await poll_until(consumer.assignment, consumer)
+    assert ("new" in coordinator.cluster.topics) is is_allowed
+
+
 async def test_a_topic_that_a_pattern_found_is_not_created_again(coordinator: Coordinator) -> None:
     cluster = coordinator.cluster
     cluster.creates_topics = True
