@@ -174,11 +174,35 @@ def test_sticky_takes_no_more_away_than_evenness_demands(held: list[int], free: 
     check_balance(members, found)
 
 
-def test_of_two_claims_the_newer_generation_counts() -> None:
-    p0 = TopicPartition("a", 0)
-    old = Member("old", Subscription(("a",), sticky_user_data([p0], 3)))
-    new = Member("new", Subscription(("a",), sticky_user_data([p0], 4)))
-    assert assign("sticky", [old, new], {"a": 1}) == {"old": [], "new": [p0]}
+@pytest.mark.parametrize(
+    ("name", "generations", "expected"),
+    [
+        ("sticky", (3, 4), ["", "a0"]),
+        ("sticky", (4, 3), ["a0", ""]),
+        ("sticky", (3, 3), ["a0", ""]),
+        ("cooperative-sticky", (3, 4), ["", "a0"]),
+        ("cooperative-sticky", (4, 3), ["a0", ""]),
+        # Both must give it up before either may have it.
+        ("cooperative-sticky", (3, 3), ["", ""]),
+    ],
+)
+def test_of_two_claims_the_newer_generation_counts(
+    name: str, generations: tuple[int, int], expected: list[str]
+) -> None:
+    p0, strategy = TopicPartition("a", 0), ASSIGNORS[name]
+    owned = [p0] if strategy.is_cooperative else []
+    joined = [
+        Member(f"m{index}", subscription_for(strategy, ["a"], owned, [p0], generation, None))
+        for index, generation in enumerate(generations)
+    ]
+    assert list(written(assign(name, joined, {"a": 1})).values()) == expected
+
+
+def test_a_cooperative_member_of_an_older_client_has_its_generation_in_its_user_data() -> None:
+    p0, strategy = TopicPartition("a", 0), ASSIGNORS["cooperative-sticky"]
+    older = Subscription(("a",), user_data=strategy.user_data([p0], 4), owned_partitions=(p0,))
+    joined = [Member("m0", subscription_for(strategy, ["a"], [p0], [p0], 3, None)), Member("m1", older)]
+    assert written(assign("cooperative-sticky", joined, {"a": 1})) == {"m0": "", "m1": "a0"}
 
 
 def settle(members: list[Member], before: Assignments, partitions: dict[str, int]) -> list[Assignments]:
