@@ -184,8 +184,11 @@ async def test_a_batch_that_expires_leaves_no_gap(cluster: FakeCluster, was_writ
         lost = await producer.send("t", b"lost", partition=0)
         await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) > 3)
         let_time_pass(producer)
-        with pytest.raises(DeliveryTimedOut):
+        with pytest.raises(DeliveryTimedOut, match="delivery_timeout_ms") as failure:
             await lost
+        assert isinstance(failure.value, TimeoutError)
+        assert isinstance(failure.value.__cause__, ApiError)
+        assert failure.value.__cause__.code == ErrorCode.REQUEST_TIMED_OUT
         broker.scripted.clear()
         await producer.send_and_wait("t", b"next")
         await producer.send_and_wait("t", b"last")

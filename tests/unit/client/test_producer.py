@@ -91,14 +91,6 @@ async def test_a_record_is_written_and_its_future_says_where(cluster: FakeCluste
     assert record.headers == (("h", b"1"), ("n", None))
 
 
-async def test_records_sent_together_share_a_batch(cluster: FakeCluster) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-        futures = [await producer.send("t", b"%d" % number) for number in range(50)]
-        offsets = [(await future).offset for future in futures]
-    assert offsets == list(range(50))
-    assert len(cluster.requests(ApiKey.PRODUCE)) == 1
-
-
 async def test_batches_end_at_batch_size(cluster: FakeCluster) -> None:
     settings = {"batch_size": 1_000, "max_request_size": 1_000}
     async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
@@ -261,19 +253,6 @@ async def test_only_attempts_that_waited_make_the_next_wait_longer(
     async with Producer(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=100) as producer:
         await producer.send_and_wait("t", b"1")
     assert waits_ms == [100, 200, 80, 100, 100, 1_000]
-
-
-async def test_delivery_times_out_with_the_last_error_as_its_cause(cluster: FakeCluster) -> None:
-    cluster.brokers[1].script(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
-    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
-        future = await producer.send("t", b"1")
-        await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) > 2)
-        let_time_pass(producer)
-        with pytest.raises(DeliveryTimedOut, match="delivery_timeout_ms") as failure:
-            await future
-    assert isinstance(failure.value, TimeoutError)
-    assert isinstance(failure.value.__cause__, ApiError)
-    assert failure.value.__cause__.code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 async def test_delivery_times_out_while_the_answer_is_awaited_and_later_records_go_on(
@@ -525,18 +504,13 @@ async def test_a_broker_that_leaves_a_partition_out_of_its_answer_fails_that_bat
             await producer.send_and_wait("t", b"1")
 
 
-async def test_more_partitions_are_used_after_the_next_metadata(cluster: FakeCluster) -> None:
-    cluster.add_topic("t", 1)
+async def test_records_go_to_the_partitions_that_a_topic_has_now(cluster: FakeCluster) -> None:
     async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
         await producer.send_and_wait("t", b"1")
-        cluster.grow_topic("t", 4)
+        cluster.grow_topic("t", 8)
         await producer._cluster.refresh()
-        assert (await producer.send_and_wait("t", b"2", partition=3)).partition == 3
-
-
-async def test_a_topic_made_again_with_fewer_partitions_gets_records_in_these(cluster: FakeCluster) -> None:
-    cluster.add_topic("t", 8)
-    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        assert (await producer.send_and_wait("t", b"2", partition=7)).partition == 7
+        # It is made again, with fewer partitions.
         keys = [None, *(b"%d" % number for number in range(20))]
         for key in keys:
             await producer.send_and_wait("t", b"before", key=key)
