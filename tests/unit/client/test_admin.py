@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from barnabas.client.admin.admin import Admin, Append, ConfigResource, NewPartitions, NewTopic, Subtract
-from barnabas.client.errors import ApiError, ConnectionClosed, ErrorCode, RequestTimedOutLocally, TopicErrors
+from barnabas.client.errors import (
+    ApiError,
+    ClientClosed,
+    ConnectionClosed,
+    ErrorCode,
+    RequestTimedOutLocally,
+    TopicErrors,
+)
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -233,7 +240,10 @@ def drop_the_connection(body: Any) -> Any:
 async def test_an_unknown_topic_is_refused_with_names_that_are_near() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("flights")
-        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin = quick_admin(cluster)
+        with pytest.raises(ClientClosed, match="not started"):
+            await admin.list_topics()
+        async with admin:
             with pytest.raises(ApiError, match=r"there is no topic 'flight'; did you mean flights\?"):
                 await admin.describe_topics("flight")
             assert set(await admin.describe_topics()) == {"flights"}
