@@ -124,8 +124,9 @@ async def test_one_topic_fails_with_its_own_error_and_several_with_all_of_theirs
                 await admin.create_topics([NewTopic("old"), NewTopic("new", 2)])
             assert failure.value.errors["old"].code == ErrorCode.TOPIC_ALREADY_EXISTS
             assert set(failure.value.results) == {"new"}
-            with pytest.raises(TopicErrors, match="nothing: UNKNOWN_TOPIC"):
+            with pytest.raises(TopicErrors, match="nothing: UNKNOWN_TOPIC") as failure:
                 await admin.delete_topics(["new", "nothing"])
+            assert set(failure.value.results) == {"new"}
 
 
 def lost_after(broker: FakeBroker, api: ApiKey) -> None:
@@ -181,6 +182,7 @@ async def test_partitions_are_added_and_refused_by_topic(cluster: FakeCluster) -
         with pytest.raises(TopicErrors) as failure:
             await admin.create_partitions({"t": 5, "x": 5})
         assert failure.value.errors["x"].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert set(failure.value.results) == {"t"}
 
 
 async def test_settings_are_asked_of_the_broker_that_has_them() -> None:
@@ -229,8 +231,9 @@ async def test_settings_are_changed_one_by_one() -> None:
             assert cluster.configs[stored] == {"retention.ms": "7", "cleanup.policy": "delete,compact"}
             await admin.alter_configs({topic: {"cleanup.policy": Subtract("delete")}})
             assert cluster.configs[stored] == {"retention.ms": "7", "cleanup.policy": "compact"}
-            with pytest.raises(ApiError, match="UNKNOWN_TOPIC"):
-                await admin.alter_configs({ConfigResource.topic("x"): {"retention.ms": "1"}})
+            with pytest.raises(TopicErrors, match="UNKNOWN_TOPIC") as failure:
+                await admin.alter_configs({ConfigResource.topic(name): {"segment.ms": "1"} for name in "tx"})
+            assert (set(failure.value.errors), set(failure.value.results)) == ({"topic x"}, {"topic t"})
 
 
 def drop_the_connection(body: Any) -> Any:
@@ -240,6 +243,7 @@ def drop_the_connection(body: Any) -> Any:
 async def test_an_unknown_topic_is_refused_with_names_that_are_near() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("flights")
+        cluster.creates_topics = True
         admin = quick_admin(cluster)
         with pytest.raises(ClientClosed, match="not started"):
             await admin.list_topics()
@@ -247,6 +251,21 @@ async def test_an_unknown_topic_is_refused_with_names_that_are_near() -> None:
             with pytest.raises(ApiError, match=r"there is no topic 'flight'; did you mean flights\?"):
                 await admin.describe_topics("flight")
             assert set(await admin.describe_topics()) == {"flights"}
+        assert set(cluster.topics) == {"flights"}, "no question creates a topic"
+
+
+async def test_internal_topics_are_listed_for_those_who_ask(cluster: FakeCluster) -> None:
+    def mark(broker: FakeBroker, body: Any) -> Any:
+        answer = broker.call(body)
+        for topic in answer.topics:
+            topic.is_internal = topic.name.startswith("__")
+        return answer
+
+    cluster.add_topic("__state")
+    cluster.intercept[ApiKey.METADATA] = mark
+    async with quick_admin(cluster) as admin:
+        assert await admin.list_topics() == ["t"]
+        assert await admin.list_topics(include_internal=True) == ["__state", "t"]
 
 
 async def test_offsets_are_listed_by_name_and_time_and_nothing_else(cluster: FakeCluster) -> None:
