@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from barnabas.client.producer.producer import Producer
 from tests.support.fake_broker import FakeCluster
 from tests.support.producer_transactions import FakeTransactions
+from tests.support.transactional_writes import settings
 
 
 @pytest.fixture
@@ -24,6 +26,13 @@ def transactions(pair: FakeCluster) -> Iterator[FakeTransactions]:
     fake = FakeTransactions(pair)
     yield fake
     assert fake.wrong == []
+
+
+@pytest.fixture
+async def producer(pair: FakeCluster, transactions: FakeTransactions) -> AsyncIterator[Producer]:
+    """A producer with the transactional id "x"."""
+    async with Producer(**settings(pair)) as producer:
+        yield producer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from barnabas.client.producer.transactions import State
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 from tests.support.producer_transactions import FakeTransactions
-from tests.support.transactional_writes import T0, begin, check_usable, settings, write
+from tests.support.transactional_writes import T0, begin, check_usable, write
 from tests.support.waiting import until
 
 
@@ -26,22 +26,21 @@ async def cancel_after(task: asyncio.Task[None], steps: int) -> bool:
 
 @pytest.mark.parametrize("steps", range(0, 120, 3))
 async def test_a_block_that_is_cancelled_anywhere_is_committed_or_aborted_as_a_whole(
-    pair: FakeCluster, transactions: FakeTransactions, steps: int
+    producer: Producer, transactions: FakeTransactions, steps: int
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        await check_usable(producer, transactions)
+    await check_usable(producer, transactions)
 
-        async def work() -> None:
-            async with producer.transaction():
-                await write(producer, b"1", b"2", b"3")
-                await producer.send_offsets_to_transaction({T0: 7}, "g")
+    async def work() -> None:
+        async with producer.transaction():
+            await write(producer, b"1", b"2", b"3")
+            await producer.send_offsets_to_transaction({T0: 7}, "g")
 
-        task = asyncio.create_task(work())
-        was_done = await cancel_after(task, steps)
-        assert task.cancelled() or was_done
-        assert producer._session is not None
-        assert producer._session.machine.state is State.READY
-        await check_usable(producer, transactions)
+    task = asyncio.create_task(work())
+    was_done = await cancel_after(task, steps)
+    assert task.cancelled() or was_done
+    assert producer._session is not None
+    assert producer._session.machine.state is State.READY
+    await check_usable(producer, transactions)
     state = transactions.of("x")
     assert state.committed[1:-1] in ([], [{b"1", b"2", b"3"}])
     assert all(aborted <= {b"1", b"2", b"3"} for aborted in state.aborted)
@@ -50,67 +49,64 @@ async def test_a_block_that_is_cancelled_anywhere_is_committed_or_aborted_as_a_w
 
 @pytest.mark.parametrize("steps", range(0, 60, 4))
 async def test_a_cancelled_commit_can_be_continued(
-    pair: FakeCluster, transactions: FakeTransactions, steps: int
+    producer: Producer, transactions: FakeTransactions, steps: int
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        await begin(producer, b"1", b"2")
-        task = asyncio.create_task(producer.commit_transaction())
-        was_done = await cancel_after(task, steps)
-        assert task.cancelled() or was_done
-        if not transactions.of("x").committed:
-            try:
-                await producer.commit_transaction()
-            except IllegalTransactionState:
-                # The commit went on without its caller, and has just ended.
-                assert transactions.of("x").committed
-        await until(lambda: producer._session and producer._session.machine.state is State.READY)
-        await check_usable(producer, transactions)
+    await begin(producer, b"1", b"2")
+    task = asyncio.create_task(producer.commit_transaction())
+    was_done = await cancel_after(task, steps)
+    assert task.cancelled() or was_done
+    if not transactions.of("x").committed:
+        try:
+            await producer.commit_transaction()
+        except IllegalTransactionState:
+            # The commit went on without its caller, and has just ended.
+            assert transactions.of("x").committed
+    await until(lambda: producer._session and producer._session.machine.state is State.READY)
+    await check_usable(producer, transactions)
     assert transactions.of("x").committed == [{b"1", b"2"}, {b"again 1", b"again 2"}]
     assert transactions.of("x").aborted == []
 
 
 async def test_a_second_cancellation_does_not_wait_for_the_abort(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, pair: FakeCluster, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        gates = [broker.gate(ApiKey.END_TXN) for broker in pair.brokers.values()]
+    gates = [broker.gate(ApiKey.END_TXN) for broker in pair.brokers.values()]
 
-        async def work() -> None:
-            async with producer.transaction():
-                await producer.send("t", b"1", partition=0)
-                await producer.flush()
-                await asyncio.Event().wait()
+    async def work() -> None:
+        async with producer.transaction():
+            await producer.send("t", b"1", partition=0)
+            await producer.flush()
+            await asyncio.Event().wait()
 
-        task = asyncio.create_task(work())
-        await until(lambda: transactions.of("x").records)
-        await asyncio.sleep(0)
-        task.cancel()
-        await until(lambda: pair.requests(ApiKey.END_TXN))
-        assert not task.done()
-        task.cancel()
-        await asyncio.wait((task,))
-        assert task.cancelled()
-        for gate in gates:
-            gate.set()
-        await until(lambda: producer._session and producer._session.machine.state is State.READY)
-        await check_usable(producer, transactions)
+    task = asyncio.create_task(work())
+    await until(lambda: transactions.of("x").records)
+    await asyncio.sleep(0)
+    task.cancel()
+    await until(lambda: pair.requests(ApiKey.END_TXN))
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait((task,))
+    assert task.cancelled()
+    for gate in gates:
+        gate.set()
+    await until(lambda: producer._session and producer._session.machine.state is State.READY)
+    await check_usable(producer, transactions)
     assert transactions.of("x").aborted == [{b"1"}]
 
 
 async def test_cancelled_offsets_make_the_transaction_abortable(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, pair: FakeCluster, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        pair.brokers[1].gate(ApiKey.TXN_OFFSET_COMMIT)
-        await producer.begin_transaction()
-        task = asyncio.create_task(producer.send_offsets_to_transaction({T0: 7}, "g"))
-        await until(lambda: pair.requests(ApiKey.TXN_OFFSET_COMMIT))
-        task.cancel()
-        await asyncio.wait((task,))
-        with pytest.raises(TransactionAbortable):
-            await producer.commit_transaction()
-        pair.brokers[1].gates.clear()
-        pair.brokers[1].drop_connections()
-        await producer.abort_transaction()
-        await check_usable(producer, transactions)
+    pair.brokers[1].gate(ApiKey.TXN_OFFSET_COMMIT)
+    await producer.begin_transaction()
+    task = asyncio.create_task(producer.send_offsets_to_transaction({T0: 7}, "g"))
+    await until(lambda: pair.requests(ApiKey.TXN_OFFSET_COMMIT))
+    task.cancel()
+    await asyncio.wait((task,))
+    with pytest.raises(TransactionAbortable):
+        await producer.commit_transaction()
+    pair.brokers[1].gates.clear()
+    pair.brokers[1].drop_connections()
+    await producer.abort_transaction()
+    await check_usable(producer, transactions)
     assert transactions.of("x").committed_offsets == {}

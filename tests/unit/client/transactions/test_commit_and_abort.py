@@ -29,13 +29,12 @@ from tests.support.transactional_writes import T0, begin, check_unusable, check_
 
 
 async def test_a_block_is_committed_with_its_records_and_offsets(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, pair: FakeCluster, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        async with producer.transaction():
-            await write(producer, b"1", b"2", b"3")
-            group = GroupMetadata("g", 4, "member", "instance")
-            await producer.send_offsets_to_transaction({T0: 7}, group)
+    async with producer.transaction():
+        await write(producer, b"1", b"2", b"3")
+        group = GroupMetadata("g", 4, "member", "instance")
+        await producer.send_offsets_to_transaction({T0: 7}, group)
     state = transactions.of("x")
     assert (state.committed, state.aborted) == ([{b"1", b"2", b"3"}], [])
     assert state.committed_offsets == {T0: 7}
@@ -66,66 +65,61 @@ async def test_a_block_that_fails_is_aborted(pair: FakeCluster, transactions: Fa
 
 
 async def test_each_transaction_has_its_epoch_and_numbers_from_0(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, pair: FakeCluster, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        for number in range(3):
-            async with producer.transaction():
-                await write(producer, b"%d" % number, b"b")
+    for number in range(3):
+        async with producer.transaction():
+            await write(producer, b"%d" % number, b"b")
     assert transactions.of("x").committed == [{b"%d" % number, b"b"} for number in range(3)]
     assert transactions.of("x").sequences == {("t", 0): (2, 1), ("t", 1): (2, 1)}
     assert len(pair.requests(ApiKey.INIT_PRODUCER_ID)) == 1
 
 
 async def test_encoded_batches_join_the_transaction(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        async with producer.transaction():
-            await producer.send_batch("t", 0, build_batch([(None, b"1"), (None, b"2")]))
-        with pytest.raises(IllegalTransactionState):
-            await producer.send_batch("t", 0, build_batch([(None, b"3")]))
+    async with producer.transaction():
+        await producer.send_batch("t", 0, build_batch([(None, b"1"), (None, b"2")]))
+    with pytest.raises(IllegalTransactionState):
+        await producer.send_batch("t", 0, build_batch([(None, b"3")]))
     assert transactions.of("x").committed == [{b"1", b"2"}]
 
 
 async def test_a_transaction_without_records_sends_nothing(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        async with producer.transaction():
-            await producer.send_offsets_to_transaction({}, "g")
-        await producer.begin_transaction()
-        await producer.abort_transaction()
+    async with producer.transaction():
+        await producer.send_offsets_to_transaction({}, "g")
+    await producer.begin_transaction()
+    await producer.abort_transaction()
     assert transactions.calls == ["FIND_COORDINATOR", "INIT_PRODUCER_ID"]
 
 
 async def test_records_outside_of_a_transaction_are_refused(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        with pytest.raises(IllegalTransactionState, match="begin_transaction"):
-            await producer.send("t", b"before", partition=0)
-        async with producer.transaction():
-            await producer.send("t", b"1", partition=0)
-        # A topic that is open, with the batch of the transaction just before.
-        with pytest.raises(IllegalTransactionState, match="begin_transaction"):
-            await producer.send("t", b"after", partition=0)
+    with pytest.raises(IllegalTransactionState, match="begin_transaction"):
+        await producer.send("t", b"before", partition=0)
+    async with producer.transaction():
+        await producer.send("t", b"1", partition=0)
+    # A topic that is open, with the batch of the transaction just before.
+    with pytest.raises(IllegalTransactionState, match="begin_transaction"):
+        await producer.send("t", b"after", partition=0)
     assert transactions.of("x").committed == [{b"1"}]
 
 
 async def test_calls_in_the_wrong_order_are_refused_and_change_nothing(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        for call in (producer.commit_transaction, producer.abort_transaction, producer.prepare_transaction):
-            with pytest.raises(IllegalTransactionState, match="without a transaction"):
-                await call()
-        await begin(producer, b"1")
-        with pytest.raises(IllegalTransactionState, match="in a transaction"):
-            await producer.begin_transaction()
-        with pytest.raises(ValueError, match="expected 0 or more"):
-            await producer.send_offsets_to_transaction({T0: -1}, "g")
-        await producer.commit_transaction()
+    for call in (producer.commit_transaction, producer.abort_transaction, producer.prepare_transaction):
+        with pytest.raises(IllegalTransactionState, match="without a transaction"):
+            await call()
+    await begin(producer, b"1")
+    with pytest.raises(IllegalTransactionState, match="in a transaction"):
+        await producer.begin_transaction()
+    with pytest.raises(ValueError, match="expected 0 or more"):
+        await producer.send_offsets_to_transaction({T0: -1}, "g")
+    await producer.commit_transaction()
     assert transactions.of("x").committed == [{b"1"}]
 
 
@@ -166,83 +160,78 @@ async def test_an_open_transaction_is_aborted_by_close(
 
 
 async def test_a_failed_abort_does_not_hide_the_error_of_the_block(
-    pair: FakeCluster, transactions: FakeTransactions, caplog: pytest.LogCaptureFixture
+    producer: Producer, transactions: FakeTransactions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
 
-        async def fail() -> None:
-            async with producer.transaction():
-                await producer.send("t", b"1", partition=0)
-                await producer.flush()
-                transactions.fail(ApiKey.END_TXN, ErrorCode.PRODUCER_FENCED)
-                raise KeyError
+    async def fail() -> None:
+        async with producer.transaction():
+            await producer.send("t", b"1", partition=0)
+            await producer.flush()
+            transactions.fail(ApiKey.END_TXN, ErrorCode.PRODUCER_FENCED)
+            raise KeyError
 
-        with caplog.at_level(logging.WARNING), pytest.raises(KeyError) as failure:
-            await fail()
-        assert "fenced" in "".join(failure.value.__notes__)
-        assert "could not be ended" in caplog.text
-        await check_unusable(producer, ProducerFenced)
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyError) as failure:
+        await fail()
+    assert "fenced" in "".join(failure.value.__notes__)
+    assert "could not be ended" in caplog.text
+    await check_unusable(producer, ProducerFenced)
 
 
 # Failed records
 
 
 async def test_after_a_failed_record_only_an_abort_is_possible(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        await producer.begin_transaction()
-        transactions.fail(ApiKey.PRODUCE, ErrorCode.INVALID_RECORD)
-        sent = await producer.send("t", b"1", partition=0)
-        with pytest.raises(ApiError):
-            await sent
+    await producer.begin_transaction()
+    transactions.fail(ApiKey.PRODUCE, ErrorCode.INVALID_RECORD)
+    sent = await producer.send("t", b"1", partition=0)
+    with pytest.raises(ApiError):
+        await sent
+    with pytest.raises(TransactionAbortable):
+        await producer.send("t", b"2", partition=0)
+    with pytest.raises(TransactionAbortable):
+        await producer.send_offsets_to_transaction({T0: 1}, "g")
+    for _ in range(2):
         with pytest.raises(TransactionAbortable):
-            await producer.send("t", b"2", partition=0)
-        with pytest.raises(TransactionAbortable):
-            await producer.send_offsets_to_transaction({T0: 1}, "g")
-        for _ in range(2):
-            with pytest.raises(TransactionAbortable):
-                await producer.commit_transaction()
-        await producer.abort_transaction()
-        await check_usable(producer, transactions)
+            await producer.commit_transaction()
+    await producer.abort_transaction()
+    await check_usable(producer, transactions)
 
 
 async def test_a_gap_in_the_numbers_ends_the_transaction_and_raises_no_epoch(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        transactions.fail(ApiKey.PRODUCE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        with pytest.raises(TransactionAbortable):
-            async with producer.transaction():
-                await producer.send("t", b"1", partition=0)
-        assert transactions.of("x").epoch == 1
-        await check_usable(producer, transactions)
+    transactions.fail(ApiKey.PRODUCE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    with pytest.raises(TransactionAbortable):
+        async with producer.transaction():
+            await producer.send("t", b"1", partition=0)
+    assert transactions.of("x").epoch == 1
+    await check_usable(producer, transactions)
 
 
 async def test_records_of_a_dead_leader_are_dropped_by_an_abort(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, pair: FakeCluster, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        await begin(producer, b"1", b"2")
-        await producer.flush()
-        pair.move_leader("t", 1, -1)
-        stuck = await producer.send("t", b"3", partition=1)
-        await producer.abort_transaction()
-        with pytest.raises(TransactionAborted):
-            await stuck
-        pair.move_leader("t", 1, 2)
-        await check_usable(producer, transactions)
+    await begin(producer, b"1", b"2")
+    await producer.flush()
+    pair.move_leader("t", 1, -1)
+    stuck = await producer.send("t", b"3", partition=1)
+    await producer.abort_transaction()
+    with pytest.raises(TransactionAborted):
+        await stuck
+    pair.move_leader("t", 1, 2)
+    await check_usable(producer, transactions)
     assert transactions.of("x").aborted == [{b"1", b"2"}]
 
 
 async def test_lost_answers_of_leaders_are_repeated_under_the_same_numbers(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        for _ in range(3):
-            transactions.fail(ApiKey.PRODUCE, LOST, UNREAD, ErrorCode.CONCURRENT_TRANSACTIONS)
-            async with producer.transaction():
-                await write(producer, b"1", b"2")
+    for _ in range(3):
+        transactions.fail(ApiKey.PRODUCE, LOST, UNREAD, ErrorCode.CONCURRENT_TRANSACTIONS)
+        async with producer.transaction():
+            await write(producer, b"1", b"2")
     assert transactions.of("x").committed == [{b"1", b"2"}] * 3
 
 

@@ -162,21 +162,20 @@ async def test_a_producer_that_gets_no_id_does_not_start(
 
 @pytest.mark.parametrize("sent_later", ["nothing", "records", "offsets"])
 async def test_after_its_transaction_timed_out_a_producer_goes_on(
-    pair: FakeCluster, transactions: FakeTransactions, sent_later: str
+    producer: Producer, transactions: FakeTransactions, sent_later: str
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        await begin(producer, b"1")
-        await producer.flush()
-        transactions.of("x").time_out()
-        if sent_later == "records":
-            await write(producer, b"2")
-        if sent_later == "offsets":
-            with pytest.raises(TransactionAbortable):
-                await producer.send_offsets_to_transaction({T0: 7}, "g")
+    await begin(producer, b"1")
+    await producer.flush()
+    transactions.of("x").time_out()
+    if sent_later == "records":
+        await write(producer, b"2")
+    if sent_later == "offsets":
         with pytest.raises(TransactionAbortable):
-            await producer.commit_transaction()
-        await producer.abort_transaction()
-        await check_usable(producer, transactions)
+            await producer.send_offsets_to_transaction({T0: 7}, "g")
+    with pytest.raises(TransactionAbortable):
+        await producer.commit_transaction()
+    await producer.abort_transaction()
+    await check_usable(producer, transactions)
     assert transactions.of("x").aborted == [{b"1"}]
 
 

@@ -61,14 +61,13 @@ async def test_without_keep_prepared_a_start_aborts_it(
 
 
 async def test_nothing_to_prepare_is_refused_and_changes_nothing(
-    pair: FakeCluster, transactions: FakeTransactions
+    producer: Producer, transactions: FakeTransactions
 ) -> None:
-    async with Producer(**settings(pair)) as producer:
-        await producer.begin_transaction()
-        with pytest.raises(IllegalTransactionState, match="neither records nor offsets"):
-            await producer.prepare_transaction()
-        await producer.send("t", b"1", partition=0)
-        await producer.commit_transaction()
+    await producer.begin_transaction()
+    with pytest.raises(IllegalTransactionState, match="neither records nor offsets"):
+        await producer.prepare_transaction()
+    await producer.send("t", b"1", partition=0)
+    await producer.commit_transaction()
     assert transactions.of("x").committed == [{b"1"}]
 
 
