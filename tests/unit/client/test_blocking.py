@@ -17,6 +17,7 @@ from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, NoBrokerReachable
 from barnabas.client.loop_thread import ClientThread
 from barnabas.client.producer import blocking as blocking_producer
+from barnabas.client.producer.partitioners import partition_of_key
 from barnabas.client.producer.producer import Producer
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.ids import TopicPartition
@@ -57,6 +58,7 @@ def cluster() -> Iterator[ThreadedCluster]:
 
 def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> None:
     cluster.do(lambda: cluster.fake.add_topic("t", 2))
+    cluster.do(lambda: cluster.fake.add_topic("keyed", 6))
     with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
         futures = [producer.send("t", b"%d" % number, partition=0) for number in range(1_000)]
         producer.flush()
@@ -65,6 +67,8 @@ def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> Non
         assert producer.send_and_wait("t", b"x", partition=1).offset == 0
         assert producer.send_batch("t", 1, build_batch([(None, b"y")])).result(10).offset == 1
         assert len(producer.partitions_for("t")) == 2
+        for key in (b"a", b"b", b"c", b"d"):
+            assert producer.send_and_wait("keyed", b"", key).partition == partition_of_key(key, 6)
     settings = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 20}
     with blocking.Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
         consumer.assign([("t", 0)])
@@ -73,7 +77,7 @@ def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> Non
         first_unseen = consumer.position(("t", 0))
         assert first_unseen in (700, 701)
         assert consumer.lag(("t", 0)) == 1_000 - first_unseen
-        assert consumer.poll(10_000, 1)[0].offset == first_unseen
+        assert [record.offset for record in consumer.poll(10_000, 1)] == [first_unseen]
         consumer.seek(("t", 0), 5)
         assert consumer.getone().offset == 5
         consumer.pause(("t", 0))
