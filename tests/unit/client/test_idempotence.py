@@ -10,9 +10,10 @@ import pytest
 
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import ApiError, BarnabasError, DeliveryTimedOut, ErrorCode, InvalidConfiguration
+from barnabas.client.producer.batch import ProducerBatch
 from barnabas.client.producer.producer import Producer
-from barnabas.client.producer.sequences import MAX_EPOCH, Phase, Pipeline
-from barnabas.protocol.batch_builder import build_batch
+from barnabas.client.producer.sequences import MAX_EPOCH, Phase, Pipeline, ProducerIdentity
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.record_batch import parse_header
@@ -84,21 +85,7 @@ async def test_a_lost_answer_writes_nothing_twice(cluster: FakeCluster) -> None:
     assert len(cluster.requests(ApiKey.PRODUCE)) == 2
 
 
-async def test_up_to_five_batches_are_on_their_way_once_the_first_is_acknowledged(
-    cluster: FakeCluster,
-) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
-        await producer.send_and_wait("t", b"first")
-        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
-        sending = asyncio.create_task(send_numbers(producer, 20))
-        await until(lambda: len(pipeline_of(producer).batches) == 5)
-        await sending
-        assert len(pipeline_of(producer).batches) == 5
-        gate.set()
-    assert cluster.partition("t").values() == [b"first", *map(number, range(20))]
-
-
-async def test_before_the_first_acknowledgement_one_batch_goes_at_a_time(cluster: FakeCluster) -> None:
+async def test_one_batch_goes_first_and_up_to_five_once_it_is_acknowledged(cluster: FakeCluster) -> None:
     gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
     async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
         await send_numbers(producer, 10)
@@ -106,7 +93,14 @@ async def test_before_the_first_acknowledgement_one_batch_goes_at_a_time(cluster
         await producer.partitions_for("t")
         assert len(pipeline_of(producer).batches) == 1
         gate.set()
-    assert cluster.partition("t").values() == [*map(number, range(10))]
+        await producer.flush()
+        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+        await send_numbers(producer, 20, first=10)
+        await until(lambda: len(pipeline_of(producer).batches) == 5)
+        await producer.partitions_for("t")
+        assert len(pipeline_of(producer).batches) == 5
+        gate.set()
+    assert cluster.partition("t").values() == [*map(number, range(30))]
 
 
 async def test_batches_after_a_refused_one_are_retried_in_order(cluster: FakeCluster) -> None:
@@ -221,24 +215,6 @@ async def test_the_numbering_restarts_when_no_answer_can_decide() -> None:
     give_up(pipeline, batches[1])
     assert pipeline.identity is not None
     assert (pipeline.phase, pipeline.identity.epoch) == (Phase.UNPROVEN, 1)
-
-
-async def test_a_restart_waits_for_requests_in_flight_and_numbers_the_remaining_batches() -> None:
-    pipeline, (first, second, third) = numbered_pipeline(3)
-    for batch in (first, second, third):
-        pipeline.launch(batch, 1)
-    pipeline.put_back(first)
-    pipeline.restart()
-    assert pipeline.phase is Phase.RESTARTING
-    assert pipeline.retry is None
-    sent = second.encoded
-    pipeline.put_back(second)
-    assert pipeline.phase is Phase.RESTARTING
-    pipeline.put_back(third)
-    assert pipeline.phase is Phase.UNPROVEN
-    assert [batch.base_sequence for batch in pipeline.batches] == [0, 2, 4]
-    assert second.encoded is not sent
-    assert pipeline.retry is first
 
 
 async def test_when_the_epochs_are_used_up_another_id_is_asked_for(cluster: FakeCluster) -> None:
@@ -437,8 +413,6 @@ def check_outcome(cluster: FakeCluster, future: Any, value: int, seed: int) -> N
 
 def numbered_pipeline(count: int) -> tuple[Pipeline, list[Any]]:
     """A steady pipeline with so many batches of two records each, after one that was acknowledged."""
-    from barnabas.client.producer.batch import ProducerBatch
-    from barnabas.client.producer.sequences import ProducerIdentity
 
     def batch() -> ProducerBatch:
         encoded = bytearray(build_batch([(None, b"a"), (None, b"b")]))
@@ -470,6 +444,21 @@ def finish(pipeline: Pipeline, batch: Any) -> None:
 def give_up(pipeline: Pipeline, batch: Any) -> None:
     batch.fail(DeliveryTimedOut("over"))
     pipeline.failed(batch, may_be_written=True)
+
+
+def test_a_batch_is_numbered_again_in_a_copy() -> None:
+    """Its former bytes may still be in a socket's buffer."""
+    builder = RecordBatchBuilder(max_bytes=1_000)
+    builder.append(None, b"a", None, 0)
+    batch = ProducerBatch(T0, builder, created_at=0.0)
+    batch.close()
+    encoded: Any = batch.encoded
+    batch.number(*ProducerIdentity(7, 0), 0)
+    assert batch.encoded is encoded, "the first time its own bytes"
+    sent = bytes(encoded)
+    batch.number(*ProducerIdentity(7, 1), 0)
+    assert batch.encoded is not encoded
+    assert bytes(encoded) == sent
 
 
 def test_nothing_follows_while_one_that_was_written_lacks_its_answer() -> None:

@@ -1,11 +1,10 @@
 """The producer against brokers that fail on command."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import (
     ApiError,
     BarnabasError,
@@ -54,6 +53,14 @@ def refuse(code: int) -> Any:
     return answer
 
 
+def answer_from_the_log(body: Any) -> ProduceResponse:
+    """A scripted answer: written at offset 5, at the time 0 of the log."""
+    answer = refuse(ErrorCode.NONE)(body)
+    (partition,) = answer.responses[0].partition_responses
+    partition.base_offset, partition.log_append_time_ms = 5, 0
+    return cast("ProduceResponse", answer)
+
+
 def reset_connection(body: Any) -> Any:
     raise ConnectionResetError
 
@@ -89,6 +96,13 @@ async def test_a_record_is_written_and_its_future_says_where(cluster: FakeCluste
     (record,) = decode_records(cluster.partition("t", partition).batches[0])
     assert (record.key, record.value, record.timestamp_ms) == (b"key", b"value", 1234)
     assert record.headers == (("h", b"1"), ("n", None))
+
+
+async def test_the_time_of_the_log_replaces_that_of_the_record(cluster: FakeCluster) -> None:
+    cluster.brokers[1].script(ApiKey.PRODUCE, answer_from_the_log)
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        metadata = await producer.send_and_wait("t", b"1", timestamp_ms=1234)
+    assert (metadata.offset, metadata.timestamp_ms) == (5, 0)
 
 
 async def test_batches_end_at_batch_size(cluster: FakeCluster) -> None:
@@ -139,14 +153,6 @@ async def test_a_full_batch_does_not_linger(cluster: FakeCluster) -> None:
         first = await producer.send("t", bytes(400))
         await producer.send("t", bytes(400))
         assert (await first).offset == 0
-
-
-async def test_a_round_that_is_due_at_once_may_be_put_off(cluster: FakeCluster) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-        assert producer._sender is not None
-        for present, next_at in ((5.0, 5.0), (5.0, 4.0), (5.0, 65.0), (5.0, 5.0)):
-            producer._sender._arm(present, next_at)
-        assert (await producer.send_and_wait("t", b"1")).offset == 0
 
 
 async def test_one_request_has_all_partitions_of_a_leader() -> None:
@@ -520,8 +526,3 @@ async def test_records_go_to_the_partitions_that_a_topic_has_now(cluster: FakeCl
             assert (await producer.send_and_wait("t", b"after", key=key)).partition == 0
         with pytest.raises(InvalidConfiguration, match="from 0 to 0"):
             await producer.send("t", b"after", partition=7)
-
-
-def test_a_config_object_may_be_given() -> None:
-    config = ProducerConfig(acks=1)
-    assert Producer(config).config is config
