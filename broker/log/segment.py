@@ -1,8 +1,8 @@
 """One segment of a log: its file and its indexes.
 
 Changed under the log's lock. Read by any thread without a lock: size and next offset are one tuple, which is
-published last. Invariant: every index entry names a batch below `size`, or one that is just being appended
-and that no reader can request yet.
+published after the bytes, and before the largest timestamp and the index entries. Invariant: these name
+batches below `size`.
 
 Bytes that this process wrote lately are served as views of the page cache. Others are read into memory of
 their own; NotCached is raised if that would wait for the disk and the caller may not.
@@ -14,7 +14,7 @@ import copy
 import logging
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -426,7 +426,7 @@ class Segment:
         return now_ms - self.created_ms
 
     def append(
-        self, data: memoryview, batches: Iterable[Appendable], size_limit: int, *, preallocate: bool = False
+        self, data: memoryview, batches: Sequence[Appendable], size_limit: int, *, preallocate: bool = False
     ) -> None:
         """Write batches with one call; `batches` are (position in the data, header with its final offsets).
 
@@ -439,14 +439,14 @@ class Segment:
         if self.transaction_index is not None:
             self.transaction_index.load()
         self.file.write(data, size_limit, preallocate=preallocate)
-        last_offset = next_offset - 1
-        for position, header in batches:
-            last_offset = header.base_offset + header.last_offset_delta
-            self.note(header, size + position)
+        last_offset = batches[-1][1].last_offset
         invariant(last_offset >= next_offset, "offset %d does not follow %d", last_offset, next_offset - 1)
         self._append_hint = (next_offset, size)
         self.file.publish(size + len(data))
         self._end = (size + len(data), last_offset + 1)
+        # After the batches are published: a reader of the new largest timestamp finds its record.
+        for position, header in batches:
+            self.note(header, size + position)
 
     def note(self, header: BatchHeader, position: int) -> None:
         """Add a batch to the indexes; batches come in order."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from barnabas.broker.log.indexes import TimeIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
+from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from tests.support.defaults import log_config
@@ -104,3 +105,20 @@ def test_the_first_record_of_a_batch_that_is_young_enough_is_found(open_log: Ope
         (20, 3, 0),
         None,
     ]
+
+
+def test_the_record_with_the_largest_timestamp_is_found_while_another_is_appended(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    _fill(log, 10)
+    publish, found = SegmentFile.publish, []
+
+    def look(file: SegmentFile, size: int) -> None:
+        found.append(log.max_timestamp_offset())
+        publish(file, size)
+
+    monkeypatch.setattr(SegmentFile, "publish", look)
+    append_batches(log, batch(timestamp_ms=20))
+    assert found == [(10, 0, 0)]
+    assert log.max_timestamp_offset() == (20, 1, 0)
