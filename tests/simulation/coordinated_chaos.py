@@ -35,7 +35,7 @@ FAULTS_OF_BROKERS: Final = {
 
 
 class CoordinatedChaos(DiskChaos):
-    """One history. `partitions` are those whose leaders move."""
+    """One history with faults of brokers and clients. It moves the leaders of `partitions`."""
 
     faults: ClassVar[Mapping[str, float]]
     """The faults of clients, the first of them at its full weight in every history."""

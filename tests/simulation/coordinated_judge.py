@@ -1,6 +1,6 @@
-"""What the judges of coordinated worlds share: the log of transactional ids, and the cluster at rest.
+"""The common part of the judges of coordinated worlds: it checks the log of transactional ids, and the end.
 
-A judge hears of requests and markers, and of every turn of a broker; here it does nothing about them.
+The world calls a judge for each request, each marker and each turn of a broker. These calls do nothing here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CoordinatedJudge(PromiseKeeper):
         """States of groups and transactions, errors and the like that the history has reached."""
         self._read_states = dict.fromkeys(STATES, 0)
 
-    # What happens
+    # Calls by the world
 
     def check(self, broker: SimBroker) -> None:
         """A broker has turned or handled a request."""
@@ -101,7 +101,7 @@ class CoordinatedJudge(PromiseKeeper):
     # The end
 
     def faults_at_rest(self) -> Iterator[str]:
-        """What is not at rest: every transaction is decided, complete, and below the last stable offset."""
+        """Name each transaction that is not complete, each unstable offset, each request that waits."""
         world = self.world
         self.read_states()
         for transactional_id, stored in self.stored.items():

@@ -95,7 +95,7 @@ _HANDLERS: Final[dict[type, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What differs between the kinds of histories: topics, and how late a client's message may be."""
+    """The settings of one kind of histories: its topics, its group, the delay of its clients' messages."""
 
     topics: Mapping[str, int] = field(default_factory=dict)
     """The topics with records, and their numbers of partitions."""

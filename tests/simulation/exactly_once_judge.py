@@ -249,7 +249,7 @@ class Judge(CoordinatedJudge):
     # The log of the coordinators
 
     def _check_move(self, name: str, former: TransactionMetadata, value: TransactionMetadata) -> None:
-        """With an epoch for each transaction, what a completed one has written is told from the next ones."""
+        """Require that a completed transaction of version 2 has a marker in each of its partitions."""
         super()._check_move(name, former, value)
         if former.state not in DECIDED or former.client_transaction_version < 2:
             return

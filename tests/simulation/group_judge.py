@@ -77,11 +77,11 @@ class Judge(CoordinatedJudge):
         self.consumers: list[Consumer] = []
         self.copiers: list[Copier] = []
         self.shares: dict[tuple[int, int], dict[str, bytes]] = {}
-        """How often the group has died before, and generation → instance id or member id → assignment."""
+        """(Number of the group's deaths, generation) → instance id or member id → assignment."""
         self.acknowledged: dict[TopicPartition, int] = {}
         """The offset of the last record whose commit of the partition was acknowledged."""
         self._join_answers: dict[tuple[int, int], tuple[str, set[str]]] = {}
-        """Coordinator's epoch and generation → the leader, and the members with an answer to their join."""
+        """(Coordinator's epoch, generation) → the leader, and the members whose join was answered."""
         self.read: set[Commit] = set()
         """The offsets that were answered as stable."""
         self._records: list[Record | None] = []

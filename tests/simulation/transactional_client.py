@@ -120,7 +120,7 @@ class TransactionalClient(ABC):
         self._attempt = 0
         self._asked_at_ms = 0.0
 
-    # One thing after the other
+    # The sequence of steps
 
     @abstractmethod
     def life(self) -> Generator[Any, Any, None]:
@@ -173,7 +173,7 @@ class TransactionalClient(ABC):
     # Steps
 
     def about(self) -> Any:
-        """What the judge gets to know about the next request."""
+        """Describe the next request to the judge."""
         return None
 
     def is_given_up(self, tp: TopicPartition) -> bool:

@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -413,24 +414,16 @@ async def test_an_asyncio_client_that_is_dropped_unclosed_warns() -> None:
 def test_a_call_that_stop_cancels_raises_client_closed() -> None:
     thread = ClientThread("test")
     begun = threading.Event()
-    outcome: list[BaseException] = []
 
     async def wait_for_ever() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    def caller() -> None:
-        try:
-            thread.call(wait_for_ever)
-        except BaseException as error:  # noqa: BLE001 - looked at by the test's own thread
-            outcome.append(error)
-
-    waiting = threading.Thread(target=caller)
-    waiting.start()
-    assert begun.wait(DEADLINE_S)
-    thread.stop("the end")
-    waiting.join(DEADLINE_S)
-    (error,) = outcome
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(thread.call, wait_for_ever)
+        assert begun.wait(DEADLINE_S)
+        thread.stop("the end")
+        error = call.exception(DEADLINE_S)
     assert isinstance(error, ClientClosed)
     assert str(error) == "the end"
 

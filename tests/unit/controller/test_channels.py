@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,6 +65,9 @@ class Rig:
             for state in topic.partition_states
         ]
 
+    def has_sent(self, partition: int) -> bool:
+        return partition in self.partitions_sent()
+
 
 @pytest.fixture
 def make_rig() -> Iterator[Callable[..., Rig]]:
@@ -120,7 +124,7 @@ def test_lost_connections_are_made_again_without_a_suspicion(rig: Rig) -> None:
     for number in range(5):
         rig.broker.drop_connections()
         rig.send(number)
-        wait_for(lambda: number in rig.partitions_sent())  # noqa: B023 - called in this turn
+        wait_for(partial(rig.has_sent, number))
     wait_for(lambda: rig.broker.connections_made >= 2)
     assert {type(event) for event in rig.wait_for_reports()} == {events.LeaderAndIsrAnswered}
 
@@ -205,7 +209,8 @@ def test_a_failed_link_pauses_and_then_everything_is_sent_again(make_rig: Callab
     # The link continues.
     for partition, rig in enumerate((poisoned, healthy)):
         rig.send(partition)
-        wait_for(lambda: rig.partitions_sent() == [partition])  # noqa: B023 - called in this turn
+        wait_for(partial(rig.has_sent, partition))
+        assert rig.partitions_sent() == [partition]
 
 
 def test_the_pause_grows_for_a_broker_that_never_applies_metadata_but_it_gets_its_roles(rig: Rig) -> None:
@@ -214,14 +219,14 @@ def test_the_pause_grows_for_a_broker_that_never_applies_metadata_but_it_gets_it
             return request.response_type(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
         return rig.broker.accept(request)
 
-    def failures() -> list[Any]:
-        return [event for event in rig.reports if isinstance(event, events.LinkFailed)]
+    def have_failed(count: int) -> bool:
+        return sum(isinstance(event, events.LinkFailed) for event in rig.reports) == count
 
     rig.broker.answer = answer
     for number in range(3):
         since = time.monotonic()
         rig.send(number)
-        wait_for(lambda: len(failures()) == number + 1)  # noqa: B023 - called in this turn
+        wait_for(partial(have_failed, number + 1))
         # A loop's clock may be late by a millisecond.
         assert time.monotonic() - since >= channels._RETRY_S * 2**number - 0.01
     assert rig.partitions_sent() == [0, 1, 2]

@@ -67,7 +67,7 @@ class SessionMachine(RuleBasedStateMachine):
         )
         assert self.serving.managed.tell(schema.replace(role, partition_index=index)) == []
 
-    # What happens to the partitions
+    # Changes of the partitions
 
     @rule(index=indexes, count=st.integers(1, 3))
     def produce(self, index: int, count: int) -> None:
