@@ -105,6 +105,8 @@ class OperatedNemesis(Nemesis):
         self._stop_cleanly(broker_id)
         self._load.wait_progress(f"without the drained broker {broker_id}")
         self._start(broker_id)
+        # A broker that does not see it yet would plan without it.
+        self._cluster.wait_ready()
         self._operator.refill(self._cluster.directory / "plan.json")
 
     def _roll(self) -> None:
