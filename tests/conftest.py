@@ -9,7 +9,6 @@ import gc
 import os
 import signal
 import sys
-import uuid
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
+from tests.support.names import fresh_name
 from tests.support.retries import mark_retried, show_flaky
 from tests.support.shares import ModuleScheduling, rank_of
 from tests.support.worker_seconds import WorkerSeconds
@@ -126,7 +126,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper | 
 @pytest.fixture
 def zookeeper_connect(zookeeper: ZooKeeper | ExistingZooKeeper) -> str:
     """``host:port/chroot`` with a chroot that nobody else uses (it does not exist yet)."""
-    return f"{zookeeper.connect}/test-{uuid.uuid4().hex[:12]}"
+    return fresh_name(f"{zookeeper.connect}/test")
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def start_cluster(
 
     def start(*, own_zookeeper: bool = False, **arguments: object) -> LocalCluster:
         if not own_zookeeper:
-            arguments.setdefault("zookeeper", f"{zookeeper.connect}/test-{uuid.uuid4().hex[:12]}")
+            arguments.setdefault("zookeeper", fresh_name(f"{zookeeper.connect}/test"))
         arguments.setdefault("directory", tmp_path / f"cluster-{len(started) + 1}")
         cluster = LocalCluster(**arguments)
         started.append(cluster)

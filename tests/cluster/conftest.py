@@ -1,6 +1,5 @@
 """Everything here starts real processes."""
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.zookeeper.store import ClusterStore
+from tests.support.names import fresh_name
 
 from .tools import SESSION_TIMEOUT_MS, OpenStore, running
 
@@ -28,7 +28,7 @@ def shared_cluster(
     """Three brokers for all tests of a module that harm no broker."""
     cluster = LocalCluster(
         tmp_path_factory.mktemp("cluster"),
-        zookeeper=f"{zookeeper.connect}/shared-{uuid.uuid4().hex[:12]}",
+        zookeeper=fresh_name(f"{zookeeper.connect}/shared"),
         # No broker is killed here, and no session may end because the machine is busy.
         settings={"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)},
     )

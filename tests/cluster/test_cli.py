@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from barnabas.cli import exit_codes
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import ProcessId
 from barnabas.deploy.state import read_record
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from .tools import COMMAND, call_command, clean_environment, run_command
@@ -44,7 +44,7 @@ def barnabas(shared_cluster: LocalCluster) -> Barnabas:
 @pytest.fixture
 def topic() -> str:
     """A name that no other test uses."""
-    return f"flights-{uuid.uuid4().hex[:8]}"
+    return fresh_name("flights")
 
 
 def test_produced_lines_are_consumed(barnabas: Barnabas, topic: str, tmp_path: Path) -> None:

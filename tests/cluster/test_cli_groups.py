@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from barnabas.client import blocking
 from barnabas.client.admin.admin import NewTopic
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from .tools import COMMAND, call_command, partitions_seen_by, run_command
@@ -43,7 +43,7 @@ def groups_of(cluster: LocalCluster) -> Groups:
 @pytest.fixture
 def topic(shared_cluster: LocalCluster) -> str:
     """Two partitions of ten records each; the last five are an hour younger."""
-    name = f"t-{uuid.uuid4().hex[:8]}"
+    name = fresh_name("t")
     with blocking.Admin(bootstrap_servers=shared_cluster.bootstrap) as admin:
         admin.create_topics(NewTopic(name, 2, 3))
     with blocking.Producer(bootstrap_servers=shared_cluster.bootstrap) as producer:

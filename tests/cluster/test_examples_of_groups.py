@@ -4,7 +4,6 @@ import importlib.util
 import random
 import threading
 import time
-import uuid
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +14,7 @@ import pytest
 from barnabas.client import blocking
 from barnabas.client.admin.admin import NewTopic
 from barnabas.deploy.local import LocalCluster
+from tests.support.names import fresh_name
 
 PARTITIONS = 4
 RECORDS = 400
@@ -36,7 +36,7 @@ class Group:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self.topic = f"t-{uuid.uuid4().hex[:8]}"
+        self.topic = fresh_name("t")
         self.done: Counter[tuple[int, int]] = Counter()
         self.lock = threading.Lock()
         with blocking.Admin(bootstrap_servers=bootstrap) as admin:

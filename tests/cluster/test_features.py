@@ -1,7 +1,6 @@
 """The finalised features of a real cluster: changed by commands, known to every broker."""
 
 import json
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from barnabas.cli import exit_codes
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.messages.features import TRANSACTION_VERSION as NAME
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from .test_broker_start import refusal
@@ -47,7 +47,7 @@ def test_a_cluster_of_an_older_version_keeps_level_0_until_it_is_upgraded(
     tmp_path: Path, zookeeper: ZooKeeper | ExistingZooKeeper
 ) -> None:
     """A version without features has made its znodes, and has no topic yet."""
-    chroot = f"/older-{uuid.uuid4()}"
+    chroot = fresh_name("/older")
     with ZooKeeperClient(zookeeper.connect) as client:
         client.create(f"{chroot}/cluster/id", b'{"version":"1","id":"wyRe5D2JQPy7cU1cN0kLnA"}', makepath=True)
     cluster = LocalCluster(tmp_path / "cluster", brokers=1, zookeeper=f"{zookeeper.connect}{chroot}")

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import uuid
 from collections import Counter
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from barnabas.client.errors import CommitFailed, RebalanceInProgressError
 from barnabas.client.producer.producer import Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from tests.support.names import fresh_name
 
 PARTITIONS = 6
 DEADLINE_S = 60.0
@@ -25,7 +25,7 @@ STRATEGIES = ["range", "cooperative-sticky"]
 
 
 async def make_topic(bootstrap: str) -> str:
-    name = f"t-{uuid.uuid4().hex[:8]}"
+    name = fresh_name("t")
     async with Admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics(NewTopic(name, PARTITIONS, 3))
     return name

@@ -1,7 +1,6 @@
 """Requests of operators about groups, with real coordinators."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,6 +14,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.errors import refused
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 DEADLINE_S = 30.0
@@ -28,7 +28,7 @@ async def admin(shared_cluster: LocalCluster) -> AsyncIterator[Admin]:
 
 @pytest.fixture
 async def topic(admin: Admin) -> str:
-    name = f"t-{uuid.uuid4().hex[:8]}"
+    name = fresh_name("t")
     await admin.create_topics(NewTopic(name, 3, 3))
     return name
 
@@ -97,7 +97,7 @@ async def test_offsets_are_listed_altered_and_deleted(
 
 
 def test_the_blocking_admin_manages_groups(shared_cluster: LocalCluster) -> None:
-    topic, group_id = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
+    topic, group_id = fresh_name("t"), fresh_name("g")
     tp = TopicPartition(topic, 0)
     with blocking.Admin(bootstrap_servers=shared_cluster.bootstrap) as admin:
         admin.create_topics(NewTopic(topic, 1, 1))

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -19,6 +18,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.producer.producer import Producer
 from barnabas.deploy.local import LocalCluster
+from tests.support.names import fresh_name
 from tests.support.waiting import until
 
 from .tools import ClusterView
@@ -138,7 +138,7 @@ CASES = [
 async def test_clients_of_several_makers_share_a_group(
     shared_cluster: LocalCluster, strategy: str, kinds: tuple[type[Reader], ...]
 ) -> None:
-    bootstrap, topic = shared_cluster.bootstrap, f"t-{uuid.uuid4().hex[:8]}"
+    bootstrap, topic = shared_cluster.bootstrap, fresh_name("t")
     await asyncio.to_thread(ClusterView(shared_cluster).create_topic, topic, PARTITIONS, 1)
     readers = [kind(bootstrap, f"g-{topic}", topic, strategy) for kind in kinds]
 

@@ -12,6 +12,7 @@ from barnabas.cli import exit_codes
 from barnabas.client import Admin, Consumer, PreparedTransaction, Producer, TopicPartition
 from barnabas.client.errors import ApiError, ErrorCode, IllegalTransactionState
 from barnabas.deploy.local import LocalCluster
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from .test_producer_transactions import make_topics, read_values
@@ -142,19 +143,20 @@ def test_prepared_transactions_outlive_their_producer_and_all_brokers(cluster: L
 
 def test_a_prepared_transaction_takes_no_partition_and_no_record_twice(shared_cluster: LocalCluster) -> None:
     """The guarantee of PrepareTxn, as docs/decisions/transaction-coordinator.md has it."""
-    ClusterView(shared_cluster).create_topic("closed", 2)
-    inside, outside = TopicPartition("closed", 0), TopicPartition("closed", 1)
-    producer = TransactionalClient(shared_cluster, "closed")
+    topic = fresh_name("closed")
+    ClusterView(shared_cluster).create_topic(topic, 2)
+    inside, outside = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    producer = TransactionalClient(shared_cluster, topic)
     producer.init()
     producer.write(b"first", inside)
     producer.prepare()
     # A repeated request of before is answered as the first, and writes nothing.
     assert producer.produce(inside, 0) is ErrorCode.NONE
     assert producer.produce(outside, 0) is ErrorCode.INVALID_TXN_STATE
-    values = ClusterView(shared_cluster).read("closed", 2, "read_uncommitted")
+    values = ClusterView(shared_cluster).read(topic, 2, "read_uncommitted")
     assert values == [b"first"]
     # A process that breaks the protocol reaches only the partitions of the transaction, and its outcome.
     assert producer.produce(inside, 1) is ErrorCode.NONE
     producer.end(committed=False)
     producer.wait_state("CompleteAbort")
-    assert ClusterView(shared_cluster).read("closed", 2, "read_committed") == []
+    assert ClusterView(shared_cluster).read(topic, 2, "read_committed") == []

@@ -1,7 +1,6 @@
 """Transactions of our producer against real brokers: both protocols, lost coordinators, zombies."""
 
 import asyncio
-import uuid
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from barnabas.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from barnabas.client.errors import ApiError, ErrorCode, ProducerFenced, TransactionAbortable
 from barnabas.deploy.local import LocalCluster
 from benchmarks.peers.apache_kafka import ApacheKafka
+from tests.support.names import fresh_name
 from tests.support.waiting import until
 
 from .isolation import wait_for_markers
@@ -181,7 +181,7 @@ def test_a_prepared_transaction_is_completed_after_its_producer_is_gone(shared_c
 
 
 def test_a_producer_goes_on_after_its_transaction_timed_out(shared_cluster: LocalCluster) -> None:
-    topic = f"late-{uuid.uuid4().hex[:8]}"
+    topic = fresh_name("late")
 
     async def main() -> None:
         settings = {"bootstrap_servers": shared_cluster.bootstrap}

@@ -1,6 +1,5 @@
 """No transactional record enters a log without its coordinator (KIP-890), by coordinators on any broker."""
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from . import raw_client
@@ -30,7 +30,7 @@ PARTITIONS = 3
 @pytest.fixture
 def topic(shared_cluster: LocalCluster) -> str:
     """A topic with a partition on each broker."""
-    name = f"t-{uuid.uuid4().hex[:8]}"
+    name = fresh_name("t")
     ClusterView(shared_cluster).create_topic(name, PARTITIONS)
     return name
 
@@ -169,7 +169,7 @@ def test_verification_is_switched_off_and_on_while_brokers_run(
         set_enabled(None)
 
     def is_refused() -> bool:
-        other = TransactionalClient(shared_cluster, uuid.uuid4().hex, 9)
+        other = TransactionalClient(shared_cluster, fresh_name("other"), 9)
         other.init()
         return other.produce(second, 0) is ErrorCode.INVALID_TXN_STATE
 

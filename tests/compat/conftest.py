@@ -6,7 +6,6 @@ then skipped.
 """
 
 import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
@@ -16,6 +15,7 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from benchmarks.peers.apache_kafka import VERSION
+from tests.support.names import fresh_name
 
 from .clients import CLIENTS, Driver, Unavailable
 from .features import Bench
@@ -44,7 +44,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | Exis
     def make(name: str, settings: Mapping[str, str] | None = None, **more: int) -> Iterator[LocalCluster]:
         if EXTERNAL:
             pytest.skip("needs a cluster of our own, and COMPAT_BOOTSTRAP names another")
-        chroot = f"{zookeeper.connect}/{name}-{uuid.uuid4().hex[:12]}"
+        chroot = fresh_name(f"{zookeeper.connect}/{name}")
         cluster = LocalCluster(
             tmp_path_factory.mktemp(name), zookeeper=chroot, settings=UNHARMED | dict(settings or {}), **more
         )

@@ -8,7 +8,6 @@ round, so that two mistakes cannot agree. Topics are new for every feature.
 import base64
 import random
 import string
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from barnabas.client.blocking import Consumer, Producer, read_range
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from .clients import ClientError, Driver
@@ -91,7 +91,7 @@ class Bench:
 
     @staticmethod
     def name() -> str:
-        return f"compat-{uuid.uuid4().hex[:12]}"
+        return fresh_name("compat")
 
     def topic(self, partitions: int = 1, **configs: str) -> str:
         """A new topic on all brokers, once it has leaders; configs with underscores for dots."""

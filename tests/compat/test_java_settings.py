@@ -6,7 +6,6 @@ fails if a listed difference is gone. Kafka's tools then describe and alter all 
 
 import html
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -20,6 +19,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.messages.configs import ConfigSource, DescribeConfigsResourceResult
 from barnabas.protocol.settings import DERIVED, AlwaysFalse, Boolean, Choice, Double, Integer, Kind, TextList
 from tests.support.defaults import make_config
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView
@@ -90,7 +90,7 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
 @pytest.fixture
 def topic(tool: Tool, bootstrap: str) -> str:
     """A topic without settings of its own."""
-    name = f"settings-{uuid.uuid4().hex[:12]}"
+    name = fresh_name("settings")
     server = ("--bootstrap-server", bootstrap, "--topic", name)
     tool(TOPIC_COMMAND, *server, "--create", "--partitions", "2", "--replication-factor", "1")
     return name
@@ -303,7 +303,7 @@ def test_kafkas_tool_describes_and_alters_every_setting_as_it_does_with_kafka(
 
 def test_a_topic_is_created_with_every_setting(tool: Tool, bootstrap: str) -> None:
     """kafka-topics checks the values by Kafka's own rules first."""
-    name = f"settings-{uuid.uuid4().hex[:12]}"
+    name = fresh_name("settings")
     values = {name: other_value(name) for name in kafkas(tool, TOPICS)}
     configs = [word for name, value in values.items() for word in ("--config", f"{name}={value}")]
     server = ("--bootstrap-server", bootstrap, "--topic", name)
@@ -316,7 +316,7 @@ def test_a_topic_is_created_with_every_setting(tool: Tool, bootstrap: str) -> No
 
 def test_java_reads_what_the_broker_compresses_at_any_level(tool: Tool, compat_cluster: LocalCluster) -> None:
     view = ClusterView(compat_cluster)
-    prefix = f"levels-{uuid.uuid4().hex[:12]}"
+    prefix = fresh_name("levels")
     sent = []
     for codec, level in (
         ("gzip", "1"),

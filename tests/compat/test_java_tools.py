@@ -5,12 +5,12 @@ one after the other (`drivers/Toolbox.java`).
 """
 
 import json
-import uuid
 from pathlib import Path
 
 import pytest
 
 from barnabas.deploy.local import LocalCluster
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from ..cluster.transaction_level import finalised
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture
 def topic(tool: Tool, bootstrap: str) -> str:
     """A topic of two partitions that kafka-topics has made."""
-    name = f"java-{uuid.uuid4().hex[:12]}"
+    name = fresh_name("java")
     replicas = str(min(3, len(bootstrap.split(","))))
     said = tool(
         TOPIC_COMMAND,

@@ -16,6 +16,7 @@ from barnabas.deploy.process import ManagedProcess, tail
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from benchmarks.peers.apache_kafka import VERSION
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView
@@ -82,7 +83,7 @@ def test_a_killed_copier_copies_every_record_once(
         java = java_command(version)
     except Unavailable as error:
         pytest.skip(str(error))
-    name = f"copy-{uuid.uuid4().hex[:12]}"
+    name = fresh_name("copy")
     view = ClusterView(compat_cluster)
     for topic in (f"{name}-in", f"{name}-out"):
         view.create_topic(topic, 1, 3)
@@ -148,7 +149,7 @@ def rows(said: str) -> list[dict[str, str]]:
 def test_kafkas_tool_lists_describes_and_aborts_transactions(
     tool: Tool, compat_cluster: LocalCluster, driver_of: StartDriver
 ) -> None:
-    name = f"open-{uuid.uuid4().hex[:12]}"
+    name = fresh_name("open")
     view = ClusterView(compat_cluster)
     view.create_topic(name, 2, 3)
     known, unknown = TopicPartition(name, 0), TopicPartition(name, 1)

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.ports import ReservedPort
 from barnabas.protocol.ids import TopicPartition
 from benchmarks.peers.apache_kafka import VERSION
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView
@@ -53,7 +53,7 @@ def view(cluster: LocalCluster) -> Iterator[ClusterView]:
 @pytest.fixture
 def topic(view: ClusterView) -> str:
     """A topic on brokers 1 and 2, with records."""
-    name = f"t-{uuid.uuid4().hex[:8]}"
+    name = fresh_name("t")
     with view.admin() as admin:
         admin.create_topics(NewTopic(name, replica_assignment={0: [1, 2], 1: [2, 1]}))
     view.write(name, RECORDS)

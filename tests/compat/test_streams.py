@@ -7,7 +7,6 @@ kills, and Kafka Streams 3.9.
 import base64
 import os
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import ManagedProcess, tail
 from barnabas.protocol.ids import TopicPartition
 from benchmarks.peers.apache_kafka import VERSION
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView
@@ -113,7 +113,7 @@ def running(command: list[str], log: Path) -> Iterator[ManagedProcess]:
 def test_a_killed_word_count_counts_every_word_once(
     application: list[str], compat_cluster: LocalCluster, driver_of: StartDriver, tmp_path: Path
 ) -> None:
-    name = f"words-{uuid.uuid4().hex[:12]}"
+    name = fresh_name("words")
     view = ClusterView(compat_cluster)
     for topic in (f"{name}-in", f"{name}-out"):
         view.create_topic(topic, PARTITIONS, 3)

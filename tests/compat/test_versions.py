@@ -9,7 +9,6 @@ import socket
 import socketserver
 import struct
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin, Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.schema import ApiKey
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from ..cluster.transaction_level import finalised
@@ -119,7 +119,7 @@ def relayed(relayed_cluster: tuple[Relay, LocalCluster]) -> Relay:
 def tour(relayed: Relay, driver: Driver) -> None:
     """All commands of the client's driver."""
     bootstrap = relayed.address
-    topic = f"tour-{uuid.uuid4().hex[:12]}"
+    topic = fresh_name("tour")
 
     def ask(command: str, **arguments: object) -> None:
         with contextlib.suppress(Unsupported):
@@ -199,7 +199,7 @@ def copy(tool: Tool, bootstrap: str, topic: str) -> None:
 
 def java_tour(tool: Tool, bootstrap: str, folder: Path) -> None:
     """The same with Kafka's own tools."""
-    topic = f"tour-{uuid.uuid4().hex[:12]}"
+    topic = fresh_name("tour")
     server = ("--bootstrap-server", bootstrap)
     of_topic = (*server, "--topic", topic)
     entity = (*server, "--entity-type", "topics", "--entity-name", topic)
@@ -275,7 +275,7 @@ def test_java_4_lets_the_brokers_add_partitions_in_version_2(
 ) -> None:
     relayed, cluster = relayed_cluster
     tool = tool_or_skip(tool_of, NEWER)
-    topic = f"tour-{uuid.uuid4().hex[:12]}"
+    topic = fresh_name("tour")
     with Admin(bootstrap_servers=relayed.address) as admin:
         admin.create_topics([NewTopic(topic, 1, 1), NewTopic(f"{topic}-copy", 1, 1)])
     with Producer(bootstrap_servers=relayed.address) as producer:

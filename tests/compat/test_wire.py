@@ -7,7 +7,6 @@ in and come out.
 import socket
 import struct
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.messages.metadata import MetadataRequest
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import complaint, resident_bytes
@@ -37,7 +37,7 @@ class Ground:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
-        self.topic = f"wire-{uuid.uuid4().hex[:12]}"
+        self.topic = fresh_name("wire")
         first = cluster.bootstrap.partition(",")[0]
 
         def has_leader() -> bool:

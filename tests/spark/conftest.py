@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import pytest
 from barnabas.client.admin.admin import NewTopic
 from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
+from tests.support.names import fresh_name
 
 from ..cluster.tools import running
 
@@ -85,7 +85,7 @@ def make_topic(admin: Admin) -> MakeTopic:
     """Make a topic with a name of its own; takes the arguments of `NewTopic`."""
 
     def make(partitions: int = 1, **arguments: object) -> str:
-        name = f"topic-{uuid.uuid4().hex[:8]}"
+        name = fresh_name("topic")
         if "replica_assignment" not in arguments:
             arguments["num_partitions"] = partitions
         admin.create_topics(NewTopic(name, **arguments))
