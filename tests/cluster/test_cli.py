@@ -246,13 +246,12 @@ def test_status_shows_every_replica_and_every_problem(cluster: LocalCluster) -> 
     assert "! broker 2 is down" in done.stdout
 
 
-def test_perf_writes_and_reads_the_chosen_number(barnabas: Barnabas) -> None:
-    written = json.loads(
-        barnabas("perf", "produce", "--records", "5000", "--replication-factor", "1", "--json").stdout
-    )
+def test_perf_writes_and_reads_the_chosen_number(barnabas: Barnabas, topic: str) -> None:
+    common = ("--topic", topic, "--records", "5000", "--json")
+    written = json.loads(barnabas("perf", "produce", *common, "--replication-factor", "1").stdout)
     assert (written["records"], written["value_bytes"]) == (5000, 500_000)
     assert written["latency_p50_ms"] > 0
-    read = json.loads(barnabas("perf", "consume", "--records", "5000", "--json").stdout)
+    read = json.loads(barnabas("perf", "consume", *common).stdout)
     assert (read["records"], read["value_bytes"]) == (5000, 500_000)
 
 

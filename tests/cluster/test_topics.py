@@ -10,6 +10,7 @@ from barnabas.client.blocking import Producer
 from barnabas.client.errors import DeliveryTimedOut, TopicErrors
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ApiError, ErrorCode, RequestTimedOutLocally
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from .tools import ClusterView, knows_topic
@@ -37,11 +38,13 @@ def test_a_name_that_no_topic_can_have_is_refused(shared_cluster: LocalCluster, 
 
 
 def test_a_topic_is_made_once_and_names_may_not_differ_by_dots_alone(shared_cluster: LocalCluster) -> None:
-    ClusterView(shared_cluster).create_topic("one.topic", 2, 2)
-    again = refusal(shared_cluster, NewTopic("one.topic", 2, 2))
+    name = fresh_name("one.topic")
+    ClusterView(shared_cluster).create_topic(name, 2, 2)
+    again = refusal(shared_cluster, NewTopic(name, 2, 2))
     assert again.code is ErrorCode.TOPIC_ALREADY_EXISTS
-    assert "one.topic" in str(again)
-    assert refusal(shared_cluster, NewTopic("one_topic", 2, 2)).code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert name in str(again)
+    other = name.replace(".", "_")
+    assert refusal(shared_cluster, NewTopic(other, 2, 2)).code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_more_replicas_than_brokers_are_refused_with_both_numbers(shared_cluster: LocalCluster) -> None:
@@ -68,29 +71,31 @@ def test_a_wrong_override_is_refused_by_name(shared_cluster: LocalCluster, confi
 
 
 def test_good_topics_are_created_although_others_of_the_request_are_bad(shared_cluster: LocalCluster) -> None:
+    good = [fresh_name("good"), fresh_name("good")]
     wanted = [
-        NewTopic("good-1", 1, 3),
+        NewTopic(good[0], 1, 3),
         NewTopic("bad/1", 1, 1),
-        NewTopic("good-2", 2, 1),
+        NewTopic(good[1], 2, 1),
         NewTopic("b", 1, 9),
     ]
     with ClusterView(shared_cluster).admin() as admin, pytest.raises(TopicErrors) as caught:
         admin.create_topics(wanted)
     assert set(caught.value.errors) == {"bad/1", "b"}
     for broker in shared_cluster.brokers:
-        for name in ("good-1", "good-2"):
+        for name in good:
             knows = functools.partial(knows_topic, broker.endpoint, name)
             wait_for(knows, f"broker {broker.id} does not know {name}")
 
 
 def test_the_error_of_an_unknown_topic_names_similar_topics(shared_cluster: LocalCluster) -> None:
-    ClusterView(shared_cluster).create_topic("departures", 1, 1)
+    name = fresh_name("departures")
+    ClusterView(shared_cluster).create_topic(name, 1, 1)
     with ClusterView(shared_cluster).admin() as admin:
-        with pytest.raises(ApiError, match="did you mean departures") as caught:
-            admin.describe_topics("departure")
+        with pytest.raises(ApiError, match=f"did you mean {name}") as caught:
+            admin.describe_topics(name[:-1])
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         with pytest.raises(ApiError) as caught:
-            admin.delete_topics("departure")
+            admin.delete_topics(name[:-1])
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -123,27 +128,28 @@ def test_too_few_in_sync_replicas_refuse_acks_all(cluster: LocalCluster) -> None
 
 def test_no_more_replicas_are_demanded_than_the_partition_has(shared_cluster: LocalCluster) -> None:
     """As in Kafka."""
-    ClusterView(shared_cluster).create_topic("alone", 1, 1, min_insync_replicas="2")
+    name = fresh_name("alone")
+    ClusterView(shared_cluster).create_topic(name, 1, 1, min_insync_replicas="2")
     with Producer(bootstrap_servers=shared_cluster.bootstrap, acks="all") as producer:
-        assert producer.send_and_wait("alone", b"x").offset == 0
+        assert producer.send_and_wait(name, b"x").offset == 0
 
 
 def test_a_deleted_topic_is_gone_everywhere_and_its_name_is_free(shared_cluster: LocalCluster) -> None:
-    view = ClusterView(shared_cluster)
-    view.create_topic("short", 3, 3)
-    view.write("short", [b"old"] * 30)
-    first = view.partitions("short")
+    view, name = ClusterView(shared_cluster), fresh_name("short")
+    view.create_topic(name, 3, 3)
+    view.write(name, [b"old"] * 30)
+    first = view.partitions(name)
     assert len(first) == 3
     with view.admin() as admin:
-        admin.delete_topics("short")
+        admin.delete_topics(name)
     for broker in shared_cluster.brokers:
-        wait_for(lambda broker=broker: not knows_topic(broker.endpoint, "short"), f"{broker.id} knows it")
+        wait_for(lambda broker=broker: not knows_topic(broker.endpoint, name), f"{broker.id} knows it")
     with view.zookeeper() as zookeeper:
-        for path in ("/brokers/topics/short", "/admin/delete_topics/short", "/config/topics/short"):
+        for path in (f"/brokers/topics/{name}", f"/admin/delete_topics/{name}", f"/config/topics/{name}"):
             wait_for(lambda path=path: zookeeper.exists(path) is None, f"{path} is still there")
-    view.create_topic("short", 1, 3)
-    view.write("short", [b"new"])
-    assert set(view.read("short", 1)) == {b"new"}
+    view.create_topic(name, 1, 3)
+    view.write(name, [b"new"])
+    assert set(view.read(name, 1)) == {b"new"}
 
 
 @pytest.mark.brokers(settings={"log.segment.delete.delay.ms": "100"})
