@@ -16,6 +16,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.record_batch import iter_batches
 from benchmarks.peers.apache_kafka import ApacheKafka, archives
 from benchmarks.peers.processes import PeerError
+from tests.support.names import fresh_name
 
 from .isolation import Writers, read_decided_and_open_transactions
 from .test_producer_transactions import use_transactions
@@ -56,24 +57,25 @@ async def read_all(brokers: Brokers, name: str) -> list[list[bytes]]:
 
 
 async def use_every_client(brokers: Brokers) -> None:
+    topic = fresh_name("t")
     async with Admin(**settings(brokers)) as admin:
-        created = await admin.create_topics(NewTopic("t", PARTITIONS, 3))
-        assert created["t"].num_partitions == PARTITIONS
+        created = await admin.create_topics(NewTopic(topic, PARTITIONS, 3))
+        assert created[topic].num_partitions == PARTITIONS
         with pytest.raises(ApiError) as refusal:
-            await admin.create_topics(NewTopic("t", 1, 1))
+            await admin.create_topics(NewTopic(topic, 1, 1))
         assert refusal.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
-        assert "t" in await admin.list_topics()
-        assert {len(info.replicas) for info in (await admin.describe_topics("t"))["t"].partitions} == {3}
+        assert topic in await admin.list_topics()
+        assert {len(info.replicas) for info in (await admin.describe_topics(topic))[topic].partitions} == {3}
         assert [node.node_id for node in (await admin.describe_cluster()).nodes] == list(brokers.broker_ids)
     compressions = ["none", "gzip", "snappy", "lz4", "zstd"]
     for number, compression in enumerate(compressions):
         async with Producer(**settings(brokers), compression_type=compression) as producer:
             metadata = await producer.send_and_wait(
-                "t", b"v" * 100, b"k", partition=0, headers=[("h", b"1")], timestamp_ms=1_000 + number
+                topic, b"v" * 100, b"k", partition=0, headers=[("h", b"1")], timestamp_ms=1_000 + number
             )
             assert metadata.offset == number
     async with Consumer(**settings(brokers), auto_offset_reset="earliest") as consumer:
-        tp = TopicPartition("t", 0)
+        tp = TopicPartition(topic, 0)
         consumer.assign([tp])
         for number in range(len(compressions)):
             record = await consumer.getone()
@@ -94,16 +96,17 @@ async def use_every_client(brokers: Brokers) -> None:
     finally:
         client.close()
     async with Admin(**settings(brokers)) as admin:
-        await admin.delete_topics("t")
+        await admin.delete_topics(topic)
         with pytest.raises(ApiError) as refusal:
             await admin.delete_topics("never-made")
         assert refusal.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def use_the_blocking_producer(brokers: Brokers) -> None:
-    asyncio.run(make_topic(brokers, "blocking"))
+    topic = fresh_name("blocking")
+    asyncio.run(make_topic(brokers, topic))
     with BlockingProducer(**settings(brokers)) as producer:
-        futures = [producer.send("blocking", b"%d" % number, partition=0) for number in range(100)]
+        futures = [producer.send(topic, b"%d" % number, partition=0) for number in range(100)]
         assert [future.result(DEADLINE_S).offset for future in futures] == list(range(100))
 
 
