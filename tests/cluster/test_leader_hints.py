@@ -129,14 +129,15 @@ def _leaders_of_epochs(cluster: LocalCluster) -> dict[tuple[int, int], int]:
 
 def _wait_hinted(view: ClusterView, askers: list[Asker]) -> None:
     """Wait until every broker but the leader has hinted at each partition's leader in its present epoch."""
-    wanted = {
-        (asker.broker.id, one.partition, one.leader, one.leader_epoch)
-        for one in view.partitions(TOPIC)
-        for asker in askers
-        if asker.broker.id != one.leader
-    }
+    view.wait_agreed(TOPIC, PARTITIONS)
 
     def missing() -> set[tuple[int, int, int, int]]:
+        wanted = {
+            (asker.broker.id, one.partition, one.leader, one.leader_epoch)
+            for one in view.partitions(TOPIC)
+            for asker in askers
+            if asker.broker.id != one.leader
+        }
         return wanted - {
             (asker.broker.id, hint.partition, hint.leader, hint.epoch)
             for asker in askers
@@ -189,6 +190,8 @@ def _move_leaders(admin: Admin, view: ClusterView, check: Callable[[], None]) ->
 
     reassign({tp: [each for each in replicas if each != leader] for tp, (leader, replicas) in before.items()})
     view.wait_isr(TOPIC, 2)
+    # Another broker may answer the next question.
+    view.wait_agreed(TOPIC, PARTITIONS)
     for one in view.partitions(TOPIC):
         assert one.leader != before[TopicPartition(TOPIC, one.partition)][0]
     check()
