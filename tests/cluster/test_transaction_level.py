@@ -13,6 +13,7 @@ from barnabas.client.errors import TransactionAbortable
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.features import TRANSACTION_VERSION
+from tests.support.names import fresh_name
 
 from .test_producer_transactions import make_topics, read_values
 from .tools import ClusterView
@@ -43,7 +44,7 @@ async def write_some(producer: Producer, topic: str, name: bytes, parts: tuple[b
 def test_a_transaction_ends_in_the_version_in_which_it_began(
     cluster: LocalCluster, before: int, after: int
 ) -> None:
-    topic = f"from-{before}-to-{after}"
+    topic = fresh_name(f"from-{before}-to-{after}")
     settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap, "wire": "kafka"}
 
     async def main() -> list[bytes]:
@@ -78,7 +79,7 @@ async def abort_one(producer: Producer, topic: str) -> None:
 
 def test_producers_of_all_kinds_stay_atomic_while_the_level_changes(cluster: LocalCluster) -> None:
     """New connections learn the level of the moment, in the middle of transactions too."""
-    bootstrap = cluster.bootstrap
+    bootstrap, topic = cluster.bootstrap, fresh_name("mixed")
     done = asyncio.Event()
 
     async def produce(wire: str, number: int) -> set[bytes]:
@@ -93,12 +94,12 @@ def test_producers_of_all_kinds_stay_atomic_while_the_level_changes(cluster: Loc
                 for index in range(3):
                     with suppress(TransactionAbortable):
                         async with p.transaction():
-                            await write_some(p, "mixed", b"%s %d" % (name, index))
+                            await write_some(p, topic, b"%s %d" % (name, index))
                         committed.update(b"%s %d %s" % (name, index, part) for part in PARTS)
         return committed
 
     async def main() -> tuple[set[bytes], list[bytes]]:
-        await make_topics("mixed", bootstrap_servers=bootstrap)
+        await make_topics(topic, bootstrap_servers=bootstrap)
         async with asyncio.TaskGroup() as tasks:
             producers = [
                 tasks.create_task(produce(wire, number)) for wire in ("kafka", "native") for number in (0, 1)
@@ -107,7 +108,7 @@ def test_producers_of_all_kinds_stay_atomic_while_the_level_changes(cluster: Loc
                 await become(cluster, level)
             done.set()
         committed = set[bytes]().union(*(task.result() for task in producers))
-        return committed, await read_values("mixed", "read_committed", bootstrap_servers=bootstrap)
+        return committed, await read_values(topic, "read_committed", bootstrap_servers=bootstrap)
 
     committed, read = asyncio.run(main())
     assert len(committed) > 3 * len(PARTS)
@@ -116,11 +117,12 @@ def test_producers_of_all_kinds_stay_atomic_while_the_level_changes(cluster: Loc
 
 def test_clients_of_both_versions_share_one_transactional_id(cluster: LocalCluster) -> None:
     """As when an application is upgraded: each client takes the id over from one of the other version."""
-    ClusterView(cluster).create_topic("shared", 1)
-    partition = TopicPartition("shared", 0)
+    name = fresh_name("shared")
+    ClusterView(cluster).create_topic(name, 1)
+    partition = TopicPartition(name, 0)
     expected = []
     for number, version in enumerate((11, 12, 11, None, 11)):
-        client = TransactionalClient(cluster, "shared", version)
+        client = TransactionalClient(cluster, name, version)
         # It aborts what the client before has left open.
         client.init()
         for value in (b"%d committed" % number, b"%d open" % number):
@@ -132,4 +134,4 @@ def test_clients_of_both_versions_share_one_transactional_id(cluster: LocalClust
                 client.wait_state("CompleteCommit")
                 expected.append(value)
     client.end(committed=False)
-    assert ClusterView(cluster).read("shared", 1, "read_committed") == expected
+    assert ClusterView(cluster).read(name, 1, "read_committed") == expected
