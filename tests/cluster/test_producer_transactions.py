@@ -119,7 +119,7 @@ def test_transactions_are_committed_aborted_and_fenced(
     """Kafka's protocol has an epoch for every transaction from level 2 on, ours always."""
     settings = {"bootstrap_servers": shared_cluster.bootstrap, "wire": wire}
     with finalised(shared_cluster, level):
-        asyncio.run(use_transactions(f"t-{wire}-{level}", **settings))
+        asyncio.run(use_transactions(fresh_name("t"), **settings))
 
 
 def test_the_death_of_brokers_ends_no_transaction(cluster: LocalCluster) -> None:
@@ -152,21 +152,23 @@ def test_the_death_of_brokers_ends_no_transaction(cluster: LocalCluster) -> None
 
 
 def test_a_prepared_transaction_is_completed_after_its_producer_is_gone(shared_cluster: LocalCluster) -> None:
+    topic = fresh_name("prepared")
+
     async def main() -> None:
         settings = {"bootstrap_servers": shared_cluster.bootstrap}
-        await make_topics("prepared", **settings)
-        async with Producer(**settings, transactional_id="prepared") as producer:
+        await make_topics(topic, **settings)
+        async with Producer(**settings, transactional_id=topic) as producer:
             await producer.begin_transaction()
-            await send_values(producer, "prepared", b"1", b"2")
+            await send_values(producer, topic, b"1", b"2")
             prepared = await producer.prepare_transaction()
-        assert await read_values("prepared", "read_committed", **settings) == []
-        async with Producer(**settings, transactional_id="prepared", keep_prepared=True) as producer:
+        assert await read_values(topic, "read_committed", **settings) == []
+        async with Producer(**settings, transactional_id=topic, keep_prepared=True) as producer:
             assert producer.prepared_transaction == prepared
             await producer.complete_transaction(prepared)
             async with producer.transaction():
-                await send_values(producer, "prepared", b"3")
+                await send_values(producer, topic, b"3")
             await producer.begin_transaction()
-            await send_values(producer, "prepared", b"4")
+            await send_values(producer, topic, b"4")
             prepared = await producer.prepare_transaction()
         async with Admin(**settings) as admin:
             await admin.complete_transaction(prepared, commit=False)
@@ -175,7 +177,7 @@ def test_a_prepared_transaction_is_completed_after_its_producer_is_gone(shared_c
             with pytest.raises(ApiError) as refusal:
                 await admin.complete_transaction(prepared, commit=True)
             assert refusal.value.code == ErrorCode.INVALID_TXN_STATE
-        assert await read_values("prepared", "read_committed", **settings) == [b"1", b"2", b"3"]
+        assert await read_values(topic, "read_committed", **settings) == [b"1", b"2", b"3"]
 
     asyncio.run(main())
 
