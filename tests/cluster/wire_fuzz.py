@@ -90,13 +90,9 @@ _ABSURD: Final = (
 )
 
 
-def advertised() -> list[tuple[Api, int]]:
-    """Every API with every version that Kafka's clients may use."""
-    return [
-        (api, version)
-        for _, api in sorted(APIS.items())
-        for version in range(api.versions[0], api.versions[1] + 1)
-    ]
+def advertised() -> list[Api]:
+    """The APIs that Kafka's clients may use."""
+    return [api for _, api in sorted(APIS.items()) if api.versions[0] <= api.versions[1]]
 
 
 class Maker:
