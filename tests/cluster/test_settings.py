@@ -9,7 +9,7 @@ import pytest
 from barnabas.client import ConfigResource, NewTopic
 from barnabas.client.admin.admin import Append, Subtract
 from barnabas.client.blocking import Consumer, Producer
-from barnabas.client.errors import ErrorCode, TopicErrors
+from barnabas.client.errors import DeliveryTimedOut, ErrorCode, TopicErrors
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
@@ -105,18 +105,22 @@ def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(cluster: 
     view.wait_isr("t", 2)
     alter(cluster, own, min_insync_replicas="3")
 
-    def is_refused() -> bool:
-        with Producer(bootstrap_servers=cluster.bootstrap, acks="all", retries=0) as producer:
+    def outcome() -> ErrorCode | None:
+        # A record that is written just before the change waits for the third replica.
+        soon = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 2_000}
+        with Producer(bootstrap_servers=cluster.bootstrap, acks="all", retries=0, **soon) as producer:
             try:
-                producer.send("t", b"x").result(20)
+                producer.send_and_wait("t", b"x")
+            except DeliveryTimedOut:
+                return None
             except ApiError as error:
-                return error.code is ErrorCode.NOT_ENOUGH_REPLICAS
-        return False
+                return error.code
+        return ErrorCode.NONE
 
-    wait_for(is_refused, "the leader does not ask for 3 replicas")
+    wait_for(lambda: outcome() is ErrorCode.NOT_ENOUGH_REPLICAS, "the leader does not ask for 3 replicas")
     assert values(cluster, own)["min.insync.replicas"] == ("3", ConfigSource.DYNAMIC_BROKER_CONFIG)
     alter(cluster, own, min_insync_replicas=None)
-    wait_for(lambda: not is_refused(), "the leader still asks for 3 replicas")
+    wait_for(lambda: outcome() is ErrorCode.NONE, "the leader still asks for 3 replicas")
     with view.admin() as admin, pytest.raises(TopicErrors) as caught:
         admin.alter_configs(
             {
