@@ -257,7 +257,6 @@ class Pipeline:
             reason = self._close_reason
         self._move(Event.LOSE)
         self._unsent.clear()
-        self._unsent_bytes = self._in_flight_bytes = 0
         if not self.is_claimed:
             self.pending.clear()
         # Otherwise a queue has counted them, and its workers take and drop each.

@@ -129,7 +129,6 @@ class SocketServer:
             Lane.RECORDS: _RECORDS_WORKERS,
             Lane.CONTROL: _CONTROL_WORKERS,
         }
-        self._workers = []
         for lane, count in counts.items():
             for number in range(count):
                 busy = BusyTime()

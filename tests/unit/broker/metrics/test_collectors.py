@@ -308,16 +308,6 @@ def test_the_queues_and_the_idle_time_of_the_workers() -> None:
     assert values(collector)[idle] == 800, "a counter never falls"
 
 
-def test_a_thread_is_busy_from_the_begin_to_the_end_of_its_runs() -> None:
-    busy = BusyTime()
-    assert busy.total_ns(10**18) == 0
-    busy.begin()
-    later = 10**18
-    assert busy.total_ns(later) > 0
-    busy.end()
-    assert 0 < busy.total_ns(later) < later // 2
-
-
 def test_purgatories_show_how_many_wait() -> None:
     purgatories = [cast(Purgatory, SimpleNamespace(waiting=waiting)) for waiting in (3, 4, 5)]
     collector = PurgatoryCollector({"Fetch": purgatories[:2], "Produce": purgatories[2:]})

@@ -1,15 +1,17 @@
 """Limits on connections: in all, per address, and for brokers."""
 
+import errno
+import resource
 import socket
-from collections.abc import Iterator
 
 import pytest
 
 from barnabas.broker.config.load import config_from
-from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, connections_within
+from barnabas.broker.network import acceptor as acceptor_module
+from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, connections_within, most_connections
 from barnabas.broker.network.server import protected_listener
 from tests.support.defaults import REQUIRED
-from tests.support.waiting import wait_for
+from tests.support.waiting import DEADLINE_S, wait_for
 
 
 def test_connections_of_brokers_count_and_are_not_refused() -> None:
@@ -24,10 +26,16 @@ def test_connections_of_brokers_count_and_are_not_refused() -> None:
     assert quota.enter("a") == ""
 
 
-def test_the_limit_per_address_holds_for_brokers_too() -> None:
-    quota = ConnectionQuota(9, 1)
+def test_the_limit_per_address_holds_for_brokers_too_and_for_open_connections_alone() -> None:
+    quota = ConnectionQuota(9, 2)
+    assert quota.enter("a") == quota.enter("a") == ""
+    assert "max.connections.per.ip=2" in quota.enter("a", is_protected=True)
+    quota.leave("a")
     assert quota.enter("a") == ""
-    assert "max.connections.per.ip=1" in quota.enter("a", is_protected=True)
+    assert "max.connections.per.ip=2 are open from a" in quota.enter("a")
+    quota.leave("a")
+    quota.leave("a")
+    assert (quota.total, len(quota._by_host)) == (0, 0), "addresses would fill the memory"
 
 
 def test_changed_limits_hold_for_new_connections() -> None:
@@ -52,8 +60,13 @@ def test_connections_leave_descriptors_for_the_logs() -> None:
     assert quota.enter("c", is_protected=True) == ""
 
 
-def test_connections_get_most_open_files_of_the_process() -> None:
+def test_connections_get_most_open_files_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [connections_within(limit) for limit in (100, 256, 1024, 20_000)] == [1, 128, 896, 17_500]
+    found = []
+    for limit in (1024, resource.RLIM_INFINITY):
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, soft=limit: (soft, soft))
+        found.append(most_connections())
+    assert found == [896, acceptor_module._UNLIMITED]
 
 
 def test_a_single_listener_is_not_protected() -> None:
@@ -70,68 +83,118 @@ def test_a_single_listener_is_not_protected() -> None:
     assert protected_listener(beside, 2) == "IN"
 
 
-@pytest.fixture
-def listening() -> Iterator[list[tuple[str, socket.socket]]]:
-    sockets = []
-    for name in ("CLIENTS", "BROKERS"):
-        sock = socket.socket()
-        sock.bind(("127.0.0.1", 0))
-        sock.listen()
-        sockets.append((name, sock))
-    yield sockets
-    for _, sock in sockets:
-        sock.close()
+class Listening(socket.socket):
+    """A listening socket whose first calls of accept() fail."""
+
+    def __init__(self, *errors: OSError) -> None:
+        super().__init__()
+        self.bind(("127.0.0.1", 0))
+        self.listen()
+        self.errors = list(errors)
+        self.calls = 0
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop()
+        return super().accept()
 
 
-def test_clients_that_fill_the_limit_do_not_block_a_broker(
-    listening: list[tuple[str, socket.socket]],
-) -> None:
-    ports = {name: sock.getsockname()[1] for name, sock in listening}
-    accepted: list[tuple[socket.socket, str]] = []
+class Accepting:
+    """An acceptor that greets connections, unless ``refusals`` are left. Those of brokers are protected."""
 
-    def hand_over(sock: socket.socket, host: str, port: int, listener_name: str) -> None:
+    def __init__(self, quota: ConnectionQuota, *refusals: OSError, **listening: Listening) -> None:
+        self.listening = listening
+        self.refusals = list(refusals)
+        self.accepted: list[str] = []
+        self.options: set[tuple[int, ...]] = set()
+        self.died: list[BaseException] = []
+        self.acceptor = Acceptor(
+            listening.items(),
+            quota=quota,
+            protected_listener="BROKERS",
+            hand_over=self._hand_over,
+            on_fatal=self.died.append,
+        )
+
+    def _hand_over(self, sock: socket.socket, host: str, port: int, listener_name: str) -> None:
+        if self.refusals:
+            raise self.refusals.pop()
+        no_delay = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        keep_alive = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        self.options.add((sock.getblocking(), no_delay, keep_alive))
+        self.accepted.append(listener_name)
         sock.setblocking(True)
         sock.sendall(b"!")
-        accepted.append((sock, listener_name))
+        sock.close()
 
-    def comes_in(listener: str) -> bool:
-        with socket.create_connection(("127.0.0.1", ports[listener]), timeout=20) as client:
+    def comes_in(self, listener: str) -> bool:
+        address = self.listening[listener].getsockname()
+        with socket.create_connection(address, timeout=DEADLINE_S) as client:
             return client.recv(1) == b"!"
 
-    acceptor = Acceptor(
-        listening,
-        quota=ConnectionQuota(1, 9),
-        protected_listener="BROKERS",
-        hand_over=hand_over,
-        on_fatal=lambda error: None,
+    def __enter__(self) -> None:
+        self.acceptor.start()
+
+    def __exit__(self, *error: object) -> None:
+        assert self.acceptor.stop(DEADLINE_S)
+        assert not self.died
+        assert {sock.fileno() for sock in self.listening.values()} == {-1}
+
+
+@pytest.fixture(autouse=True)
+def long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test cannot pass if the acceptor waits where it should go on."""
+    monkeypatch.setattr(acceptor_module, "_PAUSE_S", 2 * DEADLINE_S)
+
+
+def test_clients_that_fill_the_limit_do_not_block_a_broker(caplog: pytest.LogCaptureFixture) -> None:
+    accepting = Accepting(ConnectionQuota(1, 9), CLIENTS=Listening(), BROKERS=Listening())
+    with accepting:
+        found = [accepting.comes_in(name) for name in ("CLIENTS", "CLIENTS", "BROKERS")]
+        # A client that is gone before it is accepted would block the thread.
+        assert not any(sock.getblocking() for sock in accepting.listening.values())
+    assert found == [True, False, True]
+    assert "on CLIENTS refused: max.connections=1 are open" in caplog.text
+    assert accepting.accepted == ["CLIENTS", "BROKERS"]
+    assert accepting.options == {(False, 1, 1)}
+
+
+def test_a_connection_that_cannot_be_handed_over_leaves_its_room() -> None:
+    accepting = Accepting(ConnectionQuota(1, 1), OSError("reset"), CLIENTS=Listening())
+    with accepting:
+        assert [accepting.comes_in("CLIENTS") for _ in range(2)] == [False, True]
+
+
+def test_a_client_that_is_gone_before_it_is_accepted_delays_no_other() -> None:
+    accepting = Accepting(
+        ConnectionQuota(9, 9), CLIENTS=Listening(BlockingIOError(), ConnectionAbortedError())
     )
-    acceptor.start()
-    try:
-        assert [comes_in(name) for name in ("CLIENTS", "CLIENTS", "BROKERS")] == [True, False, True]
-    finally:
-        assert acceptor.stop(20)
-        for sock, _ in accepted:
-            sock.close()
-    assert [name for _, name in accepted] == ["CLIENTS", "BROKERS"]
+    with accepting:
+        assert accepting.comes_in("CLIENTS")
 
 
-def test_a_listener_that_is_changed_twice_leaves_no_socket_behind(
-    listening: list[tuple[str, socket.socket]],
+def test_without_descriptors_the_acceptor_waits_but_not_longer_than_it_runs(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The accepting thread may see both changes at once."""
-    (_, first), (_, last) = listening
-    between = socket.create_server(("127.0.0.1", 0))
-    acceptor = Acceptor(
-        [("CLIENTS", first)],
-        quota=ConnectionQuota(9, 9),
-        hand_over=lambda *_: None,
-        on_fatal=lambda error: None,
-    )
-    acceptor.change(["CLIENTS"], [("CLIENTS", between)], None)
-    acceptor.change(["CLIENTS"], [("CLIENTS", last)], None)
-    acceptor.start()
-    try:
+    exhausted = Listening(*[OSError(errno.EMFILE, "too many open files") for _ in range(10_000)])
+    with (
+        socket.create_connection(exhausted.getsockname()),
+        Accepting(ConnectionQuota(9, 9), CLIENTS=exhausted),
+    ):
+        wait_for(lambda: "cannot accept on CLIENTS: [Errno 24] too many open files" in caplog.text)
+    # The second time if the thread sees the waiting client before the end.
+    assert exhausted.calls <= 2
+
+
+def test_a_listener_that_is_changed_twice_leaves_no_socket_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """The accepting thread may see both changes at once, and with them a client of the first socket."""
+    first, between, last = Listening(), Listening(), Listening()
+    accepting = Accepting(ConnectionQuota(0, 9), CLIENTS=first)
+    accepting.acceptor.change(["CLIENTS"], [("CLIENTS", between)], None)
+    accepting.acceptor.change(["CLIENTS"], [("CLIENTS", last)], "CLIENTS")
+    accepting.listening["CLIENTS"] = last
+    with socket.create_connection(first.getsockname()), accepting:
         wait_for(lambda: first.fileno() == between.fileno() == -1, "the end of the former sockets")
-        assert last.fileno() != -1
-    finally:
-        assert acceptor.stop(20)
+        assert accepting.comes_in("CLIENTS"), "it is the brokers' listener now"
+    assert "cannot accept" not in caplog.text

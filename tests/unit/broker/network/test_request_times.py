@@ -1,12 +1,14 @@
-"""The buckets of times, their percentiles, and the stages of requests."""
+"""The busy time of a thread; the buckets of times, their percentiles, and the stages of requests."""
 
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from barnabas.broker.network import busy_time
+from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.request import Request
 from barnabas.broker.network.request_times import (
     STAGES,
@@ -32,12 +34,29 @@ def totals(times: RequestTimes, kind: Any = "a") -> ApiTimes:
     return times.kinds()[kind]
 
 
+def test_a_thread_is_busy_from_the_begin_to_the_end_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_ns = iter([1_000, 1_300, 2_000, 2_050])
+    monkeypatch.setattr(busy_time, "monotonic_ns", lambda: next(clock_ns))
+    busy = BusyTime()
+    assert busy.total_ns(999) == 0
+    busy.begin()
+    # A reader may have looked at the clock before the run began.
+    assert [busy.total_ns(now_ns) for now_ns in (999, 1_000, 1_100)] == [0, 0, 100]
+    busy.end()
+    assert busy.total_ns(1_900) == 300
+    busy.begin()
+    assert busy.total_ns(2_001) == 301
+    busy.end()
+    assert busy.total_ns(9_999) == 350
+
+
 @given(times_us, times_us)
 def test_a_longer_time_is_in_no_earlier_bucket(one_us: int, other_us: int) -> None:
     assert (bucket_of(one_us) <= bucket_of(other_us)) or one_us > other_us
 
 
 @given(times_us)
+@example(32)
 def test_the_middle_of_a_bucket_is_within_a_thirty_second(time_us: int) -> None:
     assert abs(middle_of(bucket_of(time_us)) - time_us) <= time_us / 32
 
@@ -56,8 +75,8 @@ def test_percentiles_are_those_of_the_sorted_times(totals_us: list[int]) -> None
 
 def test_each_stage_has_its_part_of_the_time() -> None:
     times = RequestTimes()
-    request = answered(received_ns=0, started_ns=1 * MS, handled_ns=3 * MS, answered_ns=7 * MS)
-    times.note([request], 15 * MS, 31 * MS)
+    request = answered(received_ns=100 * MS, started_ns=101 * MS, handled_ns=103 * MS, answered_ns=107 * MS)
+    times.note([request], 115 * MS, 131 * MS)
     found = {stage: percentiles_ms(number, [totals(times)], [0.5])[0] for number, stage in enumerate(STAGES)}
     expected = {"request_queue": 1, "local": 2, "remote": 4, "response_queue": 8, "response_send": 16}
     assert found == pytest.approx({**expected, "total": 31}, rel=1 / 32)
@@ -78,6 +97,11 @@ def test_short_stages_count_as_zero() -> None:
         times.note([answered(started_ns=started_ns, answered_ns=started_ns)], 5 * MS, 5 * MS)
     queue = percentiles_ms(STAGES.index("request_queue"), [totals(times)], [0.75, 0.99])
     assert queue == [0, pytest.approx(4, rel=1 / 32)]
+    limit_ns, edges = 50_000, RequestTimes()
+    request = answered(started_ns=limit_ns, handled_ns=2 * limit_ns, answered_ns=3 * limit_ns)
+    edges.note([request], 4 * limit_ns, 5 * limit_ns)
+    found = [percentiles_ms(stage, [totals(edges)], [1])[0] for stage in range(len(STAGES))]
+    assert found == [0, 0, 0, 0, 0, pytest.approx(0.25, rel=1 / 32)]
 
 
 def test_unreadable_requests_are_not_counted() -> None:
@@ -93,24 +117,17 @@ def test_times_are_forgotten_after_two_windows_but_counts_are_not() -> None:
     times.turn(now_ns)
     times.note([answered()], 0, 100 * MS)
     times.turn(now_ns + WINDOW_NS - 1)
+    assert totals(times).measured == 1
     times.turn(now_ns + WINDOW_NS)
+    assert totals(times).measured == 0
     times.note([answered()], 0, 1 * MS)
     assert percentiles_ms(total, [totals(times)], [0.99])[0] == pytest.approx(100, rel=1 / 32)
     times.turn(now_ns + 2 * WINDOW_NS)
-    assert percentiles_ms(total, [totals(times)], [0.99])[0] == pytest.approx(1, rel=1 / 32)
     assert totals(times).count == 2
-
-
-def test_an_api_without_new_requests_keeps_its_last_times() -> None:
-    times = RequestTimes()
-    times.note([answered()], 0, 100 * MS)
-    for turn in range(1, 5):
-        times.turn(turn * WINDOW_NS)
-    assert percentiles_ms(STAGES.index("total"), [totals(times)], [0.5])[0] == pytest.approx(100, rel=1 / 32)
-
-
-def test_without_a_request_percentiles_are_zero() -> None:
-    assert percentiles_ms(0, [], [0.5, 0.99]) == [0, 0]
+    # An API without new requests keeps its last times.
+    for turn in range(2, 5):
+        times.turn(now_ns + turn * WINDOW_NS)
+        assert percentiles_ms(total, [totals(times)], [0.99])[0] == pytest.approx(1, rel=1 / 32)
 
 
 def test_of_many_requests_some_are_measured_and_all_are_counted() -> None:
@@ -134,7 +151,7 @@ def test_sizes_have_percentiles_of_their_own() -> None:
     times.note([answered(size_bytes=size) for size in (100, 200, 300, 1_000_000)], 0, MS)
     found = percentiles_bytes([totals(times)], [0.5, 0.75, 0.99])
     assert found == pytest.approx([200, 300, 1_000_000], rel=1 / 32)
-    assert percentiles_bytes([], [0.5]) == [0]
+    assert percentiles_bytes([], [0.5]) == percentiles_ms(0, [], [0.5]) == [0]
 
 
 def test_errors_of_all_requests_are_counted_also_of_those_that_are_not_measured() -> None:
