@@ -114,7 +114,6 @@ class _Server(ThreadingHTTPServer):
         except RuntimeError as error:
             # No thread could be started.
             logger.warning("a scrape from %s is refused: %s", client_address[0], error)
-            self._end(request)
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:

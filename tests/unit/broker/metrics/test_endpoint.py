@@ -2,8 +2,8 @@
 
 import http.client
 import itertools
-import logging
 import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -76,10 +76,7 @@ def test_a_scrape_gets_the_page_with_its_type_and_length(make: Make) -> None:
     assert answer.headers["Server"] == "barnabas"
 
 
-@pytest.mark.parametrize(
-    ("path", "method", "status"),
-    [("/", "GET", 404), ("/metricsx", "GET", 404), ("/metrics", "POST", 501), ("/metrics", "HEAD", 501)],
-)
+@pytest.mark.parametrize(("path", "method", "status"), [("/metricsx", "GET", 404), ("/metrics", "POST", 501)])
 def test_nothing_else_is_answered(make: Make, path: str, method: str, status: int) -> None:
     assert get(make(), path, method).status == status
 
@@ -126,8 +123,10 @@ def test_a_scrape_too_many_is_refused_and_the_next_is_served(make: Make) -> None
         for client in clients:
             client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             assert begun.acquire(timeout=DEADLINE_S)
-        with connected(endpoint) as refused:
-            assert refused.recv(1000).startswith(b"HTTP/1.0 503 ")
+        # The first refusal leaves no room for a second scrape.
+        for _ in range(2):
+            with connected(endpoint) as refused:
+                assert refused.recv(1000).startswith(b"HTTP/1.0 503 ")
         may_go_on.set()
         for client in clients:
             assert client.makefile("rb").read().endswith(b"m 1\n")
@@ -145,13 +144,16 @@ def _status(endpoint: MetricsEndpoint) -> int:
         return 503
 
 
-def test_a_client_that_sends_slowly_is_closed(make: Make) -> None:
-    endpoint = make(scrape_timeout_s=0.3, max_scrapes=1)
-    # Bytes after the close reset the connection.
-    with connected(endpoint) as client, suppress(ConnectionError):
-        client.sendall(b"GET /metr")
-        assert client.recv(1000) == b""
-    wait_for(lambda: _status(endpoint) == 200)
+def test_a_scrape_without_a_thread_leaves_its_room(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = make(max_scrapes=1)
+
+    def exhausted(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched, connected(endpoint) as client:
+        patched.setattr(socketserver.ThreadingMixIn, "process_request", exhausted)
+        assert client.recv(1) == b""
+    assert get(endpoint).status == 200
 
 
 def test_a_client_that_never_ends_its_request_is_closed(make: Make) -> None:
@@ -206,25 +208,11 @@ def test_stopping_closes_the_port_and_the_scrapes_in_progress(fatal: Fatal) -> N
         client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert client.recv(10)
         endpoint.stop()
-        try:
-            while client.recv(1 << 20):
-                pass
-        except ConnectionResetError:
-            logging.getLogger(__name__).debug("reset: closed as well")
+        received_bytes = 0
+        with suppress(ConnectionResetError):
+            while received := client.recv(1 << 20):
+                received_bytes += len(received)
+        assert received_bytes < 50_000_000
     with pytest.raises(ConnectionRefusedError):
         connected(endpoint)
     assert fatal.errors == []
-
-
-def test_a_dying_thread_is_reported(fatal: Fatal, monkeypatch: pytest.MonkeyPatch) -> None:
-    endpoint = MetricsEndpoint("127.0.0.1", 0, lambda: b"", content_type="text/plain", on_fatal=fatal)
-
-    def die(now: float) -> None:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(endpoint._server, "close_late", die)
-    endpoint.start()
-    assert fatal.was_called.wait(DEADLINE_S)
-    monkeypatch.undo()
-    endpoint.stop()
-    assert [str(error) for error in fatal.errors] == ["a bug"]

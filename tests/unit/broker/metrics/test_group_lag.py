@@ -95,11 +95,11 @@ def test_a_deleted_partition_does_not_hide_the_lag_of_the_others() -> None:
     assert set(page.of("current_offset")) == {("g", "t", "0"), ("g", "u", "0")}
 
 
-def test_the_page_is_readable_with_any_names() -> None:
-    names = ['quote " brace }', "line\nbreak", "back\\slash\\n", "юникод \u2028 \x00", "# HELP x", ""]
-    page = collected(*(group(name, t0=1) for name in names), known=ends(t0=3))
-    assert {labels[0] for labels in page.of("lag")} == set(names)
-    assert set(page.of("lag").values()) == {2}
+def test_a_partition_whose_end_is_unknown_is_counted_and_leaves_no_sum() -> None:
+    page = collected(group(t0=5, u0=90), known=ends(t0=10, u0=None))
+    assert page.of("unknown_lag_partitions") == {("g",): 1}
+    assert page.of("lag") == {("g", "t", "0"): 5}
+    assert page.of("lag_sum") == page.of("lag_max") == {}
 
 
 def test_a_group_with_an_overlong_name_is_omitted_completely() -> None:
@@ -122,6 +122,8 @@ def test_partitions_are_omitted_before_groups_and_all_of_a_group_together() -> N
     page = collected(*groups, known=known, max_series=12)
     assert set(page.of("members")) == {("a",), ("b",)}
     assert (page.count, page.of("series_left_out")) == (12, {(): 11})
+    page = collected(*groups, known=known, max_series=10)
+    assert set(page.of("members")) == {("a",), ("b",)}
 
 
 names = st.text(st.characters(codec="utf-8"), max_size=MAX_GROUP_ID_CHARS + 2)

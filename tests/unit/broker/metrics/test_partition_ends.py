@@ -107,14 +107,12 @@ async def test_a_new_leader_without_a_certain_high_watermark_has_an_unknown_end(
     assert rig.cluster.requests(ApiKey.LIST_OFFSETS) == []
 
 
-async def test_only_a_follower_in_sync_knows_the_end(
-    rig: EndsRig,
-) -> None:
+async def test_only_a_follower_in_sync_knows_the_end(rig: EndsRig) -> None:
     rig.managed.tell(state(leader=2))
     in_sync = led_by(2)
-    rig.know(in_sync)
+    rig.know(in_sync, led_by(3, index=2))
     assert ME in in_sync.isr
-    assert await rig.find(TP) == {TP: 0}
+    assert await rig.find(TP, T2) == {TP: 0, T2: 12}
     out = led_by(2)
     out.isr = [2]
     rig.know(out)
@@ -159,36 +157,24 @@ async def test_a_leader_that_does_not_answer_leaves_only_its_partitions_unknown(
     assert (await rig.find(TP))[TP] == 10
 
 
-async def test_a_leader_that_is_gone_leaves_its_partitions_unknown(rig: EndsRig) -> None:
-    rig.know(led_by(2), led_by(3, index=2))
-    await rig.cluster.brokers[2].stop()
-    assert await rig.find(TP, T2) == {TP: None, T2: 12}
-
-
-async def test_a_suspected_leader_is_not_asked(rig: EndsRig) -> None:
-    rig.know(led_by(2))
-    rig.managed.metadata.suspect(TWO)
-    assert await rig.find(TP) == {TP: None}
-    assert rig.requests(2) == []
-
-
 async def test_an_error_or_a_missing_offset_leaves_the_end_unknown(rig: EndsRig) -> None:
     def answer(*partitions: ListOffsetsPartitionResponse) -> ListOffsetsResponse:
         topic = ListOffsetsTopicResponse(name=TP.topic, partitions=list(partitions))
         return ListOffsetsResponse(topics=[topic])
 
-    rig.know(led_by(2), led_by(2, index=1))
+    rig.know(led_by(2), led_by(2, index=1), led_by(2, index=2))
     rig.cluster.brokers[2].script(
         ApiKey.LIST_OFFSETS,
         lambda request: answer(
             ListOffsetsPartitionResponse(partition_index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
             ListOffsetsPartitionResponse(partition_index=1, error_code=0, offset=-1),
+            ListOffsetsPartitionResponse(partition_index=2, error_code=0, offset=0),
             ListOffsetsPartitionResponse(partition_index=7, error_code=0, offset=3),
         ),
     )
-    assert await rig.find(TP, T1) == {TP: None, T1: None}
+    assert await rig.find(TP, T1, T2) == {TP: None, T1: None, T2: 0}
 
 
 async def test_an_unknown_partition_has_no_entry(rig: EndsRig) -> None:
     rig.know(led_by(2))
-    assert await rig.find(TP, TopicPartition("gone", 0), TopicPartition(TP.topic, 9)) == {TP: 10}
+    assert await rig.find(TopicPartition("gone", 0), TopicPartition(TP.topic, 9), TP) == {TP: 10}

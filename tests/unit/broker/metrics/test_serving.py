@@ -16,7 +16,7 @@ from barnabas.protocol.ids import Offset, TopicPartition
 from tests.support.building import Clock
 from tests.support.grouping import WALL_MS, GroupRig
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
 
 
 def commit(rig: GroupRig, member: str, offsets: dict[TopicPartition, int]) -> None:
@@ -26,10 +26,10 @@ def commit(rig: GroupRig, member: str, offsets: dict[TopicPartition, int]) -> No
 def test_a_snapshot_has_the_committed_offsets_of_a_group() -> None:
     rig = GroupRig()
     rig.stable("m", "n")
-    commit(rig, "m", {T0: 7, T1: -1})
+    commit(rig, "m", {T0: 7, T1: -1, T2: 0})
     assert snapshot_of(rig.group) == ("g", "Stable", 2, {})
     rig.settle()
-    assert snapshot_of(rig.group) == ("g", "Stable", 2, {T0: 7})
+    assert snapshot_of(rig.group) == ("g", "Stable", 2, {T0: 7, T2: 0})
 
 
 def test_the_collector_needs_the_ends_of_committed_partitions_and_skips_dead_groups() -> None:
@@ -54,10 +54,10 @@ def test_the_collector_needs_the_ends_of_committed_partitions_and_skips_dead_gro
 def test_the_metrics_of_the_cleaner_have_kafkas_names() -> None:
     figures = CleanerFigures(
         max_dirty_ratio=0.567,
-        max_compaction_delay_ms=2_999,
+        max_compaction_delay_ms=1_001_999,
         ms_since_last_assessment=15_000,
-        max_buffer_utilization=0.1,
-        recopy_ratio=0.25,
+        max_buffer_utilization=1.0,
+        recopy_ratio=1.0,
         max_clean_time_s=1.5,
         dead_threads=1,
         uncleanable=[(Path("/a"), 100), (Path("/a"), 20)],
@@ -70,9 +70,9 @@ def test_the_metrics_of_the_cleaner_have_kafkas_names() -> None:
     assert [line for line in lines if not line.startswith("#") and "_created" not in line] == [
         "kafka_log_logcleanermanager_max_dirty_percent 56.0",
         "kafka_log_logcleanermanager_time_since_last_run_ms 15000.0",
-        "kafka_log_logcleaner_max_compaction_delay_secs 2.0",
-        "kafka_log_logcleaner_cleaner_recopy_percent 25.0",
-        "kafka_log_logcleaner_max_buffer_utilization_percent 10.0",
+        "kafka_log_logcleaner_max_compaction_delay_secs 1001.0",
+        "kafka_log_logcleaner_cleaner_recopy_percent 100.0",
+        "kafka_log_logcleaner_max_buffer_utilization_percent 100.0",
         "kafka_log_logcleaner_max_clean_time_secs 1.5",
         "kafka_log_logcleaner_deadthreadcount 1.0",
         'kafka_log_logcleanermanager_uncleanable_partitions_count{logDirectory="/a"} 2.0',
@@ -86,13 +86,17 @@ def test_the_metrics_of_the_cleaner_have_kafkas_names() -> None:
 
 
 class Counting:
-    """Counts its collections; each takes ``takes_ms``, or raises ``error``."""
+    """Counts its collections; each takes ``takes_ms``, or raises ``error``. Its page is ``page``."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.clock.now_ms = 10 * FRESH_MS
         self.takes_ms = 0.0
         self.calls = 0
         self.error: Exception | None = None
+        registry = CollectorRegistry()
+        registry.register(self)
+        self.page = Page(registry, self.clock)
 
     def collect(self) -> list[Metric]:
         self.calls += 1
@@ -103,36 +107,23 @@ class Counting:
 
 
 def test_a_page_is_rebuilt_when_it_is_no_longer_fresh() -> None:
-    clock = Clock()
-    registry, counting = CollectorRegistry(), Counting(clock)
-    registry.register(counting)
-    page = Page(registry, clock)
+    counting = Counting()
+    page = counting.page
     assert counting.calls == 0
     assert page.text() == b"# HELP calls How often.\n# TYPE calls gauge\ncalls 1.0\n"
-    clock.now_ms += FRESH_MS - 1
+    counting.clock.now_ms += FRESH_MS - 1
     assert page.text().endswith(b"calls 1.0\n")
-    clock.now_ms += 1
-    assert page.text().endswith(b"calls 2.0\n")
-
-
-def test_the_age_of_a_page_counts_since_its_collection_began() -> None:
-    clock = Clock()
-    registry, counting = CollectorRegistry(), Counting(clock)
-    registry.register(counting)
-    page = Page(registry, clock)
+    counting.clock.now_ms += 1
+    # Its age counts since the collection began.
     counting.takes_ms = FRESH_MS
-    page.text()
-    page.text()
-    assert counting.calls == 2
+    assert page.text().endswith(b"calls 2.0\n")
+    assert page.text().endswith(b"calls 3.0\n")
 
 
 def test_a_collector_that_fails_is_retried_by_the_next_scrape() -> None:
-    clock = Clock()
-    registry, counting = CollectorRegistry(), Counting(clock)
-    registry.register(counting)
-    page = Page(registry, clock)
+    counting = Counting()
     counting.error = ValueError("broken")
     with pytest.raises(ValueError, match="broken"):
-        page.text()
+        counting.page.text()
     counting.error = None
-    assert page.text().endswith(b"calls 2.0\n")
+    assert counting.page.text().endswith(b"calls 2.0\n")

@@ -45,7 +45,10 @@ def loaded(metadata: TransactionMetadata) -> Transaction:
 
 
 def collect(
-    transactions: Iterable[Transaction] = (), replicas: Iterable[Partition] = (), max_series: int = 10
+    transactions: Iterable[Transaction] = (),
+    replicas: Iterable[Partition] = (),
+    max_series: int = 10,
+    now_ms: int = NOW_MS,
 ) -> dict[str, float]:
     """The samples, by their name and labels."""
     metrics: list[Metric] = TransactionCollector(
@@ -55,7 +58,7 @@ def collect(
         lambda: replicas,
         max_timeout_ms=900_000,
         max_series=max_series,
-        wall_clock_ms=lambda: NOW_MS,
+        wall_clock_ms=lambda: now_ms,
     ).collect()
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
@@ -102,21 +105,24 @@ def log(tmp_path: Path) -> Log:
     return Log.open(T0, LogLoader(tmp_path / "t-0", log_config(), now_ms=0))
 
 
-def replica(log: Log, *, is_leader: bool = True, stable: int = 0) -> Partition:
+def replica(log: Log, *, index: int = 0, is_leader: bool = True, stable: int = 0) -> Partition:
     fields = {"high_watermark": log.log_end_offset, "last_stable_offset": stable, "is_leader": is_leader}
-    return cast(Partition, SimpleNamespace(partition=T0, log=log, **fields))
+    return cast(Partition, SimpleNamespace(partition=TopicPartition("t", index), log=log, **fields))
 
 
-def test_a_silent_transaction_is_late_and_holds_back_the_last_stable_offset(log: Log) -> None:
+def test_a_silent_transaction_is_late_and_holds_back_the_last_stable_offset(log: Log, tmp_path: Path) -> None:
+    idle = replica(Log.open(T0, LogLoader(tmp_path / "t-1", log_config(), now_ms=0)))
     assert collect(replicas=[replica(log)])[LATE] == 0
-    # Its records have the timestamp 0, and the time of the page is later than all limits.
+    # Its records have the timestamp 0.
     write(log, 0, 3)
-    assert LATE_AFTER_MS + 900_000 < NOW_MS
-    samples = collect(replicas=[replica(log)])
-    assert (samples[LATE], samples[f"{LAG} t 0"]) == (1, 3)
+    for now_ms, late in ((900_000 + LATE_AFTER_MS, 0), (900_000 + LATE_AFTER_MS + 1, 1)):
+        samples = collect(replicas=[idle, replica(log, stable=2)], now_ms=now_ms)
+        assert (samples[LATE], samples[f"{LAG} t 0"]) == (late, 1)
     assert f"{LAG} t 0" not in collect(replicas=[replica(log, is_leader=False)])
-    assert f"{LAG} t 0" not in collect(replicas=[replica(log)], max_series=0)
-    assert not log.producers.has_late_transaction(0)
+    assert f"{LAG} t 0" not in collect(replicas=[replica(log, stable=3)])
+    for max_series in range(3):
+        samples = collect(replicas=[replica(log, index=index) for index in range(3)], max_series=max_series)
+        assert sum(name.startswith(LAG) for name in samples) == max_series
     end(log, MarkerType.COMMIT)
     samples = collect(replicas=[replica(log, stable=4)])
     assert samples[LATE] == 0
