@@ -80,9 +80,14 @@ def test_a_value_comes_from_the_strongest_layer_and_names_all_others() -> None:
     assert sources(broker) == sources(result)[1:]
 
 
-def test_a_value_given_in_a_coarser_unit_has_the_coarser_name_as_source() -> None:
-    result = one(describe_topic({}, layers(log_retention_hours="2")), "retention.ms")
+def test_a_value_given_by_another_name_has_that_name_as_source() -> None:
+    made = layers(log_retention_hours="2", log_dir="/one")
+    result = one(describe_topic({}, made), "retention.ms")
     assert (result.value, result.config_source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
+    names = [
+        [name for name, _, _ in sources(one(describe_broker(made), of))] for of in ("log.dirs", "broker.id")
+    ]
+    assert names == [["log.dirs", "log.dir"], ["broker.id"]]
 
 
 def test_every_setting_is_described_with_its_type_and_a_text_that_parses_to_it() -> None:
@@ -273,15 +278,6 @@ def test_settings_that_contradict_each_other_or_the_defaults_are_refused(
         assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
-def test_throttled_replicas_are_a_list_that_can_be_appended_to() -> None:
-    name = "leader.replication.throttled.replicas"
-    current: dict[str, str] = {}
-    for words, expected in (("0:1", "0:1"), ("1:2,0:1", "0:1,1:2")):
-        change = Alteration(name, ConfigOperation.APPEND, words)
-        current = altered(ConfigResourceType.TOPIC, current, [change], layers())
-        assert current == {name: expected}
-
-
 def test_a_value_that_no_answer_can_hold_is_refused() -> None:
     """A string of Kafka's protocol has 32,767 bytes at most: the topic could not be described any more."""
     name = "leader.replication.throttled.replicas"
@@ -299,11 +295,11 @@ def test_a_value_that_no_answer_can_hold_is_refused() -> None:
 def test_of_the_defaults_of_all_brokers_only_set_ones_are_described() -> None:
     made = layers({"log.segment.bytes": "100"}, {"log.retention.ms": "2"})
     [result] = describe_all_brokers(made)
-    assert (result.name, result.value, result.config_source) == (
-        "log.retention.ms",
-        "2",
-        ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
-    )
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    assert (result.name, result.value, result.config_source) == ("log.retention.ms", "2", source)
+    assert not result.read_only
+    assert describe_all_brokers(made, ["log.retention.ms"]) == [result]
+    assert describe_all_brokers(made, ["log.segment.bytes"]) == []
 
 
 def test_only_requested_names_and_parts_are_described() -> None:
@@ -312,14 +308,60 @@ def test_only_requested_names_and_parts_are_described() -> None:
     )
     [result] = found
     assert (result.name, result.synonyms, result.documentation) == ("retention.ms", [], None)
+    assert not result.read_only
+    assert [result.name for result in describe_broker(layers(), ["log.dirs", "nosuch"])] == ["log.dirs"]
 
 
 def test_an_unusable_override_in_zookeeper_has_no_effect() -> None:
     assert one(describe_topic({"retention.ms": "soon"}, layers()), "retention.ms").value == "604800000"
     made, problems = ConfigLayers.of(
-        layers().static, {"log.retention.ms": "soon", "num.io.threads": "2"}, {"nosuch": "1"}
+        layers().static,
+        {"log.retention.ms": "soon", "num.io.threads": "2"},
+        {"nosuch": "1", "listeners": "PLAINTEXT://h:1"},
     )
-    assert (made.broker, made.all_brokers, len(problems)) == ({}, {}, 3)
+    assert (made.broker, made.all_brokers, len(problems)) == ({}, {}, 4)
+    assert "listeners cannot be set for all brokers" in problems
+
+
+MORE = {"listeners": "PLAINTEXT://h:1,IN://h:2", "listener.security.protocol.map": "IN:PLAINTEXT"}
+
+
+@pytest.mark.parametrize(
+    ("static", "changes", "bound", "advertised"),
+    [
+        ("", MORE, "PLAINTEXT://h:1 IN://h:2", "PLAINTEXT://h:1 IN://h:2"),
+        ("PLAINTEXT://out:9", MORE, "PLAINTEXT://h:1 IN://h:2", "PLAINTEXT://out:9"),
+        (
+            "",
+            MORE | {"advertised.listeners": "PLAINTEXT://h:1,IN://out:2"},
+            "PLAINTEXT://h:1 IN://h:2",
+            "PLAINTEXT://h:1 IN://out:2",
+        ),
+    ],
+)
+def test_a_broker_may_change_the_listeners_of_clients(
+    static: str, changes: dict[str, str], bound: str, advertised: str
+) -> None:
+    given = {"listeners": "PLAINTEXT://h:1"} | ({"advertised_listeners": static} if static else {})
+    assert replacing(BROKER, list(changes.items()), {}, layers(**given)) == changes
+    problems: list[str] = []
+    made = layers(changes, **given).addresses(problems)
+    assert [" ".join(map(str, listeners)) for listeners in made] == [bound, advertised]
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"listeners": "PLAINTEXT://h:2"}, "PLAINTEXT, the listener of the brokers, cannot be changed"),
+        ({"advertised.listeners": "PLAINTEXT://out:1"}, "PLAINTEXT, the listener of the brokers, cannot be"),
+        (MORE | {"listeners": "PLAINTEXT://h:1,IN://h:1"}, "two listeners have the same host and port"),
+    ],
+)
+def test_a_broker_keeps_the_listener_of_the_brokers(changes: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ApiError, match=sentence) as refused:
+        replacing(BROKER, list(changes.items()), {}, layers(listeners="PLAINTEXT://h:1"))
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
 def test_settings_are_set_and_deleted_one_by_one() -> None:
@@ -343,6 +385,8 @@ def test_all_settings_may_be_replaced() -> None:
     current = {"retention.ms": "1", "nosuch": "2"}
     assert replacing(TOPIC, [("segment.ms", "5")], current, layers()) == {"segment.ms": "5"}
     assert replacing(TOPIC, [], current, layers()) == {}
+    with pytest.raises(ApiError, match=r"did you mean retention\.ms"):
+        replacing(TOPIC, [("retention.m", "5")], current, layers())
 
 
 @pytest.mark.parametrize(
@@ -391,10 +435,7 @@ def test_an_unknown_setting_is_kept_while_another_is_changed(
     changed = altered(kind, {"theirs": "1"}, [Alteration(name, SET, "5")], layers())
     assert changed == {"theirs": "1", name: "5"}
     assert replacing(kind, [("theirs", "2")], {"theirs": "1"}, layers()) == {"theirs": "2"}
+    assert altered(kind, {"theirs": "1"}, [Alteration("theirs", DELETE, None)], layers()) == {}
     with pytest.raises(ApiError, match="theirs") as caught:
         altered(kind, {"theirs": "1"}, [Alteration("theirs", APPEND, "2")], layers())
     assert caught.value.code is ErrorCode.INVALID_CONFIG
-
-
-def test_an_unknown_setting_can_be_deleted() -> None:
-    assert altered(TOPIC, {"nosuch": "1"}, [Alteration("nosuch", DELETE, None)], layers()) == {}

@@ -36,7 +36,9 @@ class Desk:
 
 def test_topics_with_changed_settings_are_named_once() -> None:
     desk = Desk()
-    found = topics(a=StoredConfig({"retention.ms": "5"}, 10, 0), b=StoredConfig({}, 11, 0))
+    found = topics(
+        a=StoredConfig({"retention.ms": "5"}, 10, 0), b=StoredConfig({}, 11, 0), gone=StoredConfig()
+    )
     desk.live.take(found)
     desk.live.take(found)
     assert desk.changed == [["a"]]
@@ -46,8 +48,11 @@ def test_topics_with_changed_settings_are_named_once() -> None:
 
 def test_a_brokers_own_setting_wins_over_that_of_all_brokers() -> None:
     desk = Desk()
-    desk.live.take({ALL_BROKERS: StoredConfig({"min.insync.replicas": "2", "log.segment.bytes": "100"})})
-    desk.live.take({OWN: StoredConfig({"min.insync.replicas": "3"})})
+    desk.live.take(
+        {ALL_BROKERS: StoredConfig({"min.insync.replicas": "2", "log.segment.bytes": "100"}, 10, 0)}
+    )
+    desk.live.take({OWN: StoredConfig({"min.insync.replicas": "3"}, 11, 0)})
+    assert desk.written == []
     assert desk.table.of("any").min_insync_replicas == 3
     assert desk.table.log_config("any").segment_bytes == 100
     assert desk.changed == [None, None]

@@ -13,17 +13,15 @@ def table() -> TopicSettingsTable:
     return TopicSettingsTable(make_config(min_insync_replicas=2, log_segment_bytes=1 << 20))
 
 
-def test_an_unknown_topic_has_the_brokers_defaults(table: TopicSettingsTable) -> None:
-    assert table.of("topic").min_insync_replicas == 2
-    assert table.log_config("topic").segment_bytes == 1 << 20
-
-
 def test_overrides_replace_the_defaults_of_their_names_only(table: TopicSettingsTable) -> None:
-    assert table.update("topic", {"min.insync.replicas": "3", "retention.ms": "5000"})
+    leaders = {"leader.replication.throttled.replicas": "0:1,1:2"}
+    assert table.update("topic", {"min.insync.replicas": "3", "retention.ms": "5000"} | leaders)
     assert table.of("topic").min_insync_replicas == 3
     assert table.log_config("topic").retention_ms == 5_000
     assert table.log_config("topic").segment_bytes == 1 << 20
-    assert table.of("other").min_insync_replicas == 2
+    settings, default = table.of("topic"), table.of("other")
+    assert (settings.throttled_leaders, settings.throttled_followers) == ({"0:1", "1:2"}, frozenset())
+    assert (default.min_insync_replicas, default.throttled_leaders) == (2, frozenset())
 
 
 def test_an_update_returns_whether_the_settings_changed(table: TopicSettingsTable) -> None:
@@ -65,9 +63,7 @@ def test_the_former_limit_of_timestamps_counts_for_the_limits_that_are_not_set(
     assert config.limits_timestamps == bool(overrides)
 
 
-@pytest.mark.parametrize(
-    ("name", "level"), [("gzip", 7), ("lz4", 12), ("zstd", -3), ("snappy", None), ("producer", None)]
-)
+@pytest.mark.parametrize(("name", "level"), [("gzip", 7), ("zstd", -3), ("snappy", None)])
 def test_the_level_is_that_of_the_compression(
     table: TopicSettingsTable, name: str, level: int | None
 ) -> None:
