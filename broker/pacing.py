@@ -54,7 +54,6 @@ class IoThrottle:
         with self._lock:
             self._pay()
             self._rate = bytes_per_second
-            self._debt_bytes = max(self._debt_bytes, -_LATE_S * self._rate)
 
     def take(self, size_bytes: int) -> None:
         with self._lock:

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from barnabas.broker import background as background_module
 from barnabas.broker import slow_work
 from barnabas.broker.background import BackgroundWork, Scheduler
 from barnabas.broker.clocks import wall_clock_ms
@@ -16,7 +17,6 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.batch_builder import build_batch
-from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation, invariant
 from tests.support.defaults import log_config, make_config
@@ -60,22 +60,14 @@ def test_a_task_with_an_earlier_turn_does_not_wait_for_one_added_before(schedule
     assert not never.is_set()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(5, "Input/output error"),
-        api_error(ErrorCode.KAFKA_STORAGE_ERROR),
-        KeyError("unforeseen"),
-    ],
-)
 def test_a_task_that_fails_is_logged_and_runs_again(
-    scheduler: Scheduler, fatal: Fatal, error: Exception, caplog: pytest.LogCaptureFixture
+    scheduler: Scheduler, fatal: Fatal, caplog: pytest.LogCaptureFixture
 ) -> None:
     work, done = counting(2)
 
     def failing() -> None:
         work()
-        raise error
+        raise KeyError("unforeseen")
 
     scheduler.every(1, "retention", failing)
     assert done.wait(DEADLINE_S)
@@ -120,21 +112,6 @@ def test_a_slow_task_delays_no_other_while_a_thread_is_free(fatal: Fatal) -> Non
         released.set()
         scheduler.stop()
     assert fatal.errors == []
-
-
-def test_with_fewer_threads_than_tasks_all_tasks_run(fatal: Fatal) -> None:
-    scheduler = Scheduler(on_fatal=fatal, threads=2)
-    counted = [counting(3) for _ in range(5)]
-    for number, (work, _) in enumerate(counted):
-        scheduler.every(number, f"work {number}", work)
-    scheduler.start()
-    try:
-        assert all(done.wait(DEADLINE_S) for _, done in counted)
-    finally:
-        scheduler.stop()
-
-
-# Slow work
 
 
 @pytest.fixture
@@ -248,6 +225,42 @@ def make_background(
         producer_id_expiration_ms=lambda: 1 << 40,
         on_fatal=(faults if faults is not None else []).append,
     )
+
+
+planned: dict[str, "Planned"] = {}
+
+
+class Planned:
+    """A scheduler that notes what it would do."""
+
+    def __init__(self, *, on_fatal: object, threads: int = 1, name: str = "scheduler") -> None:
+        self.threads = threads
+        self.intervals_ms: dict[str, object] = {}
+        self.has_ended = False
+        planned[name] = self
+
+    def every(self, interval_ms: object, name: str, work: object) -> None:
+        self.intervals_ms[name] = interval_ms
+
+    def stop(self) -> None:
+        self.has_ended = True
+
+
+def test_a_task_that_is_never_due_needs_no_thread(logs: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_module, "Scheduler", Planned)
+    longest_ms = background_module._LONGEST_INTERVAL_MS
+    config = make_config(
+        background_threads=64,
+        replica_lag_time_max_ms=30_000,
+        log_retention_check_interval_ms=longest_ms,
+        log_flush_offset_checkpoint_interval_ms=longest_ms + 1,
+    )
+    make_background(logs, config).stop()
+    tasks = planned["scheduler"].intervals_ms
+    assert (tasks["retention"], "recovery point checkpoint" in tasks) == (longest_ms, False)
+    assert planned["scheduler"].threads == len(tasks)
+    assert planned["isr-check"].intervals_ms == {"ISR check": 15_000}
+    assert all(scheduler.has_ended for scheduler in planned.values())
 
 
 @pytest.mark.parametrize("work", ["flush", "recovery points", "removal"])

@@ -46,6 +46,7 @@ def test_a_level_rises_only_if_every_registered_broker_supports_it() -> None:
     assert updated({}, [to(1)], {BrokerId(1): NEW, BrokerId(3): AT_1}) == {NAME: 1}
     # Otherwise nothing could repair such a cluster.
     assert updated({NAME: 2}, [to(1, SAFE)], {BrokerId(2): OLD}) == {NAME: 1}
+    assert updated({"lacking": 1}, [to(0, SAFE, "lacking")], {}) == {"lacking": 0}
 
 
 def test_a_lower_level_is_a_downgrade_and_a_higher_one_is_not() -> None:
@@ -61,10 +62,6 @@ def test_other_requests_are_refused() -> None:
     refused(
         to(1, name="metadata.version"), 0, "there is no such feature; expected one of transaction.version"
     )
-
-
-def test_a_feature_that_this_broker_lacks_can_be_removed() -> None:
-    assert updated({"share.version": 1}, [to(0, SAFE, "share.version")], {}) == {"share.version": 0}
 
 
 def test_a_feature_named_twice_is_refused() -> None:

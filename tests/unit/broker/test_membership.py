@@ -10,10 +10,17 @@ from barnabas.broker import membership
 from barnabas.broker.membership import Membership, request_controlled_shutdown
 from barnabas.broker.replication.roles import Fence
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
+from barnabas.protocol.ids import (
+    NO_BROKER_EPOCH,
+    NO_CONTROLLER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+)
 from barnabas.protocol.messages.inter_broker import ControlledShutdownResponse, RemainingPartition
 from barnabas.protocol.schema import ApiKey
-from barnabas.zookeeper.errors import ZooKeeperUnavailable
+from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.session import SessionEvent, Threads
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
@@ -29,6 +36,7 @@ class Store:
         self.session = SimpleNamespace(is_connected=True, threads=Threads(), call_soon=lambda work: work())
         self.election = SimpleNamespace(epoch=lambda: ControllerEpoch(1))
         self.epoch = 0
+        self.updates = 0
         self.due: list[Exception] = []
         self.looks: list[Exception] = []
         self.watches: list[Callable[[Any], None]] = []
@@ -48,6 +56,7 @@ class Store:
     def update_registration(self, registration: Any, broker_epoch: BrokerEpoch) -> bool:
         if self.due:
             raise self.due.pop(0)
+        self.updates += 1
         if broker_epoch == self.epoch and not self.is_deleted:
             self.listeners = registration.listeners
             return True
@@ -94,6 +103,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[Joined]:
     member.join(registration)
     yield Joined(member, store, replicas)
     member.stop()
+    wait_for(lambda: not member._thread.is_alive(), "the end of the thread")
 
 
 def test_an_unforeseen_error_only_delays_a_registration(joined: Joined) -> None:
@@ -102,6 +112,33 @@ def test_an_unforeseen_error_only_delays_a_registration(joined: Joined) -> None:
     store.due = [MalformedZnode("/brokers/ids/1 holds b'{'"), KeyError("a bug")]
     member.session_changed(SessionEvent.RENEWED)
     assert (replicas.broker_epoch, replicas.controller_epoch, store.newer_than) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_connected"), [(SessionLost("again"), True), (ZooKeeperUnavailable("no answer"), False)]
+)
+def test_a_registration_without_zookeeper_waits_for_the_next_event_of_the_session(
+    joined: Joined, error: Exception, is_connected: bool
+) -> None:
+    member, store, replicas = joined
+    member.session_changed(SessionEvent.EXPIRED)
+    store.due, store.session.is_connected = [error], is_connected
+    member.session_changed(SessionEvent.RENEWED)
+    assert replicas.broker_epoch == 1
+    member.session_changed(SessionEvent.RESUMED)
+    assert replicas.broker_epoch == 2
+    member.session_changed(SessionEvent.RESUMED)
+    assert (replicas.broker_epoch, store.updates) == (2, 0), "there is nothing to repeat"
+
+
+def test_with_an_unreadable_controller_epoch_the_first_controller_is_accepted(joined: Joined) -> None:
+    def unreadable() -> ControllerEpoch:
+        raise MalformedZnode("/controller_epoch holds b'x'")
+
+    joined.store.election.epoch = unreadable
+    joined.member.session_changed(SessionEvent.EXPIRED)
+    joined.member.session_changed(SessionEvent.RENEWED)
+    assert joined.replicas.controller_epoch == NO_CONTROLLER_EPOCH
 
 
 def test_a_deleted_registration_is_replaced_by_a_new_one(joined: Joined) -> None:
@@ -121,25 +158,24 @@ def test_a_deleted_registration_is_replaced_by_a_new_one(joined: Joined) -> None
 OTHER = (AdvertisedListener("CLIENTS", "host", 9),)
 
 
-def test_other_addresses_are_written_into_the_registration(joined: Joined) -> None:
+def test_other_addresses_are_written_into_the_registration_or_the_next_one(joined: Joined) -> None:
     joined.member.update(OTHER)
-    assert (joined.store.listeners, joined.store.epoch) == (OTHER, 1)
-
-
-def test_other_addresses_are_kept_in_the_next_registration(joined: Joined) -> None:
+    joined.member.update(OTHER)
+    assert (joined.store.listeners, joined.store.epoch, joined.store.updates) == (OTHER, 1, 1)
     joined.member.session_changed(SessionEvent.EXPIRED)
-    joined.member.update(OTHER)
-    assert joined.store.listeners == ()
+    joined.member.update(())
+    assert joined.store.listeners == OTHER
     joined.member.session_changed(SessionEvent.RENEWED)
-    assert (joined.store.listeners, joined.store.epoch) == (OTHER, 2)
+    assert (joined.store.listeners, joined.store.epoch) == ((), 2)
 
 
 def test_other_addresses_are_written_when_zookeeper_answers_again(joined: Joined) -> None:
     joined.store.due.append(ZooKeeperUnavailable("no answer"))
     joined.member.update(OTHER)
     assert joined.store.listeners == ()
-    joined.member.session_changed(SessionEvent.RESUMED)
-    assert joined.store.listeners == OTHER
+    for _ in range(2):
+        joined.member.session_changed(SessionEvent.RESUMED)
+        assert (joined.store.listeners, joined.store.updates) == (OTHER, 1)
 
 
 def test_a_broker_is_fenced_while_zookeeper_is_silent(joined: Joined) -> None:

@@ -1,13 +1,13 @@
 """A broker's metadata: updates, recreated topics, and suspicions."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, TopicId
+from barnabas.broker.metadata_cache import MetadataAnswers, MetadataCache
+from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, Endpoint, TopicId
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
     LeaderAndIsrPartition,
@@ -43,29 +43,25 @@ def test_an_update_names_live_brokers_and_leaders(cache: MetadataCache) -> None:
 
 
 def test_a_partial_update_changes_the_named_partitions_and_all_brokers(cache: MetadataCache) -> None:
+    earlier = cache.current
     cache.update(metadata({1: 10, 3: 30}, led_by(3, epoch=1)))
     assert sorted(cache.current.brokers) == [1, 3]
     assert leader(cache, 0) == 3
     assert leader(cache, 1) == NO_BROKER, "broker 2 is not alive"
     cache.update(metadata({1: 10, 3: 30}, led_by(1), topic="other", topic_id=uuid.UUID(int=9)))
     assert sorted(cache.current.topics) == ["other", "topic"]
+    assert (sorted(earlier.brokers), earlier.partitions_of("topic")[0].leader) == ([1, 2, 3], 1)
 
 
 def test_a_full_update_removes_topics_that_it_does_not_name(cache: MetadataCache) -> None:
     touched: list[list[str]] = []
+    visible: list[list[str]] = []
     cache.on_update(lambda names: touched.append(sorted(names)))
+    cache.on_update(lambda names: visible.append(sorted(cache.current.topics)))
     cache.update(metadata(ALL, led_by(1), topic="other", topic_id=uuid.UUID(int=9), is_full=True))
-    assert list(cache.current.topics) == ["other"]
-    assert touched == [["other", "topic"]]
+    assert (touched, visible) == ([["other", "topic"]], [["other"]])
     cache.update(metadata(ALL, led_by(1), topic="other", topic_id=uuid.UUID(int=9), is_full=True))
     assert sorted(cache.current.partitions_of("other")) == [0]
-
-
-def test_an_earlier_snapshot_does_not_change(cache: MetadataCache) -> None:
-    before = cache.current
-    cache.update(metadata({1: 10}, led_by(1, epoch=1)))
-    assert before.partitions_of("topic")[0].leader_epoch == 0
-    assert len(before.brokers) == 3
 
 
 def test_a_recreated_topic_has_no_partitions_of_the_earlier_one(cache: MetadataCache) -> None:
@@ -85,19 +81,6 @@ def test_a_topic_is_deleted_partition_by_partition(cache: MetadataCache) -> None
     cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE, index=1)))
 
 
-def test_listeners_get_the_touched_topics_after_the_update_is_visible() -> None:
-    cache = MetadataCache()
-    seen: list[tuple[list[str], bool]] = []
-
-    def listen(names: Iterable[str]) -> None:
-        seen.append((sorted(names), "topic" in cache.current.topics))
-
-    cache.on_update(listen)
-    cache.update(metadata(ALL, led_by(1)))
-    cache.update(metadata(ALL))
-    assert seen == [(["topic"], True), ([], True)]
-
-
 def test_only_a_mark_or_another_id_deletes_a_topic(cache: MetadataCache) -> None:
     deleted: list[dict[str, TopicId]] = []
     cache.on_deletion(lambda topics: deleted.append(dict(topics)))
@@ -109,6 +92,8 @@ def test_only_a_mark_or_another_id_deletes_a_topic(cache: MetadataCache) -> None
     cache.update(metadata(ALL, led_by(1), is_full=True))
     assert cache.current.hidden_topics == {"other": other}
     cache.update(metadata(ALL, led_by(1), is_full=True))
+    assert cache.current.hidden_topics == {"other": other}
+    cache.update(metadata(ALL, led_by(1, epoch=1)))
     assert cache.current.hidden_topics == {"other": other}
     cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE), topic="other", topic_id=other))
     assert cache.current.hidden_topics == {}
@@ -129,6 +114,74 @@ def test_a_suspect_leads_nothing_until_it_answers(cache: MetadataCache) -> None:
     cache.trust(TWO)
     assert leader(cache) == 2
     assert cache.suspects == frozenset()
+
+
+def test_a_suspect_that_answers_wakes_the_requests_that_wait_for_its_partitions(cache: MetadataCache) -> None:
+    touched: list[list[str]] = []
+    cache.on_update(lambda names: touched.append(sorted(names)))
+    cache.suspect(TWO)
+    cache.trust(TWO)
+    cache.trust(TWO)
+    assert touched == [["topic"]]
+
+
+def test_a_peer_is_reached_by_its_answer_while_it_has_that_epoch(cache: MetadataCache) -> None:
+    def reached() -> list[bool]:
+        return [cache.was_reached(TWO, BrokerEpoch(epoch)) for epoch in (20, 21)]
+
+    assert reached() == [False, False]
+    cache.trust(TWO)
+    cache.trust(BrokerId(9))
+    assert reached() == [True, False]
+    cache.update(metadata(ALL | {2: 21}))
+    assert reached() == [True, False]
+    cache.trust(TWO)
+    assert reached() == [False, True]
+
+
+def test_the_topics_of_dead_or_suspected_leaders_are_moving(cache: MetadataCache) -> None:
+    assert cache.moving_topics() == frozenset()
+    cache.suspect(TWO)
+    assert cache.moving_topics() == {"topic"}
+    assert cache.moving_topics() is cache.moving_topics(), "it is computed once for a version"
+    cache.trust(TWO)
+    assert cache.moving_topics() == frozenset()
+    cache.update(metadata({1: 10, 3: 30}))
+    assert cache.moving_topics() == {"topic"}
+    # The controller knows that it has no leader; that may last.
+    cache.update(metadata({1: 10, 3: 30}, led_by(NO_BROKER, index=1, epoch=1)))
+    assert cache.moving_topics() == frozenset()
+    cache.update(metadata({1: 10, 3: 30}, led_by(0, index=1, epoch=2)))
+    assert cache.moving_topics() == {"topic"}
+
+
+def test_the_version_rises_with_each_change(cache: MetadataCache) -> None:
+    versions = [cache.version]
+    changes: list[Callable[[], None]] = [
+        lambda: cache.update(metadata(ALL)),
+        lambda: cache.suspect(TWO),
+        lambda: cache.trust(TWO),
+        lambda: cache.learn(leader_and_isr(3, epoch=1)),
+    ]
+    for change in changes:
+        change()
+        versions.append(cache.version)
+    assert versions == sorted(set(versions))
+    assert cache.updates == 2
+
+
+def test_an_answer_is_kept_for_its_version_and_sixteen_at_most() -> None:
+    answers = MetadataAnswers()
+    assert answers.find(3, "a") is None
+    answers.keep(3, "a", "A")
+    answers.keep(3, "b", "B")
+    assert [answers.find(3, "a"), answers.find(3, "b"), answers.find(4, "a")] == ["A", "B", None]
+    for number in range(16):
+        answers.keep(4, number, str(number))
+    assert [answers.find(version, question) for version, question in ((3, "a"), (4, "a"))] == [None, None]
+    assert all(answers.find(4, number) == str(number) for number in range(16))
+    answers.keep(4, 16, "16")
+    assert [answers.find(4, number) for number in range(17)] == [*[None] * 16, "16"]
 
 
 def test_a_suspicion_survives_an_update_without_news(cache: MetadataCache) -> None:
@@ -182,7 +235,9 @@ def leader_and_isr(leader: int, epoch: int, *, index: int = 1, **changes: Any) -
 def test_the_cache_learns_leaders_from_leader_and_isr(cache: MetadataCache) -> None:
     touched: list[list[str]] = []
     cache.on_update(lambda names: touched.append(sorted(names)))
-    cache.learn(leader_and_isr(3, epoch=1))
+    request = leader_and_isr(3, epoch=1, name="unknown")
+    request.topic_states += leader_and_isr(3, epoch=1).topic_states
+    cache.learn(request)
     assert [leader(cache, 0), leader(cache, 1)] == [1, 3]
     state = cache.current.partitions_of("topic")[1]
     assert (state.leader_epoch, state.isr, state.partition_epoch) == (1, [3], 7)

@@ -1,34 +1,44 @@
 """A broker's process: the lines of its log, and the limit of open files."""
 
+import gc
 import logging
+import os
 import resource
-import subprocess
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar, NoReturn
 
 import pytest
 
-from barnabas.broker.process import MAX_LINE_LENGTH, set_up_logging
+from barnabas.broker import process
+from barnabas.broker.process import MAX_LINE_LENGTH, raise_descriptor_limit, run_broker, set_up_logging
+from tests.support.defaults import make_config
 
 NAMES = ("barnabas", "barnabas.controller", "barnabas.state_change")
 
 
 @pytest.fixture
-def server_log(tmp_path: Path) -> Iterator[Path]:
+def kept_logging() -> Iterator[None]:
     kept = {
         name: (list(log.handlers), log.propagate, log.level)
         for name in NAMES
         if (log := logging.getLogger(name))
     }
-    set_up_logging(tmp_path)
-    yield tmp_path / "server.log"
+    yield
     for name, (handlers, propagates, level) in kept.items():
         log = logging.getLogger(name)
         for handler in set(log.handlers) - set(handlers):
             handler.close()
         log.handlers[:], log.propagate = handlers, propagates
         log.setLevel(level)
+
+
+@pytest.fixture
+def server_log(tmp_path: Path, kept_logging: None) -> Path:
+    set_up_logging(tmp_path / "new" / "logs")
+    return tmp_path / "new" / "logs" / "server.log"
 
 
 def test_a_name_that_a_peer_chose_cannot_begin_a_line(server_log: Path) -> None:
@@ -55,25 +65,125 @@ def test_a_traceback_keeps_its_lines(server_log: Path) -> None:
     assert len(lines) > 3
 
 
-LIMIT_PROGRAM = """
-import logging, resource, sys
-soft, hard = int(sys.argv[1]), int(sys.argv[2])
-resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-from barnabas.broker.process import raise_descriptor_limit
-print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
-"""
+@pytest.mark.usefixtures("kept_logging")
+def test_warnings_and_the_controllers_decisions_have_places_of_their_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    set_up_logging(tmp_path)
+    for name in NAMES:
+        logging.getLogger(name).info("good news of %s", name)
+        logging.getLogger(name).warning("bad news\nof %s", name)
+    terminal = capsys.readouterr().err.splitlines()
+    assert [line.split("] ")[1] for line in terminal] == [rf"bad news\nof {name}" for name in NAMES]
+    for name, file in zip(NAMES, ("server.log", "controller.log", "state-change.log"), strict=True):
+        lines = (tmp_path / file).read_text().splitlines()
+        assert [line.split("] ")[1] for line in lines] == [f"good news of {name}", rf"bad news\nof {name}"]
+
+
+@pytest.mark.usefixtures("kept_logging")
+def test_without_a_folder_everything_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(None)
+    logging.getLogger("barnabas.controller").info("elected")
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("] elected")
 
 
 @pytest.mark.parametrize(
-    ("soft", "said"), [(200, "raised from 200 to the hard limit"), (300, "which is the hard limit")]
+    ("soft", "hard", "highest", "said"),
+    [
+        (200, 300, 300, "at most 300, raised from 200 to the hard limit"),
+        (300, 300, None, "at most 300, which is the hard limit"),
+        (200, resource.RLIM_INFINITY, 1 << 20, "at most 1048576, raised from 200"),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, "which is the hard limit"),
+    ],
 )
-def test_the_soft_limit_becomes_the_hard_one(soft: int, said: str) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 300:
-        pytest.skip("this system allows too few open files")
-    lines = subprocess.run(
-        [sys.executable, "-c", LIMIT_PROGRAM, str(soft), "300"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert lines[-1] == "300 300 300"
-    assert f"open files: at most 300, {said}" in lines[0]
+def test_the_soft_limit_becomes_the_hard_one(
+    soft: int,
+    hard: int,
+    highest: int | None,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    changes: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: changes.append((kind, limits)))
+    assert raise_descriptor_limit() == (soft if highest is None else highest)
+    assert changes == ([] if highest is None else [(resource.RLIMIT_NOFILE, (highest, hard))])
+    assert said in caplog.text
+
+
+def test_a_limit_that_cannot_be_raised_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(kind: int, limits: tuple[int, int]) -> None:
+        raise ValueError("not allowed")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (200, 300))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert raise_descriptor_limit() == 200
+    assert "at most 200; the limit could not be raised to 300: not allowed" in caplog.text
+
+
+def test_a_thread_that_dies_ends_the_process_with_its_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exit_(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", exit_)
+    with pytest.raises(SystemExit) as ended:
+        process._die(ValueError("a bug"))
+    assert ended.value.code == process.EXIT_FATAL
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert (first, last) == ("barnabas broker: a thread died, so the broker ends", "ValueError: a bug")
+
+
+class Started:
+    """A broker that gets the signal to stop while it starts, or fails to."""
+
+    error: Exception | None = None
+    handlers: ClassVar[dict[int, Callable[[], None]]] = {}
+    calls: ClassVar[list[str]] = []
+
+    def __init__(self, config: object, *, on_fatal: object) -> None:
+        assert on_fatal is process._die
+
+    def start(self) -> None:
+        self.calls.append("start")
+        if self.error is not None:
+            raise self.error
+        self.handlers[signal.SIGTERM]()
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+@pytest.mark.usefixtures("kept_logging")
+@pytest.mark.parametrize(
+    ("error", "code", "calls"), [(None, 0, ["start", "stop"]), (OSError("the port is taken"), 1, ["start"])]
+)
+def test_a_broker_runs_until_a_signal(
+    error: Exception | None,
+    code: int,
+    calls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(process, "Broker", Started)
+    monkeypatch.setattr(Started, "error", error)
+    monkeypatch.setattr(Started, "calls", [])
+    for module, name in (
+        (gc, "freeze"),
+        (gc, "collect"),
+        (sys, "setswitchinterval"),
+        (process, "raise_descriptor_limit"),
+    ):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    monkeypatch.setattr(signal, "signal", Started.handlers.__setitem__)
+    assert run_broker(make_config()) == code
+    assert Started.calls == calls
+    assert Started.handlers.keys() == {signal.SIGTERM, signal.SIGINT}
+    if error is not None:
+        assert "broker 1 does not start: the port is taken" in capsys.readouterr().err

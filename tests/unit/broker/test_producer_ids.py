@@ -71,13 +71,6 @@ def test_the_next_block_is_claimed_before_the_last_id_is_gone() -> None:
     assert requests.blocks.claims == 2
 
 
-def test_requests_beyond_a_small_block_get_ids_of_the_next() -> None:
-    requests = Requests(2)
-    requests.ask(5)
-    requests.work.run()
-    assert requests.ids == [0, 1, 2, 3, 4]
-
-
 def test_without_zookeeper_waiting_requests_get_a_retriable_error() -> None:
     requests = Requests()
     requests.blocks.trouble = ZooKeeperUnavailable("no ZooKeeper")

@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
-from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper, Watched
+from barnabas.broker.purgatory import DelayedCall, DelayedOperation, Purgatory, Reaper, Watched
 from barnabas.protocol.invariants import InvariantViolation
 from tests.support.building import Clock
 from tests.support.errors import Fatal
@@ -84,6 +85,7 @@ def test_the_deadline_completes_an_operation_once(purgatory: Purgatory, reaper: 
     operation.ready = True
     assert purgatory.check_and_complete("a") == 0
     assert not operation.force_complete()
+    assert not operation.check()
     assert (operation.completions, operation.expirations) == (1, 1)
     assert (purgatory.waiting, purgatory._watchers, reaper.scheduled) == (0, {}, 0)
 
@@ -158,11 +160,13 @@ def test_an_operation_beyond_the_bound_expires_at_once(reaper: Reaper) -> None:
     assert purgatory.try_complete_else_watch(refused, ["a"]) is Watched.REFUSED
     assert (refused.completions, refused.expirations) == (1, 1)
     assert waiting[0].force_complete()
+    assert (waiting[0].completions, waiting[0].expirations) == (1, 0)
     assert purgatory.try_complete_else_watch(Recorded(), ["a"]) is Watched.WAITING
 
 
 def test_completed_operations_are_removed_everywhere(purgatory: Purgatory, reaper: Reaper) -> None:
-    kept = [Recorded(deadline_ms=10**9) for _ in range(10)]
+    deadlines = [10**9 + number for number in Random(1).sample(range(10), 10)]
+    kept = [Recorded(deadline_ms=deadline) for deadline in deadlines]
     for operation in kept:
         purgatory.try_complete_else_watch(operation, ["kept"])
     for number in range(5_000):
@@ -173,7 +177,7 @@ def test_completed_operations_are_removed_everywhere(purgatory: Purgatory, reape
         assert reaper.scheduled <= 64
     assert purgatory.waiting == 10
     assert len(purgatory._watchers) == 1
-    assert reaper.expire_due(10**9) == 10
+    assert [reaper.expire_due(deadline) for deadline in sorted(deadlines)] == [1] * 10
     assert reaper.scheduled == 0
 
 
@@ -215,6 +219,21 @@ def test_an_expiration_that_fails_is_still_answered(
     reaper.expire_due(1_000)
     assert operation.completions == 1
     assert "a bug" in caplog.text
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_delayed_call_is_made_when_it_is_due_or_late(
+    purgatory: Purgatory, reaper: Reaper, is_late: bool
+) -> None:
+    is_due = threading.Event()
+    made: list[str] = []
+    call = DelayedCall(100, is_due.is_set, lambda: made.append("call"), lambda: made.append("late"))
+    assert purgatory.try_complete_else_watch(call, ["a"]) is Watched.WAITING
+    if is_late:
+        assert reaper.expire_due(100) == 1
+    is_due.set()
+    assert purgatory.check_and_complete("a") == (not is_late)
+    assert made == (["late", "call"] if is_late else ["call"])
 
 
 def test_on_complete_may_check_the_same_key_again(purgatory: Purgatory) -> None:
@@ -287,7 +306,8 @@ def test_the_reapers_thread_expires_by_the_clock_and_serves_several_purgatories(
         assert operations[3].done.wait(DEADLINE_S)
         assert operations[0].completions == operations[2].completions == 0
     finally:
-        reaper.stop()
+        reaper.stop(DEADLINE_S)
+    assert not reaper._thread.is_alive()
 
 
 def test_a_dying_reaper_is_fatal() -> None:

@@ -41,12 +41,14 @@ def test_no_count_of_many_threads_is_lost() -> None:
 
 def test_the_total_keeps_the_counts_of_deleted_topics() -> None:
     traffic = Traffic()
+    assert {getattr(traffic.total(), name) for name in TopicTraffic.__slots__} == {0}
     traffic.of("a").note_append(10, 1)
-    traffic.of("b").note_append(5, 1)
+    traffic.of("b").note_append(5, 3)
     traffic.forget("a")
     traffic.forget("unknown")
     assert list(traffic.topics()) == ["b"]
-    assert traffic.total().bytes_in == 15
+    total = traffic.total()
+    assert (total.bytes_in, total.messages_in, total.produce_requests) == (15, 4, 2)
     traffic.of("a").note_append(1, 1)
     assert (traffic.of("a").bytes_in, traffic.total().bytes_in) == (1, 16)
 
@@ -87,5 +89,5 @@ def test_a_refused_append_has_failed_or_was_too_large_or_was_sent_to_the_wrong_b
 )
 def test_a_fetch_fails_by_an_error_that_no_client_causes(code: ErrorCode, failed: int) -> None:
     counts = TopicTraffic()
-    counts.note_fetch(0, code)
-    assert (counts.failed_fetch_requests, counts.fetch_requests) == (failed, 1)
+    counts.note_fetch(7, code)
+    assert (counts.failed_fetch_requests, counts.fetch_requests, counts.bytes_out) == (failed, 1, 7)
