@@ -118,7 +118,8 @@ class Rig:
     def _process(self, request: Request) -> None:
         payload = bytes(request.frame.view)
         self.clock.now_ns += 5 * MS
-        request.kind = self.kind
+        if self.kind is not None:
+            request.kind = self.kind
         self.requests.append(request)
         self.log.append(payload.decode())
         if not payload.endswith(b"?"):

@@ -97,9 +97,10 @@ def test_short_stages_count_as_zero() -> None:
         times.note([answered(started_ns=started_ns, answered_ns=started_ns)], 5 * MS, 5 * MS)
     queue = percentiles_ms(STAGES.index("request_queue"), [totals(times)], [0.75, 0.99])
     assert queue == [0, pytest.approx(4, rel=1 / 32)]
-    limit_ns, edges = 50_000, RequestTimes()
-    request = answered(started_ns=limit_ns, handled_ns=2 * limit_ns, answered_ns=3 * limit_ns)
-    edges.note([request], 4 * limit_ns, 5 * limit_ns)
+    edges = RequestTimes()
+    received, started, handled, given, taken, sent = (MS + number * 50_000 for number in range(6))
+    request = answered(received_ns=received, started_ns=started, handled_ns=handled, answered_ns=given)
+    edges.note([request], taken, sent)
     found = [percentiles_ms(stage, [totals(edges)], [1])[0] for stage in range(len(STAGES))]
     assert found == [0, 0, 0, 0, 0, pytest.approx(0.25, rel=1 / 32)]
 
