@@ -4,6 +4,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -73,6 +74,26 @@ def test_a_task_that_fails_is_logged_and_runs_again(
     assert done.wait(DEADLINE_S)
     assert fatal.errors == []
     assert "retention failed" in caplog.text
+
+
+def test_a_task_runs_an_interval_after_its_last_end(fatal: Fatal, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, began_s = [100.0], []
+
+    def wait(timeout_s: float) -> None:
+        now_s[0] += timeout_s
+
+    def work() -> None:
+        began_s.append(now_s[0])
+        now_s[0] += 3
+        if len(began_s) == 3:
+            scheduler.stop()
+
+    monkeypatch.setattr(background_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    scheduler = Scheduler(on_fatal=fatal)
+    monkeypatch.setattr(scheduler._condition, "wait", wait)
+    scheduler.every(10_000, "work", work)
+    scheduler._run()
+    assert began_s == [110, 123, 136]
 
 
 def test_a_broken_invariant_is_fatal(scheduler: Scheduler, fatal: Fatal) -> None:

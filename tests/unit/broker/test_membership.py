@@ -153,6 +153,11 @@ def test_a_deleted_registration_is_replaced_by_a_new_one(joined: Joined) -> None
     store.watches[0](None)
     wait_for(lambda: len(store.watches) == 4, "another look")
     assert replicas.broker_epoch == 2
+    store.looks = [SessionLost("over")]
+    store.watches[0](None)
+    wait_for(lambda: not store.looks, "a look in a session that has ended")
+    store.watches[0](None)
+    wait_for(lambda: len(store.watches) == 5, "a look in the next session")
 
 
 OTHER = (AdvertisedListener("CLIENTS", "host", 9),)
@@ -207,8 +212,15 @@ def remaining(code: ErrorCode = ErrorCode.NONE, partitions: int = 0) -> Controll
     ],
 )
 async def test_a_controlled_shutdown_is_requested_until_no_leadership_remains(
-    answers: list[ControlledShutdownResponse | None], expected: bool
+    answers: list[ControlledShutdownResponse | None], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    slept_s: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        slept_s.append(delay_s)
+
+    monkeypatch.setattr(membership, "asyncio", SimpleNamespace(sleep=sleep))
+
     def answer(response: ControlledShutdownResponse | None) -> Callable[[object], object]:
         def give(_: object) -> object:
             if response is None:
@@ -226,9 +238,10 @@ async def test_a_controlled_shutdown_is_requested_until_no_leadership_remains(
             BrokerEpoch(70),
             lambda: next(endpoints),
             max_retries=3,
-            retry_backoff_ms=1,
+            retry_backoff_ms=5_000,
             timeout_ms=20_000,
         )
         requests = cluster.requests(ApiKey.CONTROLLED_SHUTDOWN)
     assert is_done is expected
+    assert slept_s == [5] * len(answers), "the first request comes at once"
     assert [(request.broker_id, request.broker_epoch) for request in requests] == [(7, 70)] * len(answers)

@@ -23,7 +23,7 @@ NAMES = ("barnabas", "barnabas.controller", "barnabas.state_change")
 def kept_logging() -> Iterator[None]:
     kept = {
         name: (list(log.handlers), log.propagate, log.level)
-        for name in NAMES
+        for name in (*NAMES, "kazoo")
         if (log := logging.getLogger(name))
     }
     yield
@@ -81,8 +81,13 @@ def test_warnings_and_the_controllers_decisions_have_places_of_their_own(
 
 
 @pytest.mark.usefixtures("kept_logging")
-def test_without_a_folder_everything_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_folder_everything_goes_to_standard_error(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     set_up_logging(None)
+    # It repeats what the session says.
+    logging.getLogger("kazoo").warning("connection lost")
+    assert caplog.text == ""
     logging.getLogger("barnabas.controller").info("elected")
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("] elected")
@@ -162,7 +167,8 @@ class Started:
 
 @pytest.mark.usefixtures("kept_logging")
 @pytest.mark.parametrize(
-    ("error", "code", "calls"), [(None, 0, ["start", "stop"]), (OSError("the port is taken"), 1, ["start"])]
+    ("error", "code", "calls"),
+    [(None, 0, ["collect", "freeze", "stop"]), (OSError("the port is taken"), 1, [])],
 )
 def test_a_broker_runs_until_a_signal(
     error: Exception | None,
@@ -174,16 +180,12 @@ def test_a_broker_runs_until_a_signal(
     monkeypatch.setattr(process, "Broker", Started)
     monkeypatch.setattr(Started, "error", error)
     monkeypatch.setattr(Started, "calls", [])
-    for module, name in (
-        (gc, "freeze"),
-        (gc, "collect"),
-        (sys, "setswitchinterval"),
-        (process, "raise_descriptor_limit"),
-    ):
-        monkeypatch.setattr(module, name, lambda *_: None)
+    others = {"raise_descriptor_limit": process, "setswitchinterval": sys, "collect": gc, "freeze": gc}
+    for name, module in others.items():
+        monkeypatch.setattr(module, name, lambda *_, name=name: Started.calls.append(name))
     monkeypatch.setattr(signal, "signal", Started.handlers.__setitem__)
     assert run_broker(make_config()) == code
-    assert Started.calls == calls
+    assert Started.calls == ["raise_descriptor_limit", "setswitchinterval", "start", *calls]
     assert Started.handlers.keys() == {signal.SIGTERM, signal.SIGINT}
     if error is not None:
         assert "broker 1 does not start: the port is taken" in capsys.readouterr().err

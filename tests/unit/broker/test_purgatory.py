@@ -165,8 +165,7 @@ def test_an_operation_beyond_the_bound_expires_at_once(reaper: Reaper) -> None:
 
 
 def test_completed_operations_are_removed_everywhere(purgatory: Purgatory, reaper: Reaper) -> None:
-    deadlines = [10**9 + number for number in Random(1).sample(range(10), 10)]
-    kept = [Recorded(deadline_ms=deadline) for deadline in deadlines]
+    kept = [Recorded(deadline_ms=10**9) for _ in range(10)]
     for operation in kept:
         purgatory.try_complete_else_watch(operation, ["kept"])
     for number in range(5_000):
@@ -177,8 +176,25 @@ def test_completed_operations_are_removed_everywhere(purgatory: Purgatory, reape
         assert reaper.scheduled <= 64
     assert purgatory.waiting == 10
     assert len(purgatory._watchers) == 1
-    assert [reaper.expire_due(deadline) for deadline in sorted(deadlines)] == [1] * 10
+    assert reaper.expire_due(10**9) == 10
     assert reaper.scheduled == 0
+
+
+def test_the_rest_expires_in_time_after_many_completions(purgatory: Purgatory, reaper: Reaper) -> None:
+    def dead() -> int:
+        return sum(operation.is_completed for _, _, operation in reaper._heap)
+
+    random = Random(1)
+    operations = {deadline: Recorded(deadline) for deadline in random.sample(range(1_000), 300)}
+    for operation in operations.values():
+        purgatory.try_complete_else_watch(operation, ["a"])
+    for deadline in random.sample(sorted(operations), 200):
+        assert operations.pop(deadline).force_complete()
+        assert reaper._dead == dead()
+    assert reaper.scheduled <= 200, "dead ones are swept out"
+    for now_ms in range(1_000):
+        assert reaper.expire_due(now_ms) == (now_ms in operations)
+    assert (reaper.scheduled, reaper._dead) == (0, 0)
 
 
 def test_a_shut_down_expires_all_operations_and_refuses_more(purgatory: Purgatory) -> None:

@@ -66,7 +66,8 @@ class Wire(asyncio.Transport):
         self.is_read = True
         self.ending = ""
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high_bytes = high
 
     def write(self, data: Any) -> None:
         """It takes 3 ms."""
@@ -282,7 +283,8 @@ def test_nothing_is_measured_without_metrics(rig: Rig) -> None:
 
 
 def test_reading_stops_while_too_much_is_in_flight_or_the_peer_does_not_read(rig: Rig) -> None:
-    connection, wire = rig.connected(max_in_flight=2)
+    connection, wire = rig.connected(max_in_flight=2, max_unwritten_bytes=77)
+    assert wire.high_bytes == 77
     receive(connection, b"io 1?")
     assert wire.is_read
     receive(connection, b"io 2?")
@@ -300,6 +302,21 @@ def test_reading_stops_while_too_much_is_in_flight_or_the_peer_does_not_read(rig
     rig.requests[1].respond_nothing()
     rig.turn()
     assert wire.ending == "closed"
+
+
+def test_many_answers_wake_the_thread_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        receive(rig.connected()[0], b"io 1?")
+    rig.work()
+    calls: list[Callable[[], None]] = []
+    monkeypatch.setattr(rig.thread, "_call", calls.append)
+    first, *others = rig.requests
+    for request in others:
+        request.respond_nothing()
+    [flush] = calls
+    flush()
+    first.respond_nothing()
+    assert len(calls) == 2
 
 
 def test_nothing_is_sent_after_the_close(rig: Rig) -> None:
@@ -409,5 +426,20 @@ def test_a_thread_that_stops_adopts_no_connection_and_ends(
         rig.thread.start()
         assert rig.thread.join(DEADLINE_S)
         assert (ours.fileno() == -1) is comes
+        with pytest.raises(RuntimeError):
+            rig.thread.adopt(theirs, rig.connection())
     assert (rig.log, rig.died) == (["lost"] * comes, [])
     assert ("closed: the broker is stopping" in caplog.text) is comes
+
+
+def test_a_loop_that_ends_by_itself_is_fatal_and_an_error_of_a_call_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig(Clock())
+    rig.thread._call(lambda: 1 // 0)
+    rig.thread._call(rig.thread._loop.stop)
+    rig.thread.start()
+    assert rig.thread.join(DEADLINE_S)
+    assert [str(error) for error in rig.died] == ["the event loop of network-0 ended by itself"]
+    assert "network-0: Exception in callback" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
