@@ -326,6 +326,28 @@ def test_the_reapers_thread_expires_by_the_clock_and_serves_several_purgatories(
     assert not reaper._thread.is_alive()
 
 
+def test_the_reaper_sleeps_until_the_next_deadline_but_an_hour_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    reaper = Reaper(on_fatal=unexpected, clock_ms=clock)
+    slept_s: list[float | None] = []
+
+    def wait(timeout_s: float | None) -> None:
+        slept_s.append(timeout_s)
+        if timeout_s is None:
+            reaper._stopping = True
+        else:
+            clock.now_ms += timeout_s * 1_000
+
+    monkeypatch.setattr(reaper._condition, "wait", wait)
+    operation = Recorded(deadline_ms=4_000_000)
+    Purgatory("test", reaper).try_complete_else_watch(operation, ["a"])
+    reaper._run()
+    assert slept_s == [3_600, 400, None]
+    assert operation.expirations == 1
+
+
 def test_a_dying_reaper_is_fatal() -> None:
     fatal = Fatal()
 
