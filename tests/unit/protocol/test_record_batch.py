@@ -1,15 +1,18 @@
 """Batch headers and records: golden bytes, round trips, and every way in which bytes can be wrong."""
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol import records as records_module
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch, build_marker
 from barnabas.protocol.compression import MAX_EXPANSION, Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import (
+    CONTROL_MASK,
     HEADER,
     HEADER_BYTES,
     MIN_RECORD_BYTES,
@@ -20,6 +23,7 @@ from barnabas.protocol.record_batch import (
     parse_header,
     stamp,
     stamp_log_append_time,
+    stamp_producer,
     write_crc,
 )
 from barnabas.protocol.records import (
@@ -30,6 +34,7 @@ from barnabas.protocol.records import (
     decode_marker,
     decode_records,
     first_record_since,
+    marker_of,
 )
 
 # One record, key "k", value "v", header h=1, timestamp 1000, base offset 5, leader epoch 3; each field
@@ -66,10 +71,10 @@ HEADER_LISTS = st.lists(st.tuples(st.text(max_size=20), st.none() | st.binary(ma
 RECORDS = st.lists(st.tuples(st.integers(-1, 1 << 45), FIELDS, FIELDS, HEADER_LISTS), min_size=1, max_size=8)
 
 
-def code_of(data: bytes | bytearray, check_crc: bool = True) -> ErrorCode:
+def refusal(data: bytes | bytearray) -> tuple[ErrorCode, str]:
     with pytest.raises(ApiError) as caught:
-        decode_records(data, check_crc=check_crc)
-    return caught.value.code
+        decode_records(data)
+    return caught.value.code, caught.value.text
 
 
 def altered(batch: bytes | bytearray, **fields: int) -> bytearray:
@@ -81,7 +86,7 @@ def altered(batch: bytes | bytearray, **fields: int) -> bytearray:
     return out
 
 
-def with_records(raw: bytes, count: int, last_offset_delta: int | None = None) -> bytearray:
+def with_records(raw: bytes, count: int, last_offset_delta: int | None = None, **fields: int) -> bytearray:
     """A batch whose records part is exactly these bytes, with a CRC that fits."""
     out = bytearray(build_batch([(None, b"v")])[:HEADER_BYTES]) + raw
     return altered(
@@ -89,6 +94,7 @@ def with_records(raw: bytes, count: int, last_offset_delta: int | None = None) -
         batch_length=len(out) - 12,
         record_count=count,
         last_offset_delta=count - 1 if last_offset_delta is None else last_offset_delta,
+        **fields,
     )
 
 
@@ -159,26 +165,43 @@ def _around(number: int) -> st.SearchStrategy[int]:
     return st.integers(number - 1, number + 1)
 
 
-def test_a_batch_of_many_records_crosses_each_size_of_number() -> None:
+def test_records_of_the_common_form_take_the_fast_way_and_all_sizes_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow: list[int] = []
+
+    def decode_record(data: bytes, position: int) -> Any:
+        slow.append(position)
+        return complete(data, position)
+
+    complete = records_module._decode_record
+    monkeypatch.setattr(records_module, "_decode_record", decode_record)
     builder = RecordBatchBuilder(max_bytes=1 << 30)
-    expected = []
-    for index in range(20_000):
+    expected, uncommon = [], 0
+    values = [*range(8_170, 8_200), *range(200), *[index % 5 for index in range(8_200)]]
+    for index, size in enumerate(values):
         key = None if index % 3 else b"k" * (index % 130)
-        timestamp = 5_000 + index * 37 % 9_000 - 500
-        builder.append(key, b"v" * (index % 5), None, timestamp)
-        expected.append(Record(index, timestamp, key, b"v" * (index % 5), ()))
-    assert decode_records(builder.build()) == expected
+        delta = index // 2 * 37 % 160 - 80 if index else 0
+        headers = (("h", b"1"),) if index % 1_000 == 999 else ()
+        builder.append(key, b"v" * size, headers, 5_000 + delta)
+        expected.append(Record(7 + index, 5_000 + delta, key, b"v" * size, headers))
+        key_size = len(key or b"")
+        # Two bytes for the record's length and the value's, and for the offset delta; one for the others.
+        is_short = key_size < 64 and key_size + size + 7 < 8_192 and index < 8_192 and -64 <= delta < 64
+        uncommon += bool(headers) or not is_short
+    assert decode_records(builder.build(base_offset=7)) == expected
+    assert len(slow) == uncommon
 
 
 def test_the_builder_refuses_a_record_above_its_limit_unless_it_is_the_first() -> None:
     builder = RecordBatchBuilder(max_bytes=200)
     assert builder.append(None, b"x" * 1000, None, 1) == 0
     assert builder.append(None, b"", None, 1) is None
-    small = RecordBatchBuilder(max_bytes=200)
-    offsets = [small.append(None, b"x" * 40, None, 1) for _ in range(4)]
+    full = RecordBatchBuilder(max_bytes=HEADER_BYTES + 2 * 47)
+    offsets = [full.append(None, b"x" * 40, None, 1) for _ in range(4)]
     assert offsets == [0, 1, None, None]
-    assert len(small.build()) == small.size_bytes <= 200
-    assert len(decode_records(small.build())) == small.record_count == 2
+    assert len(full.build()) == full.size_bytes == full.max_bytes
+    assert len(decode_records(full.build())) == full.record_count == 2
 
 
 def test_an_empty_batch_cannot_be_built() -> None:
@@ -195,6 +218,21 @@ def test_stamping_changes_offsets_and_epoch_but_not_the_crc() -> None:
     assert (header.partition_leader_epoch, header.crc) == (9, crc)
 
 
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_stamping_a_producer_gives_the_batch_that_was_built_with_it(is_transactional: bool) -> None:
+    builder = RecordBatchBuilder()
+    builder.append(b"k", b"v", None, 5)
+    stamped = builder.build()
+    stamp_producer(stamped, 1 << 40, 3, 17, is_transactional=is_transactional)
+    built = builder.build(
+        producer_id=1 << 40, producer_epoch=3, base_sequence=17, is_transactional=is_transactional
+    )
+    assert stamped == built
+    header = check_produced_batch(built)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1 << 40, 3, 17)
+    assert (header.is_transactional, header.is_control) == (is_transactional, False)
+
+
 def test_append_time_replaces_every_timestamp() -> None:
     builder = RecordBatchBuilder()
     builder.append(None, b"a", None, 10)
@@ -202,6 +240,7 @@ def test_append_time_replaces_every_timestamp() -> None:
     batch = builder.build()
     stamp_log_append_time(batch, 0, check_batch(batch), 777)
     assert check_batch(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert builder.build(timestamp_type=TimestampType.LOG_APPEND_TIME)[21:23] == batch[21:23]
     assert [record.timestamp_ms for record in decode_records(batch)] == [777, 777]
 
 
@@ -209,7 +248,13 @@ def test_append_time_replaces_every_timestamp() -> None:
 def test_every_prefix_of_a_batch_is_refused(compression: Compression) -> None:
     batch = build_batch([(b"key", b"value" * 9)] * 3, compression=compression)
     for cut in range(len(batch)):
-        assert code_of(batch[:cut]) is ErrorCode.CORRUPT_MESSAGE
+        with pytest.raises(ApiError) as caught:
+            check_batch(b"..." + batch[:cut], 3, origin=1_000)
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+        at_end = f"batch at byte 1003 ends at {1_003 + len(batch)}, the data at {1_003 + cut}"
+        assert (f"{cut} are left" if cut < HEADER_BYTES else at_end) in caught.value.text
+    with pytest.raises(ApiError, match="needs 61 bytes, 54 are left"):
+        parse_header(GOLDEN, len(GOLDEN) - 54)
 
 
 def test_every_flipped_bit_after_the_leader_epoch_is_detected() -> None:
@@ -234,6 +279,7 @@ def test_every_flipped_bit_after_the_leader_epoch_is_detected() -> None:
         ({"attributes": 0x80}, ErrorCode.CORRUPT_MESSAGE),
         ({"attributes": 0x20}, ErrorCode.INVALID_RECORD),
         ({"record_count": 0}, ErrorCode.INVALID_RECORD),
+        ({"record_count": 0, "last_offset_delta": -1}, ErrorCode.INVALID_RECORD),
         ({"record_count": -1}, ErrorCode.INVALID_RECORD),
         ({"record_count": 2}, ErrorCode.INVALID_RECORD),
         ({"last_offset_delta": 5}, ErrorCode.INVALID_RECORD),
@@ -260,8 +306,23 @@ def test_a_batch_cannot_claim_more_records_than_its_bytes_can_decompress_to(comp
         assert caught.value.code is ErrorCode.INVALID_RECORD
 
 
-def test_a_replica_accepts_gaps_that_compaction_leaves() -> None:
-    assert check_batch(altered(build_batch([(None, b"v")]), last_offset_delta=5)).last_offset == 5
+def test_a_replica_accepts_gaps_that_compaction_leaves_and_refuses_counts_beyond_the_offsets() -> None:
+    batch = build_batch([(None, b"v")], base_offset=100)
+    for count, delta in ((1, 5), (6, 5), (0, 5), (0, 0)):
+        header = check_batch(altered(batch, record_count=count, last_offset_delta=delta))
+        assert (header.last_offset, header.next_offset) == (100 + delta, 101 + delta)
+    for count, delta in ((7, 5), (-1, 5), (0, -2), (1, -1)):
+        with pytest.raises(ApiError, match=f"{count} records cannot end at offset delta {delta}") as caught:
+            check_batch(altered(batch, record_count=count, last_offset_delta=delta))
+        assert caught.value.code is ErrorCode.INVALID_RECORD
+
+
+def test_a_batch_that_compaction_has_emptied_has_no_records_whatever_its_attributes() -> None:
+    emptied = with_records(b"", 0, 5, attributes=Compression.ZSTD | CONTROL_MASK)
+    assert [(at, header.size_bytes) for at, header in iter_batches(emptied)] == [(0, HEADER_BYTES)]
+    assert decode_records(emptied) == []
+    assert marker_of(emptied) is None
+    assert refusal(with_records(b"\x00", 0, 5))[0] is ErrorCode.INVALID_RECORD
 
 
 def test_batches_are_walked_and_a_last_one_cut_short_is_left_out() -> None:
@@ -278,59 +339,110 @@ def test_walking_stops_loudly_at_an_impossible_length() -> None:
         list(iter_batches(bytes(100).replace(b"\x00" * 17, b"\x00" * 16 + b"\x02", 1)))
 
 
-RECORD = bytes.fromhex("180000" + "00" + "026b" + "0276" + "02" + "0268" + "0231")
+def test_an_unknown_compression_is_refused_when_it_is_asked_for() -> None:
+    with pytest.raises(ApiError, match="compression 5 of a batch is unknown"):
+        _ = parse_header(altered(GOLDEN, attributes=5)).compression
 
 
 @pytest.mark.parametrize(
-    "raw",
+    ("raw", "named"),
     [
-        RECORD + b"\x00",
-        RECORD[:-1],
-        b"\x16" + RECORD[1:],
-        b"\x1a" + RECORD[1:] + b"\x00\x00",
-        b"\x17" + RECORD[1:],
-        b"\x7e" + RECORD[1:],
-        b"\xfe\xff\xff\xff\x0f" + RECORD[1:],
-        b"\x18\x00\x00\x00\x03k\x02v\x02\x02h\x021",
-        b"\x18\x00\x00\x00\x02k\x03v\x02\x02h\x021",
-        b"\x18\x00\x00\x00\x02k\x7ev\x02\x02h\x021",
-        b"\x18\x00\x00\x00\x02k\x02v\xff\x02h\x021",
-        b"\x18\x00\x00\x00\x02k\x02v\x7e\x02h\x021",
-        b"\x18\x00\x00\x00\x02k\x02v\x02\x01h\x021",
-        b"\x18\x00\x00\x00\x02k\x02v\x02\x02\xff\x021",
-        b"\x18\x00\x00\x00\x02k\x02v\x02\x02h\x031",
-        b"\xff" * 20,
-        b"",
+        ("18000000 026b 0276 02 0268 0231 00", "1 bytes follow the 1 records"),
+        ("18000000 026b 0276 02 0268 02", "length 12"),
+        ("16000000 026b 0276 02 0268 0231", "header value length 1"),
+        ("1a000000 026b 0276 02 0268 0231 00 00", "end 14"),
+        ("17000000 026b 0276 02 0268 0231", "length -12"),
+        ("0a00 00 00 01 01 00 00", "length 5"),
+        ("7e000000 026b 0276 02 0268 0231", "length 63"),
+        ("feffffff0f 000000 026b 0276 02 0268 0231", "length 2147483647"),
+        ("18000000 036b 0276 02 0268 0231", "key length -2"),
+        ("18000000 7e6b 0276 02 0268 0231", "key length 63"),
+        ("18000000 026b 0376 02 0268 0231", "value length -2"),
+        ("18000000 026b 7e76 02 0268 0231", "value length 63"),
+        ("18000000 026b 0276 ff02 68 0231", "header count -192"),
+        ("18000000 026b 0276 06 0268 0231", "header count 3"),
+        ("16000000 026b 0276 02 01 0231", "header name length -1"),
+        ("18000000 026b 0276 02 02ff 0231", "a header's name is not valid UTF-8"),
+        ("18000000 026b 0276 02 0268 0331", "header value length -2"),
+        ("ff" * 20, "64 bits"),
+        ("", "0 bytes cannot hold 1 records"),
     ],
 )
-def test_record_bytes_that_contradict_themselves_are_refused(raw: bytes) -> None:
-    assert code_of(with_records(raw, 1)) is ErrorCode.INVALID_RECORD
+def test_record_bytes_that_contradict_themselves_are_refused_by_name(raw: str, named: str) -> None:
+    code, text = refusal(with_records(bytes.fromhex(raw.replace(" ", "")), 1))
+    assert code is ErrorCode.INVALID_RECORD
+    assert named in text
 
 
 def test_offsets_within_a_batch_must_rise_and_stay_inside_it() -> None:
-    plain = b"\x0c\x00\x00\x00\x01\x01\x00"
-    assert code_of(with_records(plain * 2, 2)) is ErrorCode.INVALID_RECORD
     beyond = b"\x0c\x00\x00\x06\x01\x01\x00"
-    assert code_of(with_records(beyond, 1)) is ErrorCode.INVALID_RECORD
+    assert "has offset 3, its batch ends at 0" in refusal(with_records(beyond, 1))[1]
     assert [record.offset for record in decode_records(with_records(beyond, 1, 3))] == [3]
+    assert "impossible offset delta 3" in refusal(with_records(beyond * 2, 2, 9))[1]
 
 
 def test_a_count_that_the_bytes_cannot_hold_is_refused_before_any_work() -> None:
-    assert code_of(with_records(RECORD, (1 << 31) - 1)) is ErrorCode.INVALID_RECORD
+    raw = decodable_records()
+    most = len(raw) // MIN_RECORD_BYTES
+    for count in (most + 1, (1 << 31) - 1):
+        assert f"{len(raw)} bytes cannot hold {count} records" in refusal(with_records(raw, count))[1]
+
+
+def decodable_records() -> bytes:
+    """The bytes of records of several forms, each the likely victim of a shortcut in the hot loop."""
+    builder = RecordBatchBuilder()
+    forms: list[tuple[bytes | None, bytes | None, Any, int]] = [
+        (None, None, None, 9),
+        (b"k", b"v", [("h", b"1"), ("none", None)], 8),
+        # If its length were read from one byte, this key would swallow the value's length.
+        (b"k" * 63, b"\x00", None, 9),
+        (b"", None, None, 9),
+        (None, b"v" * 70, None, 200),
+        (b"k" * 70, b"", None, 9),
+    ]
+    for key, value, headers, timestamp in forms:
+        builder.append(key, value, headers, timestamp)
+    return bytes(builder.build()[HEADER_BYTES:])
+
+
+def outcome_of(batch: bytearray) -> object:
+    """The records or the code; any other exception fails the test that calls this."""
+    with suppress(ApiError):
+        first_record_since(batch, 1 << 62, 0)
+    try:
+        return decode_fields(batch)
+    except ApiError as error:
+        return error.code
+
+
+def check_both_ways(raw: bytes, count: int, last_offset_delta: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = with_records(raw, count, last_offset_delta, base_offset=1_000)
+    fast = outcome_of(batch)
+    with monkeypatch.context() as patched:
+        patched.setattr(records_module, "_append_common", lambda fields, data, start, header: start)
+        assert outcome_of(batch) == fast
+    assert fast is ErrorCode.INVALID_RECORD or (isinstance(fast, list) and len(fast) == count)
+
+
+def test_the_fast_way_reads_what_the_complete_one_reads_for_any_changed_byte(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = bytearray(decodable_records())
+    for count in range(8):
+        check_both_ways(bytes(raw), count, 20, monkeypatch)
+    for place, kept in enumerate(raw):
+        if kept in b"kv":
+            continue
+        for value in range(256):
+            raw[place] = value
+            check_both_ways(bytes(raw), 6, 20, monkeypatch)
+        raw[place] = kept
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=80), st.integers(0, 12))
 def test_any_bytes_at_all_end_in_records_or_in_a_named_error(raw: bytes, count: int) -> None:
-    batch = with_records(raw, count, max(0, count - 1))
-    outcome: object
-    try:
-        outcome = len(decode_records(batch))
-    except ApiError as error:
-        outcome = error.code
-    assert outcome in (count, ErrorCode.INVALID_RECORD)
-    with suppress(ApiError):
-        first_record_since(batch, 1 << 62, 0)
+    check_both_ways(raw, count, max(0, count - 1), pytest.MonkeyPatch())
 
 
 def test_a_decompression_bomb_is_refused() -> None:
@@ -356,6 +468,15 @@ MARKER_VALUE = bytes.fromhex("000000000007")
 )
 def test_the_record_of_a_control_batch_is_a_marker(key: str, value: bytes, marker: Marker | None) -> None:
     assert decode_marker(bytes.fromhex(key), value) == marker
+
+
+def test_a_control_batch_holds_the_marker_that_ends_its_producers_transaction() -> None:
+    batch = build_marker(1 << 40, 3, MarkerType.COMMIT, 7, 1_000)
+    header = check_batch(batch)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1 << 40, 3, -1)
+    assert (header.is_transactional, header.is_control) == (True, True)
+    assert decode_records(batch) == [Record(0, 1_000, COMMIT_KEY, MARKER_VALUE, ())]
+    assert marker_of(batch) == Marker(MarkerType.COMMIT, 7)
 
 
 @pytest.mark.parametrize(
