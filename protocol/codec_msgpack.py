@@ -148,7 +148,8 @@ def _open(decoder: Any, payload: memoryview, first_byte: int) -> tuple[Any, memo
         raise MalformedFrame(f"a frame of {len(payload)} bytes is too short for a head")
     marker, mark, head_bytes = _HEAD_START.unpack_from(payload)
     if marker != first_byte or mark != _UINT32_MARK:
-        raise MalformedFrame(f"a frame does not start with bytes {marker:02x} {mark:02x}")
+        expected = f"{first_byte:02x} {_UINT32_MARK:02x}"
+        raise MalformedFrame(f"a frame starts with bytes {marker:02x} {mark:02x}, not {expected}")
     if head_bytes > min(len(payload), MAX_HEAD_BYTES):
         raise MalformedFrame(
             f"the head claims {head_bytes} bytes of a frame of {len(payload)}; {MAX_HEAD_BYTES} are allowed"

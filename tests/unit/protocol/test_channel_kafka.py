@@ -18,7 +18,7 @@ from barnabas.protocol.errors import (
     RequestTimedOutLocally,
     Unencodable,
 )
-from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.protocol.messages.api_versions import ApiVersionsResponse
 from barnabas.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -191,15 +191,6 @@ async def test_a_malformed_negotiation_fails_the_attempt_and_a_later_one_succeed
     await ask_until_answered(channel, ASK)
 
 
-async def test_a_failed_negotiation_is_a_failed_attempt(server: Server, channel_to: MakeChannel) -> None:
-    server.greet = lambda _, __: None
-    channel = channel_to(server, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
-    for reason in ("at ApiVersions", "next attempt in"):
-        with pytest.raises(ConnectionClosed, match=reason):
-            await channel.request(ASK)
-    assert len(server.peers) == 1
-
-
 async def test_an_attempt_with_a_silent_peer_times_out(server: Server, channel_to: MakeChannel) -> None:
     server.greet = lambda _, __: b""
     # The time may be over before anything was said: then once more.
@@ -230,25 +221,3 @@ async def test_a_client_id_that_is_too_long_is_refused_and_frees_its_slot(
         await channel.request(ASK)
     assert not channel.is_connected
     channel.close()
-
-
-# ---- asking and answering
-
-
-async def test_answers_are_matched_although_they_are_of_different_kinds(
-    server: Server, channel: Channel
-) -> None:
-    server.versions[ApiKey.API_VERSIONS] = (0, 4)
-    server.bodies[ApiKey.FETCH] = FetchResponse(responses=[], session_id=7)
-    fetch = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[])
-    tasks = [
-        asyncio.create_task(channel.request(message)) for message in [ASK, fetch, ApiVersionsRequest()] * 5
-    ]
-    answers = await asyncio.gather(*tasks)
-    assert [type(answer).__name__ for answer in answers] == [
-        "MetadataResponse",
-        "FetchResponse",
-        "ApiVersionsResponse",
-    ] * 5
-    assert answers[1].session_id == 7
-    assert len(server.peers) == 1

@@ -91,15 +91,12 @@ def batches_of(request: Any) -> list[Any]:
     return [p.records for t in request.topic_data for p in t.partition_data]
 
 
-def test_records_are_passed_on_without_a_copy() -> None:
+def test_records_are_sent_and_received_without_a_copy() -> None:
     first, second = bytearray(b"first"), memoryview(b"second")
     buffers = encode_request(1, "c", produce(first, second))
     assert buffers[1] is first
     assert buffers[2] is second
-
-
-def test_received_records_are_views_of_the_frame() -> None:
-    frame = memoryview(bytearray(payload(encode_request(1, "c", produce(b"first", b"second")))))
+    frame = memoryview(bytearray(payload(buffers)))
     got = batches_of(decode_request(frame).body)
     assert [bytes(view) for view in got] == [b"first", b"second"]
     frame[-1] = ord("!")
@@ -127,32 +124,14 @@ def test_a_shorter_array_takes_the_defaults() -> None:
     assert body.responses == [FetchTopicResponse(topic="t", partitions=[expected])]
 
 
-def test_defaults_are_not_shared_between_messages() -> None:
-    made = [open_response(response_bytes([0])).body(APIS[4].response) for _ in range(2)]
-    made[0].partition_errors.append("x")
-    assert made[1].partition_errors == []
-
-
 def test_the_surplus_of_a_longer_array_is_ignored() -> None:
     values = [None, True, False, False, "from a later version", {"k": [1]}]
     assert decode_request(request_bytes([3, 1, "c", values])).body == MetadataRequest(topics=None)
 
 
-def test_a_missing_field_without_default_is_refused() -> None:
-    assert "ProduceRequest: Expected `array` of at least length 4, got 2" in refusal(
-        request_bytes([0, 1, "c", [None, 1]])
-    )
-
-
 def test_bytes_after_the_last_records_field_are_ignored() -> None:
     frame = bytes(payload(encode_request(1, "c", produce(b"x")))) + b"from a later version"
     assert batches_of(decode_request(memoryview(frame)).body) == [b"x"]
-
-
-def test_bytes_after_the_array_within_the_head_are_refused() -> None:
-    frame = bytearray(request_bytes([3, 1, "c", []]).tobytes() + b"\x01")
-    struct.pack_into(">I", frame, 2, len(frame))
-    assert "malformed head" in refusal(frame)
 
 
 # ---- wrong bytes
@@ -162,16 +141,13 @@ def test_bytes_after_the_array_within_the_head_are_refused() -> None:
     ("api_key", "body", "complaint"),
     [
         (3, {}, "MetadataRequest: Expected `array`, got `object`"),
-        (3, None, "MetadataRequest: Expected `array`, got `None`"),
         (3, [{}], "Expected `array | null`, got `object` - at `$[0]`"),
         (3, [["t"]], "Expected `array`, got `str` - at `$[0][0]`"),
         (3, [[["t", None]]], "Invalid UUID - at `$[0][0][0]`"),
         (3, [[[b"short", None]]], "Invalid UUID bytes - at `$[0][0][0]`"),
         (3, [[[b"0" * 16, b"t"]]], "Expected `str | null`, got `bytes` - at `$[0][0][1]`"),
-        (3, [None, 1], "Expected `bool`, got `int` - at `$[1]`"),
+        (0, [None, 1], "ProduceRequest: Expected `array` of at least length 4, got 2"),
         (0, [None, True, 0, []], "Expected `int`, got `bool` - at `$[1]`"),
-        (0, [None, 1.5, 0, []], "Expected `int`, got `float` - at `$[1]`"),
-        (0, [None, None, 0, []], "Expected `int`, got `None` - at `$[1]`"),
         (0, [None, 32768, 0, []], "Expected `int` <= 32767 - at `$[1]`"),
         (0, [None, -32769, 0, []], "Expected `int` >= -32768 - at `$[1]`"),
         (0, [None, 1, 2**31, []], "Expected `int` <= 2147483647 - at `$[2]`"),
@@ -180,7 +156,6 @@ def test_bytes_after_the_array_within_the_head_are_refused() -> None:
         (0, [None, 1, 0, [["t", [[0, -1]]]]], "Expected `int` >= 0"),
         (0, [None, 1, 0, [["t", [[0, 5]]]]], "PartitionProduceData.records claims 5 bytes, but only 0"),
         (7, [1, 2**63], "Expected `int` <= 9223372036854775807 - at `$[1]`"),
-        (20, [[], [7], 0], "Expected `str`, got `int` - at `$[1][0]`"),
         (3, [[msgspec.msgpack.Ext(5, b"x")]], "Expected `array`, got `ext` - at `$[0][0]`"),
     ],
 )
@@ -206,21 +181,21 @@ def test_a_wrong_head_is_refused(head: list[Any], complaint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "complaint"),
     [
-        b"",
-        b"\x95",
-        b"\x95\xce\0\0\0",
-        b"\x95\xce\0\0\0\0",
-        b"\x95\xce\0\0\0\6",
-        b"\x95\xce\xff\xff\xff\xff",
-        b"\x93\xce\0\0\0\x08\1\x90",
-        b"\x95\xcf\0\0\0\x06",
-        b"\x95\xce\0\0\0\x0a\x03\x01\xa1\xff",
+        (b"", "too short"),
+        (b"\x95\xce\0\0\0", "too short"),
+        (b"\x95\xce\0\0\0\0", "malformed head"),
+        (b"\x95\xce\0\0\0\6", "malformed head"),
+        (b"\x95\xce\xff\xff\xff\xff", "claims"),
+        (b"\x93\xce\0\0\0\x0b\x03\x01\xa1c\x90", "starts with bytes 93 ce, not 95 ce"),
+        (b"\x95\xcf\0\0\0\x0b\x03\x01\xa1c\x90", "starts with bytes 95 cf, not 95 ce"),
+        (b"\x95\xce\0\0\0\x0a\x03\x01\xa1\xff", "malformed head"),
+        (b"\x95\xce\0\0\0\x0c\x03\x01\xa1c\x90\x01", "malformed head"),
     ],
 )
-def test_a_malformed_head_is_refused(data: bytes) -> None:
-    refusal(data)
+def test_a_malformed_head_is_refused(data: bytes, complaint: str) -> None:
+    assert complaint in refusal(data)
 
 
 def test_wrong_bodies_of_responses_are_refused() -> None:
@@ -255,13 +230,6 @@ def test_a_changed_byte_gives_a_message_or_a_refusal(position: int, value: int) 
     frame = bytearray(valid_frame())
     frame[position] = value
     decodes_or_refuses(bytes(frame))
-
-
-@given(st.sampled_from([b"\x95", b"\x93"]), st.binary(max_size=120), st.booleans())
-@settings(max_examples=400, deadline=None)
-def test_random_bytes_give_a_message_or_a_refusal(marker: bytes, rest: bytes, fits: bool) -> None:
-    length = len(rest) + 6 if fits else 0x01020304
-    decodes_or_refuses(marker + b"\xce" + struct.pack(">I", length) + rest)
 
 
 JSON_LIKE = st.recursive(
@@ -306,20 +274,16 @@ def test_an_absurd_length_is_refused_without_taking_memory(content: bytes) -> No
     assert peak < 200_000
 
 
-@pytest.mark.parametrize("depth", [100, 500, 600, 5_000, 100_000])
+@pytest.mark.parametrize("depth", [100, 600, 100_000])
 def test_deep_nesting_is_refused(depth: int) -> None:
     refusal(head_of(b"\x03\x01\xa1c" + b"\x91" * depth + b"\xc0"))
 
 
-def test_a_deep_value_is_refused_without_being_shown() -> None:
-    body: Any = "bottom"
+def test_a_huge_or_deep_value_is_refused_without_being_shown() -> None:
+    deep: Any = "bottom"
     for _ in range(400):
-        body = [body]
-    assert len(refusal(request_bytes([3, 1, "c", [None, body]]))) < 300
-
-
-def test_a_huge_value_is_refused_without_being_shown() -> None:
-    for value in ("x" * 1_000_000, b"x" * 1_000_000, [1] * 100_000, {str(n): n for n in range(10_000)}):
+        deep = [deep]
+    for value in (deep, "x" * 1_000_000, b"x" * 1_000_000, [1] * 100_000, {str(n): n for n in range(10_000)}):
         assert len(refusal(request_bytes([3, 1, "c", [None, value]]))) < 300
 
 

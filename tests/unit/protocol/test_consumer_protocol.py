@@ -90,11 +90,11 @@ def test_an_assignment_has_the_bytes_of_kafka(
     assert decode_assignment(bytes(oracle.encode(version=version, header=True))) == owned
 
 
-def test_no_bytes_are_an_empty_assignment() -> None:
+def test_a_newer_version_is_read_as_the_highest_known_and_no_bytes_as_an_empty_assignment() -> None:
     assert decode_assignment(b"") == ()
-
-
-def test_a_newer_version_is_read_as_the_highest_known() -> None:
+    assert decode_assignment(b"\x00\x09" + encode_assignment((TopicPartition("t", 1),))[2:] + b"more") == (
+        TopicPartition("t", 1),
+    )
     newer = b"\x00\x09" + WHOLE[2:] + b"more"
     assert decode_subscription(newer) == decode_subscription(WHOLE)
     assert subscribed_topics([newer]) == {"ab", "c"}

@@ -1,9 +1,11 @@
 """The error table: Kafka's numbers, one class each, and whether a retry can help."""
 
 import pytest
+from kio.schema.errors import ErrorCode as KafkaErrorCode
 
 from barnabas.protocol import errors
 from barnabas.protocol.errors import (
+    MAX_TEXT_LENGTH,
     ApiError,
     BarnabasError,
     ConnectionClosed,
@@ -19,42 +21,11 @@ from barnabas.protocol.errors import (
     raise_for,
 )
 
-# By number, as in Kafka's table of error codes.
-RETRIABLE = {2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84}
-RETRIABLE |= {88, 89, 100, 103, 106}
 
-
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [
-        (-1, "UNKNOWN_SERVER_ERROR"),
-        (1, "OFFSET_OUT_OF_RANGE"),
-        (3, "UNKNOWN_TOPIC_OR_PARTITION"),
-        (6, "NOT_LEADER_OR_FOLLOWER"),
-        (10, "MESSAGE_TOO_LARGE"),
-        (19, "NOT_ENOUGH_REPLICAS"),
-        (20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND"),
-        (35, "UNSUPPORTED_VERSION"),
-        (36, "TOPIC_ALREADY_EXISTS"),
-        (42, "INVALID_REQUEST"),
-        (56, "KAFKA_STORAGE_ERROR"),
-        (73, "TOPIC_DELETION_DISABLED"),
-        (74, "FENCED_LEADER_EPOCH"),
-        (75, "UNKNOWN_LEADER_EPOCH"),
-        (77, "STALE_BROKER_EPOCH"),
-        (87, "INVALID_RECORD"),
-        (90, "PRODUCER_FENCED"),
-        (100, "UNKNOWN_TOPIC_ID"),
-        (103, "INCONSISTENT_TOPIC_ID"),
-        (129, "REBOOTSTRAP_REQUIRED"),
-    ],
-)
-def test_numbers_are_kafkas(number: int, name: str) -> None:
-    assert ErrorCode(number).name == name
-
-
-def test_exactly_kafkas_retriable_codes_are_retriable() -> None:
-    assert {int(code) for code in ErrorCode if is_retriable(code)} == RETRIABLE
+def test_numbers_names_and_retriable_codes_are_kafkas() -> None:
+    for code in ErrorCode:
+        theirs = KafkaErrorCode(code)
+        assert (theirs.name.upper(), theirs.retriable) == (code.name, is_retriable(code))
 
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
@@ -100,11 +71,8 @@ def test_local_faults_have_no_code(kind: type[LocalError], retriable: bool) -> N
     assert not issubclass(kind, ApiError)
     assert not hasattr(kind, "code")
     assert kind.retriable is retriable
-
-
-def test_a_refused_connection_is_a_closed_one_and_a_bad_setting_a_value_error() -> None:
-    assert issubclass(ConnectionRefused, ConnectionClosed)
-    assert issubclass(InvalidConfiguration, ValueError)
+    assert issubclass(kind, ConnectionClosed) == (kind in (ConnectionClosed, ConnectionRefused))
+    assert issubclass(kind, ValueError) == (kind is InvalidConfiguration)
 
 
 def test_a_text_that_quotes_too_much_is_cut_so_that_an_answer_can_hold_it() -> None:
@@ -112,3 +80,14 @@ def test_a_text_that_quotes_too_much_is_cut_so_that_an_answer_can_hold_it() -> N
     assert error.text.startswith("no topic \N{SNOWMAN}")
     assert error.text.endswith("… (10931 characters)")
     assert len(error.text.encode()) < 32_767
+    assert api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, "x" * MAX_TEXT_LENGTH).text == "x" * MAX_TEXT_LENGTH
+
+
+def test_an_error_for_many_callers_is_copied_with_its_cause_and_without_its_traceback() -> None:
+    with pytest.raises(ApiError) as caught:
+        raise api_error(6, "broker 3") from ConnectionClosed("why")
+    again = caught.value.again()
+    assert (type(again), str(again)) == (type(caught.value), str(caught.value))
+    assert again is not caught.value
+    assert again.__cause__ is caught.value.__cause__
+    assert again.__traceback__ is None

@@ -20,8 +20,10 @@ def test_a_condition_that_holds_costs_no_formatting() -> None:
 
 
 def test_a_broken_condition_is_reported_with_its_values() -> None:
-    with pytest.raises(InvariantViolation, match=r"^offset 5 of t-0 is below 7$"):
+    with pytest.raises(InvariantViolation, match=r"^offset 5 of t-0 is below 7$") as caught:
         invariant(False, "offset %d of %s is below %d", 5, "t-0", 7)
+    # Nothing that a handler expects.
+    assert not isinstance(caught.value, BarnabasError | OSError | ValueError)
 
 
 def test_a_message_without_values_may_hold_a_percent_sign() -> None:
@@ -29,22 +31,14 @@ def test_a_message_without_values_may_hold_a_percent_sign() -> None:
         invariant(False, "100% broken")
 
 
-def test_a_violation_is_not_an_error_that_handlers_expect() -> None:
-    assert not issubclass(InvariantViolation, BarnabasError | OSError | ValueError)
-
-
 @given(st.lists(st.integers(0, 5), min_size=4, max_size=4))
 def test_offsets_are_accepted_exactly_in_order(offsets: list[int]) -> None:
     if offsets == sorted(offsets):
         check_offset_order(*offsets)
     else:
-        with pytest.raises(InvariantViolation, match="offsets out of order"):
+        text = "log start {}, last stable {}, high watermark {}, log end {}".format(*offsets)
+        with pytest.raises(InvariantViolation, match=f"offsets out of order.*{text}"):
             check_offset_order(*offsets)
-
-
-def test_offsets_out_of_order_are_all_named() -> None:
-    with pytest.raises(InvariantViolation, match=r"log start 1, last stable 2, high watermark 9, log end 4"):
-        check_offset_order(1, 2, 9, 4)
 
 
 def test_checks_stay_on_in_an_optimised_interpreter() -> None:

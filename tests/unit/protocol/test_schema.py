@@ -6,20 +6,25 @@ import inspect
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 
+from barnabas.protocol import schema
 from barnabas.protocol.schema import (
     APIS,
     NATIVE_ONLY,
     Api,
     ApiKey,
     RequestOf,
+    WireField,
     WireType,
     array,
     int32,
     message,
+    replace,
     request,
     string,
+    struct,
     wire_fields,
 )
 from tests.support.cases import class_name, each
@@ -41,28 +46,18 @@ def classes_of(api: Api) -> list[type[Any]]:
 ALL_CLASSES = sorted({cls for api in APIS.values() for cls in classes_of(api)}, key=lambda cls: cls.__name__)
 
 
-@pytest.mark.parametrize(
-    ("key", "number"),
-    [
-        (ApiKey.LEADER_AND_ISR, 4),
-        (ApiKey.STOP_REPLICA, 5),
-        (ApiKey.UPDATE_METADATA, 6),
-        (ApiKey.CONTROLLED_SHUTDOWN, 7),
-    ],
-)
-def test_apis_between_brokers_have_kafkas_numbers_but_no_kafka_versions(key: ApiKey, number: int) -> None:
-    assert key == number
-    assert APIS[key].is_native_only
-    assert APIS[key].versions == NATIVE_ONLY
-
-
-def test_our_own_apis_are_out_of_kafkas_way_and_fit_one_byte() -> None:
-    for key, api in APIS.items():
-        assert key in KAFKA or key in range(4, 8) or (240 <= key <= 255 and api.is_native_only)
-
-
-def test_every_api_key_is_declared() -> None:
+def test_every_api_key_is_declared_and_our_own_are_out_of_kafkas_way_and_fit_one_byte() -> None:
     assert set(APIS) == set(ApiKey)
+    between_brokers = [
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+    ]
+    assert between_brokers == [4, 5, 6, 7]
+    for key, api in APIS.items():
+        assert api.is_native_only == (key in between_brokers or 240 <= key <= 255) == (key not in KAFKA)
+        assert api.is_native_only == (api.versions == NATIVE_ONLY)
 
 
 @each(sorted(KAFKA), lambda key: APIS[key].key.name)
@@ -120,6 +115,29 @@ def test_an_api_key_cannot_be_declared_twice() -> None:
     assert APIS[ApiKey.FETCH].request.__name__ == "FetchRequest"
 
 
+@pytest.mark.parametrize("served_to", [None, 9])
+def test_a_declared_request_is_found_by_its_key(
+    monkeypatch: pytest.MonkeyPatch, served_to: int | None
+) -> None:
+    monkeypatch.delitem(APIS, ApiKey.FETCH)
+
+    @request(ApiKey.FETCH, object, versions=(1, 7), flexible_since=5, served_to=served_to)
+    class Only(RequestOf[object]):
+        number: int = int32()
+
+    assert APIS[ApiKey.FETCH] == Api(ApiKey.FETCH, Only, object, (1, 7), 5, served_to or 7)
+    assert (Only.api_key, Only.response_type) == (ApiKey.FETCH, object)
+    assert replace(Only(number=1), number=2) == Only(number=2)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in WireType if kind is not WireType.STRUCT])
+def test_a_field_of_each_wire_type_is_declared_by_its_own_function(kind: WireType) -> None:
+    declare = {WireType.BYTES: schema.opaque, WireType.UUID: schema.topic_uuid}.get(kind)
+    declared = (declare or getattr(schema, kind.value))(since=3, default=None)
+    assert declared.wire == WireField(kind, since=3)
+    assert declared.make_default() is None
+
+
 def test_a_declaration_gives_its_fields_in_order_with_makers_of_defaults() -> None:
     @message
     class Inner:
@@ -130,12 +148,22 @@ def test_a_declaration_gives_its_fields_in_order_with_makers_of_defaults() -> No
         inner: list[Inner] = array(Inner, default_factory=list, since=2)
         name: str | None = string(nullable_since=1, default=None)
         numbers: list[int] = array(WireType.INT32)
+        one: Inner = struct(Inner, default_factory=dict)
 
-    (inner, inner_wire, no_inner), (name, name_wire, no_name), (numbers, _, required) = wire_fields(Outer)
-    assert (inner, name, numbers) == ("inner", "name", "numbers")
+    first, second, third, fourth = wire_fields(Outer)
+    (inner, inner_wire, no_inner), (name, name_wire, no_name) = first, second
+    assert third == ("numbers", WireField(WireType.INT32, is_array=True), None)
+    assert fourth == ("one", WireField(WireType.STRUCT, struct=Inner), dict)
+    assert (inner, name) == ("inner", "name")
     assert (inner_wire.struct, inner_wire.is_array, inner_wire.since) == (Inner, True, 2)
     assert (name_wire.kind, name_wire.nullable_since) == (WireType.STRING, 1)
     assert no_inner() == []
     assert no_inner() is not no_inner()
     assert no_name() is None
-    assert required is None
+    assert msgspec.msgpack.encode(Inner(number=1)) == b"\x91\x01"
+    with pytest.raises(TypeError):
+        Inner(1)
+    for wrong in ([None, None, [1], [0]], [[[1]], 5, [1], [0]], [[], None, [2**31], [0]], [[], None, 1, [0]]):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(wrong, Outer)
+    assert msgspec.convert([[[1]], None, [2], [0]], Outer).inner == [Inner(number=1)]
