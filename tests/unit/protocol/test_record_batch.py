@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from barnabas.protocol import records as records_module
@@ -113,9 +113,21 @@ def test_the_golden_bytes_are_read() -> None:
     assert header.timestamp_type is TimestampType.CREATE_TIME
     assert not header.is_transactional
     assert not header.is_control
-    assert decode_records(GOLDEN) == [Record(5, 1000, b"k", b"v", (("h", b"1"),))]
+    expected = [Record(5, 1000, b"k", b"v", (("h", b"1"),))]
+    assert decode_records(GOLDEN) == expected
+    assert refusal(altered(GOLDEN, crc=1))[0] is ErrorCode.CORRUPT_MESSAGE
+    assert decode_records(altered(GOLDEN, crc=1), check_crc=False) == expected
 
 
+# Around the largest number of two bytes, of which the builder has a table.
+LARGE = [
+    (0, b"k" * 8_192, b"v" * 8_192, (("h", b"1" * 8_192),)),
+    (8_192, None, None, ()),
+    *[(0, None, b"v" * size, ()) for size in range(8_180, 8_192)],
+]
+
+
+@example(LARGE, Compression.NONE, 0)
 @settings(max_examples=60, deadline=None)
 @given(RECORDS, st.sampled_from(list(Compression)), st.integers(0, 1 << 60))
 def test_a_built_batch_is_decoded(
@@ -190,6 +202,8 @@ def test_records_of_the_common_form_take_the_fast_way_and_all_sizes_come_back(
         is_short = key_size < 64 and key_size + size + 7 < 8_192 and index < 8_192 and -64 <= delta < 64
         uncommon += bool(headers) or not is_short
     assert decode_records(builder.build(base_offset=7)) == expected
+    assert len(slow) == uncommon
+    decode_records(build_batch([(b"the last", b"too")]))
     assert len(slow) == uncommon
 
 
@@ -369,9 +383,13 @@ def test_an_unknown_compression_is_refused_when_it_is_asked_for() -> None:
     ],
 )
 def test_record_bytes_that_contradict_themselves_are_refused_by_name(raw: str, named: str) -> None:
-    code, text = refusal(with_records(bytes.fromhex(raw.replace(" ", "")), 1))
+    batch = with_records(bytes.fromhex(raw.replace(" ", "")), 1)
+    code, text = refusal(batch)
     assert code is ErrorCode.INVALID_RECORD
     assert named in text
+    if named.startswith("length"):
+        with pytest.raises(ApiError, match=named):
+            first_record_since(batch, 1 << 62, 0)
 
 
 def test_offsets_within_a_batch_must_rise_and_stay_inside_it() -> None:
@@ -379,6 +397,8 @@ def test_offsets_within_a_batch_must_rise_and_stay_inside_it() -> None:
     assert "has offset 3, its batch ends at 0" in refusal(with_records(beyond, 1))[1]
     assert [record.offset for record in decode_records(with_records(beyond, 1, 3))] == [3]
     assert "impossible offset delta 3" in refusal(with_records(beyond * 2, 2, 9))[1]
+    before = b"\x0c\x00\x00\x01\x01\x01\x00"
+    assert "impossible offset delta -1" in refusal(with_records(before, 1))[1]
 
 
 def test_a_count_that_the_bytes_cannot_hold_is_refused_before_any_work() -> None:
@@ -394,11 +414,11 @@ def decodable_records() -> bytes:
     forms: list[tuple[bytes | None, bytes | None, Any, int]] = [
         (None, None, None, 9),
         (b"k", b"v", [("h", b"1"), ("none", None)], 8),
+        (None, b"v" * 70, None, 200),
+        (b"k" * 70, b"", None, 9),
         # If its length were read from one byte, this key would swallow the value's length.
         (b"k" * 63, b"\x00", None, 9),
         (b"", None, None, 9),
-        (None, b"v" * 70, None, 200),
-        (b"k" * 70, b"", None, 9),
     ]
     for key, value, headers, timestamp in forms:
         builder.append(key, value, headers, timestamp)
@@ -476,7 +496,8 @@ def test_a_control_batch_holds_the_marker_that_ends_its_producers_transaction() 
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1 << 40, 3, -1)
     assert (header.is_transactional, header.is_control) == (True, True)
     assert decode_records(batch) == [Record(0, 1_000, COMMIT_KEY, MARKER_VALUE, ())]
-    assert marker_of(batch) == Marker(MarkerType.COMMIT, 7)
+    # The caller has checked the CRC.
+    assert marker_of(altered(batch, crc=1)) == Marker(MarkerType.COMMIT, 7)
 
 
 @pytest.mark.parametrize(
