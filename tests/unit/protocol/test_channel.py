@@ -37,11 +37,14 @@ from .conftest import MakeChannel
 class NobodyCares:
     """The owner of a connection that is not to bring anything."""
 
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
     def received(self, connection: Connection, frames: list[Frame]) -> None:
-        raise AssertionError("nothing was asked")
+        self.called.append("received")
 
     def lost(self, connection: Connection, error: Exception | None) -> None:
-        raise AssertionError("its owner closed it")
+        self.called.append("lost")
 
 
 def closed_port() -> int:
@@ -119,6 +122,12 @@ async def test_records_are_views_of_a_frame_that_returns_to_the_pool(
     assert records.obj is answer.frame.view.obj
     answer.frame.release()
     assert pool.free_bytes == 524_288
+    gone = asyncio.create_task(channel.request_frame(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[])))
+    await until(lambda: len(server.requests) == 2)
+    gone.cancel()
+    server.peer.send(server.requests[1], body)
+    await until(lambda: channel.in_flight == 0)
+    assert pool.free_bytes == 524_288
 
 
 async def test_no_more_than_max_in_flight_are_sent_and_the_rest_follow_in_order(
@@ -157,6 +166,11 @@ async def test_a_oneway_request_to_a_peer_that_does_not_read_ends_at_its_deadlin
 
     with pytest.raises(RequestTimedOutLocally, match="ProduceRequest was not sent"):
         await send_without_end()
+
+
+async def test_correlation_ids_begin_again_after_the_highest(channel: Channel) -> None:
+    channel._next_correlation_id = 2**31 - 1
+    assert [(await channel.request(ASK)).throttle_time_ms for _ in range(3)] == [2**31 - 1, 0, 1]
 
 
 # ---- deadlines and cancellation
@@ -320,6 +334,20 @@ async def test_an_idle_connection_is_closed_and_made_again_on_demand(
     assert len(server.peers) > before
 
 
+async def test_every_use_of_a_connection_puts_off_its_end(server: Server, channel_to: MakeChannel) -> None:
+    channel = channel_to(server, connections_max_idle_ms=60_000)
+    long_ago = asyncio.get_running_loop().time() - 90
+    for use in (channel.connect, lambda: channel.request(ASK), lambda: channel.send_oneway(produce(1))):
+        server.answers = not channel.is_connected or not server.requests
+        channel._last_used = long_ago
+        await use()
+        channel._check_idle()
+        assert channel.is_connected
+    channel._last_used = long_ago
+    channel._check_idle()
+    assert not channel.is_connected
+
+
 async def test_a_connection_that_owes_an_answer_is_not_idle(server: Server, channel_to: MakeChannel) -> None:
     server.answers = False
     channel = channel_to(server, connections_max_idle_ms=10)
@@ -343,6 +371,16 @@ async def test_a_port_without_a_listener_refuses(channel_to: MakeChannel, host: 
     with pytest.raises(ConnectionRefused, match="refused the connection"):
         await channel.request(ASK)
     assert not channel.is_connected
+
+
+async def test_an_attempt_that_nobody_waits_for_any_more_fails_in_silence(channel_to: MakeChannel) -> None:
+    channel = channel_to(Endpoint("127.0.0.1", closed_port()))
+    task = asyncio.create_task(channel.connect())
+    await asyncio.sleep(0)
+    task.cancel()
+    await outcomes([task])
+    # `channel_to` fails the test if the loop has to report the outcome.
+    await until(lambda: channel._connecting is None)
 
 
 async def test_a_host_that_is_unknown_is_named(channel_to: MakeChannel) -> None:
@@ -378,12 +416,20 @@ async def test_a_peer_that_accepts_and_hangs_up_is_backed_off_from(
         await channel.request(ASK)
 
 
+@pytest.mark.parametrize("server", [Wire.NATIVE], indirect=True)
 async def test_a_peer_that_answered_is_tried_again_at_once(server: Server, channel_to: MakeChannel) -> None:
-    channel = channel_to(server, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
+    channel = channel_to(server, reconnect_backoff_ms=50, reconnect_backoff_max_ms=60_000)
+    await channel.connect()
+    now = asyncio.get_running_loop().time()
+    for _ in range(20):
+        channel._backoff.failed(now - 1_000)
     await channel.request(ASK)
     server.peer.reset()
     await until(lambda: not channel.is_connected)
     assert (await channel.request(ASK)).brokers == []
+    # The failures before the answer no longer count.
+    channel._backoff.failed(now)
+    assert channel._backoff.remaining(now) < 0.1
 
 
 async def test_a_connection_to_itself_is_recognized() -> None:
@@ -400,13 +446,23 @@ async def test_a_connection_to_itself_is_recognized() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_connection_to_a_peer_is_not_to_itself(server: Server) -> None:
-    connection = await open_connection(server.endpoint, lambda: Connection(NobodyCares(), BufferPool(), 1000))
+async def test_a_connection_that_its_owner_closes_calls_it_no_more(server: Server) -> None:
+    owner = NobodyCares()
+    connection = await open_connection(server.endpoint, lambda: Connection(owner, BufferPool(), 1000))
     assert not connection.is_to_itself()
     assert connection.is_usable
+    connection.pause_writing()
+    assert not connection.writable.is_set()
+    connection.resume_writing()
+    assert connection.writable.is_set()
+    connection.pause_writing()
     connection.close()
+    # A writer that waits is let go to find it closed.
+    assert connection.writable.is_set()
     with pytest.raises(ConnectionClosed):
         connection.write([b"x"])
+    await until(lambda: server.has_no_connection)
+    assert owner.called == []
 
 
 # ---- closing

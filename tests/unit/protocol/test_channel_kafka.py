@@ -10,7 +10,7 @@ import pytest
 
 from barnabas.protocol import codec_kafka
 from barnabas.protocol.channel import Channel
-from barnabas.protocol.dialects import Wire
+from barnabas.protocol.dialects import Features, Wire
 from barnabas.protocol.errors import (
     ApiError,
     ConnectionClosed,
@@ -18,7 +18,7 @@ from barnabas.protocol.errors import (
     RequestTimedOutLocally,
     Unencodable,
 )
-from barnabas.protocol.messages.api_versions import ApiVersionsResponse
+from barnabas.protocol.messages.api_versions import ApiVersionsResponse, FinalizedFeature
 from barnabas.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -113,6 +113,16 @@ async def test_a_peer_is_asked_for_its_versions_again_after_a_loss(server: Serve
     await channel.request(ASK)
     assert [head.api_version for head in server.requests] == [5, 8]
     assert (server.greetings, len(server.peers)) == ([5, 5], 2)
+
+
+async def test_a_channel_knows_the_features_of_its_peer(server: Server, channel: Channel) -> None:
+    feature = FinalizedFeature(name="f", max_version_level=2, min_version_level=1)
+    body = ApiVersionsResponse(
+        error_code=0, api_keys=[], finalized_features_epoch=3, finalized_features=[feature]
+    )
+    server.greet = lambda _, correlation_id: answered(body, correlation_id)
+    await channel.connect()
+    assert channel.features == Features(3, {"f": 2})
 
 
 # ---- the way back to older versions of ApiVersions

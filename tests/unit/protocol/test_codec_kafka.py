@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from barnabas.protocol.codec_kafka import (
     UnsupportedVersion,
+    VersionedCodec,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
+    for_another_request,
     is_kafka,
 )
 from barnabas.protocol.codec_kafka_decoder import MAX_INNER_ELEMENTS
@@ -133,6 +135,7 @@ def test_the_first_byte_tells_kafkas_requests_from_native_ones() -> None:
     assert is_kafka(memoryview(request_bytes(MetadataRequest(topics=None), 12)))
     assert not is_kafka(memoryview(b"\x95\xce"))
     assert not is_kafka(memoryview(b""))
+    assert is_kafka(memoryview(b"\x00"))
 
 
 # ---- headers
@@ -316,6 +319,39 @@ def test_a_field_that_changes_the_meaning_is_not_left_out(body: Any, version: in
 def test_a_value_without_a_wire_format_is_not_sent(body: Any, version: int) -> None:
     with pytest.raises(Unencodable, match=f"{type(body).__name__} cannot be sent in version {version}"):
         encode_request(version, 1, "c", body)
+
+
+def test_an_answer_without_a_wire_format_is_not_sent() -> None:
+    with pytest.raises(Unencodable, match="MetadataResponse cannot be sent in version 1"):
+        encode_response(ApiKey.METADATA, 1, 7, MetadataResponse(brokers=[], topics=[], controller_id=2**31))
+
+
+def test_an_answer_may_be_sent_again_for_another_request() -> None:
+    partition = FetchPartitionResponse(partition_index=1, error_code=0, records=b"batch")
+    body = FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[partition])])
+    buffers = encode_response(ApiKey.FETCH, 12, 7, body)
+    again = b"".join(for_another_request(buffers, 99))
+    assert again == b"".join(encode_response(ApiKey.FETCH, 12, 99, body))
+    assert b"".join(buffers) == b"".join(encode_response(ApiKey.FETCH, 12, 7, body))
+
+
+@pytest.mark.parametrize("version", [1, 8, 9, 12])
+def test_a_stored_message_is_its_version_and_the_fields_of_a_request(version: int) -> None:
+    codec = VersionedCodec(MetadataRequest, range(13), flexible_since=9)
+    message = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    header = len(metadata_head()) + (version >= 9)
+    data = codec.encode(message, version)
+    assert data == struct.pack(">h", version) + request_bytes(message, version)[header:]
+    assert codec.encode(message, version) == data
+    assert codec.decode(data + b"more") == message
+    assert codec.decode(struct.pack(">h", 99) + data[2:], highest=version) == message
+    assert (codec.version_of(data), codec.version_of(data[:2])) == (version, version)
+    with pytest.raises(MalformedFrame, match="too short for the version of a MetadataRequest"):
+        codec.decode(data[:1])
+    with pytest.raises(MalformedFrame, match="has no version 13; the versions are 0 to 12"):
+        codec.decode(struct.pack(">h", 13) + data[2:])
+    with pytest.raises(Unencodable, match=f"MetadataRequest cannot be sent in version {version}"):
+        codec.encode(MetadataRequest(topics=[MetadataRequestTopic(name="x" * 32_768)]), version)
 
 
 def test_an_undeclared_version_is_not_sent() -> None:

@@ -1,5 +1,7 @@
 """Fields of opaque bytes in both codecs: null, in arrays, in messages with records, and wrong."""
 
+import uuid
+
 import pytest
 
 from barnabas.protocol import codec_msgpack
@@ -18,6 +20,7 @@ from barnabas.protocol.schema import RecordsToSend, WireType, array, message, op
 class Opaque:
     one: bytes | None = opaque(nullable_since=0)
     many: list[bytes] = array(WireType.BYTES)
+    ids: list[uuid.UUID] = array(WireType.UUID, default_factory=list)
 
 
 @message
@@ -35,7 +38,7 @@ def encoded(body: object, flexible: bool) -> bytes:
 @pytest.mark.parametrize("flexible", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16_383, 40_000])
 def test_opaque_bytes_are_read_with_lengths_of_every_size(flexible: bool, size: int) -> None:
-    sent = Opaque(one=b"a" * size, many=[b"", b"b" * size, b"c"])
+    sent = Opaque(one=b"a" * size, many=[b"", b"b" * size, b"c"], ids=[uuid.UUID(int=7)] * 2)
     data = encoded(sent, flexible)
     assert compile_decoder(Opaque, 0, flexible)(memoryview(data), 0) == sent
 
