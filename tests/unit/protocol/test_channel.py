@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from barnabas.protocol import connection as connection_module
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.connection import Connection, open_connection
 from barnabas.protocol.dialects import Wire
@@ -343,6 +344,8 @@ async def test_every_use_of_a_connection_puts_off_its_end(server: Server, channe
         await use()
         channel._check_idle()
         assert channel.is_connected
+        assert channel._idle_timer is not None
+        assert 30 <= channel._idle_timer.when() - asyncio.get_running_loop().time() <= 60
     channel._last_used = long_ago
     channel._check_idle()
     assert not channel.is_connected
@@ -381,6 +384,25 @@ async def test_an_attempt_that_nobody_waits_for_any_more_fails_in_silence(channe
     await outcomes([task])
     # `channel_to` fails the test if the loop has to report the outcome.
     await until(lambda: channel._connecting is None)
+
+
+async def test_the_addresses_of_a_host_are_tried_until_one_is_reached(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def addresses(endpoint: Endpoint) -> list[str]:
+        return hosts
+
+    def make() -> Connection:
+        return Connection(NobodyCares(), BufferPool(), 1000)
+
+    monkeypatch.setattr(connection_module, "_addresses", addresses)
+    hosts = ["no-such-host.invalid", "127.0.0.1"]
+    (await open_connection(server.endpoint, make)).close()
+    # A refusal says more than the error of another address.
+    for _ in range(2):
+        hosts.reverse()
+        with pytest.raises(ConnectionRefusedError):
+            await open_connection(Endpoint("two", closed_port()), make)
 
 
 async def test_a_host_that_is_unknown_is_named(channel_to: MakeChannel) -> None:

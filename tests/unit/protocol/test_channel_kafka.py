@@ -55,9 +55,12 @@ async def test_the_highest_common_version_is_used(
     server: Server, channel_to: MakeChannel, theirs: tuple[int, int], chosen: int
 ) -> None:
     server.versions[ApiKey.METADATA] = theirs
-    assert await channel_to(server).request(ASK) == MetadataResponse(brokers=[], topics=[])
+    channel = channel_to(server)
+    assert await channel.request(ASK) == MetadataResponse(brokers=[], topics=[])
+    await channel.request_frame(ASK, last_version=max(5, theirs[0]))
     assert [(head.api_version, head.client_id, head.body) for head in server.requests] == [
-        (chosen, "test", ASK)
+        (chosen, "test", ASK),
+        (min(5, chosen), "test", ASK),
     ]
 
 
