@@ -124,12 +124,9 @@ def test_a_shorter_array_takes_the_defaults() -> None:
     assert body.responses == [FetchTopicResponse(topic="t", partitions=[expected])]
 
 
-def test_the_surplus_of_a_longer_array_is_ignored() -> None:
+def test_the_surplus_of_a_longer_array_and_bytes_after_the_records_are_ignored() -> None:
     values = [None, True, False, False, "from a later version", {"k": [1]}]
     assert decode_request(request_bytes([3, 1, "c", values])).body == MetadataRequest(topics=None)
-
-
-def test_bytes_after_the_last_records_field_are_ignored() -> None:
     frame = bytes(payload(encode_request(1, "c", produce(b"x")))) + b"from a later version"
     assert batches_of(decode_request(memoryview(frame)).body) == [b"x"]
 

@@ -5,7 +5,8 @@ import pytest
 from barnabas.protocol.ids import NO_TOPIC_ID, Endpoint, TopicPartition, parse_endpoints
 
 
-def test_a_partition_is_written_as_its_folder() -> None:
+def test_a_partition_is_written_as_its_folder_and_no_topic_id_is_all_zero() -> None:
+    assert NO_TOPIC_ID.bytes == bytes(16)
     assert str(TopicPartition("flights-2013", 4)) == "flights-2013-4"
 
 
@@ -58,7 +59,3 @@ def test_a_list_of_endpoints_may_have_spaces_and_empty_places() -> None:
 def test_a_list_of_no_endpoints_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="names no server"):
         parse_endpoints(text)
-
-
-def test_no_topic_id_is_all_zero() -> None:
-    assert NO_TOPIC_ID.bytes == bytes(16)
