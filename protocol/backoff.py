@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import BarnabasError, RequestTimedOutLocally
 
 _JITTER: Final = (0.8, 1.2)
 """The bounds of the random factor that spreads the attempts of many callers over time."""
@@ -74,14 +74,16 @@ class Retries:
             except BarnabasError as error:
                 await retries.wait_after(error)
 
-    Without ``limit_s`` there is no deadline.
+    Without ``limit_s`` there is no deadline. If the last attempt times out because the deadline has come,
+    its error also names the error before, which tells more.
     """
 
-    __slots__ = ("_backoff", "_deadline")
+    __slots__ = ("_backoff", "_deadline", "_error_before")
 
     def __init__(self, backoff: Backoff, limit_s: float = math.inf) -> None:
         self._backoff = backoff
         self._deadline = time.monotonic() + limit_s
+        self._error_before: BarnabasError | None = None
 
     def left_ms(self, at_most: int | None = None) -> int:
         """The timeout of the next attempt: the time until the deadline, at least 1 ms.
@@ -96,5 +98,9 @@ class Retries:
         now = time.monotonic()
         wait_s = self._backoff.failed(now)
         if not error.retriable or now + wait_s >= self._deadline:
+            before = self._error_before
+            if isinstance(error, RequestTimedOutLocally) and before is not None:
+                raise RequestTimedOutLocally(f"{error}; the attempt before: {before}") from before
             raise error
+        self._error_before = error
         await asyncio.sleep(wait_s)

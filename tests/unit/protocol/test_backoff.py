@@ -62,6 +62,13 @@ async def test_a_retriable_error_is_retried_until_the_deadline(slept: list[float
     assert len(slept) == 13
 
 
+async def test_a_last_attempt_without_an_answer_names_the_error_before(slept: list[float]) -> None:
+    retries = Retries(Backoff(125, 1000, lambda low, high: 1.0), limit_s=0.2)
+    await retries.wait_after(ConnectionClosed("still down"))
+    with pytest.raises(RequestTimedOutLocally, match="within 1 ms; the attempt before: still down"):
+        await retries.wait_after(RequestTimedOutLocally("no answer within 1 ms"))
+
+
 @pytest.mark.parametrize("error", [LocalError("permanent"), BarnabasError("permanent")])
 async def test_a_permanent_error_is_raised_at_once(slept: list[float], error: BarnabasError) -> None:
     with pytest.raises(BarnabasError, match="permanent"):
