@@ -129,6 +129,10 @@ def test_records_are_sent_and_received_without_a_copy() -> None:
 def test_a_client_without_a_name_is_understood() -> None:
     data = struct.pack(">hhihi", ApiKey.METADATA, 1, 9, -1, -1)
     assert decode_request(memoryview(data)) == (ApiKey.METADATA, 1, 9, None, MetadataRequest(topics=None))
+    # The shortest request of all.
+    for length, name in ((-1, None), (0, "")):
+        data = struct.pack(">hhih", ApiKey.LIST_GROUPS, 0, 9, length)
+        assert decode_request(memoryview(data)) == (ApiKey.LIST_GROUPS, 0, 9, name, ListGroupsRequest())
 
 
 def test_the_first_byte_tells_kafkas_requests_from_native_ones() -> None:

@@ -77,7 +77,7 @@ def test_any_chunking_gives_the_same_frames(sizes: list[int], cuts: list[int], r
     assert receiver.buffered_bytes == 0
 
 
-@pytest.mark.parametrize("trailing", [b"\0", b"\0\0\1", b"\0\0\0\5ab"])
+@pytest.mark.parametrize("trailing", [b"\0", b"\0\0\1", b"\0\0\0\5", b"\0\0\0\5ab"])
 def test_trailing_bytes_wait_for_the_rest_of_their_frame(trailing: bytes) -> None:
     receiver = FrameReceiver(BufferPool())
     assert contents(feed(receiver, framed(b"first") + trailing)) == [b"first"]
