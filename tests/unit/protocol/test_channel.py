@@ -345,7 +345,9 @@ async def test_every_use_of_a_connection_puts_off_its_end(server: Server, channe
         channel._check_idle()
         assert channel.is_connected
         assert channel._idle_timer is not None
-        assert 30 <= channel._idle_timer.when() - asyncio.get_running_loop().time() <= 60
+        left_s = channel._idle_timer.when() - asyncio.get_running_loop().time()
+        # Sums of times are not exact.
+        assert 30 < left_s < 61
     channel._last_used = long_ago
     channel._check_idle()
     assert not channel.is_connected
