@@ -83,7 +83,8 @@ class Retries:
     def __init__(self, backoff: Backoff, limit_s: float = math.inf) -> None:
         self._backoff = backoff
         self._deadline = time.monotonic() + limit_s
-        self._error_before: BarnabasError | None = None
+        self._error_before = ""
+        """Its text: the error itself would keep the frames of the caller, and these keep this object."""
 
     def left_ms(self, at_most: int | None = None) -> int:
         """The timeout of the next attempt: the time until the deadline, at least 1 ms.
@@ -98,9 +99,8 @@ class Retries:
         now = time.monotonic()
         wait_s = self._backoff.failed(now)
         if not error.retriable or now + wait_s >= self._deadline:
-            before = self._error_before
-            if isinstance(error, RequestTimedOutLocally) and before is not None:
-                raise RequestTimedOutLocally(f"{error}; the attempt before: {before}") from before
+            if isinstance(error, RequestTimedOutLocally) and self._error_before:
+                raise RequestTimedOutLocally(f"{error}; the attempt before: {self._error_before}") from error
             raise error
-        self._error_before = error
+        self._error_before = str(error)
         await asyncio.sleep(wait_s)

@@ -35,7 +35,7 @@ FAULTS_OF_BROKERS: Final = {
 
 
 class CoordinatedChaos(DiskChaos):
-    """One history with faults of brokers and clients. It moves the leaders of `partitions`."""
+    """One history: it injects faults of brokers and clients, and moves the leaders of `partitions`."""
 
     faults: ClassVar[Mapping[str, float]]
     """The faults of clients, the first of them at its full weight in every history."""

@@ -57,7 +57,7 @@ class Clock:
 
 
 class Wire(asyncio.Transport):
-    """What a connection does with its socket."""
+    """A socket that records how a connection uses it."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ def test_an_error_of_what_follows_a_run_is_fatal(rig: Rig, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("sent", "log"),
     [
-        # What waits for another lane runs there too, so that the order is kept.
+        # The worker also runs the later requests of the network lane, so that the order is kept.
         ([[b"network 1", b"io 2", b"network 3"]], ["network 1", "io 2", "network 3", "after"]),
         ([[b"io 1", b"io 2"], [b"io 3"]], ["io 1", "after", "io 3", "after", "io 2", "after"]),
     ],
