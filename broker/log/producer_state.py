@@ -1,10 +1,11 @@
 """The states of a log's producers with an id (KIP-98, KIP-360, KIP-890): the rules for their batches.
 
 Every batch of such a producer carries its id, an epoch and the sequence number of its first record. The rules
-are Kafka's, and pure:
+are pure, and Kafka's but for one:
 
 - a batch that repeats one of its producer's last five is a duplicate: it is not written again, and the
-  response has the offset of the first append;
+  response has the offset of the first append. Unlike Kafka's, a batch that repeats one of a transaction that
+  has ended is refused, because it may have other records (`docs/decisions/producer-state.md`);
 - any other batch must continue the sequence, wrapping from 2^31 - 1 to 0, or begin with 0 in a newer epoch;
 - an older epoch is refused;
 - an unknown producer (its state has expired, or its records were deleted) may begin with any sequence;
@@ -166,6 +167,10 @@ class ProducerState:
                 return batch
         return None
 
+    def has_in_transaction(self, batch: RecentBatch) -> bool:
+        """Whether a recent batch belongs to the ongoing transaction."""
+        return 0 <= self.current_transaction_first_offset <= batch.base_offset
+
     def add(self, last_sequence: int, last_offset: int, delta: int, timestamp_ms: int) -> None:
         """Add the newest batch; `delta` is the distance of its offsets, first to last."""
         packed = self._packed
@@ -304,9 +309,7 @@ class ProducerStates:
         return []
 
     def check(
-        self,
-        batches: Sequence[tuple[int, BatchHeader]],
-        guards: VerificationGuards | None = None,
+        self, batches: Sequence[tuple[int, BatchHeader]], guards: VerificationGuards | None = None
     ) -> list[RecentBatch]:
         """Check whether the batches of one client's request may be appended.
 
@@ -332,13 +335,16 @@ class ProducerStates:
                 position = (state.epoch, state.last_sequence, is_ongoing)
             if position is not None and not _follows(header, position[0], position[1]):
                 duplicate = None if state is None else state.find(header)
-                if duplicate is None:
+                if state is None or duplicate is None:
                     raise _refusal(header, position[0], position[1])
                 if len(duplicates) < index:
                     raise api_error(
                         ErrorCode.INVALID_RECORD,
                         f"{_batch(header)} is a duplicate, but the batch before it in the request is not",
                     )
+                if is_transactional and not state.has_in_transaction(duplicate):
+                    text = f"{_batch(header)} repeats a batch of a transaction that has ended"
+                    raise api_error(ErrorCode.INVALID_TXN_STATE, text)
                 duplicates.append(duplicate)
                 continue
             if is_transactional:
@@ -354,17 +360,11 @@ class ProducerStates:
             if index + 1 < len(batches):
                 if ahead is None:
                     ahead = {}
-                ahead[producer_id] = (
-                    header.producer_epoch,
-                    _last_sequence_of(header),
-                    bool(is_transactional),
-                )
+                ahead[producer_id] = header.producer_epoch, _last_sequence_of(header), bool(is_transactional)
         return duplicates
 
     def _check_own(
-        self,
-        batches: Sequence[tuple[int, BatchHeader]],
-        guards: VerificationGuards | None,
+        self, batches: Sequence[tuple[int, BatchHeader]], guards: VerificationGuards | None
     ) -> None:
         """As `check`, for the batches of a coordinator of this broker: they have no sequence numbers."""
         for _, header in batches:

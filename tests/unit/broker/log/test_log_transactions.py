@@ -182,12 +182,22 @@ def test_a_batch_of_an_older_epoch_is_fenced_also_within_a_transaction(open_log:
         append(log, produced(1, epoch=4, is_transactional=True), guard=log.begin_verification(PRODUCER_ID, 4))
 
 
-def test_a_repeated_batch_gets_its_offset_also_after_the_transaction(open_log: OpenLog) -> None:
+@pytest.mark.parametrize("ended", [COMMIT, ABORT])
+def test_a_repeated_batch_gets_its_offset_until_its_transaction_has_ended(
+    open_log: OpenLog, ended: MarkerType
+) -> None:
+    """After an abort librdkafka may use the numbers of a written batch again."""
     log = open_log()
     write(log, 0, 3)
-    end(log, COMMIT)
     assert append(log, produced(0, 3, is_transactional=True)).base_offset == 0
-    assert log.log_end_offset == 4
+    end(log, ended)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, produced(0, 3, is_transactional=True))
+    write(log, 3)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, produced(0, 3, is_transactional=True))
+    assert append(log, produced(3, is_transactional=True)).base_offset == 4
+    assert log.log_end_offset == 5
 
 
 def test_a_transaction_of_a_newer_epoch_needs_its_own_guard(open_log: OpenLog) -> None:
