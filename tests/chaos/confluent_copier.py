@@ -1,10 +1,13 @@
 """The copier of `copier`, with confluent-kafka: the same arguments, the same lines on standard output.
 
-Not a test.
+librdkafka does not keep the time-out of `send_offsets_to_transaction`, and may never return from it if the
+group's coordinator has died (its issues 5456 and 5511). Such a copier ends itself. Not a test.
 """
 
+import faulthandler
 import os
 import random
+import signal
 import sys
 import threading
 import uuid
@@ -13,9 +16,10 @@ from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from copier import FENCED, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, say
+from copier import FENCED, HUNG, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, say
 
 _PATIENCE_S: Final = 10.0
+_HUNG_S: Final = 3 * _PATIENCE_S
 _ABORTS: Final = 0.1
 
 
@@ -85,7 +89,13 @@ class Copier:
                 producer.produce(self.target, value, each.key(), number)
             ends = {each.partition(): each.offset() + 1 for each in messages}
             positions = [TopicPartition(self.source, *end) for end in ends.items()]
-            producer.send_offsets_to_transaction(positions, member, _PATIENCE_S)
+            hung = threading.Timer(_HUNG_S, os._exit, (HUNG,))
+            hung.daemon = True
+            hung.start()
+            try:
+                producer.send_offsets_to_transaction(positions, member, _PATIENCE_S)
+            finally:
+                hung.cancel()
             is_committed = self._chance.random() >= _ABORTS
             if is_committed:
                 self._commit(producer)
@@ -130,6 +140,7 @@ def main() -> None:
         copier.is_over = True
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     copier.run()
 
 

@@ -11,7 +11,9 @@ import asyncio
 import json
 import os
 import random
+import signal
 import sys
+import threading
 import uuid
 from collections.abc import Sequence
 from typing import Final
@@ -25,6 +27,8 @@ SESSION_TIMEOUT_MS: Final = 3_000
 TRANSACTION_TIMEOUT_MS: Final = 6_000
 FENCED: Final = 3
 """The exit code of a copier that was fenced."""
+HUNG: Final = 4
+"""The exit code of a copier of librdkafka in a call that does not return."""
 _ABORTS: Final = 0.1
 
 
@@ -128,16 +132,24 @@ class Copier:
                 return
 
 
+def show_tasks() -> None:
+    """Print where each task waits; the test asks for it when the copiers make no progress."""
+    for task in asyncio.all_tasks():
+        task.print_stack(file=sys.stderr)
+    sys.stderr.flush()
+
+
 async def main() -> None:
     copier = Copier(sys.argv[1:])
 
-    async def wait_for_the_end() -> None:
-        await asyncio.to_thread(sys.stdin.read)
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
         copier.is_over = True
 
-    ending = asyncio.create_task(wait_for_the_end())
+    # Not in the loop's pool of threads, which the loop joins when the copier is fenced.
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, show_tasks)
     await copier.run()
-    await ending
 
 
 if __name__ == "__main__":
@@ -145,5 +157,4 @@ if __name__ == "__main__":
         asyncio.run(main())
     except ProducerFenced as fenced:
         print(f"fenced: {fenced}", file=sys.stderr, flush=True)
-        # Without waiting for the thread that still reads the standard input.
         os._exit(FENCED)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import starmap
 from pathlib import Path
@@ -70,6 +71,12 @@ def partitions_of(topic: str, count: int = PARTITIONS) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in range(count)]
 
 
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    # The process may end at any time, also between a look at it and a signal.
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
 def place_of(record: ConsumerRecord) -> tuple[TopicPartition, int]:
     return TopicPartition(record.topic, record.partition), record.offset
 
@@ -123,15 +130,15 @@ class Copying:
         how = self.chance.choice(("kill", "stop", "zombie"))
         self.faults[f"{how} copier"] += 1
         if how == "kill":
-            process.kill()
+            _send(process, signal.SIGKILL)
             await process.wait()
             return True
         if how == "stop":
-            process.send_signal(signal.SIGSTOP)
+            _send(process, signal.SIGSTOP)
             await asyncio.sleep(self.chance.choice((0.2, 1, 4)))
-            process.send_signal(signal.SIGCONT)
+            _send(process, signal.SIGCONT)
             return False
-        process.send_signal(signal.SIGSTOP)
+        _send(process, signal.SIGSTOP)
         waking = asyncio.create_task(self._wake(process, self.chance.choice((0.5, 2, 5, 8))))
         self._copiers.add(waking)
         return True
@@ -139,7 +146,7 @@ class Copying:
     async def _wake(self, process: asyncio.subprocess.Process, after_s: float) -> None:
         """Resume a stopped copier that has a successor, which fences its next transaction."""
         await asyncio.sleep(after_s)
-        process.send_signal(signal.SIGCONT)
+        _send(process, signal.SIGCONT)
 
     async def _start(self, number: int) -> asyncio.subprocess.Process:
         words, wire = self._programs[number]
@@ -257,7 +264,18 @@ class Copying:
                             seen = error
             except TimeoutError:
                 listed = await admin.list_transactions()
-                raise AssertionError(f"{seen} of {self.ends} is committed; {listed}") from None
+                group = await admin.describe_groups(GROUP)
+                where = await self._where_copiers_wait()
+                text = f"{seen} of {self.ends} is committed; {listed}; {group}\n{where}"
+                raise AssertionError(text) from None
+
+    async def _where_copiers_wait(self) -> str:
+        """The last lines of the copiers, and their stacks."""
+        alive = [process for process in self._processes if process.returncode is None]
+        for process in alive:
+            _send(process, signal.SIGUSR1)
+        await asyncio.sleep(2)
+        return f"{len(alive)} copiers are alive\n{self.log.read_text()[-20_000:]}"
 
     async def _committed(self, admin: Admin) -> dict[TopicPartition, int]:
         found = await admin.group_offsets(GROUP, partitions_of(INPUT), require_stable=True, timeout_ms=5_000)
@@ -336,8 +354,10 @@ class Copying:
         print(f"{dict(self.faults)}; exit codes of copiers {dict(self.exits)}", flush=True)
         assert verdict.is_good, str(verdict)
         assert len(records) >= ENOUGH
-        # A copier that was fenced, killed or ended in the end; any other code is a bug of the client.
-        assert self.exits.keys() <= {0, -signal.SIGKILL, copier.FENCED}, self.log.read_text()[-5_000:]
+        # A copier that was fenced, killed or ended in the end; any other code is a bug of our client.
+        assert self.exits.keys() <= {0, -signal.SIGKILL, copier.FENCED, copier.HUNG}, self.log.read_text()[
+            -5_000:
+        ]
 
 
 def make_topics(cluster: LocalCluster) -> ClusterView:
