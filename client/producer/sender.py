@@ -154,7 +154,7 @@ class Sender:
                 if leader is not None:
                     self._reclaim(queue, leader.node_id)
                 if transactions is not None and (dropped := self._dropped(transactions, queue)) is not None:
-                    self._drop(queue, dropped)
+                    self._drop(transactions, queue, dropped)
                 next_at = min(next_at, self._expire(queue, present))
                 batch, ready_at = self._candidate(queue, lingers=lingers)
                 if batch is None or ready_at > present:
@@ -242,10 +242,12 @@ class Sender:
             self._fail_transaction(gap)
         return transactions.dropped()
 
-    def _drop(self, queue: PartitionQueue, error: BarnabasError) -> None:
+    def _drop(self, transactions: TransactionMachine, queue: PartitionQueue, error: BarnabasError) -> None:
         """Fail the batches that are not in flight."""
         for batch in [*queue.pipeline.batches, *queue.batches]:
             if batch.state in (BatchState.OPEN, BatchState.CLOSED):
+                if batch.flight:
+                    transactions.outdate_epoch()
                 self._accumulator.failed(queue, batch, error, may_be_written=batch.may_be_written)
 
     def _fail_transaction(self, error: BarnabasError) -> None:

@@ -286,7 +286,7 @@ class TransactionSession:
                     self._make_retries(),
                     self._config.request_timeout_ms,
                     committed=committed,
-                    unanswered=machine.end_unanswered,
+                    unanswered=machine.outdate_epoch,
                 )
             except TransactionOutcomeUnknown:
                 raise

@@ -11,7 +11,8 @@ that a broker reads late has an earlier epoch and is refused, so EndTxn is repea
 Old protocol (Kafka up to 3.9): the epoch stays, so a late copy of an EndTxn would end whichever transaction
 is ongoing by then: the torn transaction. Two rules exclude it. EndTxn is repeated only while no other
 transaction has begun. And once an EndTxn was sent without an answer, the next transaction begins only after
-InitProducerId has raised the epoch, which fences every copy of it (``needs_new_epoch``).
+InitProducerId has raised the epoch, which fences every copy of it (``needs_new_epoch``). So it does after an
+abort that dropped a batch that was sent: under its numbers the next one would pass for a copy of it.
 
 It belongs to the producer's event loop; the sender uses it under the accumulator's lock.
 """
@@ -299,8 +300,8 @@ class TransactionMachine:
             self.step(Step.ABORTABLE)
             self.error = error
 
-    def end_unanswered(self) -> None:
-        """An EndTxn was sent that may still be read after others; see the module."""
+    def outdate_epoch(self) -> None:
+        """With the old protocol no other transaction may have this epoch; see the module."""
         self.needs_new_epoch = self.needs_new_epoch or not self.uses_new_protocol
 
     def kind_of_refused_end(self, error: BarnabasError, *, committed: bool) -> Kind | None:

@@ -147,7 +147,7 @@ def test_the_answer_of_the_end_has_the_next_identity() -> None:
 @pytest.mark.parametrize("is_new", [True, False])
 def test_an_end_without_an_answer_costs_the_old_protocol_its_epoch(is_new: bool) -> None:
     machine = machine_in(S.COMMITTING, is_new=is_new)
-    machine.end_unanswered()
+    machine.outdate_epoch()
     machine.ended(None)
     assert machine.needs_new_epoch is not is_new
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from barnabas.client.errors import ErrorCode, TransactionAbortable
+from barnabas.client.errors import ErrorCode, TransactionAbortable, TransactionAborted
 from barnabas.client.producer.producer import Producer
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 from tests.support.producer_transactions import LOST, UNREAD, FakeTransactions
 from tests.support.transactional_writes import check_usable, settings, use_every_api
+from tests.support.waiting import until
 
 
 async def test_partitions_that_cannot_be_added_in_time_fail_the_transaction(
@@ -76,6 +77,23 @@ async def test_no_late_copy_of_an_end_can_end_the_next_transaction(
             assert old._end(late_copy).error_code == ErrorCode.PRODUCER_FENCED
             await producer.send("t", b"3", partition=0)
     assert old.of("x").committed == [{b"1"}, {b"2", b"3"}]
+
+
+async def test_the_transaction_after_a_batch_was_dropped_has_a_new_epoch(
+    pair: FakeCluster, old: FakeTransactions
+) -> None:
+    """The next batch would leave a gap, or pass for a copy of the dropped one, which was written."""
+    async with Producer(**settings(pair, wire="kafka")) as producer:
+        old.fail(ApiKey.PRODUCE, LOST, *[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 1_000)
+        await producer.begin_transaction()
+        dropped = await producer.send("t", b"1", partition=0)
+        await until(lambda: "PRODUCE" in old.calls)
+        await producer.abort_transaction()
+        old.faults.clear()
+        with pytest.raises(TransactionAborted):
+            await dropped
+        await check_usable(producer, old)
+    assert len(pair.requests(ApiKey.INIT_PRODUCER_ID)) == 2
 
 
 async def test_the_first_transaction_of_the_new_protocol_has_a_new_epoch(
