@@ -250,7 +250,7 @@ class Rebalance:
         """Remove a member, refuse its waiting requests, and rebalance."""
         self.drop(member)
         if self.state is GroupState.PREPARING_REBALANCE:
-            logger.info("group %s waits for one member less: %s", self._group_id, reason)
+            logger.info("group %s no longer waits for a member: %s", self._group_id, reason)
             self.complete_join_if_all_have(now)
         else:
             self.prepare(reason, now)

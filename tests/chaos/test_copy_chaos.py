@@ -355,9 +355,8 @@ class Copying:
         assert verdict.is_good, str(verdict)
         assert len(records) >= ENOUGH
         # A copier that was fenced, killed or ended in the end; any other code is a bug of our client.
-        assert self.exits.keys() <= {0, -signal.SIGKILL, copier.FENCED, copier.HUNG}, self.log.read_text()[
-            -5_000:
-        ]
+        allowed = {0, -signal.SIGKILL, copier.FENCED, copier.HUNG}
+        assert self.exits.keys() <= allowed, self.log.read_text()[-5_000:]
 
 
 def make_topics(cluster: LocalCluster) -> ClusterView:
