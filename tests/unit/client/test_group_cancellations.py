@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from barnabas.client.consumer.consumer import Consumer, ConsumerRecord, RebalanceListener
-from barnabas.client.errors import BarnabasError, ErrorCode
+from barnabas.client.errors import BarnabasError, ErrorCode, NoBrokerReachable
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import HeartbeatResponse
 from barnabas.protocol.schema import ApiKey
@@ -64,8 +64,17 @@ class Life(RebalanceListener):
 
     async def begin(self) -> None:
         self.expected.clear()
-        await self.consumer.start()
+        await until(self.start, "a broker that answers")
         self.consumer.subscribe("t", listener=self)
+
+    async def start(self) -> bool:
+        """False if faults have ended the first connections to both brokers."""
+        self.consumer = self.world.consumer()
+        try:
+            await self.consumer.start()
+        except NoBrokerReachable:
+            return False
+        return True
 
     async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
         self.expected |= dict.fromkeys(partitions)
@@ -122,7 +131,6 @@ class Life(RebalanceListener):
         elif act == "reopen":
             await self.cut_short(self.consumer.close(timeout_ms=100))
             await self.consumer.close(timeout_ms=100)
-            self.consumer = self.world.consumer()
             await self.begin()
 
     async def cut_short(self, call: Coroutine[Any, Any, Any]) -> Any:
