@@ -31,6 +31,8 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 
+from tests.support.waiting import until
+
 from ..cluster.tools import ClusterView, StartCluster
 from ..compat.clients import Unavailable, alone, run_tool
 from . import copier
@@ -274,7 +276,14 @@ class Copying:
         alive = [process for process in self._processes if process.returncode is None]
         for process in alive:
             _send(process, signal.SIGUSR1)
-        await asyncio.sleep(2)
+
+        def have_answered() -> bool:
+            text = self.log.read_text()
+            return text.count("coro=<main()") + text.count("Current thread") >= len(alive)
+
+        # A copier that cannot answer must not hide what the others say.
+        with suppress(AssertionError):
+            await until(have_answered, "the stacks of the copiers", timeout_s=10)
         return f"{len(alive)} copiers are alive\n{self.log.read_text()[-20_000:]}"
 
     async def _committed(self, admin: Admin) -> dict[TopicPartition, int]:

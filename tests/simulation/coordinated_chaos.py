@@ -35,7 +35,7 @@ FAULTS_OF_BROKERS: Final = {
 
 
 class CoordinatedChaos(DiskChaos):
-    """One history: it injects faults of brokers and clients, and moves the leaders of `partitions`."""
+    """Runs one history: injects faults into brokers and clients, and moves the leaders of `partitions`."""
 
     faults: ClassVar[Mapping[str, float]]
     """The faults of clients, the first of them at its full weight in every history."""
