@@ -30,7 +30,6 @@ from barnabas.client.producer.batch import RecordMetadata
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
-
 from tests.support.waiting import until
 
 from ..cluster.tools import ClusterView, StartCluster

@@ -31,6 +31,8 @@ def topic(tool: Tool, bootstrap: str) -> str:
         *("--partitions", "2", "--replication-factor", replicas, "--config", "retention.ms=3600000"),
     )
     assert f"Created topic {name}." in said
+    # The next tool may ask a broker that does not know it yet.
+    wait_led(bootstrap, name, 2)
     return name
 
 
