@@ -3,7 +3,8 @@
 A fork of 100 MB takes some milliseconds, and starts with the same state for every run: empty caches, no
 threads, no files of other tests. The child sends the number of each test before it runs it, and the result
 afterwards. The parent kills a child whose test runs for too long (a mutant that waits or loops for ever),
-with all processes of its session.
+with all processes of its session. That test and the later ones then run a second time, since a machine that
+stalls looks the same: only a run that was ended twice is timed out.
 """
 
 import gc
@@ -37,9 +38,13 @@ class Run:
     """Called in the child; what it returns is called after each test, and its result is sent."""
     stops_at_failure: bool = True
     failed: pytest.Item | None = None
-    is_timed_out: bool = False
+    limits_reached: int = 0
     results: list[tuple[pytest.Item, float, object]] = field(default_factory=list)
     """The duration of each test that ended, and what `prepare`'s function returned."""
+
+    @property
+    def is_timed_out(self) -> bool:
+        return self.limits_reached > 1
 
 
 class Outcomes:
@@ -53,16 +58,17 @@ class Outcomes:
 
 
 class _Child:
-    def __init__(self, run: Run, outcomes: Outcomes) -> None:
+    def __init__(self, run: Run, outcomes: Outcomes, first: int = 0) -> None:
         self.run = run
+        self.is_at_limit = False
         self.folder = tempfile.mkdtemp(prefix="mutant-")
         self.connection, childs_end = multiprocessing.Pipe(duplex=False)
-        self.running = 0
-        self.deadline = time.monotonic() + run.limits_s[0]
+        self.running = first
+        self.deadline = time.monotonic() + run.limits_s[first]
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                _run(run, outcomes, childs_end, Path(self.folder))
+                _run(run, first, outcomes, childs_end, Path(self.folder))
             finally:
                 os._exit(1)
         childs_end.close()
@@ -86,8 +92,11 @@ class _Child:
                 run.failed = run.failed or run.items[place]
             return (is_failed and run.stops_at_failure) or place == len(run.items) - 1
         if time.monotonic() > self.deadline:
-            run.failed, run.is_timed_out = run.items[self.running], True
-        return run.is_timed_out
+            self.is_at_limit = True
+            run.limits_reached += 1
+            if run.is_timed_out:
+                run.failed = run.items[self.running]
+        return self.is_at_limit
 
     def end(self) -> None:
         for kill in (os.killpg, os.kill):
@@ -101,7 +110,7 @@ class _Child:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _run(run: Run, outcomes: Outcomes, connection: Connection, folder: Path) -> None:
+def _run(run: Run, first: int, outcomes: Outcomes, connection: Connection, folder: Path) -> None:
     """The child."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_DATA, (_MAX_DATA_BYTES, _MAX_DATA_BYTES))
@@ -113,7 +122,8 @@ def _run(run: Run, outcomes: Outcomes, connection: Connection, folder: Path) -> 
     # Its own folder can be removed as a whole, and no other child looks for a free name in it.
     config._tmp_path_factory._basetemp = folder  # type: ignore[attr-defined]  # pytest has no public way
     after = run.prepare()
-    for place, (item, following) in enumerate(zip(run.items, [*run.items[1:], None], strict=True)):
+    rest = run.items[first:]
+    for place, (item, following) in enumerate(zip(rest, [*rest[1:], None], strict=True), first):
         outcomes.is_failed = False
         connection.send((place, None))
         start = time.perf_counter()
@@ -139,7 +149,10 @@ def run_all(runs: Iterator[Run], outcomes: Outcomes, jobs: int) -> Iterator[Run]
             for child in [child for child in children if child.is_ended()]:
                 children.remove(child)
                 child.end()
-                yield child.run
+                if child.is_at_limit and not child.run.is_timed_out:
+                    children.append(_Child(child.run, outcomes, first=child.running))
+                else:
+                    yield child.run
     finally:
         for child in children:
             child.end()

@@ -94,6 +94,7 @@ def test_exactly_the_active_mutant_changes_what_is_done() -> None:
 
 TOPIC_TESTS = """
 import time
+from pathlib import Path
 import pytest
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.topic_names import metric_name, validate_topic_name
@@ -114,6 +115,19 @@ def test_illegal_too():
 def test_waits_for_ever_without_a_name():
     while metric_name("a") is None:
         time.sleep(0.01)
+
+def is_legal(name):
+    try:
+        validate_topic_name(name)
+    except BarnabasError:
+        return False
+    return True
+
+def test_stalls_once_with_the_survivor():
+    stalled = Path(__file__).with_name("stalled")
+    if is_legal("a" * 248) and not is_legal("a" * 249) and not stalled.exists():
+        stalled.touch()
+        time.sleep(3600)
 """
 
 
@@ -136,5 +150,7 @@ def test_a_run_finds_survivors_and_functions_that_are_not_needed(tmp_path: Path)
     assert [key for key, killer in killers.items() if killer is None] == [
         "validate_topic_name: len(name) > MAX_NAME_LENGTH → len(name) >= MAX_NAME_LENGTH"
     ]
+    assert (tmp_path / "stalled").exists()
     unneeded = {function["name"].split("::")[1] for function in data["functions"] if not function["chosen"]}
+    unneeded.remove("test_stalls_once_with_the_survivor")
     assert unneeded in ({"test_illegal"}, {"test_illegal_too"})
