@@ -90,14 +90,20 @@ class _Passing(socketserver.BaseRequestHandler):
                     waiting += data
                     self.server.note(waiting)
                     broker.sendall(data)
-                broker.shutdown(socket.SHUT_WR)
+            _end(broker, socket.SHUT_WR)
             back.join()
 
     def _pass_answers(self, broker: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := broker.recv(65536):
                 self.request.sendall(data)
-            self.request.shutdown(socket.SHUT_RDWR)
+        # Also after a reset, or the other direction would wait for a client that goes on.
+        _end(self.request, socket.SHUT_RDWR)
+
+
+def _end(connection: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(how)
 
 
 @pytest.fixture(scope="module")
