@@ -28,7 +28,13 @@ def spawn(tmp_path: Path) -> Iterator[Spawn]:
         log_file = tmp_path / f"{len(started)}.log"
         process = ManagedProcess.spawn("child", [sys.executable, "-c", code], log_file=log_file, **arguments)
         started.append(process)
-        wait_for(lambda: line in tail(log_file) or not process.is_alive)
+
+        def is_said() -> bool:
+            # Each argument of `print` may be a write of its own (PYTHONUNBUFFERED).
+            said = log_file.read_text()
+            return line in said and said.endswith("\n")
+
+        wait_for(lambda: is_said() or not process.is_alive)
         return process
 
     yield start
