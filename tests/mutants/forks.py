@@ -3,8 +3,8 @@
 A fork of 100 MB takes some milliseconds, and starts with the same state for every run: empty caches, no
 threads, no files of other tests. The child sends the number of each test before it runs it, and the result
 afterwards. The parent kills a child whose test runs for too long (a mutant that waits or loops for ever),
-with all processes of its session. That test and the later ones then run a second time, since a machine that
-stalls looks the same: only a run that was ended twice is timed out.
+with all processes of its session. The test and those behind it then run again, since a machine that stalls
+looks the same: only a test that reaches its limit twice is timed out.
 """
 
 import gc
@@ -38,13 +38,9 @@ class Run:
     """Called in the child; what it returns is called after each test, and its result is sent."""
     stops_at_failure: bool = True
     failed: pytest.Item | None = None
-    limits_reached: int = 0
+    is_timed_out: bool = False
     results: list[tuple[pytest.Item, float, object]] = field(default_factory=list)
     """The duration of each test that ended, and what `prepare`'s function returned."""
-
-    @property
-    def is_timed_out(self) -> bool:
-        return self.limits_reached > 1
 
 
 class Outcomes:
@@ -58,17 +54,22 @@ class Outcomes:
 
 
 class _Child:
-    def __init__(self, run: Run, outcomes: Outcomes, first: int = 0) -> None:
+    def __init__(self, run: Run, outcomes: Outcomes) -> None:
         self.run = run
-        self.is_at_limit = False
+        self._outcomes = outcomes
+        self._at_limit: int | None = None
+        """The last test that reached its limit."""
+        self._start(0)
+
+    def _start(self, first: int) -> None:
         self.folder = tempfile.mkdtemp(prefix="mutant-")
         self.connection, childs_end = multiprocessing.Pipe(duplex=False)
         self.running = first
-        self.deadline = time.monotonic() + run.limits_s[first]
+        self.deadline = time.monotonic() + self.run.limits_s[first]
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                _run(run, first, outcomes, childs_end, Path(self.folder))
+                _run(self.run, first, self._outcomes, childs_end, Path(self.folder))
             finally:
                 os._exit(1)
         childs_end.close()
@@ -92,11 +93,13 @@ class _Child:
                 run.failed = run.failed or run.items[place]
             return (is_failed and run.stops_at_failure) or place == len(run.items) - 1
         if time.monotonic() > self.deadline:
-            self.is_at_limit = True
-            run.limits_reached += 1
-            if run.is_timed_out:
-                run.failed = run.items[self.running]
-        return self.is_at_limit
+            if self._at_limit == self.running:
+                run.failed, run.is_timed_out = run.items[self.running], True
+            else:
+                self._at_limit = self.running
+                self.end()
+                self._start(self.running)
+        return run.is_timed_out
 
     def end(self) -> None:
         for kill in (os.killpg, os.kill):
@@ -149,10 +152,7 @@ def run_all(runs: Iterator[Run], outcomes: Outcomes, jobs: int) -> Iterator[Run]
             for child in [child for child in children if child.is_ended()]:
                 children.remove(child)
                 child.end()
-                if child.is_at_limit and not child.run.is_timed_out:
-                    children.append(_Child(child.run, outcomes, first=child.running))
-                else:
-                    yield child.run
+                yield child.run
     finally:
         for child in children:
             child.end()
