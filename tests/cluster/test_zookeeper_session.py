@@ -2,21 +2,12 @@
 
 import socket
 import threading
-from contextlib import suppress
 
 from barnabas.protocol.ids import Endpoint
 from barnabas.zookeeper.session import ZooKeeperSession
+from tests.support.relay import relay
 
 from .tools import ZooKeeperClient, session_password
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with suppress(ConnectionError):
-        while data := source.recv(65_536):
-            target.sendall(data)
-    # Also after a reset, or the other direction would wait for ever. It may have been quicker to close.
-    with suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
 
 
 def test_a_server_that_takes_a_connection_and_never_answers_is_soon_tried_again(
@@ -31,10 +22,7 @@ def test_a_server_that_takes_a_connection_and_never_answers_is_soon_tried_again(
             silent, _ = server.accept()
             heard, _ = server.accept()
             with silent, heard, socket.create_connection(real) as upstream:
-                back = threading.Thread(target=_pump, args=(upstream, heard), daemon=True)
-                back.start()
-                _pump(heard, upstream)
-                back.join()
+                relay(heard, upstream)
 
         serving = threading.Thread(target=serve, daemon=True)
         serving.start()

@@ -19,6 +19,7 @@ from barnabas.client.blocking import Admin, Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.schema import ApiKey
 from tests.support.names import fresh_name
+from tests.support.relay import relay
 from tests.support.waiting import wait_for
 
 from ..cluster.transaction_level import finalised
@@ -81,29 +82,14 @@ class Relay(socketserver.ThreadingTCPServer):
 
 class _Passing(socketserver.BaseRequestHandler):
     def handle(self) -> None:
+        waiting = bytearray()
+
+        def note(data: bytes) -> None:
+            waiting.extend(data)
+            self.server.note(waiting)
+
         with contextlib.suppress(OSError), socket.create_connection(self.server.target) as broker:
-            back = threading.Thread(target=self._pass_answers, args=(broker,))
-            back.start()
-            waiting = bytearray()
-            with contextlib.suppress(OSError):
-                while data := self.request.recv(65536):
-                    waiting += data
-                    self.server.note(waiting)
-                    broker.sendall(data)
-            _end(broker, socket.SHUT_WR)
-            back.join()
-
-    def _pass_answers(self, broker: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := broker.recv(65536):
-                self.request.sendall(data)
-        # Also after a reset, or the other direction would wait for a client that goes on.
-        _end(self.request, socket.SHUT_RDWR)
-
-
-def _end(connection: socket.socket, how: int) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(how)
+            relay(self.request, broker, note)
 
 
 @pytest.fixture(scope="module")
