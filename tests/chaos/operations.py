@@ -189,7 +189,8 @@ class Operator:
     def check_election(self) -> None:
         """The cluster is healthy and settled: an election lets every preferred replica lead.
 
-        Replicas of topics that come and go may still catch up. They are refused until they are in the ISR.
+        Those of the load are elected at once. The replicas of topics that come and go may still catch up, and
+        are refused until they are in the ISR.
         """
         refused: list[Outcomes] = []
 
@@ -197,6 +198,7 @@ class Operator:
             with self._view.admin() as admin:
                 outcomes = admin.elect_leaders()
             refused.append({tp: error for tp, error in outcomes.items() if error is not None})
+            assert all(tp.topic != self._topic for tp in refused[-1]), f"not elected: {refused[-1]}"
             return not refused[-1]
 
         wait_for(is_led, lambda: f"not elected: {refused[-1]}", self._deadline_s)
