@@ -29,14 +29,14 @@ from .java import CONSOLE_CONSUMER, COPIER, NEWER, TRANSACTIONS, Tool, java_comm
 pytestmark = pytest.mark.timeout(600)
 RECORDS, TRANSACTION_RECORDS = 3_000, 20
 FENCED = "ProducerFencedException", "InvalidProducerEpochException", "has been claimed by another process"
-"""What the copier says when it ends because a time-out has raised the epoch, by the request that finds it."""
+"""After a time-out has fenced the copier, its output holds one of these texts, depending on the request."""
 
 
 class Copier:
     """Kafka's `TransactionalMessageCopier`: its reports say how much it has copied.
 
-    It is started again if a transaction was fenced by its time-out, since all processes may stand still for
-    seconds on a busy machine.
+    While the test waits, it starts the copier again if a time-out has fenced it, because all processes may
+    stand still for seconds on a busy machine.
     """
 
     def __init__(self, command: list[str], folder: Path) -> None:
@@ -54,8 +54,8 @@ class Copier:
         wait_for(lambda: self._reached(count), lambda: f"{count} are not copied: {tail(self._logs[-1])}")
 
     def wait_end(self) -> int:
-        """Wait until it has ended without error; how many records it copied."""
-        wait_for(self._has_ended, lambda: f"the copier runs on: {tail(self._logs[-1])}")
+        """Wait until it has ended without error, and return how many records it copied."""
+        wait_for(lambda: not self._runs(), lambda: f"the copier runs on: {tail(self._logs[-1])}")
         assert self._process.exit_code == 0, tail(self._logs[-1], 40)
         return self._copied()
 
@@ -68,17 +68,18 @@ class Copier:
         self._logs.append(log)
 
     def _reached(self, count: int) -> bool:
-        assert not self._has_ended(), f"the copier ended: {tail(self._logs[-1], 40)}"
+        assert self._runs(), f"the copier ended: {tail(self._logs[-1], 40)}"
         return self._copied() >= count
 
-    def _has_ended(self) -> bool:
-        if self._process.is_alive:
-            return False
+    def _runs(self) -> bool:
+        """Whether it runs; a fenced copier is started again."""
+        if not self._process.is_alive and self._is_fenced():
+            self._start()
+        return self._process.is_alive
+
+    def _is_fenced(self) -> bool:
         said = self._logs[-1].read_text()
-        if not any(text in said for text in FENCED):
-            return True
-        self._start()
-        return False
+        return any(text in said for text in FENCED)
 
     def _copied(self) -> int:
         return sum(self._reported(log) for log in self._logs)
