@@ -5,7 +5,7 @@
 # make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
 # make soak    unit tests in debug mode, clients at all features, 100,000 histories (SOAK_SCHEDULES=…, SOAK_SEED=…)
 # make flaky   process tests repeated under random load, with their rates (FLAKY_RUNS=20, FLAKY_TESTS='tests/chaos -k …')
-# make mutants MODULE=broker/log   mutants of a module or folder against its unit tests (TESTS=…, CHOOSE=1, KEEP=…)
+# make mutants MODULE=broker/log   mutants of a module or folder against its unit tests (TESTS=…, CHOOSE=1, KEEP=…, SAMPLE=…)
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
 # make pictures | settings     the pictures of the README, from a real run; the page of settings
@@ -76,7 +76,7 @@ flaky: setup
 
 mutants: setup
 	$(BIN)/python -m tests.mutants $(MODULE) $(if $(TESTS),--tests $(TESTS)) $(if $(CHOOSE),--choose) \
-		$(if $(KEEP),--keep $(KEEP)) $(MUTANTS_ARGS)
+		$(if $(KEEP),--keep $(KEEP)) $(if $(SAMPLE),--sample $(SAMPLE)) $(MUTANTS_ARGS)
 
 bench: setup
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -3,11 +3,12 @@
 ``MODULE`` is a file or a folder; the tests are those of the same folder in tests/unit, or ``TESTS``. With
 ``CHOOSE=1``, it looks for a small set of test functions that kills all that the tests kill, and lists the
 others. Whether one of those shows a promise of the documentation is for a person to say. ``KEEP`` names
-parts of names of functions to choose in any case.
+parts of names of functions to choose in any case. ``SAMPLE`` judges so many mutants, drawn by the seed.
 """
 
 import argparse
 import json
+import random
 import sys
 import time
 import tomllib
@@ -49,7 +50,12 @@ class Check:
     def _judge(self, items: list[pytest.Item]) -> None:
         arguments = self._arguments
         start = time.monotonic()
-        judge = Judge(self.mutated, functions_of(items), self.outcomes, arguments.jobs, arguments.limit)
+        mutants = self.mutated.mutants
+        if arguments.sample < len(mutants):
+            mutants = random.Random(arguments.seed).sample(mutants, arguments.sample)
+        judge = Judge(
+            self.mutated, mutants, functions_of(items), self.outcomes, arguments.jobs, arguments.limit
+        )
         judge.record()
         print(f"{len(judge.functions)} functions, {len(items)} tests: {time.monotonic() - start:.0f} s")
         for name in judge.failing:
@@ -64,11 +70,12 @@ class Check:
         _show(self._files, self.mutated.mutants, judge)
         print(f"{time.monotonic() - start:.0f} s, {len(judge.timed_out)} runs were ended by their time limit")
         if arguments.json:
-            arguments.json.write_text(json.dumps(_as_data(judge, self.mutated.mutants, chosen), indent=1))
+            arguments.json.write_text(json.dumps(_as_data(judge, chosen), indent=1))
         self.is_complete = not judge.failing
 
 
-def _show(files: list[str], mutants: list[Mutant], judge: Judge) -> None:
+def _show(files: list[str], every: list[Mutant], judge: Judge) -> None:
+    mutants = sorted(judge.mutants, key=lambda mutant: mutant.number)
     reasons = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
     for file in files:
         equivalent = reasons.get(file, {})
@@ -76,7 +83,7 @@ def _show(files: list[str], mutants: list[Mutant], judge: Judge) -> None:
             if mutant.file == file and mutant not in judge.killers and mutant.key not in equivalent:
                 said = "" if judge.is_reached(mutant) else " (no test reaches it)"
                 print(f"survives: {file}:{mutant.line} {mutant.key}{said}")
-        keys = {mutant.key: mutant for mutant in mutants if mutant.file == file}
+        keys = {mutant.key: mutant for mutant in every if mutant.file == file}
         for key in equivalent:
             if key not in keys or keys[key] in judge.killers:
                 print(f"not equivalent: {file} {key} {'is killed' if key in keys else 'does not exist'}")
@@ -104,7 +111,7 @@ def _show_unneeded(functions: list[Function], chosen: list[Function]) -> None:
     print(f"not needed: {len(unneeded)} of {len(functions)} functions, {lines[0]} of {lines[1]} lines")
 
 
-def _as_data(judge: Judge, mutants: list[Mutant], chosen: list[Function] | None) -> object:
+def _as_data(judge: Judge, chosen: list[Function] | None) -> object:
     return {
         "mutants": [
             {
@@ -114,7 +121,7 @@ def _as_data(judge: Judge, mutants: list[Mutant], chosen: list[Function] | None)
                 "reached": judge.is_reached(mutant),
                 "killer": judge.killers[mutant].name if mutant in judge.killers else None,
             }
-            for mutant in mutants
+            for mutant in judge.mutants
         ],
         "functions": [
             {
@@ -135,6 +142,7 @@ def main() -> int:
     parser.add_argument("--choose", action="store_true")
     parser.add_argument("--keep", nargs="+", default=[])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sample", type=int, default=sys.maxsize)
     parser.add_argument(
         "--jobs", type=int, default=1, help="with more than one, the choice is not repeatable"
     )

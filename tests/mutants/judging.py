@@ -54,8 +54,15 @@ class Judge:
     """``killers`` has the test function of each mutant that was killed."""
 
     def __init__(
-        self, mutated: Mutated, functions: list[Function], outcomes: Outcomes, jobs: int, limit_s: float
+        self,
+        mutated: Mutated,
+        mutants: Sequence[Mutant],
+        functions: list[Function],
+        outcomes: Outcomes,
+        jobs: int,
+        limit_s: float,
     ) -> None:
+        self.mutants = mutants
         self.functions = functions
         self.killers: dict[Mutant, Function] = {}
         self.timed_out: list[Mutant] = []
@@ -97,7 +104,7 @@ class Judge:
     def judge(self) -> None:
         """Fills ``killers``, in any order of the tests that is fast."""
         by_speed = sorted(self.functions, key=lambda function: function.seconds)
-        for mutant, killer in self._killers((mutant, by_speed) for mutant in self._mutated.mutants):
+        for mutant, killer in self._killers((mutant, by_speed) for mutant in self.mutants):
             if killer is not None:
                 self.killers[mutant] = killer
 
@@ -105,7 +112,7 @@ class Judge:
         """Fills ``killers`` with functions of a small set, which begins with those to keep in any case."""
         chosen = list(kept)
         by_cost = sorted(self.functions, key=lambda function: function.cost)
-        mutants = list(self._mutated.mutants)
+        mutants = list(self.mutants)
         random.Random(seed).shuffle(mutants)
         mutants.sort(key=lambda mutant: len(self._reaching[mutant.number]) if self.is_reached(mutant) else 0)
         orders = ((mutant, [*chosen, *(one for one in by_cost if one not in chosen)]) for mutant in mutants)

@@ -131,19 +131,24 @@ def test_stalls_once_with_the_survivor():
 """
 
 
-def test_a_run_finds_survivors_and_functions_that_are_not_needed(tmp_path: Path) -> None:
-    (tmp_path / "test_topics.py").write_text(TOPIC_TESTS)
-    found = tmp_path / "found.json"
-    options = ["--tests", tmp_path, "--choose", "--limit", "1", "--json", found]
+def run(folder: Path, *options: str) -> Any:
+    """What a run over ``TOPIC_TESTS`` writes as JSON."""
+    (folder / "test_topics.py").write_text(TOPIC_TESTS)
+    found = folder / "found.json"
+    command = [sys.executable, "-m", "tests.mutants", "protocol/topic_names.py", "--tests", folder]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.mutants", "protocol/topic_names.py", *options],
+        [*command, "--limit", "1", "--json", found, *options],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    data = json.loads(found.read_text())
+    return json.loads(found.read_text())
+
+
+def test_a_run_finds_survivors_and_functions_that_are_not_needed(tmp_path: Path) -> None:
+    data = run(tmp_path, "--choose")
     killers = {mutant["key"]: mutant["killer"] for mutant in data["mutants"]}
     killer_of_last = killers["metric_name: return topic.replace('.', '_') → return None"]
     assert killer_of_last.endswith("::test_waits_for_ever_without_a_name")
@@ -154,3 +159,13 @@ def test_a_run_finds_survivors_and_functions_that_are_not_needed(tmp_path: Path)
     unneeded = {function["name"].split("::")[1] for function in data["functions"] if not function["chosen"]}
     unneeded.remove("test_stalls_once_with_the_survivor")
     assert unneeded in ({"test_illegal"}, {"test_illegal_too"})
+
+
+def test_a_sample_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    (tmp_path / "stalled").touch()
+    drawn = [
+        {mutant["key"] for mutant in run(tmp_path, "--sample", "2", "--seed", seed)["mutants"]}
+        for seed in ("1", "1", "2")
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(drawn[0]) == len(drawn[2]) == 2
