@@ -50,7 +50,7 @@ class StoppedRecoveries:
         disk = PowerCutDisk(self._folder)
         disk.on_change = lambda then: self.stop_again(disk, chosen, f"{what}, then {then}", is_kill=is_kill)
         manager = self._life.open(self._folder, disk)
-        assert self.failures == []
+        assert not self.failures, self.failures
         assert not manager.offline_partitions
         crash(manager)
         shutil.rmtree(self._folder)
