@@ -143,7 +143,8 @@ def test_a_produce_that_waits_for_a_coordinator_that_dies_is_answered_and_retrie
         connection.send(raw_client.encoded(client.request(partition, 0)))
         killable.kill(coordinator)
         answer = connection.answer_to(client.request(partition, 0))
-    assert client.result(answer) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    # On a busy machine the leader may look for the coordinator after its death only, and ask the next one.
+    assert client.result(answer) in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NONE)
     client.produce_at_last(partition, 0)
     client.end(committed=True)
     wait_all_stable(killable, partition)
