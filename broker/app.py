@@ -28,7 +28,7 @@ from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.coordination import Coordination
 from barnabas.broker.coordinators.transaction_verification import VERIFICATION, TransactionVerification
 from barnabas.broker.features import NEW_CLUSTER, SUPPORTED
-from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
+from barnabas.broker.handlers.dispatcher import Dispatcher, in_turn, lane_of
 from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
@@ -175,10 +175,11 @@ class Broker:
         self._start_part("background work", background.start, background.stop)
         self._start_metrics(replicas, coordination)
         # Refuse, from the first request on, peers that still use the earlier registration.
-        earlier = self._store.brokers().get(config.broker_id)
-        if earlier is not None:
+        if (earlier := self._store.brokers().get(config.broker_id)) is not None:
             replicas.roles.registered(BrokerEpoch(earlier.broker_epoch + 1))
-        self._server.start(Dispatcher(services), lane_of=lane_of, after_run=replicas.wake_followers)
+        self._server.start(
+            Dispatcher(services), lane_of=lane_of, in_turn=in_turn, after_run=replicas.wake_followers
+        )
         self._closers.append(("last requests", lambda: self._server.stop(_DRAIN_MS)))
         membership.join(self._make_registration(logs.directory_ids))
         self._closers.append(("registration", membership.stop))

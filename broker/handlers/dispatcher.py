@@ -39,6 +39,13 @@ def lane_of(view: memoryview) -> Lane:
     return handler.lane if size <= handler.max_bytes else Lane.GENERAL
 
 
+def in_turn(view: memoryview) -> bool:
+    """Whether a request that is not decoded yet waits until earlier ones of its connection are answered."""
+    if len(view) <= _NATIVE_KEY_AT:
+        return False
+    return _BY_KEY_BYTE[view[_KAFKA_KEY_AT if view[0] == 0 else _NATIVE_KEY_AT]].in_turn
+
+
 class Dispatcher:
     """Decodes a request and runs its handler."""
 

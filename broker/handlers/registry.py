@@ -50,13 +50,17 @@ class Handler(NamedTuple):
     """Larger requests run in the general lane."""
     inter_broker_only: bool = False
     """Whether it is refused on every listener but the inter-broker one."""
+    in_turn: bool = False
+    """Whether it runs only when all earlier requests of its connection are answered. Behind a waiting fetch,
+    an answer may be half a second old when it leaves, and a client takes it for newer than those that came by
+    its other connections: librdkafka 2.0 goes back to the dead leader, and may stay there."""
 
 
 HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.PRODUCE: Handler(produce.handle, Lane.NETWORK),
     ApiKey.FETCH: Handler(fetch.handle, Lane.NETWORK, _SMALL),
     ApiKey.LIST_OFFSETS: Handler(list_offsets.handle),
-    ApiKey.METADATA: Handler(metadata.handle, Lane.NETWORK, _SMALL),
+    ApiKey.METADATA: Handler(metadata.handle, Lane.NETWORK, _SMALL, in_turn=True),
     ApiKey.OFFSET_COMMIT: Handler(offsets.handle_commit),
     ApiKey.OFFSET_FETCH: Handler(offsets.handle_fetch),
     ApiKey.FIND_COORDINATOR: Handler(find_coordinator.handle),

@@ -123,11 +123,12 @@ class RequestQueue(Generic[T]):
 class Lanes(Generic[T]):
     """The queues of the lanes that have workers, and how a request runs.
 
-    ``process`` answers a request, or has it answered later. ``lane_of`` chooses the lane of a request by its
-    undecoded bytes. ``after_run`` is called by a thread that has run all runnable requests of a connection,
-    so what several pipelined requests have in common can be done once. ``on_fatal`` is called by a thread
-    that dies; the broker must then stop, because continuing could lose data. With ``measures_times`` requests
-    get the times of their stages, for `RequestTimes`.
+    ``process`` answers a request, or has it answered later. ``lane_of`` chooses the lane of a request by
+    its undecoded bytes, and ``in_turn`` whether it waits for the answers to earlier ones. ``after_run``
+    is called by a thread that has run all runnable requests of a connection, so what several pipelined
+    requests have in common can be done once. ``on_fatal`` is called by a thread that dies; the broker
+    must then stop, because continuing could lose data. With ``measures_times`` requests get the times of
+    their stages, for `RequestTimes`.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Lanes(Generic[T]):
         process: Callable[[Request], None],
         *,
         lane_of: Callable[[memoryview], Lane],
+        in_turn: Callable[[memoryview], bool],
         after_run: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
         max_requests: int,
@@ -143,6 +145,7 @@ class Lanes(Generic[T]):
         self.measures_times = measures_times
         self._process = process
         self.lane_of = lane_of
+        self.in_turn = in_turn
         self.after_run = after_run
         self.on_fatal = on_fatal
         self.queues: dict[Lane, RequestQueue[T]] = {

@@ -72,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue_is_full = False
         # The lock guards these. A queue counts all pending requests exactly while it is `_queue`.
         self._lock = threading.Lock()
-        self._pipeline = Pipeline(limits)
+        self._pipeline = Pipeline(limits, thread.lanes.in_turn)
         self._queue: RequestQueue[Connection] | None = None
 
     # ---- on the network thread

@@ -2,7 +2,8 @@
 
 Requests of one connection run one at a time and in order. A request that has run and is not yet answered (it
 waits in the purgatory) does not block the next one; a request that has paused does. Responses leave in
-the order of the requests.
+the order of the requests, so an answer may be old when it leaves. A request `in_turn` runs when all earlier
+ones are answered, as each request does in Apache Kafka: its answer is new.
 
 Bounds: at most `max_in_flight` requests have run and are unanswered. Reading stops while as many requests are
 received and not answered, while their frames exceed `max_in_flight_bytes`, or while the peer does not read
@@ -18,9 +19,10 @@ Pure: no lock, no thread, no time. The connection calls it with its lock held.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
 from typing import Final
 
 from barnabas.broker.network.request import Buffers, Lane, Request
@@ -90,15 +92,16 @@ _RUNNING: Final = (OPEN, Phase.DRAINING, HALF_CLOSED)
 
 
 class Pipeline:
-    """Bytes are counted without the length bytes of frames."""
+    """Bytes are counted without the length bytes of frames. ``in_turn`` tells by a frame how it runs."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, in_turn: Callable[[memoryview], bool]) -> None:
         self.phase = Phase.OPEN
         self.pending: deque[Request] = deque()
         """Requests that have not run."""
         self.is_claimed = False
         """True if a thread runs a request of this connection, workers will, or a request has paused."""
         self._limits = limits
+        self._in_turn = in_turn
         # True if the first pending request has paused. The connection stays claimed until it is resumed.
         self._is_paused = False
         # Requests whose answer is not sent. `pending` is always a suffix of it.
@@ -172,11 +175,23 @@ class Pipeline:
                 not self._peer_is_slow
                 and self._unsent_bytes <= self._limits.max_unwritten_bytes
                 and len(self._unsent) - len(pending) < self._limits.max_in_flight
+                and not self._has_to_wait(pending[0])
             )
         else:
             # Requests of a closed connection only have to be dropped.
             self.is_claimed = self.phase is CLOSED
         return pending[0].lane if self.is_claimed else None
+
+    def _has_to_wait(self, request: Request) -> bool:
+        """Whether the next request runs in turn, and its turn has not come. An ended peer reads no answer."""
+        ran = len(self._unsent) - len(self.pending)
+        return (
+            ran > 0
+            and request.rest is None
+            and self.phase is not HALF_CLOSED
+            and self._in_turn(request.frame.view)
+            and not all(earlier.answered for earlier in islice(self._unsent, ran))
+        )
 
     # Answering
 

@@ -107,13 +107,15 @@ class SocketServer:
         process: Callable[[Request], None],
         *,
         lane_of: Callable[[memoryview], Lane],
+        in_turn: Callable[[memoryview], bool],
         after_run: Callable[[], None],
     ) -> None:
-        """Accept connections; `bind` has been called. For the three functions see `Lanes`."""
+        """Accept connections; `bind` has been called. For the functions see `Lanes`."""
         config = self._config
         lanes: Lanes[Connection] = Lanes(
             process,
             lane_of=lane_of,
+            in_turn=in_turn,
             after_run=after_run,
             on_fatal=self._on_fatal,
             max_requests=config.queued_max_requests,

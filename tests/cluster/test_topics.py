@@ -10,9 +10,12 @@ from barnabas.client.blocking import Producer
 from barnabas.client.errors import DeliveryTimedOut, TopicErrors
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ApiError, ErrorCode, RequestTimedOutLocally
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.support.names import fresh_name
+from tests.support.record_requests import fetch_request
 from tests.support.waiting import wait_for
 
+from .raw_client import RawClient, batch_of, encoded, produce_request
 from .tools import ClusterView, knows_topic
 
 
@@ -24,6 +27,10 @@ def folders(cluster: LocalCluster, topic: str) -> list[Path]:
         for found in broker.log_dirs[0].iterdir()
         if found.is_dir() and found.name.startswith(f"{topic}-")
     ]
+
+
+def names(metadata: MetadataResponse) -> list[str | None]:
+    return [topic.name for topic in metadata.topics]
 
 
 def refusal(cluster: LocalCluster, topic: NewTopic) -> ApiError:
@@ -97,6 +104,20 @@ def test_the_error_of_an_unknown_topic_names_similar_topics(shared_cluster: Loca
         with pytest.raises(ApiError) as caught:
             admin.delete_topics(name[:-1])
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_metadata_behind_a_fetch_that_waits_is_new_when_it_leaves(shared_cluster: LocalCluster) -> None:
+    view, topic, later = ClusterView(shared_cluster), fresh_name("topic"), fresh_name("later")
+    view.create_topic(topic, 1)
+    endpoint = shared_cluster.broker(view.leader(topic)).endpoint
+    fetch, metadata = fetch_request(0, topic=topic, max_wait_ms=60_000), MetadataRequest(topics=None)
+    with RawClient(endpoint) as waiting, RawClient(endpoint) as client:
+        waiting.send(encoded(fetch) + encoded(metadata))
+        view.create_topic(later, 1)
+        wait_for(lambda: later in names(client.ask(metadata)), "the new topic is unknown")
+        client.ask(produce_request([(0, bytes(batch_of(b"end of the wait")))], topic=topic))
+        assert waiting.answer_to(fetch).responses[0].partitions[0].high_watermark == 1
+        assert later in names(waiting.answer_to(metadata))
 
 
 def test_too_few_in_sync_replicas_refuse_acks_all(cluster: LocalCluster) -> None:

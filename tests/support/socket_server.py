@@ -20,6 +20,7 @@ def start_server(
     *,
     on_fatal: Callable[[BaseException], None],
     lane_of: Callable[[memoryview], Lane] = lambda view: Lane.GENERAL,
+    in_turn: Callable[[memoryview], bool] = lambda view: False,
     after_run: Callable[[], None] = lambda: None,
     limits: ConnectionLimits | None = None,
     listener: str = "PLAINTEXT",
@@ -35,7 +36,7 @@ def start_server(
     )
     server = SocketServer(config, on_fatal=on_fatal, limits=limits)
     server.bind()
-    server.start(process, lane_of=lane_of, after_run=after_run)
+    server.start(process, lane_of=lane_of, in_turn=in_turn, after_run=after_run)
     return server
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from barnabas.broker.handlers.dispatcher import in_turn
 from barnabas.broker.network.request import Lane
 from barnabas.protocol import codec_kafka
 from barnabas.protocol.codec_msgpack import encode_request
@@ -122,6 +123,13 @@ def test_the_lane_of_a_request_is_known_before_it_is_decoded(body: Any, lane: La
     if lane is not Lane.CONTROL:
         assert Connection.of(body, version=3).request.lane is lane
     assert Connection(b"short").request.lane is Lane.GENERAL
+
+
+def test_metadata_waits_for_the_answers_to_earlier_requests() -> None:
+    for body, expected in ((NAMES_MANY, True), (PRODUCE, False)):
+        for version in (None, 3):
+            assert in_turn(Connection.of(body, version=version).request.frame.view) is expected
+    assert not in_turn(memoryview(b"\0\3"))
 
 
 def whole(body: object) -> bytes:

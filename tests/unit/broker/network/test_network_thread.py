@@ -96,7 +96,8 @@ class Wire(asyncio.Transport):
 class Rig:
     """A network thread, and a worker, that run when the test says so.
 
-    A request begins with the name of its lane; it runs for 5 ms, and is not answered if it ends with ``?``.
+    A request begins with the name of its lane; it runs for 5 ms, is not answered if it ends with ``?``,
+    and waits for the answers to earlier ones if it ends with ``!``.
     """
 
     def __init__(self, clock: Clock, **arguments: Any) -> None:
@@ -109,6 +110,7 @@ class Rig:
         self.lanes: Lanes[Connection] = Lanes(
             self._process,
             lane_of=lambda view: Lane(bytes(view).split()[0].decode()),
+            in_turn=lambda view: bytes(view).endswith(b"!"),
             after_run=self._after_run,
             on_fatal=self.died.append,
             max_requests=10,
@@ -216,6 +218,16 @@ def test_what_follows_a_run_comes_once_for_the_runs_of_a_few_turns(rig: Rig) -> 
         rig.log.clear()
         receive(connection, b"network again")
         assert rig.log.pop() == "network again"
+
+
+def test_a_request_in_turn_runs_on_a_worker_when_an_earlier_one_is_answered(rig: Rig) -> None:
+    connection, _ = rig.connected()
+    receive(connection, b"network 1?", b"network 2!", b"network 3")
+    assert rig.log == ["network 1?"]
+    rig.requests[0].respond((frame(b"ok"),))
+    rig.turn()
+    rig.work()
+    assert [name for name in rig.log if name != "after"] == ["network 1?", "network 2!", "network 3"]
 
 
 def test_an_error_of_what_follows_a_run_is_fatal(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

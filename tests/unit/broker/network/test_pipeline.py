@@ -13,11 +13,15 @@ PEER = Peer("peer#1", "peer", "PLAINTEXT", 0)
 LIMITS = ConnectionLimits(max_in_flight=3, max_in_flight_bytes=100, max_unwritten_bytes=50)
 
 
+def in_turn(view: memoryview) -> bool:
+    return bytes(view).endswith(b"7")
+
+
 class Driven(Pipeline):
     """A pipeline whose requests are run and answered by the test."""
 
     def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
-        super().__init__(limits)
+        super().__init__(limits, in_turn)
         self.turns: list[Request] = []
         self.next_lane: Lane | None = None
         """The thread on which the last resumed request runs."""
@@ -81,6 +85,35 @@ def test_answers_leave_in_the_order_of_the_requests(pipeline: Driven) -> None:
     assert pipeline.turns == [first]
     assert (pipeline.sent(), pipeline.is_idle) == ([b"a", b"A", b"c"], True)
     assert first.buffers == (), "whoever still has the request would keep its answer in memory"
+
+
+def test_a_request_in_turn_runs_when_all_earlier_ones_are_answered(pipeline: Driven) -> None:
+    first, second, _ = pipeline.received(b"1", b"2", b"7")
+    assert pipeline.run_all() == [b"1", b"2"]
+    first.respond((b"a",))
+    assert pipeline.claim() is None
+    second.respond((b"b",))
+    assert pipeline.run_all() == [b"7"], "answers that are not sent yet need no wait"
+
+
+def test_the_rest_of_a_request_in_turn_runs_beside_an_earlier_one(pipeline: Driven) -> None:
+    """It had its turn; only a released frame is left of it."""
+    pipeline.received(b"1")
+    pipeline.run_all()
+    (request,) = pipeline.received(b"2")
+    pipeline.claim()
+    pipeline.take()
+    request.frame = Frame(memoryview(b"7"))
+    request.continue_in(Lane.GENERAL, lambda: None)
+    assert pipeline.finish(request) is Lane.GENERAL
+
+
+def test_a_request_in_turn_runs_at_once_when_its_peer_has_ended(pipeline: Driven) -> None:
+    """What comes behind it may be records that need no answer."""
+    pipeline.received(b"1", b"7", b"3")
+    assert pipeline.run_all() == [b"1"]
+    pipeline.peer_ends()
+    assert pipeline.run_all() == [b"7", b"3"]
 
 
 def test_a_request_that_continues_in_another_lane_is_the_next_one(pipeline: Driven) -> None:
@@ -283,7 +316,7 @@ AFTER = {
 @pytest.mark.parametrize("phase", Phase)
 def test_each_phase_has_its_events(phase: Phase) -> None:
     for event, after in zip(Event, AFTER[phase.name].split(), strict=True):
-        pipeline = Pipeline(LIMITS)
+        pipeline = Pipeline(LIMITS, in_turn)
         pipeline.phase = phase
         if after == "-":
             with pytest.raises(InvariantViolation, match=f"{event.name} in phase {phase.name}"):
@@ -310,6 +343,7 @@ def test_any_schedule_runs_and_answers_each_request_once_and_in_order(seed: int)
             pipeline.received(*[b"%d" % number for number in range(received, received + count)])
             received += count
         elif step == "run" and running is not None:
+            assert not (in_turn(running.frame.view) and unanswered)
             unanswered.append(running)
             ran.append(running)
             running = pipeline.take() if pipeline.finish(running) is not None else None
@@ -330,6 +364,7 @@ def test_any_schedule_runs_and_answers_each_request_once_and_in_order(seed: int)
         if running is None and pipeline.claim() is not None:
             running = pipeline.take()
         while running is not None:
+            assert not (in_turn(running.frame.view) and unanswered)
             unanswered.append(running)
             running = pipeline.take() if pipeline.finish(running) is not None else None
         for request in unanswered:
