@@ -24,6 +24,7 @@ from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView
 from .java import CONFIG_COMMAND, CONSOLE_CONSUMER, TOPIC_COMMAND, Tool
+from .wire import wait_led
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -93,6 +94,8 @@ def topic(tool: Tool, bootstrap: str) -> str:
     name = fresh_name("settings")
     server = ("--bootstrap-server", bootstrap, "--topic", name)
     tool(TOPIC_COMMAND, *server, "--create", "--partitions", "2", "--replication-factor", "1")
+    # The next tool may ask a broker that does not know it yet.
+    wait_led(bootstrap, name, 2)
     return name
 
 
@@ -308,6 +311,7 @@ def test_a_topic_is_created_with_every_setting(tool: Tool, bootstrap: str) -> No
     configs = [word for name, value in values.items() for word in ("--config", f"{name}={value}")]
     server = ("--bootstrap-server", bootstrap, "--topic", name)
     tool(TOPIC_COMMAND, *server, "--create", "--partitions", "1", "--replication-factor", "1", *configs)
+    wait_led(bootstrap, name, 1)
     wait_for(
         lambda: {name: value for name, (value, _) in described(tool, bootstrap, name).items()} == values,
         "the topic does not have the settings",

@@ -167,6 +167,7 @@ def test_the_tool_for_topics_creates_grows_and_deletes(tool: Tool, view: Cluster
     created = ("--create", "--replica-assignment", "3:4,4:3", "--config", "segment.ms=60000")
     said = tool(TOPIC_COMMAND, *named, *created)
     assert f"Created topic {new}." in said
+    wait_led(view.cluster.bootstrap, new, 2)
     tool(TOPIC_COMMAND, *named, "--alter", "--partitions", "3", "--replica-assignment", "3:4,4:3,1:2")
     wait_led(view.cluster.bootstrap, new, 3)
     described = tool(TOPIC_COMMAND, *named, "--describe")
