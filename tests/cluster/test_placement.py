@@ -1,6 +1,7 @@
 """Elections of preferred replicas and reassignments on real brokers, under load, judged by its history."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,11 @@ def preferred(cluster: LocalCluster, topic: str) -> dict[int, int]:
 
 def replicas(cluster: LocalCluster, topic: str) -> list[tuple[int, ...]]:
     return [partition.replicas for partition in ClusterView(cluster).partitions(topic)]
+
+
+def wait_placed(cluster: LocalCluster, topic: str, is_so: Callable[[list[tuple[int, ...]]], bool]) -> None:
+    """Wait for the replicas of a topic's partitions; brokers learn of an end later than the controller."""
+    wait_for(lambda: is_so(replicas(cluster, topic)), lambda: f"{topic} has {replicas(cluster, topic)}")
 
 
 def folders(cluster: LocalCluster, broker_id: int, topic: str) -> list[str]:
@@ -147,7 +153,7 @@ def test_a_broker_is_drained_under_load(cluster: LocalCluster) -> None:
         assert any(4 in brokers for brokers in replicas(cluster, "t"))
         drained = json.loads(barnabas("drain", "4", "--wait", "--json").stdout)
         assert all(4 not in entry["replicas"] for entry in drained["partitions"])
-        assert all(4 not in brokers and len(brokers) == 3 for brokers in replicas(cluster, "t"))
+        wait_placed(cluster, "t", lambda found: all(4 not in one and len(one) == 3 for one in found))
         assert json.loads(barnabas("reassign", "status", "--json").stdout) == []
         wait_for(lambda: folders(cluster, 4, "t") == [], lambda: f"left: {folders(cluster, 4, 't')}")
         assert "broker 4 has no replicas" in barnabas("drain", "4").stdout
@@ -184,8 +190,7 @@ def test_a_reassignment_survives_the_death_of_a_broker(cluster: LocalCluster, vi
 
         wait_for(is_done, "the partitions still move", timeout_s=60)
         wanted = [tuple(target) for target in targets.values()]
-        # The controller ends the reassignment first, and updates the brokers' metadata later.
-        wait_for(lambda: replicas(cluster, "t") == wanted, lambda: f"t has {replicas(cluster, 't')}")
+        wait_placed(cluster, "t", wanted.__eq__)
         view.wait_isr("t", 3)
         load.wait_progress("after the change")
         view.wait_isr("t", 3)
@@ -212,7 +217,7 @@ def test_a_plan_is_made_executed_and_undone(cluster: LocalCluster, tmp_path: Pat
     }
     assert sorted(moves.values()) == [[2], [2], [3], [3]]
     barnabas("reassign", "execute", str(plan), "--wait")
-    assert sorted(replicas(cluster, "p")) == [(1,), (1,), (2,), (2,), (3,), (3,)]
+    wait_placed(cluster, "p", lambda found: sorted(found) == [(1,), (1,), (2,), (2,), (3,), (3,)])
     assert json.loads(barnabas("reassign", "plan", "p", "--json").stdout)["partitions"] == []
     assert sorted(view.read("p", 6)) == sorted(b"%d" % number for number in range(600))
     # A second replica that cannot be copied, because its broker is paused.
@@ -237,7 +242,7 @@ def test_a_plan_is_made_executed_and_undone(cluster: LocalCluster, tmp_path: Pat
     barnabas("reassign", "cancel", "--all")
     assert json.loads(barnabas("reassign", "status", "--json").stdout) == []
     cluster.resume(slow)
-    wait_for(lambda: replicas(cluster, "p") == before, "not cancelled")
+    wait_placed(cluster, "p", before.__eq__)
     assert sorted(view.read("p", 6)) == sorted(b"%d" % number for number in range(600))
 
 
@@ -289,7 +294,7 @@ def test_a_throttled_drain_leaves_no_limit(cluster: LocalCluster) -> None:
         admin.create_topics(NewTopic("d", replica_assignment={0: [3]}))
         view.write("d", [b"kept"])
         barnabas("drain", "3", "--wait", "--throttle", "50000000")
-        assert 3 not in replicas(cluster, "d")[0]
+        wait_placed(cluster, "d", lambda found: 3 not in found[0])
         resources = [ConfigResource.topic("d"), *(ConfigResource.broker(broker) for broker in (1, 2, 3))]
         for configs in admin.describe_configs(resources).values():
             for name in configs.keys() & {*RATES, *LISTS}:
@@ -342,7 +347,7 @@ def test_requests_of_old_tools_in_zookeeper_are_carried_out(cluster: LocalCluste
     with view.zookeeper() as zk:
         zk.create(paths.REASSIGNMENTS, admin_requests.encode_reassignments({tp: (3, 1), GONE: (1,)}))
         wait_for(lambda: zk.exists(paths.REASSIGNMENTS) is None, "the reassignment is not done")
-        assert replicas(cluster, "z") == [(3, 1)]
+        wait_placed(cluster, "z", [(3, 1)].__eq__)
         zk.create(paths.PREFERRED_ELECTION, admin_requests.encode_preferred_elections([tp, GONE]))
         wait_for(lambda: zk.exists(paths.PREFERRED_ELECTION) is None, "the election is not done")
         wait_for(lambda: leaders(cluster, "z") == {0: 3}, "broker 3 does not lead")
