@@ -28,22 +28,21 @@ _BY_KEY_BYTE: Final = [HANDLERS[ApiKey(key)] if key in HANDLERS else _UNKNOWN fo
 
 
 def lane_of(view: memoryview) -> Lane:
-    """The lane in which a request that is not decoded yet begins to run.
-
-    Keys up to 127 are a byte of their own in both codecs. In unreadable requests any byte will do.
-    """
-    size = len(view)
-    if size <= _NATIVE_KEY_AT:
-        return Lane.GENERAL
-    handler = _BY_KEY_BYTE[view[_KAFKA_KEY_AT if view[0] == 0 else _NATIVE_KEY_AT]]
-    return handler.lane if size <= handler.max_bytes else Lane.GENERAL
+    """The lane in which a request that is not decoded yet begins to run."""
+    handler = _handler_of(view)
+    return handler.lane if len(view) <= handler.max_bytes else Lane.GENERAL
 
 
 def in_turn(view: memoryview) -> bool:
     """Whether a request that is not decoded yet waits until earlier ones of its connection are answered."""
+    return _handler_of(view).in_turn
+
+
+def _handler_of(view: memoryview) -> Handler:
+    """Keys up to 127 are a byte of their own in both codecs. In unreadable requests any byte will do."""
     if len(view) <= _NATIVE_KEY_AT:
-        return False
-    return _BY_KEY_BYTE[view[_KAFKA_KEY_AT if view[0] == 0 else _NATIVE_KEY_AT]].in_turn
+        return _UNKNOWN
+    return _BY_KEY_BYTE[view[_KAFKA_KEY_AT if view[0] == 0 else _NATIVE_KEY_AT]]
 
 
 class Dispatcher:

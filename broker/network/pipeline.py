@@ -92,7 +92,10 @@ _RUNNING: Final = (OPEN, Phase.DRAINING, HALF_CLOSED)
 
 
 class Pipeline:
-    """Bytes are counted without the length bytes of frames. ``in_turn`` tells by a frame how it runs."""
+    """Bytes are counted without the length bytes of frames.
+
+    ``in_turn`` tells whether the request of a frame waits for the answers to earlier ones.
+    """
 
     def __init__(self, limits: ConnectionLimits, in_turn: Callable[[memoryview], bool]) -> None:
         self.phase = Phase.OPEN
@@ -171,23 +174,25 @@ class Pipeline:
         if not pending:
             self.is_claimed = False
         elif self.phase in _RUNNING:
+            ran = len(self._unsent) - len(pending)
             self.is_claimed = (
                 not self._peer_is_slow
                 and self._unsent_bytes <= self._limits.max_unwritten_bytes
-                and len(self._unsent) - len(pending) < self._limits.max_in_flight
-                and not self._has_to_wait(pending[0])
+                and ran < self._limits.max_in_flight
+                and not (ran and self._has_to_wait(pending[0], ran))
             )
         else:
             # Requests of a closed connection only have to be dropped.
             self.is_claimed = self.phase is CLOSED
         return pending[0].lane if self.is_claimed else None
 
-    def _has_to_wait(self, request: Request) -> bool:
-        """Whether the next request runs in turn, and its turn has not come. An ended peer reads no answer."""
-        ran = len(self._unsent) - len(self.pending)
+    def _has_to_wait(self, request: Request, ran: int) -> bool:
+        """Whether the next request runs in turn, and one of the earlier ones, which all ran, is unanswered.
+
+        The frame of a request that has begun may be released. A peer that has ended waits for no answer.
+        """
         return (
-            ran > 0
-            and request.rest is None
+            request.rest is None
             and self.phase is not HALF_CLOSED
             and self._in_turn(request.frame.view)
             and not all(earlier.answered for earlier in islice(self._unsent, ran))

@@ -43,7 +43,7 @@ def replicas(cluster: LocalCluster, topic: str) -> list[tuple[int, ...]]:
 
 
 def wait_placed(cluster: LocalCluster, topic: str, is_so: Callable[[list[tuple[int, ...]]], bool]) -> None:
-    """Wait for the replicas of a topic's partitions; brokers learn of an end later than the controller."""
+    """Wait until a broker names these replicas; the controller knows the end of a move earlier."""
     wait_for(lambda: is_so(replicas(cluster, topic)), lambda: f"{topic} has {replicas(cluster, topic)}")
 
 

@@ -132,7 +132,7 @@ def test_stalls_once_with_the_survivor():
 
 
 def run(folder: Path, *options: str) -> Any:
-    """What a run over ``TOPIC_TESTS`` writes as JSON."""
+    """Run the mutation check with ``TOPIC_TESTS``; returns the JSON that it writes."""
     (folder / "test_topics.py").write_text(TOPIC_TESTS)
     found = folder / "found.json"
     command = [sys.executable, "-m", "tests.mutants", "protocol/topic_names.py", "--tests", folder]

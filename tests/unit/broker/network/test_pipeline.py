@@ -96,20 +96,19 @@ def test_a_request_in_turn_runs_when_all_earlier_ones_are_answered(pipeline: Dri
     assert pipeline.run_all() == [b"7"], "answers that are not sent yet need no wait"
 
 
-def test_the_rest_of_a_request_in_turn_runs_beside_an_earlier_one(pipeline: Driven) -> None:
-    """It had its turn; only a released frame is left of it."""
+def test_the_rest_of_a_request_runs_without_its_frame(pipeline: Driven) -> None:
     pipeline.received(b"1")
     pipeline.run_all()
     (request,) = pipeline.received(b"2")
     pipeline.claim()
     pipeline.take()
-    request.frame = Frame(memoryview(b"7"))
+    request.release_frame()
     request.continue_in(Lane.GENERAL, lambda: None)
     assert pipeline.finish(request) is Lane.GENERAL
 
 
 def test_a_request_in_turn_runs_at_once_when_its_peer_has_ended(pipeline: Driven) -> None:
-    """What comes behind it may be records that need no answer."""
+    """A later request may be a produce with acks=0."""
     pipeline.received(b"1", b"7", b"3")
     assert pipeline.run_all() == [b"1"]
     pipeline.peer_ends()
