@@ -24,6 +24,11 @@ class Opaque:
 
 
 @message
+class Many:
+    many: list[bytes] = array(WireType.BYTES)
+
+
+@message
 class BesideRecords:
     one: bytes = opaque()
     batches: RecordsToSend = records(nullable_since=0)
@@ -41,6 +46,12 @@ def test_opaque_bytes_are_read_with_lengths_of_every_size(flexible: bool, size: 
     sent = Opaque(one=b"a" * size, many=[b"", b"b" * size, b"c"], ids=[uuid.UUID(int=7)] * 2)
     data = encoded(sent, flexible)
     assert compile_decoder(Opaque, 0, flexible)(memoryview(data), 0) == sent
+
+
+@pytest.mark.parametrize("flexible", [False, True])
+def test_empty_bytes_at_the_end_of_a_message_are_read(flexible: bool) -> None:
+    data = encoded(Many(many=[b""] * 3), flexible)
+    assert compile_decoder(Many, 0, flexible)(memoryview(data), 0) == Many(many=[b""] * 3)
 
 
 def test_null_is_not_empty() -> None:

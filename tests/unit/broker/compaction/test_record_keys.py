@@ -1,7 +1,7 @@
 """The reader of keys agrees with the complete decoder of records, and refuses what contradicts itself."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from barnabas.broker.compaction.record_keys import RecordKeys, read_keys, time_deltas
@@ -28,6 +28,7 @@ def read(batch: bytes, prefix: bytes = b"") -> RecordKeys:
 
 
 @given(records=RECORDS, headers=HEADERS, prefix=st.binary(max_size=3))
+@example(records=[(bytes(size), bytes(20_000), 0) for size in (63, 64)], headers=(), prefix=b"")
 def test_it_reads_what_the_decoder_of_records_reads(
     records: list[tuple[bytes | None, bytes | None, int]],
     headers: tuple[tuple[str, bytes | None], ...],

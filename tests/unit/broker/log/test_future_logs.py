@@ -117,6 +117,19 @@ def test_a_move_goes_on_after_a_restart(managers: Managers, manager: LogManager)
     assert names(managers) == ["a/t-0*-delete", "b/t-0"]
 
 
+def test_records_that_the_log_has_lost_are_truncated_from_its_copy(
+    manager: LogManager, managers: Managers
+) -> None:
+    log = filled(manager)
+    future = manager.futures.create(KEY, managers.paths[1], 0)
+    future.copy(_MANY_BYTES, 0)
+    log.truncate_to(Offset(3))
+    append_batches(log, produced(3), 9)
+    future.copy(_MANY_BYTES, 0)
+    assert headers_of(future.log) == headers_of(log)
+    assert future.log.epoch_cache.entries == ((1, 0), (2, 2), (9, 3))
+
+
 def test_a_cancelled_move_leaves_no_files(managers: Managers, manager: LogManager) -> None:
     log = filled(manager)
     manager.futures.create(KEY, managers.paths[1], 0).copy(_MANY_BYTES, 0)
