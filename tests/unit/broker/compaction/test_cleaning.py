@@ -228,6 +228,35 @@ def test_the_marker_of_an_aborted_transaction_goes_after_its_records_and_its_ret
     assert markers() == 0
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_index_of_a_cleaned_segment_keeps_the_transactions_with_batches(
+    open_log: OpenLog, is_restarted: bool
+) -> None:
+    log = open_log()
+    producers = [
+        keyed_batch([(b"a", b"1")], producer_id=at, producer_epoch=0, base_sequence=0, is_transactional=True)
+        for at in (7, 8)
+    ]
+    append_stamped(log, *producers, *(marker(MarkerType.ABORT, producer_id=at) for at in (7, 8)))
+    log.roll(0)
+    append_stamped(log, producers[1], marker(MarkerType.COMMIT, producer_id=8))
+    log.roll(0)
+    assert log.aborted_transactions(0, 9) == [(7, 0, 2, 1), (8, 1, 3, 4)]
+    # The last batch of a producer stays without its records. The other's goes, and its entry with the next
+    # cleaning, which does not meet it any more.
+    compact(log)
+    compact(log)
+    assert offsets(log) == [4]
+    if is_restarted:
+        log.abandon()
+        for index in log.folder.glob("*.*index"):
+            index.unlink()
+        log = Log.open(log.topic_partition, LogLoader(log.folder, log.config, now_ms=0))
+    (aborted,) = log.aborted_transactions(0, 9)
+    assert aborted[:3] == (7, 0, 2)
+    log.abandon()
+
+
 # Stops, changes, faults
 
 

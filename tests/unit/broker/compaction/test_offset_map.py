@@ -46,6 +46,12 @@ def test_a_map_too_small_for_one_key_takes_one() -> None:
     assert (offset_map.end_offset, len(offset_map)) == (2, 1)
 
 
+def test_no_map_grows_beyond_its_memory() -> None:
+    for max_bytes in range(0, 20_000, 100):
+        offset_map, _ = filled(max_bytes, [b"%d" % number for number in range(200)])
+        assert len(offset_map) == 1 or offset_map.used_bytes <= max_bytes
+
+
 def test_a_full_map_takes_newer_records_of_its_keys() -> None:
     offset_map, _ = filled(1, [b"a"])
     assert offset_map.add([b"a"] * 3, [5, 6, 7], 8)

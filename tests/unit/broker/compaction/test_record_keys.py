@@ -28,6 +28,7 @@ def read(batch: bytes, prefix: bytes = b"") -> RecordKeys:
 
 
 @given(records=RECORDS, headers=HEADERS, prefix=st.binary(max_size=3))
+@example(records=[(b"k", b"v", time) for time in (0, 128)], headers=(), prefix=b"")
 @example(records=[(bytes(size), bytes(20_000), 0) for size in (63, 64)], headers=(), prefix=b"")
 def test_it_reads_what_the_decoder_of_records_reads(
     records: list[tuple[bytes | None, bytes | None, int]],
@@ -59,9 +60,13 @@ def test_offsets_of_a_batch_with_many_records_are_read() -> None:
 
 
 def record(
-    delta: bytes = b"\x00", key: bytes = b"\x02k", value: bytes = b"\x02v", rest: bytes = b"\x00"
+    delta: bytes = b"\x00",
+    key: bytes = b"\x02k",
+    value: bytes = b"\x02v",
+    rest: bytes = b"\x00",
+    time_delta: bytes = b"\x00",
 ) -> bytes:
-    body = b"\x00\x00" + delta + key + value + rest
+    body = b"\x00" + time_delta + delta + key + value + rest
     return encode_varint(len(body)) + body
 
 
@@ -76,7 +81,8 @@ def raw(*records: bytes, last_offset_delta: int | None = None) -> bytes:
 
 
 def test_gaps_between_offsets_are_read() -> None:
-    batch = raw(record(), record(encode_varint(5)), record(encode_varint(300)), last_offset_delta=400)
+    last = record(encode_varint(300), time_delta=encode_varint(64))
+    batch = raw(record(), record(encode_varint(5)), last, last_offset_delta=400)
     found = read(batch)
     assert (list(found.offsets), found.keys) == ([0, 5, 300], [b"k"] * 3)
 
