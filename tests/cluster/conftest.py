@@ -10,7 +10,7 @@ from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.zookeeper.store import ClusterStore
 from tests.support.names import fresh_name
 
-from .tools import SESSION_TIMEOUT_MS, OpenStore, running
+from .tools import SESSION_TIMEOUT_MS, UNHARMED, OpenStore, running
 
 _HERE = Path(__file__).parent
 
@@ -29,8 +29,7 @@ def shared_cluster(
     cluster = LocalCluster(
         tmp_path_factory.mktemp("cluster"),
         zookeeper=fresh_name(f"{zookeeper.connect}/shared"),
-        # No broker is killed here, and no session may end because the machine is busy.
-        settings={"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)},
+        settings=UNHARMED,
     )
     with running(cluster):
         yield cluster

@@ -13,7 +13,7 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 
 from . import wire_fuzz
-from .tools import SESSION_TIMEOUT_MS, ClusterView, resident_bytes, writes_and_reads
+from .tools import UNHARMED, ClusterView, resident_bytes, writes_and_reads
 
 FRAMES = int(os.environ.get("WIRE_FUZZ_FRAMES", "4000"))
 CONNECTIONS = 8
@@ -81,7 +81,7 @@ def make_topics(cluster: LocalCluster) -> None:
 
 
 # No session may end because the machine is busy.
-@pytest.mark.brokers(settings={"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)})
+@pytest.mark.brokers(settings=UNHARMED)
 async def test_odd_and_broken_frames_of_every_api_do_no_harm(cluster: LocalCluster) -> None:
     seed = random.randrange(1 << 32)
     await asyncio.to_thread(make_topics, cluster)

@@ -38,6 +38,12 @@ SESSION_TIMEOUT_MS: Final = 30_000
 """Long enough that no stall of a busy machine ends a session; no test waits for it to pass."""
 KILLED: Final = {"zookeeper.session.timeout.ms": "2000"}
 """Settings for tests that wait for the end of a killed broker's session."""
+UNHARMED: Final = {
+    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "log.retention.check.interval.ms": "86400000",
+}
+"""Settings for a cluster of several tests in which no broker is killed: it lives for minutes, and retention
+must not take records that a test has stamped with a time of long ago."""
 OpenStore = Callable[..., ClusterStore]
 StartCluster = Callable[..., LocalCluster]
 _SECRET: Final = 0xB3415C00

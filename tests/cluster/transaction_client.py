@@ -1,5 +1,6 @@
 """A transactional producer that sends each request when a test says so, in a chosen protocol version."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,7 @@ class TransactionalClient:
             sequence,
             producer_id=self.producer_id,
             epoch=self.epoch if epoch is None else epoch,
+            timestamp_ms=time.time_ns() // 1_000_000,
             is_transactional=True,
             value=value,
         )

@@ -17,6 +17,7 @@ from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from benchmarks.peers.apache_kafka import VERSION
 from tests.support.names import fresh_name
 
+from ..cluster.tools import UNHARMED
 from .clients import CLIENTS, Driver, Unavailable
 from .features import Bench
 from .java import Tool, java_tools
@@ -26,8 +27,6 @@ EXTERNAL = os.environ.get("COMPAT_BOOTSTRAP", "")
 StartDriver = Callable[[str], Driver]
 ToolOf = Callable[[str], Tool]
 Shared = Callable[..., AbstractContextManager[LocalCluster]]
-UNHARMED = {"zookeeper.session.timeout.ms": "30000"}
-"""For a cluster in which no broker is killed: no session ends because the machine is busy."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

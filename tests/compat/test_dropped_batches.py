@@ -14,8 +14,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from tests.support.waiting import wait_for
 
-from ..cluster.tools import ClusterView
-from .conftest import UNHARMED
+from ..cluster.tools import UNHARMED, ClusterView
 
 TOPIC = "dropped"
 RETRY_MS = 10_000

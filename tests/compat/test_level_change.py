@@ -16,10 +16,10 @@ from tests.support.waiting import wait_for
 
 from ..chaos.linked_cluster import PARTITIONS, LinkedCluster
 from ..chaos.links import CLIENT
+from ..cluster.tools import UNHARMED
 from ..cluster.transaction_client import TransactionalClient
 from ..cluster.transaction_level import set_level
 from .clients import Unavailable
-from .conftest import UNHARMED
 from .java import NEWER, streams_command
 
 pytestmark = pytest.mark.timeout(600)

@@ -9,8 +9,8 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from tests.support.waiting import wait_for
 
-from ..cluster.tools import ClusterView, StartCluster
-from .conftest import EXTERNAL, UNHARMED
+from ..cluster.tools import UNHARMED, ClusterView, StartCluster
+from .conftest import EXTERNAL
 from .java import Tool
 
 pytestmark = [

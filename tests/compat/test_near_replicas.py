@@ -12,8 +12,8 @@ from barnabas.deploy.local import LocalCluster
 from tests.support.metrics_page import fetch_page
 from tests.support.waiting import wait_for
 
-from ..cluster.tools import KILLED, ClusterView
-from .conftest import EXTERNAL, UNHARMED
+from ..cluster.tools import KILLED, UNHARMED, ClusterView
+from .conftest import EXTERNAL
 from .java import CONSOLE_CONSUMER, Tool
 
 TOPIC = "t"
