@@ -35,6 +35,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import BatchHeader
 from tests.support.waiting import wait_for
 
 from .tools import ClusterView, running
@@ -148,14 +149,20 @@ def wait_all_stable(cluster: LocalCluster, topic: str) -> None:
     wait_for(is_stable, lambda: f"a transaction is open, LSO and HW: {seen[-1]}")
 
 
+def headers_outside(cluster: LocalCluster, topic: str, partition: int) -> list[BatchHeader]:
+    """The batches in the log of the broker outside."""
+    (folder,) = cluster.broker(OUTSIDE).log_dirs
+    return [
+        batch.header
+        for path in sorted(folder.glob(f"{topic}-{partition}/*.log"))
+        for batch in read_batches(path)
+        if not isinstance(batch, Damage)
+    ]
+
+
 def count_markers(cluster: LocalCluster, place: TopicPartition) -> int:
     """The control batches in the log of the broker outside."""
-    (folder,) = cluster.broker(OUTSIDE).log_dirs
-    return sum(
-        not isinstance(batch, Damage) and batch.header.is_control
-        for path in folder.glob(f"{place.topic}-{place.partition}/*.log")
-        for batch in read_batches(path)
-    )
+    return sum(header.is_control for header in headers_outside(cluster, *place))
 
 
 @pytest.fixture(scope="module")
@@ -250,8 +257,11 @@ def fill_disk(table: Table) -> None:
     """No marker can be written on this broker, which goes on without its log dir."""
     broker = table.cluster.broker(OUTSIDE)
     pid = broker.running_process.pid
-    (folder,) = broker.log_dirs
-    size = min(path.stat().st_size for path in folder.glob(f"{table.topic}-*/*.log"))
+    # An active segment's file is longer than its batches.
+    size = min(
+        sum(header.size_bytes for header in headers_outside(table.cluster, table.topic, partition))
+        for partition in REPLICAS
+    )
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
     table.cluster.resume(OUTSIDE)
