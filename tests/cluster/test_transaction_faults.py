@@ -62,7 +62,7 @@ _numbers = itertools.count(1)
 class Table:
     """The parties of one fault."""
 
-    def __init__(self, cluster: LocalCluster, timeout_ms: int = LONG_MS) -> None:
+    def __init__(self, cluster: LocalCluster, timeout_ms: int) -> None:
         self.cluster = cluster
         self.view = ClusterView(cluster)
         self.topic = f"t-{next(_numbers)}"
@@ -108,8 +108,7 @@ class Table:
 
     def check(self) -> None:
         """Every promise for every party; nothing stays open."""
-        for party in self.parties:
-            party.close()
+        self.close()
         view, parties = self.view, self.parties
         wait_all_stable(self.cluster, self.topic)
         visible: dict[bytes, int] = {}
@@ -124,6 +123,10 @@ class Table:
                 faults += party.faults(visible, None if offset is None else offset.offset)
             assert faults == []
             assert admin.list_transactions(states=("Ongoing", "PrepareCommit", "PrepareAbort")) == []
+
+    def close(self) -> None:
+        for party in self.parties:
+            party.close()
 
     def told(self) -> dict[str, set[bool | None]]:
         """The outcomes of the transaction during the fault, as the producers of each step learnt them."""
@@ -189,10 +192,23 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def table(harmed: LocalCluster) -> Iterator[Table]:
-    """All steps."""
-    yield Table(harmed)
+def make_table(harmed: LocalCluster) -> Iterator[Callable[..., Table]]:
+    """All steps. Connections that a failed test left open would fail one of the next tests."""
+    made: list[Table] = []
+
+    def make(timeout_ms: int = LONG_MS) -> Table:
+        made.append(Table(harmed, timeout_ms))
+        return made[-1]
+
+    yield make
+    for table in made:
+        table.close()
     heal(harmed)
+
+
+@pytest.fixture
+def table(make_table: Callable[..., Table]) -> Table:
+    return make_table()
 
 
 def heal(cluster: LocalCluster) -> None:
@@ -293,9 +309,11 @@ def test_a_fault_of_a_broker_tears_no_transaction(table: Table, fault: Callable[
     assert table.told() == {step: {True} for step in STEPS}
 
 
-def test_the_time_out_aborts_what_is_open_and_its_producer_learns_of_it(harmed: LocalCluster) -> None:
+def test_the_time_out_aborts_what_is_open_and_its_producer_learns_of_it(
+    harmed: LocalCluster, make_table: Callable[..., Table]
+) -> None:
     """Every second producer is dead; the others are stopped, and go on after their time-out."""
-    table = Table(harmed, SHORT_MS)
+    table = make_table(SHORT_MS)
     stopped = [Party(harmed, table.topic, party.step, party.version, SHORT_MS) for party in table.parties]
     table.parties += [party for party in stopped if party.step in ("writing", "written", "offsets", "next")]
     with table.at_their_steps():
@@ -313,9 +331,8 @@ def test_the_time_out_aborts_what_is_open_and_its_producer_learns_of_it(harmed: 
     table.check()
 
 
-def test_a_producer_with_a_successor_is_fenced_at_every_step(harmed: LocalCluster) -> None:
+def test_a_producer_with_a_successor_is_fenced_at_every_step(table: Table) -> None:
     """Zombies of both protocols. The successor's InitProducerId races with the unanswered requests."""
-    table = Table(harmed)
     with table.at_their_steps():
         pass
     for party in table.parties:
@@ -363,9 +380,8 @@ def test_markers_are_written_again_by_the_next_coordinator(table: Table) -> None
     table.check()
 
 
-def test_a_hanging_transaction_is_found_and_can_be_aborted(harmed: LocalCluster) -> None:
+def test_a_hanging_transaction_is_found_and_can_be_aborted(harmed: LocalCluster, table: Table) -> None:
     """Its record came without the coordinator's knowledge, as from a leader that verifies nothing."""
-    table = Table(harmed)
     view, place = table.view, places_of(table.topic)[0]
     party = Party(harmed, table.topic, "hanging", 9, LONG_MS)
     party.init()
