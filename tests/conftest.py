@@ -45,8 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Until Python 3.11.8 a parse of source fails if another begins in it (python/cpython#106905). A traceback
     # parses its lines to place carets, and asyncio logs one from the collection of a task, in any allocation.
     if sys.version_info < (3, 11, 8):
-        place_carets = "_extract_caret_anchors_from_line_segment"
-        setattr(traceback, place_carets, lambda segment: None)
+        traceback._extract_caret_anchors_from_line_segment = (  # type: ignore[attr-defined]  # private
+            lambda segment: None
+        )
     # `nohup make test &` starts with SIGINT ignored, and every process of the tests would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

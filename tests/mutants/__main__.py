@@ -3,8 +3,8 @@
 ``MODULE`` is a file or a folder; the tests are those of the same folder in tests/unit, or ``TESTS``. With
 ``CHOOSE=1``, it looks for a small set of test functions that kills all that the tests kill, and lists the
 others. Whether one of those shows a promise of the documentation is for a person to say. ``KEEP`` names
-parts of names of functions to choose in any case. ``SAMPLE`` is the number of mutants
-to judge, drawn by the seed.
+parts of names of functions to choose in any case. ``SAMPLE`` is the
+number of mutants to judge, drawn by the seed.
 """
 
 import argparse
