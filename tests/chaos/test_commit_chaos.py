@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
+from tests.support.waiting import wait_for
 
 from ..cluster.group_client import Committer, GroupClient, Worker, wait_progress, working
 from ..cluster.tools import ClusterView, StartCluster
@@ -83,6 +84,19 @@ def reading_and_committing(cluster: LocalCluster) -> Iterator[tuple[list[Committ
         yield committers, readers
 
 
+def wait_enough(committers: list[Committer], readers: list[Reader]) -> None:
+    """Wait until there is much to judge: how fast the work goes depends on how busy the machine is."""
+
+    def counts() -> tuple[int, int]:
+        return sum(one.acknowledged for one in committers), sum(one.reads for one in readers)
+
+    def is_so() -> bool:
+        assert [one.problem for one in (*committers, *readers) if one.problem is not None] == []
+        return min(counts()) > 100
+
+    wait_for(is_so, lambda: f"commits and reads: {counts()}", timeout_s=HEALING_S)
+
+
 def judge(committers: list[Committer], readers: list[Reader], cluster: LocalCluster) -> None:
     for committer in committers:
         assert committer.problem is None
@@ -98,8 +112,6 @@ def judge(committers: list[Committer], readers: list[Reader], cluster: LocalClus
     print("\n".join(stale[:5]), flush=True)
     assert [reader.problem for reader in readers if reader.problem is not None] == []
     assert wrong == []
-    assert acknowledged > 100
-    assert reads > 100
 
 
 @chaos_test(SECONDS)
@@ -120,4 +132,5 @@ def test_no_acknowledged_commit_is_ever_missing(start_cluster: StartCluster) -> 
                 wait_progress(committers, "after healing", HEALING_S)
 
             Nemesis(cluster, run, settle, OFFSETS_TOPIC).run(SECONDS)
+            wait_enough(committers, readers)
         judge(committers, readers, cluster)
