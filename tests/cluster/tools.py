@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from kazoo.client import KazooClient
 from barnabas.cli.main import main
 from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin, Consumer, Producer
+from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import wait_until
@@ -147,8 +148,14 @@ class ClusterView:
 
     @contextmanager
     def admin(self, request_timeout_ms: int = 5_000) -> Iterator[Admin]:
-        with Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=request_timeout_ms) as admin:
+        """Connects again until the deadline, since a machine that stands still for a moment fails no test."""
+        with wait_for(lambda: self._connect(request_timeout_ms), "no broker answers") as admin:
             yield admin
+
+    def _connect(self, request_timeout_ms: int) -> Admin | None:
+        with suppress(NoBrokerReachable):
+            return Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=request_timeout_ms)
+        return None
 
     def create_topic(self, name: str, partitions: int = 1, replicas: int = 3, **configs: str) -> None:
         """Create a topic, and wait until every broker knows it; configs with underscores for dots."""
