@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Final
 
@@ -149,13 +149,17 @@ class ClusterView:
     @contextmanager
     def admin(self, request_timeout_ms: int = 5_000) -> Iterator[Admin]:
         """Connects again until the deadline, since a machine that stands still for a moment fails no test."""
-        with wait_for(lambda: self._connect(request_timeout_ms), "no broker answers") as admin:
-            yield admin
+        failed: list[NoBrokerReachable] = []
 
-    def _connect(self, request_timeout_ms: int) -> Admin | None:
-        with suppress(NoBrokerReachable):
-            return Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=request_timeout_ms)
-        return None
+        def connected() -> Admin | None:
+            try:
+                return Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=request_timeout_ms)
+            except NoBrokerReachable as error:
+                failed.append(error)
+                return None
+
+        with wait_for(connected, lambda: str(failed[-1])) as admin:
+            yield admin
 
     def create_topic(self, name: str, partitions: int = 1, replicas: int = 3, **configs: str) -> None:
         """Create a topic, and wait until every broker knows it; configs with underscores for dots."""
