@@ -80,7 +80,6 @@ def make_topics(cluster: LocalCluster) -> None:
         view.create_topic(name, 2, 3)
 
 
-# No session may end because the machine is busy.
 @pytest.mark.brokers(settings=UNHARMED)
 async def test_odd_and_broken_frames_of_every_api_do_no_harm(cluster: LocalCluster) -> None:
     seed = random.randrange(1 << 32)
