@@ -3,8 +3,9 @@
 A fork of 100 MB takes some milliseconds, and starts with the same state for every run: empty caches, no
 threads, no files of other tests. The child sends the number of each test before it runs it, and the result
 afterwards. The parent kills a child whose test runs for too long (a mutant that waits or loops for ever),
-with all processes of its session. The test and those behind it then run again, since a machine that stalls
-looks the same: only a test that reaches its limit twice is timed out.
+with all processes of its session. The test and those behind it then run again, since a disk that stalls
+looks the same: only a test that reaches its limit twice is timed out. While the whole machine stands still
+the parent does too, so the time until its next look counts for little.
 """
 
 import gc
@@ -25,6 +26,10 @@ import pytest
 
 _MAX_DATA_BYTES: Final = 3 << 30
 """Ends a mutant that appends without end."""
+_LOOK_S: Final = 0.2
+"""How often the parent looks at its children."""
+_MOST_CHARGED_S: Final = 2 * _LOOK_S
+"""What the time between two looks takes from a test's limit, however long it was."""
 
 
 @dataclass(eq=False)
@@ -64,8 +69,7 @@ class _Child:
     def _start(self, first: int) -> None:
         self.folder = tempfile.mkdtemp(prefix="mutant-")
         self.connection, childs_end = multiprocessing.Pipe(duplex=False)
-        self.running = first
-        self.deadline = time.monotonic() + self.run.limits_s[first]
+        self._begin(first)
         self._pid = os.fork()
         if self._pid == 0:
             try:
@@ -74,6 +78,17 @@ class _Child:
                 os._exit(1)
         childs_end.close()
 
+    def _begin(self, place: int) -> None:
+        self._running = place
+        self._left_s = self.run.limits_s[place]
+        self._looked_at = time.monotonic()
+
+    def _is_at_limit(self) -> bool:
+        now = time.monotonic()
+        self._left_s -= min(now - self._looked_at, _MOST_CHARGED_S)
+        self._looked_at = now
+        return self._left_s < 0
+
     def is_ended(self) -> bool:
         """Takes the next message, if there is one; the run is over afterwards, or not."""
         run = self.run
@@ -81,24 +96,23 @@ class _Child:
             try:
                 place, result = self.connection.recv()
             except EOFError:
-                run.failed = run.items[self.running]
+                run.failed = run.items[self._running]
                 return True
             if result is None:
-                self.running = place
-                self.deadline = time.monotonic() + run.limits_s[place]
+                self._begin(place)
                 return False
             is_failed, seconds, said = result
             run.results.append((run.items[place], seconds, said))
             if is_failed:
                 run.failed = run.failed or run.items[place]
             return (is_failed and run.stops_at_failure) or place == len(run.items) - 1
-        if time.monotonic() > self.deadline:
-            if self._at_limit == self.running:
-                run.failed, run.is_timed_out = run.items[self.running], True
+        if self._is_at_limit():
+            if self._at_limit == self._running:
+                run.failed, run.is_timed_out = run.items[self._running], True
             else:
-                self._at_limit = self.running
+                self._at_limit = self._running
                 self.end()
-                self._start(self.running)
+                self._start(self._running)
         return run.is_timed_out
 
     def end(self) -> None:
@@ -148,7 +162,7 @@ def run_all(runs: Iterator[Run], outcomes: Outcomes, jobs: int) -> Iterator[Run]
                 children.append(_Child(run, outcomes))
             if not children:
                 return
-            wait([child.connection for child in children], timeout=0.2)
+            wait([child.connection for child in children], timeout=_LOOK_S)
             for child in [child for child in children if child.is_ended()]:
                 children.remove(child)
                 child.end()
