@@ -83,11 +83,11 @@ class _Child:
         self._left_s = self.run.limits_s[place]
         self._looked_at = time.monotonic()
 
-    def _is_at_limit(self) -> bool:
+    def _charge(self) -> None:
+        """Take the time since the last look from what the test has left."""
         now = time.monotonic()
         self._left_s -= min(now - self._looked_at, _MOST_CHARGED_S)
         self._looked_at = now
-        return self._left_s < 0
 
     def is_ended(self) -> bool:
         """Takes the next message, if there is one; the run is over afterwards, or not."""
@@ -106,7 +106,8 @@ class _Child:
             if is_failed:
                 run.failed = run.failed or run.items[place]
             return (is_failed and run.stops_at_failure) or place == len(run.items) - 1
-        if self._is_at_limit():
+        self._charge()
+        if self._left_s < 0:
             if self._at_limit == self._running:
                 run.failed, run.is_timed_out = run.items[self._running], True
             else:
