@@ -3,12 +3,12 @@
 A fork of 100 MB takes some milliseconds, and starts with the same state for every run: empty caches, no
 threads, no files of other tests. The child sends the number of each test before it runs it, and the result
 afterwards. The parent kills a child whose test runs for too long (a mutant that waits or loops for ever),
-with all processes of its session. The test and those behind it then run again, since a disk that stalls
-looks the same: only a test that reaches its limit twice is timed out. While the whole machine stands still
-the parent does too, so the time until its next look counts for little.
+with all processes of its session. The time is that of a clock in the child, which a signal advances: while
+the machine, a disk or the child stands still, its clock does too.
 """
 
 import gc
+import mmap
 import multiprocessing
 import os
 import resource
@@ -26,10 +26,9 @@ import pytest
 
 _MAX_DATA_BYTES: Final = 3 << 30
 """Ends a mutant that appends without end."""
-_LOOK_S: Final = 0.2
-"""How often the parent looks at its children."""
-_MOST_CHARGED_S: Final = 2 * _LOOK_S
-"""What the time between two looks takes from a test's limit, however long it was."""
+_MAX_CPU_S: Final = 600.0
+"""Ends a mutant that loops in C without end, where no Python code can advance the clock."""
+_TICK_S: Final = 0.05
 
 
 @dataclass(eq=False)
@@ -58,36 +57,48 @@ class Outcomes:
         self.is_failed = self.is_failed or report.failed
 
 
+class _Clock:
+    """The time that a child has had; its parent reads it."""
+
+    def __init__(self) -> None:
+        self._ticks = 0
+        self._shared = mmap.mmap(-1, 8)
+
+    def start(self) -> None:
+        """In the child's main thread. A signal that is not delivered in time is delivered once."""
+        signal.signal(signal.SIGALRM, self._advance)
+        signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
+
+    def _advance(self, *_: object) -> None:
+        self._ticks += 1
+        self._shared[:] = self._ticks.to_bytes(8)
+
+    def now_s(self) -> float:
+        return int.from_bytes(self._shared[:]) * _TICK_S
+
+    def close(self) -> None:
+        self._shared.close()
+
+
 class _Child:
     def __init__(self, run: Run, outcomes: Outcomes) -> None:
         self.run = run
-        self._outcomes = outcomes
-        self._at_limit: int | None = None
-        """The last test that reached its limit."""
-        self._start(0)
-
-    def _start(self, first: int) -> None:
         self.folder = tempfile.mkdtemp(prefix="mutant-")
         self.connection, childs_end = multiprocessing.Pipe(duplex=False)
-        self._begin(first)
+        self._clock = _Clock()
+        self._begin(0)
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                _run(self.run, first, self._outcomes, childs_end, Path(self.folder))
+                self._clock.start()
+                _run(run, outcomes, childs_end, Path(self.folder))
             finally:
                 os._exit(1)
         childs_end.close()
 
     def _begin(self, place: int) -> None:
         self._running = place
-        self._left_s = self.run.limits_s[place]
-        self._looked_at = time.monotonic()
-
-    def _charge(self) -> None:
-        """Take the time since the last look from what the test has left."""
-        now = time.monotonic()
-        self._left_s -= min(now - self._looked_at, _MOST_CHARGED_S)
-        self._looked_at = now
+        self._deadline_s = self._clock.now_s() + self.run.limits_s[place]
 
     def is_ended(self) -> bool:
         """Takes the next message, if there is one; the run is over afterwards, or not."""
@@ -106,14 +117,8 @@ class _Child:
             if is_failed:
                 run.failed = run.failed or run.items[place]
             return (is_failed and run.stops_at_failure) or place == len(run.items) - 1
-        self._charge()
-        if self._left_s < 0:
-            if self._at_limit == self._running:
-                run.failed, run.is_timed_out = run.items[self._running], True
-            else:
-                self._at_limit = self._running
-                self.end()
-                self._start(self._running)
+        if self._clock.now_s() > self._deadline_s:
+            run.failed, run.is_timed_out = run.items[self._running], True
         return run.is_timed_out
 
     def end(self) -> None:
@@ -125,13 +130,16 @@ class _Child:
                 continue
         os.waitpid(self._pid, 0)
         self.connection.close()
+        self._clock.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _run(run: Run, first: int, outcomes: Outcomes, connection: Connection, folder: Path) -> None:
+def _run(run: Run, outcomes: Outcomes, connection: Connection, folder: Path) -> None:
     """The child."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_DATA, (_MAX_DATA_BYTES, _MAX_DATA_BYTES))
+    # Nothing handles its signal, so it ends the process.
+    signal.setitimer(signal.ITIMER_PROF, _MAX_CPU_S)
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -140,8 +148,7 @@ def _run(run: Run, first: int, outcomes: Outcomes, connection: Connection, folde
     # Its own folder can be removed as a whole, and no other child looks for a free name in it.
     config._tmp_path_factory._basetemp = folder  # type: ignore[attr-defined]  # pytest has no public way
     after = run.prepare()
-    rest = run.items[first:]
-    for place, (item, following) in enumerate(zip(rest, [*rest[1:], None], strict=True), first):
+    for place, (item, following) in enumerate(zip(run.items, [*run.items[1:], None], strict=True)):
         outcomes.is_failed = False
         connection.send((place, None))
         start = time.perf_counter()
@@ -163,7 +170,7 @@ def run_all(runs: Iterator[Run], outcomes: Outcomes, jobs: int) -> Iterator[Run]
                 children.append(_Child(run, outcomes))
             if not children:
                 return
-            wait([child.connection for child in children], timeout=_LOOK_S)
+            wait([child.connection for child in children], timeout=0.2)
             for child in [child for child in children if child.is_ended()]:
                 children.remove(child)
                 child.end()
