@@ -30,7 +30,7 @@ from tests.support.waiting import wait_for
 
 from .group_client import GroupClient
 from .raw_client import RawClient
-from .tools import KILLED, SESSION_TIMEOUT_MS, ClusterView, StartCluster, call_command
+from .tools import KILLED, SESSION_TIMEOUT_MS, ClusterView, StartCluster, call_command, show_status
 
 KEYS = 50
 ROUNDS = 40
@@ -172,7 +172,7 @@ def test_all_replicas_compact_their_logs_and_an_empty_follower_catches_up_over_t
     assert url is not None
     page = urllib.request.urlopen(url, timeout=10).read().decode()
     assert "kafka_log_logcleanermanager_max_dirty_percent" in page
-    status = json.loads(call_command("status", "--json", "--bootstrap", cluster.bootstrap).stdout)
+    status = json.loads(show_status("--json", "--bootstrap", cluster.bootstrap).stdout)
     assert all(broker["cleaner"]["cleanings"] > 0 for broker in status["brokers"])
     assert status["problems"] == []
     check_same(cluster, expected)
@@ -230,7 +230,7 @@ def test_a_damaged_log_is_named_by_status_and_the_others_are_compacted(cluster: 
     change(view, ConfigResource.broker(1), {"log.cleaner.threads": "1"})
     wait_cleaned(cluster, _WRITTEN_BYTES // 3, "sound", 1)
     wait_for(lambda: described(cluster, "damaged")[1].cleaning_problem, "no problem is reported")
-    status = call_command("status", "--json", "--bootstrap", cluster.bootstrap)
+    status = show_status("--json", "--bootstrap", cluster.bootstrap)
     assert status.returncode == exit_codes.FAILED
     shown = json.loads(status.stdout)
     [problem] = shown["problems"]

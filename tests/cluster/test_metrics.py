@@ -18,7 +18,7 @@ from barnabas.protocol.ids import TopicPartition
 from tests.support.metrics_page import fetch_page
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView, StartCluster, run_command
+from .tools import ClusterView, StartCluster, run_command, show_status
 
 Samples = dict[tuple[str, ...], float]
 """Values by the name and the `LABELS` that a sample has."""
@@ -60,16 +60,6 @@ def barnabas(*words: str) -> str:
     done = run_command(*words)
     assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
     return done.stdout
-
-
-def status(*words: str) -> str:
-    """The output of `barnabas status`, as soon as a broker answers within the 2 s that it is given."""
-
-    def said() -> str | None:
-        done = run_command("status", *words)
-        return done.stdout if done.returncode == 0 else None
-
-    return wait_for(said, "barnabas status succeeds") or ""
 
 
 def groups_lag(cluster: LocalCluster, group: str) -> Samples:
@@ -227,8 +217,10 @@ def test_the_command_shows_the_urls_of_the_metrics(tmp_path: Path) -> None:
     try:
         (url,) = re.findall(r"^  metrics    (http://\S+)$", said, re.MULTILINE)
         assert fetch_page(url).value("kafka_server_kafkaserver_brokerstate") == RUNNING
-        assert f"metrics of broker 1: {url}\n" in status(*directory)
-        (process,) = json.loads(status("--json", *directory))["processes"]
+        shown, as_json = show_status(*directory), show_status("--json", *directory)
+        assert (shown.returncode, as_json.returncode) == (0, 0), shown.stderr + as_json.stderr
+        assert f"metrics of broker 1: {url}\n" in shown.stdout
+        (process,) = json.loads(as_json.stdout)["processes"]
         assert process["metrics"] == url
         barnabas("kill", "1", *directory)
         barnabas("restart", "1", *directory)

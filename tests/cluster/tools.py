@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 from kazoo.client import KazooClient
 
+from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin, Consumer, Producer
@@ -79,6 +80,16 @@ def call_command(*words: str, **environment: str) -> subprocess.CompletedProcess
             code = int(ended.code or 0)
     said, complained = (stream.buffer.getvalue().decode() for stream in (output, errors))
     return subprocess.CompletedProcess(words, code, said, complained)
+
+
+def show_status(*words: str) -> subprocess.CompletedProcess[str]:
+    """`barnabas status`, as soon as a broker answers within the 2 s that the command gives it."""
+
+    def shown() -> subprocess.CompletedProcess[str] | None:
+        done = call_command("status", *words)
+        return None if done.returncode == exit_codes.NOT_REACHABLE else done
+
+    return wait_for(shown, "no broker answers barnabas status")
 
 
 def clean_environment(**more: str) -> dict[str, str]:
