@@ -2,8 +2,9 @@
 
 Snappy has the framing of snappy-java (a 16-byte head, then blocks, each with its length); plain snappy is
 read too, because some clients send it. LZ4 is the frame format with independent 64 KiB blocks, because Java's
-reader rejects dependent ones. Decompression never produces more than its limit, so that a few hostile bytes
-cannot fill the memory. Pure functions, any thread; the libraries release the interpreter lock.
+reader rejects linked ones. What follows the frame is read as Java's readers do: more gzip members and zstd
+frames, but nothing after an LZ4 frame. Decompression never produces more than its limit, in pieces if the
+caller wants no more in memory. Pure functions, any thread; the libraries release the interpreter lock.
 
 Sources: https://kafka.apache.org/documentation/#recordbatch (attributes), the LZ4 frame format description
 (github.com/lz4/lz4, doc/lz4_Frame_format.md), github.com/xerial/snappy-java (SnappyOutputStream).
@@ -12,12 +13,19 @@ Sources: https://kafka.apache.org/documentation/#recordbatch (attributes), the L
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final, Protocol
 
 import cramjam
+import lz4.frame
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 
@@ -57,15 +65,16 @@ DEFAULT_LEVELS: Final = {Compression.GZIP: -1, Compression.LZ4: 9, Compression.Z
 _SNAPPY_HEAD: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _SNAPPY_MAGIC_BYTES: Final = 8
 _BLOCK_BYTES: Final = 64 * 1024
-# Version 1, independent blocks, 64 KiB blocks; 0x82 is the second byte of xxHash32 over the two before it.
-_LZ4_HEAD: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
-_LZ4_STORED: Final = 0x80000000
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_FLAGS: Final = len(_LZ4_MAGIC)
+_LZ4_INDEPENDENT: Final = 0b0010_0000
+_LZ4_DICTIONARY: Final = 0b0000_0001
 _GZIP_WBITS: Final = 31
-_GZIP_PIECE_BYTES: Final = 256
-_FIRST_GUESS_BYTES: Final = 64 * 1024
-_GROWTH: Final = 4
+_GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+_SLICE_BYTES: Final = 32 * 1024
+_LEAST_SLICE_BYTES: Final = 256
+_PIECE_BYTES: Final = 1024 * 1024
 _INT_BE: Final = struct.Struct(">i")
-_UINT_LE: Final = struct.Struct("<I")
 
 
 def compress(compression: Compression, data: Buffer, level: int | None = None) -> Buffer:
@@ -83,36 +92,78 @@ def compress(compression: Compression, data: Buffer, level: int | None = None) -
     if compression is Compression.SNAPPY:
         return _compress_snappy(memoryview(data))
     if compression is Compression.LZ4:
-        return _compress_lz4(memoryview(data), level)
-    return memoryview(cramjam.zstd.compress(data, level=level))
+        return _compress_lz4(data, level)
+    packed: bytes = zstd.compress(data, level)
+    return packed
 
 
 def decompress(
     compression: Compression, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> Buffer:
-    """Undo `compress`.
-
-    Raises CORRUPT_MESSAGE if the data is malformed or would decompress to more than `max_bytes`.
-    """
+    """Undo `compress`. Raises as `decompressed_pieces`."""
     if compression is Compression.NONE:
         return data
+    pieces = list(decompressed_pieces(compression, data, max_bytes, _PIECE_BYTES))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def decompressed_pieces(
+    compression: Compression, data: Buffer, max_bytes: int, piece_bytes: int
+) -> Iterator[bytes]:
+    """The decompressed data, piece by piece, none of them empty.
+
+    No piece is larger than `piece_bytes`, except for snappy, which decompresses only whole blocks: a piece is
+    then at most 22 times as large as the data. Raises CORRUPT_MESSAGE if the data is malformed, and
+    MESSAGE_TOO_LARGE once it exceeds `max_bytes`.
+    """
+    view = memoryview(data)
+    pieces: Iterator[bytes]
+    if compression is Compression.NONE:
+        pieces = (bytes(view[at : at + piece_bytes]) for at in range(0, len(view), piece_bytes))
+    elif compression is Compression.GZIP:
+        pieces = _frames(_Gunzip, view, piece_bytes, _is_gzip)
+    elif compression is Compression.SNAPPY:
+        pieces = _unsnappy(view, max_bytes)
+    elif compression is Compression.LZ4:
+        pieces = _frames(lz4.frame.LZ4FrameDecompressor, view, piece_bytes, lambda _: False)
+    else:
+        pieces = _frames(zstd.ZstdDecompressor, view, piece_bytes, lambda _: True) if view else iter(())
+    left = max_bytes
     try:
-        if compression is Compression.GZIP:
-            return _decompress_gzip(data, max_bytes)
-        if compression is Compression.SNAPPY:
-            return _decompress_snappy(memoryview(data), max_bytes)
-        if compression is Compression.LZ4:
-            return _decompress_growing(cramjam.lz4.decompress_into, data, max_bytes)
-        return _decompress_growing(cramjam.zstd.decompress_into, data, max_bytes)
-    except (cramjam.DecompressionError, zlib.error, struct.error, OSError) as error:
+        for piece in pieces:
+            left -= len(piece)
+            if left < 0:
+                raise _too_large(max_bytes)
+            if piece:
+                yield piece
+    except (cramjam.DecompressionError, zlib.error, struct.error, zstd.ZstdError, RuntimeError) as error:
+        # RuntimeError is the one exception of the lz4 library.
         name = compression.name.lower()
         raise api_error(
             ErrorCode.CORRUPT_MESSAGE, f"{len(data)} bytes of {name} cannot be decompressed: {error}"
         ) from error
 
 
+def framing_fault(compression: Compression, data: Buffer) -> str | None:
+    """Why Java's reader rejects data that `decompress` accepts, or None.
+
+    It knows neither linked LZ4 blocks nor dictionaries, and the frame must begin at the first byte.
+    """
+    if compression is not Compression.LZ4 or len(data) <= _LZ4_FLAGS:
+        return None
+    if data[:_LZ4_FLAGS] != _LZ4_MAGIC:
+        return f"an LZ4 frame begins with the bytes {bytes(data[:_LZ4_FLAGS]).hex()}"
+    if not data[_LZ4_FLAGS] & _LZ4_INDEPENDENT:
+        return "the blocks of an LZ4 frame are linked; Kafka's readers need independent ones"
+    if data[_LZ4_FLAGS] & _LZ4_DICTIONARY:
+        return "an LZ4 frame needs a dictionary"
+    return None
+
+
 def _too_large(max_bytes: int) -> Exception:
-    return api_error(ErrorCode.CORRUPT_MESSAGE, f"the batch would decompress to more than {max_bytes} bytes")
+    return api_error(
+        ErrorCode.MESSAGE_TOO_LARGE, f"the batch would decompress to more than {max_bytes} bytes"
+    )
 
 
 def _compress_snappy(data: memoryview) -> bytes:
@@ -123,87 +174,108 @@ def _compress_snappy(data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: memoryview, max_bytes: int) -> Buffer:
-    if data[:_SNAPPY_MAGIC_BYTES] != _SNAPPY_HEAD[:_SNAPPY_MAGIC_BYTES]:
-        if cramjam.snappy.decompress_raw_len(data) > max_bytes:
-            raise _too_large(max_bytes)
-        return bytes(cramjam.snappy.decompress_raw(data))
-    parts: list[bytes] = []
-    unfolded_bytes = 0
-    position = len(_SNAPPY_HEAD)
-    while position < len(data):
+def _unsnappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    """The blocks, as snappy-java reads them: a second head may follow, and less than a length is ignored."""
+    if len(data) < len(_SNAPPY_HEAD) or data[:_SNAPPY_MAGIC_BYTES] != _SNAPPY_HEAD[:_SNAPPY_MAGIC_BYTES]:
+        yield _unsnappy_block(data, max_bytes)
+        return
+    position = 0
+    while len(data) - position >= _INT_BE.size:
+        if data[position : position + _SNAPPY_MAGIC_BYTES] == _SNAPPY_HEAD[:_SNAPPY_MAGIC_BYTES]:
+            position += len(_SNAPPY_HEAD)
+            continue
         (length,) = _INT_BE.unpack_from(data, position)
         position += _INT_BE.size
         if not 0 < length <= len(data) - position:
             raise zlib.error(f"a snappy block of {length} bytes at {position} of {len(data)}")
-        block = data[position : position + length]
-        unfolded_bytes += cramjam.snappy.decompress_raw_len(block)
-        if unfolded_bytes > max_bytes:
-            raise _too_large(max_bytes)
-        parts.append(bytes(cramjam.snappy.decompress_raw(block)))
+        yield _unsnappy_block(data[position : position + length], max_bytes)
         position += length
-    return b"".join(parts)
 
 
-def _compress_lz4(data: memoryview, level: int) -> Buffer:
-    if level != DEFAULT_LEVELS[Compression.LZ4]:
-        # The block function has no levels. These frames have a checksum for each block besides.
-        worker = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-        worker.compress(bytes(data))
-        return memoryview(worker.finish())
-    parts: list[bytes] = [_LZ4_HEAD]
-    for start in range(0, len(data), _BLOCK_BYTES):
-        plain = data[start : start + _BLOCK_BYTES]
-        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
-        if len(block) < len(plain):
-            parts += (_UINT_LE.pack(len(block)), block)
-        else:
-            parts += (_UINT_LE.pack(len(plain) | _LZ4_STORED), bytes(plain))
-    parts.append(_UINT_LE.pack(0))
-    return b"".join(parts)
+def _unsnappy_block(block: memoryview, max_bytes: int) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > len(block) * MAX_EXPANSION[Compression.SNAPPY]:
+        # The library would allocate what the block claims.
+        raise zlib.error(f"a snappy block of {len(block)} bytes claims {size}")
+    if size > max_bytes:
+        raise _too_large(max_bytes)
+    return bytes(cramjam.snappy.decompress_raw(block))
 
 
-def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
-    view = memoryview(data)
-    parts: list[bytes] = []
-    allowed_bytes = max_bytes
+def _compress_lz4(data: Buffer, level: int) -> bytes:
+    packed: bytes = lz4.frame.compress(
+        data,
+        compression_level=0 if level == DEFAULT_LEVELS[Compression.LZ4] else level,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+    )
+    return packed
+
+
+def _is_gzip(data: memoryview) -> bool:
+    return bytes(data[: len(_GZIP_MAGIC)]) == _GZIP_MAGIC
+
+
+class _Worker(Protocol):
+    """The decompressor of one frame, as the standard library's have it."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def needs_input(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes | None: ...
+
+    def decompress(self, data: Any, max_length: int, /) -> bytes: ...
+
+
+class _Gunzip:
+    """The decompressor of one gzip member."""
+
+    def __init__(self) -> None:
+        self._worker = zlib.decompressobj(wbits=_GZIP_WBITS)
+
+    @property
+    def eof(self) -> bool:
+        return self._worker.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._worker.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._worker.unused_data
+
+    def decompress(self, data: memoryview | bytes, max_length: int) -> bytes:
+        return self._worker.decompress(data or self._worker.unconsumed_tail, max_length)
+
+
+def _frames(
+    make_worker: Callable[[], _Worker],
+    view: memoryview,
+    piece_bytes: int,
+    is_frame: Callable[[memoryview], bool],
+) -> Iterator[bytes]:
+    """The content of the first frame, and of those after it as far as `is_frame` says there is one."""
     position = 0
-    # The library copies the bytes after a member. The first one, mostly the only one, gets everything at
-    # once; later ones get pieces, because many small members would otherwise cost the square of their number.
-    piece_bytes = len(view)
-    while position < len(view):
-        worker = zlib.decompressobj(wbits=_GZIP_WBITS)
+    # The libraries copy the bytes after a frame, and the input for which a piece has no room. So they get
+    # the input in slices, and small ones after a frame: many small frames must not cost their square.
+    slice_bytes = _SLICE_BYTES
+    while not position or (position < len(view) and is_frame(view[position:])):
+        worker = make_worker()
         while not worker.eof:
-            piece = view[position : position + piece_bytes]
-            if not piece:
-                raise zlib.error("the gzip stream is cut short")
-            # Read one byte more than the limit: a batch of exactly the limit is allowed, a longer one is not.
-            part = worker.decompress(piece, allowed_bytes + 1)
-            if len(part) > allowed_bytes:
-                raise _too_large(max_bytes)
-            parts.append(part)
-            allowed_bytes -= len(part)
-            position += len(piece) - len(worker.unused_data)
-            piece_bytes *= 2
-        piece_bytes = _GZIP_PIECE_BYTES
-    return b"".join(parts)
-
-
-def _decompress_growing(
-    decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, max_bytes: int
-) -> memoryview:
-    """Decompress into a buffer of bounded size, a larger one after each error.
-
-    The library has one exception for all faults, so corrupt data is also tried up to the limit; that is
-    cheap, because fresh memory is not touched until it is written.
-    """
-    capacity = min(max_bytes, max(_FIRST_GUESS_BYTES, _GROWTH * len(data)))
-    while True:
-        out = bytearray(capacity)
-        try:
-            return memoryview(out)[: decompress_into(data, out)]
-        except cramjam.DecompressionError:
-            if capacity >= max_bytes:
-                raise
-        del out
-        capacity = min(max_bytes, capacity * _GROWTH)
+            part = view[position : position + slice_bytes]
+            if not part:
+                raise zlib.error("it is cut short")
+            piece = worker.decompress(part, piece_bytes)
+            yield piece
+            while not worker.eof and (not worker.needs_input or len(piece) == piece_bytes):
+                piece = worker.decompress(b"", piece_bytes)
+                yield piece
+            position += len(part) - len(worker.unused_data or b"")
+            slice_bytes = min(_SLICE_BYTES, 2 * slice_bytes)
+        slice_bytes = _LEAST_SLICE_BYTES

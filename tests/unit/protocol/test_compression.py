@@ -62,7 +62,7 @@ def test_exactly_the_limit_passes_and_one_byte_more_is_refused(compression: Comp
     assert len(decompress(compression, packed, len(TEXT))) == len(TEXT)
     with pytest.raises(ApiError) as caught:
         decompress(compression, packed, len(TEXT) - 1)
-    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("unit", [b"\0", bytes(range(7)), b"ab" * 40], ids=["zeros", "7 bytes", "80 bytes"])
