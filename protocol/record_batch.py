@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from barnabas.protocol.compression import MAX_EXPANSION, Buffer, Compression
+from barnabas.protocol.compression import Buffer, Compression
 from barnabas.protocol.errors import ErrorCode, api_error
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -207,8 +207,8 @@ def check_batch(buffer: Buffer, position: int = 0, *, origin: int = 0) -> BatchH
 def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     """`check_batch`, plus the rules for a batch from a producer.
 
-    It has at least one record, and not more than its bytes can decompress to; its offsets have no gaps; it is
-    not a control batch, which only brokers write. Raises what `check_batch` raises, and INVALID_RECORD.
+    It has at least one record, its offsets have no gaps, and it is not a control batch, which only brokers
+    write. `record_walk` checks the records themselves. Raises what `check_batch` raises, and INVALID_RECORD.
     """
     header = check_batch(buffer, position)
     if header.record_count < 1:
@@ -219,9 +219,6 @@ def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
             f"a produced batch of {header.record_count} records must end at offset delta "
             f"{header.record_count - 1}, not {header.last_offset_delta}",
         )
-    room = header.size_bytes - HEADER_BYTES
-    if header.record_count * MIN_RECORD_BYTES > room * MAX_EXPANSION[header.attributes & COMPRESSION_MASK]:
-        raise api_error(ErrorCode.INVALID_RECORD, f"{room} bytes cannot hold {header.record_count} records")
     if header.attributes & (CONTROL_MASK | DELETE_HORIZON_MASK):
         raise api_error(
             ErrorCode.INVALID_RECORD, f"a producer may not set the attributes {header.attributes:#x}"

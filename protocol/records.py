@@ -92,10 +92,7 @@ def decode_fields(
         raise api_error(
             ErrorCode.INVALID_RECORD, f"{len(data)} bytes cannot hold {header.record_count} records"
         )
-    try:
-        fields, position = _decode(data, header)
-    except UnicodeDecodeError as error:
-        raise api_error(ErrorCode.INVALID_RECORD, f"a header's name is not valid UTF-8: {error}") from None
+    fields, position = _decode(data, header)
     if position != len(data):
         raise api_error(
             ErrorCode.INVALID_RECORD,
@@ -143,34 +140,6 @@ def marker_of(batch: Buffer) -> Marker | None:
     """
     fields = decode_fields(batch, check_crc=False)
     return decode_marker(fields[0][2], fields[0][3]) if fields else None
-
-
-def first_record_since(
-    batch: Buffer,
-    timestamp_ms: int,
-    start_offset: int,
-    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-) -> tuple[int, int] | None:
-    """(offset, timestamp in ms) of the first record not older than a time and not below an offset.
-
-    Reads no keys and values, which makes it several times as fast as decoding the batch. Raises as
-    `decode_records`, but sees only the records up to the one that it returns.
-    """
-    header = check_batch(batch)
-    data = record_bytes(batch, header, max_bytes)
-    append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-    size, end = len(data), 0
-    for _ in range(header.record_count):
-        length, position = _short_varint(data, end)
-        end = position + length
-        if length < MIN_RECORD_BYTES - 1 or end > size:
-            raise _malformed("length", position, length, size)
-        time_delta, position = _short_varint(data, position + 1)
-        offset = header.base_offset + _short_varint(data, position)[0]
-        timestamp = header.max_timestamp if append_time else header.base_timestamp + time_delta
-        if timestamp >= timestamp_ms and offset >= start_offset:
-            return offset, timestamp
-    return None
 
 
 def record_bytes(
@@ -267,7 +236,7 @@ def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, 
     """Read a record of any form.
 
     Returns its timestamp delta, offset delta, key, value and headers, and the position after it. Raises
-    INVALID_RECORD, and UnicodeDecodeError for a header's name.
+    INVALID_RECORD.
     """
     size = len(data)
     length, position = _short_varint(data, position)
@@ -288,7 +257,8 @@ def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, 
         if name is None:
             raise _malformed("header name length", position, -1, size)
         header_value, position = _decode_bytes(data, position, end, "header value length")
-        headers.append((name.decode(), header_value))
+        # Kafka takes any bytes for a name; its Java client replaces those that are no UTF-8, too.
+        headers.append((name.decode(errors="replace"), header_value))
     if position != end:
         raise _malformed("end", position, end, size)
     return time_delta, offset_delta, key, value, tuple(headers), position

@@ -34,7 +34,8 @@ from barnabas.protocol.record_batch import (
     check_batch,
     parse_header,
 )
-from barnabas.protocol.records import Marker, decode_fields, first_record_since, marker_of
+from barnabas.protocol.record_walk import iter_heads
+from barnabas.protocol.records import Marker, marker_of
 
 Bytes = mmap.mmap | memoryview | bytes | bytearray
 
@@ -136,7 +137,7 @@ def is_without_records(data: Bytes, offset: int) -> bool:
 def _has_record_since(batch: memoryview, offset: int) -> bool:
     """Whether a batch has a record at or after an offset; True if it is damaged: its reader reports that."""
     try:
-        return first_record_since(batch, _ANY_TIME_MS, offset) is not None
+        return any(head.offset >= offset for head in iter_heads(batch, check_batch(batch)))
     except ApiError:
         return True
 
@@ -374,10 +375,9 @@ def find_record_since(
             continue
         begin = window.cover(at, header.size_bytes)
         batch = window.data[begin : begin + header.size_bytes]
-        record = first_record_since(batch, timestamp_ms, start_offset)
-        if record is not None:
-            offset, found_ms = record
-            return TimestampAndOffset(found_ms, offset, header.partition_leader_epoch)
+        for head in iter_heads(batch, check_batch(batch)):
+            if head.timestamp_ms >= timestamp_ms and head.offset >= start_offset:
+                return TimestampAndOffset(head.timestamp_ms, head.offset, header.partition_leader_epoch)
     return None
 
 
@@ -395,8 +395,9 @@ def largest_timestamp(file: SegmentFile, position: int, end: int, start_offset: 
             largest = header.max_timestamp
             continue
         begin = window.cover(at, header.size_bytes)
-        records = decode_fields(window.data[begin : begin + header.size_bytes])
-        times = (timestamp_ms for offset, timestamp_ms, *_ in records if offset >= start_offset)
+        batch = window.data[begin : begin + header.size_bytes]
+        heads = iter_heads(batch, check_batch(batch))
+        times = (head.timestamp_ms for head in heads if head.offset >= start_offset)
         largest = max(largest, max(times, default=NO_TIMESTAMP))
     return largest
 

@@ -13,6 +13,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from barnabas.spark_connector.columns import (
     Longs,
     RecordColumns,
 )
+from barnabas.spark_connector.columns.fallback import binary_column
 
 Table = npt.NDArray[np.int64]
 """Two dimensions; the constants of the kernel name its rows or columns."""
@@ -199,8 +201,7 @@ def _build_headers(kernel: ModuleType, rows: list[_Rows], fields: Table, header_
         parts.append(_Rows(data, first_header, header))
     list_offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=list_offsets[1:])
-    names = _gather(kernel, parts, headers[kernel.NAME_START], headers[kernel.NAME_LENGTH])
-    _check_names(names)
+    names = _utf8(_gather(kernel, parts, headers[kernel.NAME_START], headers[kernel.NAME_LENGTH]))
     values = _gather(kernel, parts, headers[kernel.HEADER_VALUE_START], headers[kernel.HEADER_VALUE_LENGTH])
     return HeaderColumn(list_offsets=list_offsets, names=names, values=values)
 
@@ -269,18 +270,21 @@ def _table_row(header: BatchHeader, start: int, end: int) -> tuple[int, ...]:
     )
 
 
-def _check_names(names: BinaryColumn) -> None:
-    """Check all header names for UTF-8 at once.
+def _utf8(names: BinaryColumn) -> BinaryColumn:
+    """The names of headers, in which bytes that are no UTF-8 are replaced, as Kafka's Java client does.
 
     The names one after another are valid, and none begins inside a character: then each is valid alone.
     """
-    try:
-        names.data.tobytes().decode()
-    except UnicodeDecodeError as error:
-        raise api_error(ErrorCode.CORRUPT_MESSAGE, f"a header's name is not valid UTF-8: {error}") from None
+    data = names.data.tobytes()
     starts = names.offsets[:-1]
     first_bytes = names.data[starts[starts < len(names.data)]]
-    if np.any((first_bytes & 0xC0) == 0x80):
-        raise api_error(
-            ErrorCode.CORRUPT_MESSAGE, "a header's name is not valid UTF-8: it begins inside a character"
-        )
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        is_valid = False
+    else:
+        is_valid = not np.any((first_bytes & 0xC0) == 0x80)
+    if is_valid:
+        return names
+    rows = [data[start:end] for start, end in pairwise(names.offsets)]
+    return binary_column([row.decode(errors="replace").encode() for row in rows])
