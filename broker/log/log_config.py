@@ -61,8 +61,6 @@ class LogConfig:
     """How many idempotent producers a partition remembers; a setting of the broker, not of topics."""
     flush_messages: int
     flush_ms: int
-    looks_into_records: bool = field(init=False, compare=False, default=False)
-    """Whether appending needs more than the headers of batches; see `record_checks`."""
     compression_level: int | None = field(init=False, compare=False, default=None)
     """The level of `compression_type`; None if it has no levels."""
     stamps_append_time: bool = field(init=False, compare=False, default=False)
@@ -74,7 +72,6 @@ class LogConfig:
     """The age above which a segment may be rolled, if its jitter is the longest."""
 
     def __post_init__(self) -> None:
-        looks = self.is_compacted or self.limits_timestamps or self.compression_type is not None
         is_append_time = self.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         levels = {
             Compression.GZIP: self.compression_gzip_level,
@@ -83,7 +80,6 @@ class LogConfig:
         }
         level = None if self.compression_type is None else levels.get(self.compression_type)
         # Computed once, because every append reads them; a frozen dataclass allows no plain assignment.
-        object.__setattr__(self, "looks_into_records", looks)
         object.__setattr__(self, "compression_level", level)
         object.__setattr__(self, "stamps_append_time", is_append_time)
         most_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms

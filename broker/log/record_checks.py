@@ -1,10 +1,12 @@
-"""The demands of a topic's settings on single records: the one place where a broker looks into a batch.
+"""A produced batch is looked into before it is appended: the one place where a broker does so.
 
-Runs before the partition's lock is taken, because it may take milliseconds, and only where a setting needs it
-(`LogConfig.looks_into_records`): a compacted topic refuses records without a key, a topic with limits on
-timestamps refuses records outside them, and a topic with a `compression.type` recompresses batches. The
-records are also read if the largest timestamp in a header would mislead retention. Pure functions, any
-thread; batches that are not `is_quickly_prepared` have workers of their own.
+Every record is walked over, as Kafka's leaders do, so nothing is acknowledged that readers cannot read; the
+largest timestamp of the header is computed, because retention and lookups by time use it. The topic's
+settings may demand more: a compacted topic refuses records without a key, a topic with limits on timestamps
+refuses records outside them, and a topic with a `compression.type` recompresses batches.
+
+Runs before the partition's lock is taken, because it may take milliseconds. Pure functions, any thread;
+batches that are not `is_quickly_prepared` have workers of their own.
 
 Source: https://kafka.apache.org/documentation/#topicconfigs, KIP-467 (the errors by record), KIP-937 (the
 limits on timestamps).
@@ -20,8 +22,15 @@ from typing import Final
 
 from barnabas.broker.log.appending import Appendable, ProducedBatches, parse_produced
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.protocol.compression import Buffer, Compression, compress, decompress
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.compression import (
+    MAX_EXPANSION,
+    Buffer,
+    Compression,
+    compress,
+    decompress,
+    framing_fault,
+)
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import (
     ATTRIBUTES_OFFSET,
@@ -32,20 +41,19 @@ from barnabas.protocol.record_batch import (
     MAX_TIMESTAMP_OFFSET,
     NO_TIMESTAMP,
     BatchHeader,
+    parse_header,
     write_crc,
 )
-from barnabas.protocol.records import RecordFields, decode_fields
+from barnabas.protocol.record_walk import WalkedRecords, iter_heads, walk_produced
 
-MAX_RECORDS: Final = 1_000_000
-"""The limit for one batch: a few well compressed bytes must not decompress to fill the memory."""
 MAX_FAULTS: Final = 1_000
 """The number of refused records of a batch that are named."""
-_QUICK_BYTES: Final = 16 * 1024
+_QUICK_RECORDS: Final = 500
+_QUICK_BYTES: Final = 64 * 1024
+_QUICK_DECOMPRESSED_BYTES: Final = 4 * 1024 * 1024
+"""A batch that cannot decompress to more takes a millisecond or so."""
 _LENGTH_SIZE: Final = 4
 _LONG: Final = struct.Struct(">q")
-_AHEAD_MS: Final = 60 * 60 * 1000
-"""How far a producer's clock may be ahead of the broker's before its claims are compared."""
-_EVER_MS: Final = 1 << 63
 _ATTRIBUTES_SIZE: Final = 2
 _ERRORS_SHOWN: Final = 3
 
@@ -68,44 +76,18 @@ class RecordsRefused(BarnabasError):
         self.faults = faults
 
 
-def doubts_timestamps(batches: Sequence[Appendable], config: LogConfig, now_ms: int) -> bool:
-    """Whether the largest timestamp in a header must be compared with its records.
-
-    Retention uses it: it deletes a batch that claims to be old at once, and keeps the segment of a batch from
-    the future for long. Kafka compares every batch. Correct clients send correct values, so this compares
-    only a value that would change what retention does, or that contradicts the base timestamp.
-    """
-    if config.stamps_append_time:
-        return False
-    least, most = _undoubted(config, now_ms)
+def is_quickly_prepared(batches: Sequence[Appendable], config: LogConfig) -> bool:
+    """Whether `prepare_records` takes a moment only, by what the headers tell."""
+    records = size_bytes = 0
     for _, header in batches:
-        largest = header.max_timestamp
-        if largest < header.base_timestamp or not (least <= largest <= most or largest == NO_TIMESTAMP):
-            return True
-    return False
-
-
-def _undoubted(config: LogConfig, now_ms: int) -> tuple[int, int]:
-    """The range of largest timestamps, inclusive, within which retention behaves as usual."""
-    if config.retention_ms < 0 or not config.is_deleted_by_age:
-        return -_EVER_MS, _EVER_MS
-    return now_ms - config.retention_ms, now_ms + _AHEAD_MS
-
-
-def is_quickly_prepared(batches: Sequence[Appendable], config: LogConfig, now_ms: int) -> bool:
-    """Whether `prepare_records` takes a moment only, with nothing to decompress."""
-    is_doubted = doubts_timestamps(batches, config, now_ms)
-    if not (config.looks_into_records or is_doubted):
-        return True
-    reads_each = config.is_compacted or config.limits_timestamps or is_doubted
-    to_read = 0
-    for _, header in batches:
-        packed = header.attributes & COMPRESSION_MASK
-        if reads_each or packed != config.compression_type:
-            to_read += header.size_bytes
-            if packed or to_read > _QUICK_BYTES:
-                return False
-    return True
+        compression = header.attributes & COMPRESSION_MASK
+        records += header.record_count
+        size_bytes += header.size_bytes
+        if compression and header.size_bytes * MAX_EXPANSION[compression] > _QUICK_DECOMPRESSED_BYTES:
+            return False
+        if config.compression_type not in (None, compression):
+            return False
+    return records <= _QUICK_RECORDS and size_bytes <= _QUICK_BYTES
 
 
 def prepare_records(
@@ -113,49 +95,66 @@ def prepare_records(
 ) -> ProducedBatches:
     """A producer's batches as they are to be stored: the same ones, or new ones where they must change.
 
-    Raises RecordsRefused; the errors of `decode_fields`; CORRUPT_MESSAGE when a batch would decompress to
-    more than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS`, or takes more than
-    `max.message.bytes` when it is recompressed. A batch that is larger already stays as it is.
+    Raises INVALID_RECORD for records that contradict themselves or their header; UNKNOWN_SERVER_ERROR, as
+    Kafka does, for bytes that cannot be decoded; RecordsRefused for those that the topic's settings refuse.
+    Raises MESSAGE_TOO_LARGE when a batch would decompress to more than `max_bytes`, has too many records, or
+    takes more than `max.message.bytes` when it is recompressed. A batch that is larger already stays as it
+    is.
     """
     view = produced.view
     parts: list[bytes | bytearray | memoryview] = []
+    batches: list[Appendable] = []
     is_new = False
-    demands = config.is_compacted or config.limits_timestamps
     for position, header in produced.batches:
         batch = view[position : position + header.size_bytes]
         if header.size_bytes > config.max_message_bytes:
             # The append refuses it, or finds it a duplicate.
             parts.append(batch)
+            batches.append((position, header))
             continue
-        is_doubted = doubts_timestamps([(position, header)], config, now_ms)
-        if demands or is_doubted:
-            if header.record_count > MAX_RECORDS:
-                raise api_error(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"a batch of {header.record_count} records; {name} is looked into, up to {MAX_RECORDS}",
-                )
-            fields = decode_fields(batch, check_crc=False, max_bytes=max_bytes)
-            if demands:
-                _check_fields(name, fields, config, now_ms)
-            largest = max(time for _, time, _, _, _ in fields)
-            if is_doubted and largest != header.max_timestamp:
-                is_new = True
-                batch = _dated(batch, largest)
+        walked = _walk(batch, header, max_bytes)
+        if config.limits_timestamps or (config.is_compacted and walked.keyless):
+            _check_demands(name, batch, header, config, now_ms)
+        if walked.max_timestamp != header.max_timestamp and not config.stamps_append_time:
+            _LONG.pack_into(batch, MAX_TIMESTAMP_OFFSET, walked.max_timestamp)
+            write_crc(batch)
+            header = parse_header(batch)
+        batches.append((position, header))
         kept_in = config.compression_type
         if kept_in in (None, header.compression):
             parts.append(batch)
         else:
             is_new = True
-            plain = decompress(header.compression, batch[HEADER_BYTES:], max_bytes)
-            packed = compress(kept_in, plain, config.compression_level)
-            size_bytes = HEADER_BYTES + len(packed)
-            if size_bytes > config.max_message_bytes:
-                raise api_error(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"a batch of {size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
-                )
-            parts.append(_repacked(batch, header, kept_in, packed))
-    return parse_produced(bytearray().join(parts)) if is_new else produced
+            parts.append(_recompressed(batch, header, kept_in, config, max_bytes))
+    return parse_produced(bytearray().join(parts)) if is_new else ProducedBatches(view, batches)
+
+
+def _walk(batch: memoryview, header: BatchHeader, max_bytes: int) -> WalkedRecords:
+    fault = framing_fault(header.compression, batch[HEADER_BYTES:])
+    if fault is not None:
+        raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, fault)
+    try:
+        return walk_produced(batch, header, max_bytes)
+    except ApiError as error:
+        if error.code is ErrorCode.CORRUPT_MESSAGE:
+            # Clients would send the same bytes again and again: they take CORRUPT_MESSAGE for a fault of the
+            # network, which the CRC has ruled out.
+            raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, error.text) from error
+        raise
+
+
+def _recompressed(
+    batch: memoryview, header: BatchHeader, compression: Compression, config: LogConfig, max_bytes: int
+) -> bytearray:
+    plain = decompress(header.compression, batch[HEADER_BYTES:], max_bytes)
+    packed = compress(compression, plain, config.compression_level)
+    size_bytes = HEADER_BYTES + len(packed)
+    if size_bytes > config.max_message_bytes:
+        raise api_error(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
+        )
+    return _repacked(batch, header, compression, packed)
 
 
 def _repacked(batch: memoryview, header: BatchHeader, compression: Compression, packed: Buffer) -> bytearray:
@@ -170,29 +169,26 @@ def _repacked(batch: memoryview, header: BatchHeader, compression: Compression, 
     return repacked
 
 
-def _dated(batch: memoryview, max_timestamp: int) -> memoryview:
-    """The same batch with another largest timestamp in its header."""
-    dated = bytearray(batch)
-    _LONG.pack_into(dated, MAX_TIMESTAMP_OFFSET, max_timestamp)
-    write_crc(dated)
-    return memoryview(dated)
-
-
-def _check_fields(name: TopicPartition, fields: list[RecordFields], config: LogConfig, now_ms: int) -> None:
+def _check_demands(
+    name: TopicPartition, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int
+) -> None:
+    heads = list(iter_heads(batch, header))
     if config.is_compacted:
         faults = (
             RecordFault(index, f"record {index} has no key; {name} is compacted")
-            for index, (_, _, key, _, _) in enumerate(fields)
-            if key is None
+            for index, head in enumerate(heads)
+            if not head.has_key
         )
         _refuse_if_any(ErrorCode.INVALID_RECORD, faults)
     if config.limits_timestamps:
         least = now_ms - config.message_timestamp_before_max_ms
         most = now_ms + config.message_timestamp_after_max_ms
         faults = (
-            RecordFault(index, f"record {index} has timestamp {time}, allowed are {least} to {most}")
-            for index, (_, time, _, _, _) in enumerate(fields)
-            if time != NO_TIMESTAMP and not least <= time <= most
+            RecordFault(
+                index, f"record {index} has timestamp {head.timestamp_ms}, allowed are {least} to {most}"
+            )
+            for index, head in enumerate(heads)
+            if head.timestamp_ms != NO_TIMESTAMP and not least <= head.timestamp_ms <= most
         )
         _refuse_if_any(ErrorCode.INVALID_TIMESTAMP, faults)
 

@@ -22,7 +22,7 @@ from typing import Final
 from barnabas.broker.log.appending import AppendResult, ProducedBatches, first_base_offset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
-from barnabas.broker.log.record_checks import doubts_timestamps, prepare_records
+from barnabas.broker.log.record_checks import prepare_records
 from barnabas.broker.replication import rules
 from barnabas.broker.replication.isr import (
     CommittedIsr,
@@ -215,15 +215,13 @@ class Partition(ReplicaRole):
         return appended
 
     def _prepared(self, produced: ProducedBatches, wall_clock_ms: int) -> ProducedBatches:
-        config = self.log.config
-        if not (config.looks_into_records or doubts_timestamps(produced.batches, config, wall_clock_ms)):
-            return produced
+        self.check_leading()
         with self.log.lock:
             # A changed setting must not refuse batches that were written before: their producer would write
             # the records again in another way. The append decides.
             if self.log.producers.have(produced.batches):
                 return produced
-        self.check_leading()
+        config = self.log.config
         return prepare_records(
             self.partition,
             produced,

@@ -234,10 +234,9 @@ class ReplicaManager:
 
     def looks_long_into(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:
         """Whether checking these batches before the append may take more than a moment."""
-        now_ms = wall_clock_ms()
         return any(
             (partition := self.roles.partitions.get(name)) is not None
-            and not is_quickly_prepared(produced.batches, partition.log.config, now_ms)
+            and not is_quickly_prepared(produced.batches, partition.log.config)
             for name, produced in batches
         )
 

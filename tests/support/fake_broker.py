@@ -64,7 +64,7 @@ from tests.support.building import state
 from tests.support.gaps import follow
 from tests.support.grouping import run_once
 from tests.support.memory_folder import MEMORY
-from tests.support.serving import EXTERNAL, Serving, open_logs
+from tests.support.serving import EXTERNAL, Serving, open_logs, run_rest
 
 Answer = Callable[[Any], Any]
 
@@ -588,13 +588,14 @@ class _Connection(asyncio.BufferedProtocol):
                 answered.set_result([bytes(buffer) for buffer in buffers])
 
         def resume(request: Request) -> None:
-            assert request.rest is not None
-            request.rest()
+            request.is_paused = False
+            run_rest(request)
 
         frame = Frame(memoryview(payload))
         peer = Peer("client", "127.0.0.1", EXTERNAL, 0)
         request = Request(frame, peer, lane_of(frame.view), 0, answer, resume)
         broker = self._broker
         broker.serving.dispatch(request)
+        run_rest(request)
         broker.settle()
         return await answered

@@ -68,6 +68,13 @@ INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
 CORRELATION_ID = 77
 
 
+def run_rest(request: Request) -> None:
+    """Go on with a request in the lanes that it chooses, until it has run or pauses."""
+    while request.rest is not None and not request.is_paused:
+        rest, request.rest = request.rest, None
+        rest()
+
+
 class Connection:
     """A connection with one request, and its answer: the bytes, or why the connection was closed."""
 
@@ -110,10 +117,8 @@ class Connection:
         self._run_rest()
 
     def _run_rest(self) -> None:
-        request, self._is_running = self.request, True
-        while request.rest is not None and not request.is_paused:
-            rest, request.rest = request.rest, None
-            rest()
+        self._is_running = True
+        run_rest(self.request)
         self._is_running = False
 
     def _resume(self, request: Request) -> None:

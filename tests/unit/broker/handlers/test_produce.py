@@ -157,7 +157,7 @@ def test_other_acks_are_refused(leading: Serving, acks: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "lane"),
     [
-        ({"cleanup_policy": ("compact",)}, Lane.RECORDS),
+        ({"compression_type": Compression.GZIP}, Lane.RECORDS),
         ({"flush_messages": 1}, Lane.GENERAL),
         ({"preallocate": True}, Lane.GENERAL),
     ],
