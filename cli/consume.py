@@ -61,6 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     )
     parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
     parser.add_argument(
+        "--skip-damaged", action="store_true", help="go on after a batch that cannot be decoded, and name it"
+    )
+    parser.add_argument(
         "--follow", action="store_true", help="wait for more records at the end, until Ctrl-C"
     )
     parser.add_argument("--format", choices=_FORMATS, default="value", help="default: value")
@@ -127,6 +130,8 @@ async def _consume(
     settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides, ConsumerConfig)}
     if options.isolation is not None:
         settings["isolation_level"] = options.isolation
+    if options.skip_damaged:
+        settings["skip_damaged_batches"] = True
     topic = await describe_topic(bootstrap, options.topic, settings)
     existing = [partition.partition for partition in topic.partitions]
     chosen = existing if options.partition is None else sorted(set(options.partition))

@@ -308,6 +308,9 @@ class ConsumerConfig(ClientConfig):
     max_partition_fetch_bytes: int = setting(_positive, 1_048_576, "Bytes per partition of one fetch.")
     max_poll_records: int = setting(_positive, 500, "The most records that one poll returns.")
     check_crcs: bool = setting(Boolean(), True, "Whether the CRC of every batch is checked.")
+    skip_damaged_batches: bool = setting(
+        Boolean(), False, "Whether to go on after a batch that cannot be decoded, with a warning."
+    )
     allow_auto_create_topics: bool = setting(Boolean(), True, "Whether subscribing may create a topic.")
     default_api_timeout_ms: int = setting(_positive, 60_000, "The deadline of calls without their own.")
 
@@ -413,6 +416,7 @@ class ConsumerSettings(ClientSettings, total=False):
     max_partition_fetch_bytes: int
     max_poll_records: int
     check_crcs: bool
+    skip_damaged_batches: bool
     allow_auto_create_topics: bool
     default_api_timeout_ms: int
 

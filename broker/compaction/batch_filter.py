@@ -26,6 +26,7 @@ from barnabas.broker.compaction.offset_map import NEWEST, NEWEST_TOMBSTONE, Offs
 from barnabas.broker.compaction.record_keys import read_keys, record_ends, records_of, time_deltas
 from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.compression import Buffer, Compression
+from barnabas.protocol.errors import ApiError
 from barnabas.protocol.record_batch import (
     COMPRESSION_MASK,
     DELETE_HORIZON_MASK,
@@ -146,7 +147,7 @@ def filter_data_batch(
 ) -> Filtered:
     """Filter a batch of records, which lies whole and checked at a position of the data.
 
-    Raises INVALID_RECORD and CORRUPT_MESSAGE if its records cannot be read.
+    A batch whose records cannot be read stays as it is.
     """
     if is_aborted or not header.record_count:
         return _without_records(header, rules)
@@ -156,8 +157,11 @@ def filter_data_batch(
     marks = newest.marks_of(header)
     if marks is not None and NEWEST_TOMBSTONE not in marks:
         return _filter_marked(data, position, header, marks, rules)
-    records, start, end = records_of(data, position, header)
-    read = read_keys(records, start, end, header)
+    try:
+        records, start, end = records_of(data, position, header)
+        read = read_keys(records, start, end, header)
+    except ApiError:
+        return Filtered(header)
     are_kept = newest.are_newest(read.keys, read.offsets)
     for index in read.keyless:
         are_kept[index] = read.offsets[index] >= covered_end

@@ -148,7 +148,7 @@ class _Cleaning:
         self.is_abandoned = False
         self._bytes_read = self._bytes_written = self._map_bytes_read = 0
         self._records_read = self._records_kept = self._passes = 0
-        self._bytes_kept = self._map_used_bytes = self._keyless_records = 0
+        self._bytes_kept = self._map_used_bytes = self._keyless_records = self._unreadable_batches = 0
         self._delete_horizon_ms: int | None = None
 
     def _limit_to(self, dirty_end: int) -> None:
@@ -229,6 +229,7 @@ class _Cleaning:
         keys: list[MapKey] = []
         offsets: list[int] = []
         tombstones: list[int] = []
+        unreadable: list[range] = []
         keyless: list[int] = []
         next_offset = end = self._map.end_offset
         for position, header in chunk.batches:
@@ -238,7 +239,14 @@ class _Cleaning:
             is_control = header.attributes & CONTROL_MASK
             if is_control or not header.record_count or aborted.has(header):
                 continue
-            read = read_keys(*records_of(chunk.data, position, header), header, self._pause)
+            try:
+                read = read_keys(*records_of(chunk.data, position, header), header, self._pause)
+            except ApiError as error:
+                # Its CRC is right: an older version took it from a producer. It stays, and so do older
+                # records of its keys.
+                self._note_unreadable(header, error)
+                unreadable.append(range(header.base_offset, header.next_offset))
+                continue
             if read.keyless:
                 keyless += [read.offsets[index] for index in read.keyless]
                 for key, offset in zip(read.keys, read.offsets, strict=True):
@@ -250,9 +258,20 @@ class _Cleaning:
                 keys += read.keys  # type: ignore[arg-type]
                 offsets += read.offsets
             tombstones += [read.offsets[index] for index in read.tombstones]
-        is_whole = self._map.add(keys, offsets, next_offset, tombstones)
+        is_whole = self._map.add(keys, offsets, next_offset, tombstones, unreadable)
         self._keyless_records += sum(end <= offset < self._map.end_offset for offset in keyless)
         return is_whole
+
+    def _note_unreadable(self, header: BatchHeader, error: ApiError) -> None:
+        if not self._unreadable_batches:
+            logger.warning(
+                "%s keeps the batch of the offsets %d to %d, whose records cannot be read: %s",
+                self._log.topic_partition,
+                header.base_offset,
+                header.last_offset,
+                error,
+            )
+        self._unreadable_batches += 1
 
     # The segments
 

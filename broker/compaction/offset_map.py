@@ -95,7 +95,7 @@ class OffsetMap:
         self._slots = table_slots(0)
         self._marks: bytearray | None = bytearray()
         """Of each offset of the range: `NEWEST`, `NEWEST_TOMBSTONE`, or 0. Before `finish`, only tombstones
-        have a mark."""
+        and records of unreadable batches have a mark."""
         self._has_tombstones = False
         self._is_finished = False
 
@@ -115,8 +115,10 @@ class OffsetMap:
         offsets: Sequence[int],
         next_offset: int,
         tombstones: Iterable[int] = (),
+        unreadable: Iterable[range] = (),
     ) -> bool:
         """Note the records with keys of the batches after the last ones, and the offsets of their tombstones.
+        The offsets in ``unreadable`` count as the newest of their keys.
 
         Records before the start are left out. Returns False if not all fit; the range then ends at the first
         record left out, else at `next_offset`.
@@ -141,6 +143,10 @@ class OffsetMap:
                 if self.start_offset <= offset < next_offset:
                     marks[offset - self.start_offset] = _TOMBSTONE
                     self._has_tombstones = True
+            for offsets_kept in unreadable:
+                for offset in offsets_kept:
+                    if self.start_offset <= offset < next_offset:
+                        marks[offset - self.start_offset] = NEWEST
         return is_whole
 
     def finish(self) -> None:

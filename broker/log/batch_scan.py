@@ -365,7 +365,9 @@ def find_record_since(
 ) -> TimestampAndOffset | None:
     """The first record from a position that is not older than a time and not below an offset.
 
-    Raises what `iter_headers` raises, and CORRUPT_MESSAGE for a damaged batch.
+    Raises what `iter_headers` raises, and CORRUPT_MESSAGE for a batch with a wrong CRC. In a batch whose
+    records cannot be read, as older versions took it from a producer, the answer is the first record that
+    may be that young.
     """
     window = Window(file, end)
     # Most lookups need no second read.
@@ -375,9 +377,35 @@ def find_record_since(
             continue
         begin = window.cover(at, header.size_bytes)
         batch = window.data[begin : begin + header.size_bytes]
-        for head in iter_heads(batch, check_batch(batch)):
-            if head.timestamp_ms >= timestamp_ms and head.offset >= start_offset:
-                return TimestampAndOffset(head.timestamp_ms, head.offset, header.partition_leader_epoch)
+        check_batch(batch)
+        offset, epoch = header.base_offset, header.partition_leader_epoch
+        try:
+            for head in iter_heads(batch, header):
+                if head.timestamp_ms >= timestamp_ms and head.offset >= start_offset:
+                    return TimestampAndOffset(head.timestamp_ms, head.offset, epoch)
+                offset = head.offset + 1
+        except ApiError:
+            offset = min(max(offset, start_offset), header.last_offset)
+            return TimestampAndOffset(header.max_timestamp, offset, epoch)
+    return None
+
+
+def find_newest(
+    file: SegmentFile, end: int, timestamp_ms: int, start_offset: int
+) -> TimestampAndOffset | None:
+    """The newest record, not below an offset, of the first batch that claims a time which no record has.
+
+    Raises as `find_record_since`.
+    """
+    window = Window(file, end)
+    for at, header in iter_headers(file, 0, end, window):
+        if header.max_timestamp >= timestamp_ms and header.last_offset >= start_offset:
+            begin = window.cover(at, header.size_bytes)
+            heads = iter_heads(window.data[begin : begin + header.size_bytes], header)
+            kept = [head for head in heads if head.offset >= start_offset]
+            newest = max(kept, key=lambda head: head.timestamp_ms, default=None)
+            if newest is not None:
+                return TimestampAndOffset(newest.timestamp_ms, newest.offset, header.partition_leader_epoch)
     return None
 
 
@@ -396,7 +424,12 @@ def largest_timestamp(file: SegmentFile, position: int, end: int, start_offset: 
             continue
         begin = window.cover(at, header.size_bytes)
         batch = window.data[begin : begin + header.size_bytes]
-        heads = iter_heads(batch, check_batch(batch))
+        check_batch(batch)
+        try:
+            heads = list(iter_heads(batch, header))
+        except ApiError:
+            largest = header.max_timestamp
+            continue
         times = (head.timestamp_ms for head in heads if head.offset >= start_offset)
         largest = max(largest, max(times, default=NO_TIMESTAMP))
     return largest

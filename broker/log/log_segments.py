@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.appending import Appendable
-from barnabas.broker.log.batch_scan import is_without_records, iter_produced, largest_timestamp
+from barnabas.broker.log.batch_scan import find_newest, is_without_records, iter_produced, largest_timestamp
 from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
@@ -103,6 +103,11 @@ class LogSegments:
             in_first = largest_timestamp(first.file, position, first.size, start_offset)
             largest = max((in_first, *(segment.max_timestamp for segment in later)))
             found = None if largest == NO_TIMESTAMP else self.find_by_timestamp(largest, start_offset)
+        if found is None and largest != NO_TIMESTAMP:
+            # A header claims a time that no record has; older versions believed it.
+            claims = (s for s in self.since(start_offset) if s.max_timestamp >= largest)
+            newest = (find_newest(s.file, s.size, largest, start_offset) for s in claims)
+            found = next((record for record in newest if record is not None), None)
         return found
 
     def _largest_timestamps(self) -> list[int]:

@@ -21,8 +21,9 @@ from barnabas.broker.log.producer_state import MAX_SEQUENCE
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import Operation, StorageError, storage_error
 from barnabas.broker.log.transaction_check import SegmentTransactions, TransactionStep, read_index
+from barnabas.protocol.compression import framing_fault
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.record_batch import BatchHeader, TimestampType
+from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, TimestampType
 from barnabas.protocol.records import decode_records, marker_of
 
 _NO_EPOCH: Final = -1
@@ -257,7 +258,11 @@ class _SegmentCheck:
 
     def _check_records(self, walk: BatchWalk, header: BatchHeader) -> None:
         try:
-            records = decode_records(walk.batch(header), check_crc=False)
+            batch = walk.batch(header)
+            framing = framing_fault(header.compression, batch[HEADER_BYTES:])
+            if framing is not None:
+                raise api_error(ErrorCode.CORRUPT_MESSAGE, framing)
+            records = decode_records(batch, check_crc=False)
         except ApiError as error:
             reason = f"the records cannot be decoded: {error}"
             self._findings.append(Finding(self._path, reason, walk.position, header.base_offset))

@@ -68,7 +68,12 @@ class Assignment:
         self._changed()
 
     def _add(self, tp: TopicPartition) -> PartitionState:
-        state = PartitionState(tp, check_crcs=self._config.check_crcs, isolation=self._isolation)
+        state = PartitionState(
+            tp,
+            check_crcs=self._config.check_crcs,
+            skips_damaged=self._config.skip_damaged_batches,
+            isolation=self._isolation,
+        )
         self.states[tp] = state
         state.seek(None, reset_of(self._config))
         self._turns.append(state)

@@ -10,6 +10,7 @@ A partition's state belongs to the consumer's event loop.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 from barnabas.protocol.record_batch import BatchHeader, TimestampType, check_batch, iter_batches
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
 from barnabas.protocol.schema import RecordsToSend
+
+logger = logging.getLogger(__name__)
 
 _NO_FIELDS: Final[list[RecordFields]] = []
 NO_EPOCH: Final = -1
@@ -205,6 +208,7 @@ class PartitionState:
 
     tp: TopicPartition
     check_crcs: bool
+    skips_damaged: bool = False
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     position: int | None = None
     taken_offset: int = 0
@@ -348,11 +352,17 @@ class PartitionState:
         position, header = chunk.batches[0]
         view = chunk.view[position : position + header.size_bytes]
         fields: list[RecordFields] = []
-        if not (chunk.aborted is not None and chunk.aborted.skips(header)) and not header.is_control:
-            fields = decode_fields(view, check_crc=self.check_crcs)
-        elif self.check_crcs:
-            # A damaged header must not hide records.
-            check_batch(view)
+        try:
+            if not (chunk.aborted is not None and chunk.aborted.skips(header)) and not header.is_control:
+                fields = decode_fields(view, check_crc=self.check_crcs)
+            elif self.check_crcs:
+                # A damaged header must not hide records.
+                check_batch(view)
+        except ApiError as error:
+            if not self.skips_damaged:
+                raise
+            offsets = f"offsets {header.base_offset} to {header.last_offset} of {self.tp}"
+            logger.warning("%s are skipped, because they cannot be decoded: %s", offsets, error)
         chunk.batches.popleft()
         if not chunk.batches:
             self._chunks.popleft()

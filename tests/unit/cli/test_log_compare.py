@@ -170,5 +170,6 @@ def test_records_that_cannot_be_decoded_are_reported(tmp_path: Path, capsys: Out
         return data
 
     one, other = write(tmp_path / "1"), write(tmp_path / "2", changes={12: malformed})
-    (finding,) = compare(one, other, capsys, exit_codes.FAILED)
+    damage, finding = compare(one, other, capsys, exit_codes.FAILED)
+    assert "cannot be decoded" in damage["reason"]
     assert "it cannot be compared" in finding["reason"]

@@ -32,6 +32,7 @@ from barnabas.protocol.record_batch import (
 from tests.support.defaults import log_config
 from tests.support.gaps import emptied, follow, keeping, stamped
 from tests.support.logs import append_batches, flip_bits, online, open_dirs, produced
+from tests.support.odd_batches import CASES
 
 Output = pytest.CaptureFixture[str]
 
@@ -70,9 +71,9 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def verify(path: Path, capsys: Output, code: int) -> dict[str, Any]:
+def verify(path: Path, capsys: Output, code: int, *options: str) -> dict[str, Any]:
     capsys.readouterr()
-    assert main(["log", "verify", str(path), "--json"]) == code
+    assert main(["log", "verify", str(path), "--json", *options]) == code
     return json.loads(capsys.readouterr().out)
 
 
@@ -137,7 +138,7 @@ def test_a_future_log_is_verified_like_a_log(log_dir: Path, capsys: Output) -> N
     (log_dir / ".kafka_cleanshutdown").unlink()
     for checkpoint in ("replication-offset", "cleaner-offset"):
         (log_dir / f"{checkpoint}-checkpoint").write_text("0\n2\nt 0 20\nt 1 99\n")
-    report = verify(log_dir, capsys, exit_codes.OK)
+    report = verify(log_dir, capsys, exit_codes.OK, "--quick")
     assert (report["partitions"], report["future_logs"], report["findings"]) == (1, 1, [])
     change(file_of(log_dir / name, ".log"), 65)
     report = verify(log_dir, capsys, exit_codes.FAILED)
@@ -310,7 +311,7 @@ def test_files_that_the_next_start_rebuilds_are_reported_and_not_repaired(
     log_dir: Path, capsys: Output, spoil: Spoil, reason: str
 ) -> None:
     spoil(log_dir / "t-0")
-    (finding,) = verify(log_dir, capsys, exit_codes.OK)["findings"]
+    (finding,) = verify(log_dir, capsys, exit_codes.OK, "--quick")["findings"]
     assert not finding["is_damage"]
     assert reason in finding["reason"]
     assert main(["log", "verify", str(log_dir)]) == exit_codes.OK
@@ -322,7 +323,7 @@ def test_files_that_the_next_start_rebuilds_are_reported_and_not_repaired(
     assert log is not None
     assert log.log_end_offset == 20
     manager.close(0)
-    assert verify(log_dir, capsys, exit_codes.OK)["findings"] == []
+    assert verify(log_dir, capsys, exit_codes.OK, "--quick")["findings"] == []
 
 
 def test_a_time_index_that_misses_the_largest_time_is_rebuilt_by_retention(
@@ -447,7 +448,7 @@ def test_gaps_that_a_compaction_left_are_no_damage(tmp_path: Path, capsys: Outpu
     follow(log, [keeping(stamped(produced(17, 6), 17), {18, 20})])
     manager.close(0)
     assert verify(tmp_path, capsys, exit_codes.OK)["findings"] == []
-    assert main(["log", "verify", str(tmp_path), "--deep"]) == exit_codes.OK
+    assert main(["log", "verify", str(tmp_path)]) == exit_codes.OK
 
 
 def with_header(batch: bytearray, **fields: int) -> bytearray:
@@ -461,6 +462,8 @@ def with_header(batch: bytearray, **fields: int) -> bytearray:
     [
         (with_header(build_batch([(b"k", b"v")]), record_count=0), "t", "1 bytes follow|cannot be", 1),
         (with_header(build_batch([(b"k", b"v")] * 2), record_count=1), "t", "cannot be decoded", 1),
+        (CASES["lz4 of python-lz4, many blocks"], "t", "the blocks of an LZ4 frame are linked", 1),
+        (CASES["zstd and garbage"], "t", "cannot be decoded", 1),
         (
             with_header(build_batch([(b"k", b"v")], timestamp_ms=9), max_timestamp=8),
             "t",
@@ -471,14 +474,14 @@ def with_header(batch: bytearray, **fields: int) -> bytearray:
         (build_batch([(None, b"v")]), "t", None, 0),
     ],
 )
-def test_the_records_are_checked_on_demand(
+def test_the_records_are_checked_unless_it_must_be_quick(
     tmp_path: Path, capsys: Output, data: bytearray, topic: str, reason: str | None, code: int
 ) -> None:
     manager = open_dir(tmp_path)
     follow_in(manager, TopicPartition(topic, 0), [bytearray(data)])
     manager.close(0)
-    assert verify(tmp_path, capsys, exit_codes.OK)["findings"] == []
-    assert main(["log", "verify", str(tmp_path), "--deep", "--json"]) == code
+    assert verify(tmp_path, capsys, exit_codes.OK, "--quick")["findings"] == []
+    assert main(["log", "verify", str(tmp_path), "--json"]) == code
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert len(findings) == (reason is not None)
     if reason is not None:

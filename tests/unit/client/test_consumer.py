@@ -189,6 +189,18 @@ async def test_a_damaged_batch_is_an_error_after_the_records_before_it(cluster: 
         assert await read(consumer, 10) == values(20, 30)
 
 
+async def test_damaged_batches_are_skipped_by_name_if_wanted(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = cluster.partition("t")
+    fill(partition, 0, 30)
+    partition.damage(1)
+    async with reading(cluster, skip_damaged_batches=True, **EARLIEST) as consumer:
+        assert await read(consumer, 20) == [*values(0, 10), *values(20, 30)]
+        assert await consumer.position(T0) == 30
+    assert "offsets 10 to 19 of t-0 are skipped" in caplog.text
+
+
 async def test_prefetch_stops_at_its_bound_and_goes_on_when_there_is_room(cluster: FakeCluster) -> None:
     fill(cluster.partition("t"), 0, 1_000, per_batch=10)
     size = len(cluster.partition("t").batches[0])

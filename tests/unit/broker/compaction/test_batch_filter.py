@@ -17,7 +17,6 @@ from barnabas.broker.compaction.batch_filter import (
 from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import (
     DELETE_HORIZON_MASK,
     HEADER_BYTES,
@@ -94,14 +93,6 @@ def test_an_append_time_is_kept() -> None:
     kept = after(bytes(batch), map_of({b"a": 7, b"b": 1}, 0, 8))
     assert parse_header(kept).max_timestamp == 5
     assert parse_header(kept).timestamp_type is TimestampType.LOG_APPEND_TIME
-
-
-def test_records_that_cannot_be_read_are_refused() -> None:
-    batch = bytearray(keyed_batch([(b"a", b"1")]))
-    batch[HEADER_BYTES] = 0
-    with pytest.raises(ApiError) as caught:
-        filter_data_batch(bytes(batch), 0, parse_header(batch), map_of({}, 0, 9), rules(), is_aborted=False)
-    assert caught.value.code is ErrorCode.INVALID_RECORD
 
 
 # Tombstones and delete horizons

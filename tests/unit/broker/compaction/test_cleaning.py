@@ -10,7 +10,7 @@ from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.record_batch import parse_header
+from barnabas.protocol.record_batch import CRC_OFFSET, parse_header
 from barnabas.protocol.records import MarkerType
 from tests.support.compaction import (
     DAY_MS,
@@ -18,11 +18,18 @@ from tests.support.compaction import (
     append_stamped,
     batches_in,
     compact,
+    fields_of,
     keyed_batch,
     records_in,
 )
 from tests.support.defaults import log_config
-from tests.support.logs import OpenLog, log_files, marker
+from tests.support.logs import OpenLog, append_batches, log_files, marker
+from tests.support.odd_batches import batch as odd_batch
+from tests.support.odd_batches import record
+
+
+def kept_offsets(batch: bytes) -> list[int]:
+    return [fields[0] for fields in fields_of(batch)]
 
 
 class Stopped(Exception):
@@ -67,6 +74,31 @@ def test_the_newest_value_of_each_key_stays_at_its_offset(open_log: OpenLog) -> 
     assert (stats.dirty_start, stats.dirty_end, log.first_dirty_offset) == (0, 5, 5)
     assert (stats.records_read, stats.records_kept, stats.passes) == (5, 3, 1)
     assert (stats.segments_before, stats.segments_after) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        odd_batch([record(0, key=b"a"), record(1, key=b"b")], 3),
+        odd_batch([record(0, key=b"a"), record(1, key=b"b"), record(2, key=b"c")], 2),
+        odd_batch([], 3, compression=Compression.ZSTD, packed=b"\xaa" * 100),
+    ],
+)
+def test_a_batch_that_cannot_be_read_stays_and_the_others_are_compacted(
+    open_log: OpenLog, odd: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Older versions took such batches from producers; their CRC is right."""
+    log = write(open_log(), [(b"a", b"1"), (b"b", b"1")], [(b"a", b"2"), (b"c", None)])
+    append_batches(log, odd)
+    log.roll(0)
+    odd_offset = log.segments[2].base_offset
+    write(log, [(b"b", b"2")], [(b"a", b"3")])
+    compact(log)
+    batches = {parse_header(batch).base_offset: batch for _, batch in batches_in(log)}
+    assert batches.pop(odd_offset)[CRC_OFFSET:] == odd[CRC_OFFSET:]
+    kept = [offset for batch in batches.values() for offset in kept_offsets(batch)]
+    assert kept == [3, log.log_end_offset - 2, log.log_end_offset - 1]
+    assert f"offsets {odd_offset} to" in caplog.text
 
 
 def test_the_active_segment_and_the_segments_from_the_dirty_end_on_are_not_touched(open_log: OpenLog) -> None:

@@ -12,10 +12,13 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.compression import Compression
 from barnabas.protocol.ids import TopicPartition
 from tests.support.defaults import log_config
 from tests.support.logs import OpenLog, append_batches, batch, spy
 from tests.support.memory_folder import MEMORY
+from tests.support.odd_batches import T0, record
+from tests.support.odd_batches import batch as odd_batch
 
 TIMES = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 
@@ -122,3 +125,38 @@ def test_the_record_with_the_largest_timestamp_is_found_while_another_is_appende
     append_batches(log, batch(timestamp_ms=20))
     assert found == [(10, 0, 0)]
     assert log.max_timestamp_offset() == (20, 1, 0)
+
+
+ODD = {
+    "count one too high": odd_batch([record(0, time=10), record(1, time=70)], 3, max_timestamp=T0 + 70),
+    "zstd garbage": odd_batch(
+        [], 3, compression=Compression.ZSTD, packed=b"\xaa" * 99, max_timestamp=T0 + 70
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_batch_that_cannot_be_read_does_not_stop_lookups_by_time(open_log: OpenLog, name: str) -> None:
+    """The answer is the first record that may be that young; older versions took such batches."""
+    log = open_log()
+    append_batches(log, odd_batch([record(0), record(1, time=5)], 2, max_timestamp=T0 + 5))
+    append_batches(log, ODD[name])
+    append_batches(log, odd_batch([record(0, time=100), record(1, time=110)], 2, max_timestamp=T0 + 110))
+    readable = name == "count one too high"
+    answers = {0: 0, 3: 1, 8: 2, 50: 3 if readable else 2, 71: 5, 105: 6, 111: None}
+    for since, offset in answers.items():
+        found = log.offset_for_timestamp(T0 + since)
+        assert (found.offset if found else None) == offset, since
+    newest = log.max_timestamp_offset()
+    assert newest is not None
+    assert (newest.offset, newest.timestamp_ms) == (6, T0 + 110)
+
+
+def test_a_largest_timestamp_that_no_record_has_finds_the_newest_of_its_batch(open_log: OpenLog) -> None:
+    log = open_log()
+    lying = odd_batch([record(0, time=10), record(1, time=70), record(2, time=30)], 3, max_timestamp=T0 + 600)
+    append_batches(log, lying)
+    append_batches(log, odd_batch([record(0, time=100)], 1, max_timestamp=T0 + 100))
+    newest = log.max_timestamp_offset()
+    assert newest is not None
+    assert (newest.offset, newest.timestamp_ms) == (1, T0 + 70)
