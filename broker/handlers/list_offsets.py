@@ -8,6 +8,7 @@ from typing import Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.network.request import Lane
 from barnabas.broker.replication.replica_views import Isolation
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
@@ -42,6 +43,19 @@ _SINCE: Final = {
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: ListOffsetsRequest = request.body
+    looks_into_records = any(
+        partition.timestamp >= 0 or partition.timestamp == MAX_TIMESTAMP
+        for topic in body.topics
+        for partition in topic.partitions
+    )
+    if looks_into_records:
+        # A lookup by time may decompress a batch; many must not take all workers.
+        request.raw.continue_in(Lane.RECORDS, lambda: _list(services, request, body))
+    else:
+        _list(services, request, body)
+
+
+def _list(services: Services, request: ApiRequest, body: ListOffsetsRequest) -> None:
     version = request.api_version
     isolation = Isolation.of_request(body.replica_id, body.isolation_level)
     counts = Counter(

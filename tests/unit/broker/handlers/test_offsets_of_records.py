@@ -11,6 +11,7 @@ import pytest
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.network.request import Lane
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.delete_records import (
     DELETE_TO_HIGH_WATERMARK,
@@ -60,6 +61,26 @@ def list_offset(
 def place(answer: Any) -> tuple[int, int, int]:
     assert answer.error_code == ErrorCode.NONE
     return answer.offset, answer.timestamp, answer.leader_epoch
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "lane"),
+    [
+        (0, Lane.RECORDS),
+        (MAX_TIMESTAMP, Lane.RECORDS),
+        (LATEST_TIMESTAMP, Lane.GENERAL),
+        (EARLIEST_TIMESTAMP, Lane.GENERAL),
+    ],
+)
+def test_a_lookup_that_may_decompress_a_batch_runs_with_the_checks_of_records(
+    leading: Serving, timestamp: int, lane: Lane
+) -> None:
+    partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topic = ListOffsetsTopic(name=TP.topic, partitions=[partition])
+    connection = Connection.of(ListOffsetsRequest(replica_id=-1, topics=[topic]))
+    leading.process(connection.request)
+    assert connection.request.lane is lane
+    assert connection.is_answered is (lane is Lane.GENERAL)
 
 
 def test_offsets_by_position_and_by_time(leading: Serving) -> None:
