@@ -118,14 +118,17 @@ def _look_up(
     """
     partition = services.replicas.partition(name)
     partition.check_leading(requested.current_leader_epoch)
-    log, epoch = partition.log, partition.leader_epoch
+    log = partition.log
     if requested.timestamp in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         # As in Kafka without tiered storage.
         return -1, -1, -1
     if requested.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-        return -1, log.log_start_offset, log.epoch_cache.epoch_at(log.log_start_offset)
+        start_offset = log.log_start_offset
+        return -1, start_offset, log.epoch_cache.epoch_at(start_offset)
     if requested.timestamp == LATEST_TIMESTAMP:
-        return -1, partition.latest_offset(requested.current_leader_epoch, isolation), epoch
+        end_offset = partition.latest_offset(requested.current_leader_epoch, isolation)
+        # Read last: for an epoch that had ended below the offset, a client would take it for truncated.
+        return -1, end_offset, partition.leader_epoch
     if requested.timestamp == MAX_TIMESTAMP:
         record = log.max_timestamp_offset()
     else:

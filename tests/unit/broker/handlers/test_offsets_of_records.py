@@ -12,6 +12,7 @@ import pytest
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.network.request import Lane
+from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.delete_records import (
     DELETE_TO_HIGH_WATERMARK,
@@ -100,6 +101,21 @@ def test_offsets_by_position_and_by_time(leading: Serving) -> None:
     assert place(list_offset(leading, MAX_TIMESTAMP, replica=2)) == (4, 9_000, 0)
     leading.managed.manager.partition(TP).log.increment_log_start_offset(1)
     assert place(list_offset(leading, EARLIEST_TIMESTAMP)) == (1, -1, 0)
+
+
+def test_the_latest_offset_has_no_older_epoch_than_its_records(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that validates it against an epoch that ended before takes it for truncated (KIP-320)."""
+    latest_offset = Partition.latest_offset
+
+    def in_the_next_epoch(partition: Partition, *asked: Any) -> Any:
+        leading.managed.tell(state(epoch=2))
+        produce(leading, batch(b"a"))
+        return latest_offset(partition, *asked)
+
+    monkeypatch.setattr(Partition, "latest_offset", in_the_next_epoch)
+    assert place(list_offset(leading, LATEST_TIMESTAMP, replica=2)) == (1, -1, 2)
 
 
 @pytest.mark.parametrize(
