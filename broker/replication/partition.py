@@ -294,15 +294,21 @@ class Partition(ReplicaRole):
                     return PartitionRead(_EMPTY, *offsets, preferred_read_replica=replica)
         if not start <= fetch_offset <= end:
             raise self._out_of_range(fetch_offset, start, end)
-        return read_records(
-            self.log,
-            fetch_offset,
-            offsets,
-            isolation,
-            max_bytes,
-            min_one_batch=min_one_batch,
-            may_wait=may_wait,
-        )
+        try:
+            return read_records(
+                self.log,
+                fetch_offset,
+                offsets,
+                isolation,
+                max_bytes,
+                min_one_batch=min_one_batch,
+                may_wait=may_wait,
+            )
+        except ApiError as error:
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                # Perhaps of a log that was truncated because this broker no longer leads.
+                self._check_readable(current_leader_epoch, from_any_replica)
+            raise
 
     def is_read_at(self, follower: BrokerId) -> bool:
         """Whether consumers may be reading from this follower, so that it needs the high watermark soon."""

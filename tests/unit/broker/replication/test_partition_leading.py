@@ -3,6 +3,7 @@
 import errno
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -208,6 +209,27 @@ def test_offsets_outside_the_log_are_refused() -> None:
     for offset in (-2, 6):
         with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
             partition.delete_records(offset)
+
+
+def test_an_offset_that_a_deposed_leader_has_truncated_is_not_out_of_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log.open(TP, LogLoader(tmp_path / "log", log_config(), now_ms=NOW_MS))
+    partition = partition_of(log)
+    partition.make_leader(state(), 0.0)
+    for _ in range(5):
+        log.append_as_leader(parse_produced(build_batch([(None, b"v")])), 0, NOW_MS)
+    log_read = log.read
+
+    def read_late(*args: Any, **named: Any) -> Any:
+        partition.make_follower(state(leader=2, epoch=1))
+        log.truncate_to(2)
+        return log_read(*args, **named)
+
+    monkeypatch.setattr(log, "read", read_late)
+    with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        read_all(partition, 4)
+    log.abandon()
 
 
 def test_a_diverging_reader_gets_the_point_of_divergence() -> None:
