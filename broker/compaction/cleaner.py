@@ -544,7 +544,8 @@ def figures_of(log: Log, stable_end_offset: int, delete_horizon_ms: int | None) 
             if config.max_compaction_lag_ms < _NEVER:
                 first_ms = first_timestamp_ms(segment)
             if config.min_compaction_lag_ms:
-                largest_ms = segment.age().largest_timestamp_ms
+                with log.lock:
+                    largest_ms = segment.age().largest_timestamp_ms
         figures.append(
             SegmentFigures(segment.base_offset, segment.next_offset, segment.size, first_ms, largest_ms)
         )

@@ -40,6 +40,7 @@ from barnabas.broker.compaction.record_keys import read_keys, records_of
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.lookups import look_up
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.segment_swap import replace_segments
 from barnabas.broker.log.storage_errors import LogDirFailure
@@ -214,7 +215,7 @@ class _Cleaning:
         for segment in self._segments:
             if segment.next_offset <= start:
                 continue
-            position = segment.position_before(start) if segment.base_offset < start else 0
+            position = self._position(segment, start) if segment.base_offset < start else 0
             for chunk in read_chunks(segment, position, segment.size, self._read_bytes, self._pause):
                 self._map_bytes_read += len(chunk.data)
                 if not self._add_keys(chunk, aborted):
@@ -223,6 +224,9 @@ class _Cleaning:
             # Another broker may have left a gap at the end.
             self._map.add((), (), segment.next_offset)
         self._map.finish()
+
+    def _position(self, segment: Segment, offset: int) -> int:
+        return look_up(self._log, lambda _: segment.position_before(offset))
 
     def _add_keys(self, chunk: Chunk, aborted: AbortedTransactions) -> bool:
         """Add the records of a chunk to the map; False if it is full."""

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
 from barnabas.broker.log.storage_errors import Gone, Operation, SegmentReplaced, disk_work, storage_error
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP
 
@@ -347,6 +348,17 @@ class IndexFile:
             with _FORM_LOCK:
                 self._state = (buffer[: count * self.entry.size], count)
             self.is_dirty = True
+
+
+class IndexDamaged(ApiError):
+    """A reader found that an offset index does not fit its segment: it is damaged, or both are changing."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.KAFKA_STORAGE_ERROR
+    retriable = True
+
+    def __init__(self, index: OffsetIndex) -> None:
+        super().__init__(f"{index.path} does not fit its segment")
+        self.index = index
 
 
 class OffsetPosition(NamedTuple):

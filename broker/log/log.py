@@ -7,15 +7,15 @@ failed append changes neither offsets nor the producer states, which always foll
 log.
 
 Threads: every change of the log takes its lock, which comes after the partition's in the lock order, so that
-the retention and flush passes need not know partitions. Reads and lookups take no lock: they use one
-immutable tuple of segments, and a segment publishes its end last. `fsync` runs outside the lock.
+the retention and flush passes need not know partitions. Reads and lookups take no lock, see `lookups`: they
+use one immutable tuple of segments, and a segment publishes its end last. `fsync` runs outside the lock.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from barnabas.broker.log.appending import (
     Appendable,
@@ -32,16 +32,14 @@ from barnabas.broker.log.checkpoints import write_partition_metadata
 from barnabas.broker.log.file_system import FLUSH_TIMES
 from barnabas.broker.log.log_segments import LogSegments, must_roll
 from barnabas.broker.log.log_transactions import VerificationGuard
-from barnabas.broker.log.open_files import NotCached
+from barnabas.broker.log.lookups import look_up
 from barnabas.broker.log.producer_state import AppendOrigin, ProducerStates, VerificationGuards
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers, read_transactions
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import (
-    LogDirFailure,
     Operation,
-    SegmentReplaced,
     disk_work,
     must_be_whole,
     storage_error,
@@ -53,8 +51,6 @@ from barnabas.protocol.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId,
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import CONTROL_MASK, NO_TIMESTAMP
 from barnabas.protocol.records import marker_of
-
-T = TypeVar("T")
 
 _FLUSH_ATTEMPTS: Final = 3
 """After this many attempts, a missing file means a deleted log, or files that somebody removed by hand."""
@@ -297,37 +293,30 @@ class Log:
         Raises OFFSET_OUT_OF_RANGE with the range; NotCached if it would wait for the disk without `may_wait`;
         and the exceptions of `storage_error` if the disk cannot be read.
         """
-        log_end, start = self.bounds.end, self.bounds.start
-        if not start <= start_offset <= log_end:
-            raise api_error(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic_partition}: offset {start_offset} is not within {start}..{log_end}",
-            )
-        upper = log_end if upper_bound_offset is None else min(upper_bound_offset, log_end)
-        if start_offset < upper:
+
+        def look(segments: LogSegments) -> ReadResult | None:
+            log_end, start = self.bounds.end, self.bounds.start
+            if not start <= start_offset <= log_end:
+                raise api_error(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{self.topic_partition}: offset {start_offset} is not within {start}..{log_end}",
+                )
+            upper = log_end if upper_bound_offset is None else min(upper_bound_offset, log_end)
+            if start_offset >= upper:
+                return None
             request = ReadRequest(start_offset, max_bytes, upper, min_one_batch, may_wait)
-            result = self._of_segments(lambda now: now.read(request, for_consumer), may_wait=may_wait)
-            if result is not None:
-                return result
-        return ReadResult(memoryview(b""), start_offset, start_offset, -1, -1)
+            return segments.read(request, for_consumer)
+
+        result = look_up(self, look, may_wait=may_wait)
+        return result or ReadResult(memoryview(b""), start_offset, start_offset, -1, -1)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time; None if all are older."""
-        return self._of_segments(lambda segments: segments.find_by_timestamp(timestamp_ms, self.bounds.start))
+        return look_up(self, lambda segments: segments.find_by_timestamp(timestamp_ms, self.bounds.start))
 
     def max_timestamp_offset(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp; None if no record has a timestamp."""
-        return self._of_segments(lambda segments: segments.find_max_timestamp(self.bounds.start))
-
-    def _of_segments(self, read: Callable[[LogSegments], T], *, may_wait: bool = True) -> T:
-        """Read from the segments, and once more under the lock if a swap may have replaced one meanwhile."""
-        try:
-            return read(self.log_segments)
-        except (SegmentReplaced, LogDirFailure):
-            if not may_wait:
-                raise NotCached from None
-        with self.lock:
-            return read(self.log_segments)
+        return look_up(self, lambda segments: segments.find_max_timestamp(self.bounds.start))
 
     # Transactions
 
@@ -348,8 +337,8 @@ class Log:
         self, start_offset: int, end_offset: int, *, may_wait: bool = True
     ) -> list[AbortedTransaction]:
         """Those that may have records in a range. Raises as `TransactionIndex.overlapping`."""
-        return self._of_segments(
-            lambda now: now.aborted_transactions(start_offset, end_offset, may_wait), may_wait=may_wait
+        return look_up(
+            self, lambda now: now.aborted_transactions(start_offset, end_offset, may_wait), may_wait=may_wait
         )
 
     def has_ongoing_transaction(self, producer_id: int, epoch: int) -> bool:
@@ -384,20 +373,22 @@ class Log:
                 self.truncate_fully_and_start_at(max(0, offset))
                 return True
             kept = [segment for segment in segments if segment.base_offset <= offset]
-            end = Offset(kept[-1].end_before(offset)[1])
+            size, next_offset = kept[-1].end_before(offset)
+            end = Offset(next_offset)
             if self.bounds.lower(end):
                 self.on_bounds_lowered(self)
             # This call may fail, so it comes before any truncation; recovery would find these epochs in
             # the batches.
             self.epoch_cache.truncate_from_end(end)
-            # Readers must not find truncated segments, so these disappear from the tuple first.
+            # Readers must not find truncated segments and batches, so these disappear first.
+            kept[-1].hide_after(size, next_offset)
             self.log_segments = LogSegments(kept)
             self.bounds.end = end
             with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
                 self.snapshots.remove_above(end)
                 for segment in reversed(segments[len(kept) :]):
                     segment.remove()
-                kept[-1].truncate_to(end)
+                kept[-1].truncate()
                 if self.snapshots.has_removed or len(kept) < len(segments):
                     # Otherwise a power cut might bring back files that fit the next appends.
                     self.files.fsync(self.folder)

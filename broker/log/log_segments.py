@@ -36,9 +36,10 @@ class LogSegments:
         self.bases: Final = tuple(segment.base_offset for segment in segments)
         self._aborting: tuple[int, ...] | None = None
         """The positions of the sealed segments with an index of aborted transactions; made by a lookup."""
-        self._largest: tuple[int, list[int]] = (-1, [])
-        """For each sealed segment the largest timestamp from the log's start to its end: these rise even if
-        timestamps do not. With the count of rebuilt indexes for which they hold; read at the first lookup."""
+        self._largest: tuple[int, list[int], list[int]] = (-1, [], [])
+        """For each sealed segment its largest timestamp, and that from the log's start to its end: the latter
+        rise even if timestamps do not. With the rebuild of indexes for which they hold; read at the first
+        lookup."""
 
     @property
     def active(self) -> Segment:
@@ -84,39 +85,45 @@ class LogSegments:
 
     def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time and not before an offset."""
+        largest, rising = self._largest_timestamps()
         # All segments before this one are older than the time.
-        first = bisect_left(self._largest_timestamps(), timestamp_ms)
-        for index in range(first, len(self.all)):
-            record = self.all[index].find_by_timestamp(timestamp_ms, start_offset)
-            if record is not None:
-                return record
+        first = bisect_left(rising, timestamp_ms)
+        for segment, max_timestamp in zip(
+            self.all[first:], (*largest[first:], self.active.largest.timestamp_ms), strict=True
+        ):
+            if max_timestamp >= timestamp_ms:
+                record = segment.find_by_timestamp(timestamp_ms, start_offset)
+                if record is not None:
+                    return record
         return None
 
     def find_max_timestamp(self, start_offset: int) -> TimestampAndOffset | None:
         """The first record with the largest timestamp, not before an offset; None without timestamps."""
-        largest = max((self.active.max_timestamp, *self._largest_timestamps()[-1:]))
+        _, rising = self._largest_timestamps()
+        largest = max((self.active.largest.timestamp_ms, *rising[-1:]))
         found = None if largest == NO_TIMESTAMP else self.find_by_timestamp(largest, start_offset)
         if found is None and largest != NO_TIMESTAMP:
             # Only deleted records, which are below the offset, have it.
             first, *later = self.since(start_offset)
             position = first.position_before(start_offset)
             in_first = largest_timestamp(first.file, position, first.size, start_offset)
-            largest = max((in_first, *(segment.max_timestamp for segment in later)))
+            largest = max((in_first, *(segment.largest.timestamp_ms for segment in later)))
             found = None if largest == NO_TIMESTAMP else self.find_by_timestamp(largest, start_offset)
         if found is None and largest != NO_TIMESTAMP:
             # A header claims a time that no record has; older versions believed it.
-            claims = (s for s in self.since(start_offset) if s.max_timestamp >= largest)
+            claims = (s for s in self.since(start_offset) if s.largest.timestamp_ms >= largest)
             newest = (find_newest(s.file, s.size, largest, start_offset) for s in claims)
             found = next((record for record in newest if record is not None), None)
         return found
 
-    def _largest_timestamps(self) -> list[int]:
-        rebuilds, largest = self._largest
+    def _largest_timestamps(self) -> tuple[list[int], list[int]]:
+        rebuilds, largest, rising = self._largest
         if rebuilds != Segment.rebuilds:
             rebuilds = Segment.rebuilds
-            largest = list(accumulate((segment.max_timestamp for segment in self.all[:-1]), max))
-            self._largest = rebuilds, largest
-        return largest
+            largest = [segment.largest.timestamp_ms for segment in self.all[:-1]]
+            rising = list(accumulate(largest, max))
+            self._largest = rebuilds, largest, rising
+        return largest, rising
 
     def aborted_transactions(
         self, start_offset: int, end_offset: int, may_wait: bool = True
@@ -146,12 +153,12 @@ class LogSegments:
     ) -> Iterator[tuple[BatchHeader, Marker | None]]:
         """All batches with a producer id that end at or after an offset, see `iter_produced`.
 
-        Segments with these base offsets have no such batch.
+        Segments with these base offsets have no such batch. Under the log's lock, or before a log has one.
         """
         for segment in self.since(offset):
             size = segment.size
             if size and segment.base_offset not in without_producers:
-                yield from iter_produced(segment.file, segment.position_before(offset), size, offset)
+                yield from iter_produced(segment.file, segment.locate(offset), size, offset)
 
 
 def must_roll(

@@ -1,8 +1,9 @@
 """One segment of a log: its file and its indexes.
 
-Changed under the log's lock. Read by any thread without a lock: size and next offset are one tuple, which is
-published after the bytes, and before the largest timestamp and the index entries. Invariant: these name
-batches below `size`.
+Changed under the log's lock, and only there. Read by any thread without a lock: size and next offset are one
+tuple. It is published after the bytes of an append, and before its largest timestamp and index entries, which
+name batches below `size`; a truncation publishes it before it overwrites bytes. A reader that finds a damaged
+index raises IndexDamaged, since it cannot tell damage from a change; the log rebuilds the index.
 
 Bytes that this process wrote lately are served as views of the page cache. Others are read into memory of
 their own; NotCached is raised if that would wait for the disk and the caller may not.
@@ -11,9 +12,9 @@ their own; NotCached is raised if that would wait for the disk and the caller ma
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import struct
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Final
@@ -40,7 +41,7 @@ from barnabas.broker.log.file_system import (
     FileSystem,
     segment_name,
 )
-from barnabas.broker.log.indexes import IndexFile, OffsetIndex, TimeIndex
+from barnabas.broker.log.indexes import IndexDamaged, IndexFile, OffsetIndex, TimeIndex, TimestampOffset
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
@@ -71,9 +72,7 @@ _NO_HINT: Final = (-1, -1)
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEAST_READ_BYTES: Final = 16 * 1024
 """A shorter read costs the same."""
-_REBUILD_LOCK: Final = threading.Lock()
-"""Held by a reader that writes the index files again, so that no other reader does, and no other segment gets
-their names. One lock, since it is rare; it comes after a log's lock."""
+_REBUILDS: Final = itertools.count(1)
 _MOST_COPIED_BYTES: Final = 64 * 1024
 """Bounds the copying of a caller that may not wait: 1 MB takes up to half a millisecond."""
 
@@ -88,8 +87,7 @@ class Segment:
         "_first_timestamp",
         "_is_age_checked",
         "_is_first_loading",
-        "_max_timestamp",
-        "_offset_of_max_timestamp",
+        "_largest",
         "_read_hint",
         "base_offset",
         "created_ms",
@@ -102,7 +100,7 @@ class Segment:
     )
 
     rebuilds: ClassVar[int] = 0
-    """How often the largest timestamp of a sealed segment has changed, because its indexes were damaged."""
+    """The number of the last rebuild of indexes, which may change a sealed segment's largest timestamp."""
 
     def __init__(
         self,
@@ -131,8 +129,9 @@ class Segment:
         self.index_interval_bytes = config.index_interval_bytes
         self._end = (size, next_offset)
         self.has_checked_indexes = self._is_age_checked = is_new
-        self._max_timestamp: int | None = NO_TIMESTAMP if is_new else None
-        self._offset_of_max_timestamp = base_offset
+        self._largest = TimestampOffset(NO_TIMESTAMP, base_offset) if is_new else None
+        """The largest timestamp; None if only the time index knows it. A reader does not set it: by then, a
+        truncation may have."""
         # The start of the last append and the end of the last read: a follower at the log's end requests
         # one of them.
         self._append_hint = self._read_hint = _NO_HINT
@@ -159,16 +158,13 @@ class Segment:
         return self._end[1]
 
     @property
-    def max_timestamp(self) -> int:
-        """The largest timestamp in ms, or -1. In a sealed segment it is the last entry of the time index."""
-        if self._max_timestamp is None:
-            self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last()
-        return self._max_timestamp
+    def largest(self) -> TimestampOffset:
+        """The largest timestamp, and the last offset of its batch; (-1, base offset) without timestamps.
 
-    @property
-    def offset_of_max_timestamp(self) -> int:
-        """The last offset of the batch with the largest timestamp."""
-        return self._offset_of_max_timestamp if self.max_timestamp != NO_TIMESTAMP else self.base_offset
+        In a sealed segment it is the last entry of the time index.
+        """
+        largest = self._largest
+        return self.time_index.last() if largest is None else largest
 
     # Reading: any thread, no lock
 
@@ -313,7 +309,7 @@ class Segment:
     def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record not older than a time and not below an offset. Raises what `read` raises."""
         size, _ = self._end
-        if not size or self.max_timestamp < timestamp_ms:
+        if not size:
             return None
         older = self.time_index.lookup_below(timestamp_ms)
         position = self.position_before(max(older.offset, start_offset))
@@ -322,50 +318,40 @@ class Segment:
     def position_before(self, offset: int, *, may_wait: bool = True) -> int:
         """Where a batch begins, at or before the batch that holds an offset, and at most a short walk away.
 
-        Raises NotCached unless it may wait for the disk.
+        Raises IndexDamaged, or NotCached unless it may wait for the disk.
         """
-        if not self.has_checked_indexes:
-            self._check_indexes(may_wait)
         index, offset = self.offset_index, max(offset, self.base_offset)
+        if not (self.has_checked_indexes or index.is_loaded):
+            # At the first lookup: a start opens thousands of segments by name and size alone.
+            if not index.is_sane(self.size, may_wait=may_wait):
+                raise IndexDamaged(index) if may_wait else NotCached
+            self.has_checked_indexes = True
         entry = index.lookup(offset, may_wait=may_wait)
         if not entry.position or ends_at(
             self.file, entry.position, self.size, entry.offset, may_wait=may_wait
         ):
             return entry.position
         # The entry is damaged. A batch begins at 0; the index of the active segment is its appender's.
-        if not may_wait:
-            raise NotCached
-        if index.is_loaded:
-            return 0
-        self._repair(index)
-        return self.offset_index.lookup(offset).position
+        if not may_wait or not index.is_loaded:
+            raise IndexDamaged(index) if may_wait else NotCached
+        return 0
 
-    def end_before(self, offset: int) -> tuple[int, int]:
-        """Size and next offset without the batch that holds an offset and all later ones."""
-        size, next_offset = self._end
-        if offset >= next_offset or not size:
-            return size, next_offset
-        # The batch of an index entry below the offset stays, so its end is seen.
-        start = self.position_before(offset - 1)
-        return find_end_before(self.file, start, size, offset, self.base_offset)
+    def rebuilt(self) -> Segment:
+        """A copy of this segment with new indexes, which are in memory, for `take_indexes`.
 
-    def _check_indexes(self, may_wait: bool) -> None:
-        """Check them at the first lookup: a start opens thousands of segments by name and size alone."""
-        index = self.offset_index
-        if not index.is_sane(self.size, may_wait=may_wait):
-            if not may_wait:
-                raise NotCached
-            self._repair(index)
-        self.has_checked_indexes = True
+        It reads the whole segment. Raises as `read`.
+        """
+        new = copy.copy(self)
+        new.offset_index = self.offset_index.emptied()
+        new.time_index = self.time_index.emptied()
+        new.transaction_index = None
+        new.start_rebuild()
+        for position, header in iter_headers(self.file, 0, new.size):
+            new.note(header, position)
+        new.time_index.maybe_append(*new.largest)
+        return new
 
-    def _repair(self, index: OffsetIndex | TimeIndex) -> None:
-        with _REBUILD_LOCK:
-            if index in (self.offset_index, self.time_index):
-                self.file.check_exists()
-                logger.warning("%s does not fit its segment and is rebuilt", index.path)
-                self._rebuild_indexes()
-
-    # Changing: under the log's lock
+    # Changing, and reading what a change would make wrong: under the log's lock
 
     @property
     def indexes(self) -> tuple[IndexFile, ...]:
@@ -386,7 +372,7 @@ class Segment:
         size, next_offset = self._end
         try:
             self._check_max_timestamp()
-            timestamp_ms = self.max_timestamp
+            timestamp_ms = self.largest.timestamp_ms
         except ApiError as error:
             if error.code is not ErrorCode.CORRUPT_MESSAGE:
                 raise
@@ -402,17 +388,19 @@ class Segment:
 
         Retention deletes by it, so a damaged index must not make a segment look old. The last entry has to
         agree with its batch, and no later batch may be younger: the batches after the last entry of both
-        indexes are read. Under the log's lock.
+        indexes are read.
         """
         size, next_offset = self._end
         if self._is_age_checked or not size:
             return
-        tail = iter_headers(self.file, self.position_before(next_offset - 1), size)
+        tail = iter_headers(self.file, self.locate(next_offset - 1), size)
         youngest = max((header.max_timestamp for _, header in tail if header.record_count), default=-1)
-        largest, last_offset = self.max_timestamp, self.offset_of_max_timestamp
-        start = self.position_before(last_offset)
+        largest, last_offset = self.largest
+        start = self.locate(last_offset)
         if youngest > largest or not has_batch(self.file, start, size, last_offset, largest):
-            self._repair(self.time_index)
+            self.take_indexes(self.rebuilt())
+        # Only the next change may make it wrong, so it is read no more.
+        self._largest = self.largest
         self._is_age_checked = True
 
     def roll_age_ms(self, timestamp_ms: int, now_ms: int) -> int:
@@ -453,12 +441,11 @@ class Segment:
         timestamp_ms = header.max_timestamp
         if not position:
             self._first_timestamp = timestamp_ms
-        if timestamp_ms > self.max_timestamp and header.record_count:
-            self._max_timestamp = timestamp_ms
-            self._offset_of_max_timestamp = header.last_offset
+        if timestamp_ms > self.largest.timestamp_ms and header.record_count:
+            self._largest = TimestampOffset(timestamp_ms, header.last_offset)
         if self._bytes_since_entry > self.index_interval_bytes:
             self.offset_index.append(header.last_offset, position)
-            self.time_index.maybe_append(self.max_timestamp, self._offset_of_max_timestamp)
+            self.time_index.maybe_append(*self.largest)
             self._bytes_since_entry = 0
         self._bytes_since_entry += LOG_OVERHEAD_BYTES + header.batch_length
 
@@ -468,22 +455,23 @@ class Segment:
             self.transaction_index = TransactionIndex.beside(self.offset_index, is_new=True)
         self.transaction_index.append(aborted)
 
-    def _rebuild_indexes(self) -> None:
-        """Replace the index files; readers may continue meanwhile."""
-        new = copy.copy(self)
-        new.offset_index = self.offset_index.emptied()
-        new.time_index = self.time_index.emptied()
-        new.transaction_index = None
-        new.start_rebuild()
-        for position, header in iter_headers(self.file, 0, self.size):
-            new.note(header, position)
-        new.time_index.maybe_append(new.max_timestamp, new.offset_of_max_timestamp)
+    def locate(self, offset: int) -> int:
+        """As `position_before`, but a damaged index is rebuilt."""
+        try:
+            return self.position_before(offset)
+        except IndexDamaged:
+            self.take_indexes(self.rebuilt())
+        return self.position_before(offset)
+
+    def take_indexes(self, new: Segment) -> None:
+        """Replace the indexes by those of `rebuilt`; readers may continue meanwhile. Raises LogDirFailure."""
+        self.file.check_exists()
+        logger.warning("%s does not fit its segment and is rebuilt", self.offset_index.path)
         new.offset_index.seal(keeps_file=new.time_index.count > 0, durable=True)
         new.time_index.seal(durable=True)
-        self.offset_index, self.time_index = new.offset_index, new.time_index
-        self._max_timestamp, self._offset_of_max_timestamp = new.max_timestamp, new.offset_of_max_timestamp
-        # Counted last, under the lock of rebuilds.
-        Segment.rebuilds += 1
+        self.offset_index, self.time_index, self._largest = new.offset_index, new.time_index, new.largest
+        # Counted last. Each number is given once, so that no log takes another's rebuild for its own.
+        Segment.rebuilds = next(_REBUILDS)
 
     def _read_first_timestamp(self) -> int | None:
         """The first batch's timestamp; None while the system loads the batch into the page cache."""
@@ -496,22 +484,31 @@ class Segment:
             return None
         return parse_header(data).max_timestamp
 
-    def truncate_to(self, offset: int) -> int:
-        """Drop the batch that holds an offset and all later ones; returns the new next offset.
+    def end_before(self, offset: int) -> tuple[int, int]:
+        """Size and next offset without the batch that holds an offset and all later ones."""
+        size, next_offset = self._end
+        if offset >= next_offset or not size:
+            return size, next_offset
+        # The batch of an index entry below the offset stays, so its end is seen.
+        start = self.locate(offset - 1)
+        return find_end_before(self.file, start, size, offset, self.base_offset)
 
-        Raises LogDirFailure.
-        """
-        size, next_offset = self.end_before(offset)
+    def hide_after(self, size: int, next_offset: int) -> None:
+        """Let readers see only the batches up to an `end_before`; `truncate` drops the others."""
         if size < self.size:
             self._read_hint = self._append_hint = _NO_HINT
             self._end = (size, next_offset)
+
+    def truncate(self) -> None:
+        """Drop the hidden batches. Raises LogDirFailure."""
+        size, next_offset = self._end
+        if size < self.file.size:
             self.file.truncate(size)
             self.offset_index.truncate(size)
             self.time_index.truncate(next_offset)
             if self.transaction_index is not None:
                 self.transaction_index.truncate(next_offset)
             self.load_tail(next_offset)
-        return next_offset
 
     def load_tail(self, least_next_offset: int) -> None:
         """Read the batches after the last index entry, and restore the next offset and the timestamps.
@@ -520,17 +517,17 @@ class Segment:
         """
         size, _ = self._end
         self._first_timestamp = None
-        self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last()
         self._bytes_since_entry = 0
-        next_offset = least_next_offset
+        next_offset, largest = least_next_offset, self.time_index.last()
         if size:
             start = self.offset_index.last().position
             for _, header in iter_headers(self.file, start, size):
                 self._bytes_since_entry += header.size_bytes
                 next_offset = max(next_offset, header.next_offset)
-                if header.max_timestamp > self._max_timestamp and header.record_count:
-                    self._max_timestamp = header.max_timestamp
-                    self._offset_of_max_timestamp = header.last_offset
+                if header.max_timestamp > largest.timestamp_ms and header.record_count:
+                    largest = TimestampOffset(header.max_timestamp, header.last_offset)
+        # Published at once: a reader takes a record above the largest timestamp for missing.
+        self._largest = largest
         self._end = (size, next_offset)
 
     def start_rebuild(self) -> None:
@@ -538,8 +535,7 @@ class Segment:
         for index in self.indexes:
             index.clear()
         self.has_checked_indexes = True
-        self._max_timestamp = NO_TIMESTAMP
-        self._offset_of_max_timestamp = self.base_offset
+        self._largest = TimestampOffset(NO_TIMESTAMP, self.base_offset)
         self._bytes_since_entry = 0
 
     def finish_rebuild(self, size: int, next_offset: int) -> None:
@@ -556,7 +552,7 @@ class Segment:
             # First: a start that finds the offset index takes a missing one for a segment without.
             self.transaction_index.seal(durable=durable)
         if self.size:
-            self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
+            self.time_index.maybe_append(*self.largest)
         self.offset_index.seal(keeps_file=self.time_index.count > 0, durable=durable)
         self.time_index.seal(durable=durable)
         self.file.cut_tail()
@@ -592,8 +588,6 @@ class Segment:
 
     def remove(self, gone: Gone = Gone.SEGMENT) -> None:
         """Delete the files; existing views stay valid. Raises LogDirFailure."""
-        with _REBUILD_LOCK:
-            self.file.abandon(gone)
         self.file.remove(gone)
         with disk_work(self.file.path, Operation.CHANGE):
             for index in self.indexes:

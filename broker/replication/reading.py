@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.lookups import look_up
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadResult
 from barnabas.broker.log.transaction_index import AbortedTransaction
@@ -74,11 +75,10 @@ def _read_committed(
 ) -> tuple[ReadResult, list[AbortedTransaction]]:
     """The records, and the aborted transactions among them.
 
-    A cleaning may replace a segment between the two look-ups, which then do not fit each other. The lock of
-    the log keeps it out of the second attempt.
+    A cleaning may replace a segment between the two look-ups, which then do not fit each other.
     """
 
-    def look_up() -> tuple[ReadResult, list[AbortedTransaction]]:
+    def look() -> tuple[ReadResult, list[AbortedTransaction]]:
         result = log.read(
             fetch_offset,
             max_bytes,
@@ -91,11 +91,4 @@ def _read_committed(
         start = max(fetch_offset, result.start_offset)
         return result, log.aborted_transactions(start, result.next_offset, may_wait=may_wait)
 
-    segments = log.segments
-    found = look_up()
-    if log.segments is segments:
-        return found
-    if not may_wait:
-        raise NotCached
-    with log.lock:
-        return look_up()
+    return look_up(log, lambda _: look(), may_wait=may_wait)

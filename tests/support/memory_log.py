@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.epoch_cache import EpochCache, EpochEntry
+from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.log.transaction_index import AbortedTransaction
@@ -100,7 +101,7 @@ class MemoryLog:
         self._entries: list[Entry] = []
         self.producers = ProducerStates()
         self.must_flush = False
-        self.segments = ()
+        self.log_segments = LogSegments(())
 
     def reopened(self, keep_until: int | None = None) -> MemoryLog:
         """The log that the next process opens."""

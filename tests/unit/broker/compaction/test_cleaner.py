@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.compaction.uncleanable import FIRST_PAUSE_MS, LONGEST_PAUSE_MS
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import CLEANER_CHECKPOINT
+from barnabas.broker.log.retention import SegmentAge
+from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import CleanedFilesFailed, LogDirFailure, LogGone, StorageCallFailed
 from barnabas.broker.pacing import Pace
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -349,6 +352,22 @@ def test_a_log_that_cannot_be_assessed_is_marked(
     assert "no batch at 0" in (log.cleaning_problem or "")
     assert calls[0] > 1
     assert sum("t-0 cannot be compacted" in record.message for record in caplog.records) == 1
+
+
+def test_ages_are_read_under_the_lock_because_a_damaged_index_is_rebuilt(
+    rig: CleanerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = rig.make_log("t", min_compaction_lag_ms=1_000)
+    age, may_others = Segment.age, []
+
+    def look(segment: Segment) -> SegmentAge:
+        with ThreadPoolExecutor(1) as pool:
+            may_others.append(pool.submit(log.lock.acquire, blocking=False).result(DEADLINE_S))
+        return age(segment)
+
+    monkeypatch.setattr(Segment, "age", look)
+    figures_of(log, 12, None)
+    assert set(may_others) == {False}
 
 
 def test_a_log_that_keeps_changing_is_tried_again_only_after_the_backoff(

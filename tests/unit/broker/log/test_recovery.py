@@ -41,7 +41,7 @@ def described(log: Log) -> list[object]:
     return [
         [(segment.base_offset, segment.next_offset, segment.size) for segment in log.segments],
         [index_entries(segment.offset_index) for segment in log.segments],
-        [(segment.max_timestamp, segment.offset_of_max_timestamp) for segment in log.segments],
+        [segment.largest for segment in log.segments],
         log.epoch_cache.entries,
         base_offsets(log),
     ]
