@@ -41,7 +41,7 @@ Decoder = Callable[[memoryview, int], Any]
 MAX_INNER_ELEMENTS: Final = 1 << 18
 """The maximum sum of elements of all arrays within arrays of a message; numbers do not count."""
 
-_SIZES: Final = {"?": 1, "b": 1, "B": 1, "h": 2, "i": 4, "q": 8, "16s": 16}
+_SIZES: Final = {"?": 1, "b": 1, "B": 1, "h": 2, "i": 4, "q": 8, "d": 8, "16s": 16}
 _MAX_UVARINT_BYTES: Final = 5
 _UUIDS_REMEMBERED: Final = 4096
 

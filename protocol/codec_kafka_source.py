@@ -25,6 +25,7 @@ FIXED_SHAPES: Final = {
     WireType.INT16: "h",
     WireType.INT32: "i",
     WireType.INT64: "q",
+    WireType.FLOAT64: "d",
     WireType.UUID: "16s",
 }
 """The `struct` codes of the wire types of fixed size."""

@@ -52,6 +52,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -63,17 +64,29 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -91,6 +104,7 @@ class WireType(Enum):
     INT16 = "int16"
     INT32 = "int32"
     INT64 = "int64"
+    FLOAT64 = "float64"
     STRING = "string"
     BYTES = "bytes"
     UUID = "uuid"
@@ -114,6 +128,7 @@ def _integer(bits: int) -> Any:
 
 _NATIVE_TYPES: Final[dict[WireType, Any]] = {
     WireType.BOOLEAN: bool,
+    WireType.FLOAT64: float,
     WireType.STRING: str,
     WireType.BYTES: bytes,
     WireType.UUID: uuid.UUID,
@@ -184,6 +199,10 @@ def int64(*, default: Any = _MISSING, **versions: Any) -> Any:
     return _field(WireField(WireType.INT64, **versions), default)
 
 
+def float64(*, default: Any = _MISSING, **versions: Any) -> Any:
+    return _field(WireField(WireType.FLOAT64, **versions), default)
+
+
 def string(*, default: Any = _MISSING, **versions: Any) -> Any:
     return _field(WireField(WireType.STRING, **versions), default)
 
@@ -230,7 +249,20 @@ RecordsToSend = Buffer | list[Buffer] | list[memoryview] | tuple[Buffer, ...] | 
 
 @dataclass_transform(
     kw_only_default=True,
-    field_specifiers=(boolean, int8, int16, int32, int64, string, opaque, topic_uuid, records, struct, array),
+    field_specifiers=(
+        boolean,
+        int8,
+        int16,
+        int32,
+        int64,
+        float64,
+        string,
+        opaque,
+        topic_uuid,
+        records,
+        struct,
+        array,
+    ),
 )
 def message(cls: type[T]) -> type[T]:
     """Declare a response, or a structure that is part of a request or response."""
@@ -301,7 +333,20 @@ Q = TypeVar("Q", bound=RequestOf[Any])
 
 @dataclass_transform(
     kw_only_default=True,
-    field_specifiers=(boolean, int8, int16, int32, int64, string, opaque, topic_uuid, records, struct, array),
+    field_specifiers=(
+        boolean,
+        int8,
+        int16,
+        int32,
+        int64,
+        float64,
+        string,
+        opaque,
+        topic_uuid,
+        records,
+        struct,
+        array,
+    ),
 )
 def request(
     key: ApiKey,

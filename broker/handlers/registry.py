@@ -27,6 +27,7 @@ from barnabas.broker.handlers import (
     offsets,
     produce,
     reassignments,
+    switched_off,
     topics,
     transaction_offsets,
     transactions,
@@ -107,5 +108,6 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
         inter_broker.handle_controlled_shutdown, Lane.CONTROL, inter_broker_only=True
     ),
 }
+HANDLERS.update(dict.fromkeys(switched_off.APIS, Handler(switched_off.handle)))
 # It names itself and all the others.
 HANDLERS[ApiKey.API_VERSIONS] = Handler(api_versions.handler({*HANDLERS, ApiKey.API_VERSIONS}))

@@ -4,7 +4,10 @@ Importing this package fills `barnabas.protocol.schema.APIS`.
 """
 
 from barnabas.protocol.messages import (  # noqa: F401 - for APIS
+    acls,
     api_versions,
+    authentication,
+    client_quotas,
     configs,
     delete_records,
     describe_transactions,

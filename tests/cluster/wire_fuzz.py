@@ -142,6 +142,7 @@ class Maker:
             return self.records()
         made: dict[WireType, Callable[[], Any]] = {
             WireType.BOOLEAN: lambda: chance.random() < 0.5,
+            WireType.FLOAT64: chance.random,
             WireType.STRING: lambda: self._text(name),
             WireType.BYTES: lambda: chance.randbytes(chance.choice((0, 1, 50, 20_000))),
             WireType.UUID: lambda: chance.choice(self._topic_ids),

@@ -143,6 +143,24 @@ def test_the_versions_that_brokers_offer_are_understood(tool: Tool, bootstrap: s
     assert said.count("Fetch(1): 4 to 16 [usable: 16]") == len(bootstrap.split(","))
 
 
+def test_the_tools_of_security_and_quotas_say_what_is_switched_off(tool: Tool, bootstrap: str) -> None:
+    server = ("--bootstrap-server", bootstrap)
+    acl = ("--add", "--allow-principal", "User:a", "--operation", "Read", "--topic", "t")
+    for words in (("--list",), acl):
+        _, said, complaints = tool.run("kafka.admin.AclCommand", *server, *words)
+        assert "SecurityDisabledException" in said + complaints, said + complaints
+    for kind in ("users", "clients", "ips"):
+        assert tool(CONFIG_COMMAND, *server, "--entity-type", kind, "--describe").strip() == ""
+    user = ("--entity-type", "users", "--entity-name", "a", "--alter", "--add-config")
+    for config, refusal in (
+        ("producer_byte_rate=1000", "quotas are not supported"),
+        ("SCRAM-SHA-256=[password=secret]", "does not support SCRAM"),
+    ):
+        code, said, complaints = tool.run(CONFIG_COMMAND, *server, *user, config)
+        assert code != 0
+        assert refusal in said + complaints, said + complaints
+
+
 def test_the_feature_tool_raises_and_lowers_a_level(tool: Tool, compat_cluster: LocalCluster) -> None:
     def features(*words: str) -> str:
         at = ("--bootstrap-server", compat_cluster.bootstrap)

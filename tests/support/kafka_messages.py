@@ -10,7 +10,19 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import APIS, INTEGER_BITS, Api, WireField, WireType, wire_fields
 
-TIMES = {"log_append_time_ms", "retention_time_ms", "timestamp", "transaction_start_time_ms"}
+TIMES = {
+    "expiry_time_period_ms",
+    "expiry_timestamp_ms",
+    "issue_timestamp_ms",
+    "log_append_time_ms",
+    "max_lifetime_ms",
+    "max_timestamp_ms",
+    "renew_period_ms",
+    "retention_time_ms",
+    "session_lifetime_ms",
+    "timestamp",
+    "transaction_start_time_ms",
+}
 """The fields that one of the oracles makes a date or a span of time of; not every int64 is one."""
 LATEST_TIME_MS = 4_000_000_000_000
 
@@ -54,6 +66,7 @@ def _values(name: str, wire: WireField, version: int | None) -> st.SearchStrateg
     else:
         made = {
             WireType.BOOLEAN: st.booleans(),
+            WireType.FLOAT64: st.floats(allow_nan=False),
             WireType.STRING: st.text(max_size=12) | st.sampled_from(["x" * 126, "é" * 64, "y" * 300]),
             WireType.BYTES: st.binary(max_size=60) | st.sampled_from([b"o" * 127, b"p" * 20_000]),
             WireType.UUID: st.uuids(),

@@ -80,6 +80,7 @@ def class_bodies(module: str) -> dict[str, list[ast.stmt]]:
 def test_annotations_agree_with_wire_types(cls: type[Any]) -> None:
     python_types = {
         WireType.BOOLEAN: "bool",
+        WireType.FLOAT64: "float",
         WireType.STRING: "str",
         WireType.BYTES: "bytes",
         WireType.UUID: "uuid.UUID",

@@ -1,0 +1,153 @@
+"""The APIs of security and quotas: each answers as Kafka 3.9 does with the feature switched off.
+
+That is, without an authorizer, on a PLAINTEXT listener, without quotas and SCRAM credentials. Clients and
+tools special-case these answers, and report a broker without the API as broken. Two APIs would store
+settings that nothing here obeys, so they refuse each entry, where Kafka takes it: AlterClientQuotas and
+AlterUserScramCredentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.services import Services
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.acls import (
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilterResult,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsResponse,
+)
+from barnabas.protocol.messages.authentication import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenResponse,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+)
+from barnabas.protocol.messages.client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterQuotaEntry,
+    AlterQuotaResult,
+    DescribeClientQuotasResponse,
+)
+from barnabas.protocol.schema import ApiKey
+
+_NO_ACLS: Final = (ErrorCode.SECURITY_DISABLED, "the broker has no authorizer")
+_NO_TOKENS: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+_ANONYMOUS: Final = ("User", "ANONYMOUS")
+"""The principal of every connection without authentication."""
+
+
+def _describe_acls(body: object) -> DescribeAclsResponse:
+    code, text = _NO_ACLS
+    return DescribeAclsResponse(error_code=code, error_message=text)
+
+
+def _create_acls(body: CreateAclsRequest) -> CreateAclsResponse:
+    code, text = _NO_ACLS
+    result = AclCreationResult(error_code=code, error_message=text)
+    return CreateAclsResponse(results=[result] * len(body.creations))
+
+
+def _delete_acls(body: DeleteAclsRequest) -> DeleteAclsResponse:
+    code, text = _NO_ACLS
+    result = DeleteAclsFilterResult(error_code=code, error_message=text)
+    return DeleteAclsResponse(filter_results=[result] * len(body.filters))
+
+
+def _create_token(body: CreateDelegationTokenRequest) -> CreateDelegationTokenResponse:
+    requester_type, requester = _ANONYMOUS
+    owner_type, owner = requester_type, requester
+    if body.owner_principal_name:
+        owner_type, owner = body.owner_principal_type or "", body.owner_principal_name
+    return CreateDelegationTokenResponse(
+        error_code=_NO_TOKENS,
+        principal_type=owner_type,
+        principal_name=owner,
+        token_requester_principal_type=requester_type,
+        token_requester_principal_name=requester,
+    )
+
+
+def _alter_quotas(body: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+    return AlterClientQuotasResponse(entries=[_altered(entry) for entry in body.entries])
+
+
+def _altered(entry: AlterQuotaEntry) -> AlterQuotaResult:
+    if all(change.remove for change in entry.ops):
+        # There is none to remove.
+        return AlterQuotaResult(error_code=ErrorCode.NONE, entity=entry.entity)
+    return AlterQuotaResult(
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message="the broker does not limit clients: quotas are not supported",
+        entity=entry.entity,
+    )
+
+
+def _describe_scram(body: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:
+    missing = [
+        DescribeUserScramCredentialsResult(
+            user=user,
+            error_code=ErrorCode.RESOURCE_NOT_FOUND,
+            error_message=f"user {user!r} has no SCRAM credentials",
+        )
+        for user in dict.fromkeys(user.name for user in body.users or ())
+    ]
+    return DescribeUserScramCredentialsResponse(error_message="", results=missing)
+
+
+def _alter_scram(body: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResponse:
+    refusals = dict.fromkeys(
+        (deletion.name for deletion in body.deletions),
+        (ErrorCode.RESOURCE_NOT_FOUND, "the user has no SCRAM credentials"),
+    )
+    refusals |= dict.fromkeys(
+        (upsertion.name for upsertion in body.upsertions),
+        (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "the broker does not support SCRAM"),
+    )
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(user=user, error_code=code, error_message=text)
+            for user, (code, text) in refusals.items()
+        ]
+    )
+
+
+_ANSWERS: Final[Mapping[ApiKey, Callable[[Any], Any]]] = {
+    ApiKey.SASL_HANDSHAKE: lambda body: SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE),
+    ApiKey.SASL_AUTHENTICATE: lambda body: SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="the listener does not use SASL"
+    ),
+    ApiKey.DESCRIBE_ACLS: _describe_acls,
+    ApiKey.CREATE_ACLS: _create_acls,
+    ApiKey.DELETE_ACLS: _delete_acls,
+    ApiKey.CREATE_DELEGATION_TOKEN: _create_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: lambda body: RenewDelegationTokenResponse(error_code=_NO_TOKENS),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: lambda body: ExpireDelegationTokenResponse(error_code=_NO_TOKENS),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: lambda body: DescribeDelegationTokenResponse(error_code=_NO_TOKENS),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda body: DescribeClientQuotasResponse(error_message="", entries=[]),
+    ApiKey.ALTER_CLIENT_QUOTAS: _alter_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
+}
+
+APIS: Final = frozenset(_ANSWERS)
+
+
+def handle(services: Services, request: ApiRequest) -> None:
+    request.respond(_ANSWERS[request.api_key](request.body))

@@ -1,0 +1,177 @@
+"""The APIs of features that are switched off, beside the answers of Apache Kafka 3.9.1 (ZooKeeper mode, one
+PLAINTEXT listener, no authorizer). Error texts are our own.
+"""
+
+from typing import Any
+
+import pytest
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+from barnabas.protocol.messages.authentication import (
+    AlterUserScramCredentialsRequest,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+    ScramUserName,
+)
+from barnabas.protocol.messages.client_quotas import (
+    AlterClientQuotasRequest,
+    AlterQuotaEntry,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    QuotaChange,
+    QuotaEntity,
+    QuotaFilterComponent,
+)
+from barnabas.protocol.schema import APIS
+from tests.support.serving import Serving
+
+FILTER: dict[str, Any] = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+ACL = AclCreation(
+    resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
+)
+DISABLED: dict[str, Any] = {"error_code": 54, "error_message": "the broker has no authorizer"}
+ANONYMOUS = {"principal_type": "User", "principal_name": "ANONYMOUS"}
+BY_ANONYMOUS = {
+    "token_requester_principal_type": "User",
+    "token_requester_principal_name": "ANONYMOUS",
+}
+
+ANSWERS = [
+    (SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse(error_code=34, mechanisms=[])),
+    (
+        SaslAuthenticateRequest(auth_bytes=b"\0a\0b"),
+        SaslAuthenticateResponse(error_code=34, error_message="the listener does not use SASL"),
+    ),
+    (DescribeAclsRequest(**FILTER), DescribeAclsResponse(**DISABLED, resources=[])),
+    (
+        CreateAclsRequest(creations=[ACL, ACL]),
+        CreateAclsResponse(results=[AclCreationResult(**DISABLED)] * 2),
+    ),
+    (
+        DeleteAclsRequest(filters=[DeleteAclsFilter(**FILTER)] * 2),
+        DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(**DISABLED)] * 2),
+    ),
+    (
+        CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1),
+        CreateDelegationTokenResponse(error_code=64, **ANONYMOUS, **BY_ANONYMOUS),
+    ),
+    (
+        CreateDelegationTokenRequest(
+            owner_principal_type="User", owner_principal_name="bob", renewers=[], max_lifetime_ms=-1
+        ),
+        CreateDelegationTokenResponse(
+            error_code=64, principal_type="User", principal_name="bob", **BY_ANONYMOUS
+        ),
+    ),
+    (
+        RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=5),
+        RenewDelegationTokenResponse(error_code=64, expiry_timestamp_ms=-1),
+    ),
+    (
+        ExpireDelegationTokenRequest(hmac=b"x", expiry_time_period_ms=5),
+        ExpireDelegationTokenResponse(error_code=64, expiry_timestamp_ms=-1),
+    ),
+    (
+        DescribeDelegationTokenRequest(owners=None),
+        DescribeDelegationTokenResponse(error_code=64, tokens=[]),
+    ),
+    (
+        DescribeClientQuotasRequest(
+            components=[QuotaFilterComponent(entity_type="user", match_type=2, match=None)], strict=True
+        ),
+        DescribeClientQuotasResponse(error_code=0, error_message="", entries=[]),
+    ),
+    (
+        DescribeUserScramCredentialsRequest(users=None),
+        DescribeUserScramCredentialsResponse(error_code=0, error_message="", results=[]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "answer"), ANSWERS)
+def test_a_switched_off_api_answers_as_kafkas_does(serving: Serving, request_: Any, answer: Any) -> None:
+    _, last = APIS[request_.api_key].versions
+    assert serving.call(request_, version=last) == answer
+    assert serving.call(request_) == answer
+
+
+def test_the_apis_are_offered(serving: Serving) -> None:
+    """Java's clients send no request of an API that ApiVersions does not name."""
+    offered = {api.api_key for api in serving.call(ApiVersionsRequest(), version=0).api_keys}
+    assert {request_.api_key for request_, _ in ANSWERS} <= offered
+
+
+def test_users_that_are_named_have_no_credentials(serving: Serving) -> None:
+    users = [ScramUserName(name=name) for name in ("a", "b", "a")]
+    answer = serving.call(DescribeUserScramCredentialsRequest(users=users))
+    assert (answer.error_code, [(result.user, result.error_code) for result in answer.results]) == (
+        0,
+        [("a", ErrorCode.RESOURCE_NOT_FOUND), ("b", ErrorCode.RESOURCE_NOT_FOUND)],
+    )
+
+
+def test_credentials_that_nothing_would_check_are_refused(serving: Serving) -> None:
+    """Kafka stores them. One result for each user."""
+    upsertions = [
+        ScramCredentialUpsertion(name="a", mechanism=at, iterations=4096, salt=b"s", salted_password=b"p")
+        for at in (1, 2)
+    ]
+    deletions = [ScramCredentialDeletion(name="b", mechanism=1)]
+    answer = serving.call(AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions))
+    assert {result.user: result.error_code for result in answer.results} == {
+        "a": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        "b": ErrorCode.RESOURCE_NOT_FOUND,
+    }
+    assert len(answer.results) == 2
+
+
+def test_quotas_that_nothing_would_obey_are_refused(serving: Serving) -> None:
+    """Kafka stores them. There is none to remove."""
+    names = "a", None
+    entries = [
+        AlterQuotaEntry(
+            entity=[QuotaEntity(entity_type="user", entity_name=name)],
+            ops=[QuotaChange(key="producer_byte_rate", value=1000.5, remove=name is None)],
+        )
+        for name in names
+    ]
+    answer = serving.call(AlterClientQuotasRequest(entries=entries, validate_only=False), version=1)
+    assert [(entry.error_code, entry.entity[0].entity_name) for entry in answer.entries] == [
+        (ErrorCode.INVALID_REQUEST, "a"),
+        (ErrorCode.NONE, None),
+    ]
+    assert "quotas are not supported" in answer.entries[0].error_message
