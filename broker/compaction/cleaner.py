@@ -36,6 +36,8 @@ from barnabas.broker.log.checkpoints import OffsetCheckpoint
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import DELETE_HORIZON_CHECKPOINT
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.log_segments import LogSegments
+from barnabas.broker.log.lookups import look_up
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.pacing import IoThrottle, Pace, Stopped
@@ -524,10 +526,10 @@ def must_roll(log: Log, now_ms: int) -> bool:
 
     Appends roll by age too, but a topic without appends would keep the record for ever.
     """
-    lag_ms, active = log.config.max_compaction_lag_ms, log.segments[-1]
-    if lag_ms >= _NEVER or not active.size:
+    lag_ms = log.config.max_compaction_lag_ms
+    if lag_ms >= _NEVER:
         return False
-    return 0 <= first_timestamp_ms(active) < now_ms - lag_ms
+    return 0 <= look_up(log, lambda segments: first_timestamp_ms(segments.active)) < now_ms - lag_ms
 
 
 def figures_of(log: Log, stable_end_offset: int, delete_horizon_ms: int | None) -> LogFigures:
@@ -535,7 +537,13 @@ def figures_of(log: Log, stable_end_offset: int, delete_horizon_ms: int | None) 
 
     Raises as `Segment.read`.
     """
-    *sealed, active = log.segments
+    return look_up(log, lambda segments: _figures_of(log, segments, stable_end_offset, delete_horizon_ms))
+
+
+def _figures_of(
+    log: Log, segments: LogSegments, stable_end_offset: int, delete_horizon_ms: int | None
+) -> LogFigures:
+    *sealed, active = segments.all
     config, dirty_start = log.config, log.first_dirty_offset
     figures: list[SegmentFigures] = []
     for segment in sealed:

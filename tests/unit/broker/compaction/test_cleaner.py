@@ -25,6 +25,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import CLEANER_CHECKPOINT
 from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import CleanedFilesFailed, LogDirFailure, LogGone, StorageCallFailed
 from barnabas.broker.pacing import Pace
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -352,6 +353,23 @@ def test_a_log_that_cannot_be_assessed_is_marked(
     assert "no batch at 0" in (log.cleaning_problem or "")
     assert calls[0] > 1
     assert sum("t-0 cannot be compacted" in record.message for record in caplog.records) == 1
+
+
+def test_retention_beside_an_assessment_does_not_mark_the_log(
+    rig: CleanerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = rig.make_log("t", max_compaction_lag_ms=1_000)
+    read_into = SegmentFile.read_into
+
+    def read_late(file: SegmentFile, *args: Any, **named: Any) -> int:
+        monkeypatch.undo()
+        log.increment_log_start_offset(log.segments[1].base_offset)
+        log.config = log_config(cleanup_policy=("compact", "delete"), max_compaction_lag_ms=1_000)
+        assert log.delete_old_segments(0, log.log_end_offset) == 1
+        return read_into(file, *args, **named)
+
+    monkeypatch.setattr(SegmentFile, "read_into", read_late)
+    assert [figure.base_offset for figure in figures_of(log, 12, None).sealed] == [4, 8]
 
 
 def test_ages_are_read_under_the_lock_because_a_damaged_index_is_rebuilt(
