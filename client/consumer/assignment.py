@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -30,6 +30,45 @@ FetchCommitted = Callable[[Collection[TopicPartition], int], Awaitable[Committed
 """Fetches committed offsets within a time limit in ms."""
 
 
+def first_offsets(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, int]:
+    """The offset of the first of these records in each partition."""
+    return {
+        TopicPartition(record.topic, record.partition): int(record.offset) for record in reversed(records)
+    }
+
+
+class InHand:
+    """The records that were handed out last and may not be processed yet: one list, or one record.
+
+    The user's next step, or a commit, shows that records are processed.
+    """
+
+    __slots__ = ("firsts", "record")
+
+    def __init__(self) -> None:
+        self.firsts: dict[TopicPartition, int] = {}
+        """The first offset of each partition in a list."""
+        self.record: ConsumerRecord | None = None
+        """A record that was handed out by itself."""
+
+    def clear(self) -> None:
+        self.record = None
+        if self.firsts:
+            self.firsts = {}
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """The offset of each partition from which records are in hand."""
+        return self.firsts if self.record is None else first_offsets([self.record])
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The user commits these offsets, so the records before them are processed."""
+        self.firsts = {
+            tp: max(first, offsets[tp].offset) if tp in offsets else first
+            for tp, first in self.offsets().items()
+        }
+        self.record = None
+
+
 class Assignment:
     """The partitions of one consumer; ``changed`` is called when some can be fetched or have an error."""
 
@@ -46,6 +85,7 @@ class Assignment:
         self.current_state: PartitionState | None = None
         """The partition of those records."""
         self.current_generation = 0
+        self.in_hand = InHand()
         self.has_passed = False
         """True if the last `collect` without records moved a position: over markers, or batches to skip."""
         self._failed: PartitionState | None = None
@@ -112,6 +152,16 @@ class Assignment:
                 self._leave_current(self.states[tp])
                 self.states[tp].rewind(offset)
 
+    def put_back(self, in_hand: InHand) -> None:
+        """Rewind to the records in hand; after a seek to an earlier offset, stay there."""
+        rewinds = {}
+        for tp, offset in in_hand.offsets().items():
+            state = self.states.get(tp)
+            if state is not None and state.position is not None and offset < state.position:
+                rewinds[tp] = offset
+        in_hand.clear()
+        self.rewind(rewinds)
+
     def pause(self, state: PartitionState) -> None:
         """Hand out no records; the current ones are refetched after the resume."""
         state.is_paused = True
@@ -170,6 +220,9 @@ class Assignment:
     def collect(self, limit: int, *, from_one_partition: bool = False) -> list[ConsumerRecord]:
         """The next records, at most ``limit``, in order within a partition. Raises a partition's error."""
         records = self.finish_current() if self.current_state is not None else []
+        in_hand: dict[TopicPartition, int] = {}
+        if records:
+            in_hand = first_offsets(records[:1])
         if len(records) > limit:
             self._begin_current(records[limit:])
             records = records[:limit]
@@ -186,6 +239,7 @@ class Assignment:
             before, reached = state.buffered_bytes, state.taken_offset
             try:
                 while len(records) < limit and (taken := state.take(limit - len(records))):
+                    in_hand.setdefault(state.tp, int(taken[0].offset))
                     records += taken
             except BarnabasError as damage:
                 state.error = damage
@@ -197,11 +251,13 @@ class Assignment:
             self._changed()
         if not records:
             self._raise_overdue_error()
+        self.in_hand.firsts = in_hand
         return records
 
     def take_current(self) -> bool:
         """Begin to hand out one partition's next records one by one; False without records."""
         records = self.collect(self._config.max_poll_records, from_one_partition=True)
+        self.in_hand.clear()
         if not records:
             return False
         self._begin_current(records)

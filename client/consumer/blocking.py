@@ -12,19 +12,21 @@ import concurrent.futures
 import queue
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
-from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS, Partition, has_records_in_hand
+from barnabas.client.consumer.assignment import InHand, first_offsets
+from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS, Partition
 from barnabas.client.consumer.consumer import Consumer as _Consumer
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener, check_listener
 from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, hop, hop_plain
-from barnabas.client.offsets import OffsetAndMetadata, OffsetToCommit
+from barnabas.client.offsets import OffsetAndMetadata, OffsetToCommit, checked_offsets
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import Offset, TopicPartition
 
@@ -44,12 +46,11 @@ class Consumer(BlockingClient[_Consumer]):
         self.config = self._client.config
         self._polled: deque[ConsumerRecord] = deque()
         """Records that were polled but not handed out."""
+        self._in_hand = InHand()
         self._callbacks: deque[_Call] = deque()
         """Calls of `on_commit`, which the consumer's thread adds for the user's thread."""
         self._listener_calls = _ListenerCalls()
         self._has_listener = False
-        self._raised: BaseException | None = None
-        """The error of the last poll on this thread; an interrupted poll ends later, on the loop's thread."""
 
     def __del__(self) -> None:
         thread: ClientThread | None = getattr(self, "_thread", None)
@@ -61,8 +62,10 @@ class Consumer(BlockingClient[_Consumer]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        raised, self._raised = self._raised, None
-        self.close(commits=not has_records_in_hand(error, raised))
+        if error is not None and self._thread.closed_reason is None:
+            self._give_back()
+            self._thread.call_plain(lambda: self._client._assignment.put_back(self._in_hand))
+        self.close()
 
     def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Commit if that is automatic, leave the group, disconnect, end the thread. Idempotent.
@@ -159,27 +162,32 @@ class Consumer(BlockingClient[_Consumer]):
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `barnabas.client.Consumer.poll`."""
-        self._raised = None
+        self._in_hand.clear()
         self._call_back()
         if self._polled and self._client._rebalance_is_due():
             self._give_back()
         if self._polled:
             limit = self.config.max_poll_records if max_records is None else max_records
-            return [self._polled.popleft() for _ in range(min(limit, len(self._polled)))]
+            records = list(islice(self._polled, limit))
+            # First, so that an interrupt between the two loses no record.
+            self._in_hand.firsts = first_offsets(records)
+            for _ in records:
+                self._polled.popleft()
+            return records
         polled: Handover[list[ConsumerRecord]] = Handover([])
 
         async def poll() -> None:
             records = await self._client.poll(timeout_ms, max_records)
             if not polled.offer(records):
-                self._client._rewind(_first_offsets(records))
+                self._client._rewind(first_offsets(records))
 
         try:
             self._serve(poll)
+            self._in_hand.firsts = self._client._assignment.in_hand.firsts
             return polled.outcome
-        except BaseException as error:
+        except BaseException:
             # Interrupted: the next poll gets the records that have arrived; later ones are refetched.
             self._polled.extend(polled.give_up())
-            self._raised = error
             raise
 
     def __iter__(self) -> Self:
@@ -189,9 +197,13 @@ class Consumer(BlockingClient[_Consumer]):
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
         self._call_back()
         if self._polled and self._client._rebalance_is_due():
+            self._in_hand.clear()
             self._give_back()
         while not self._polled:
             self._polled.extend(self.poll(_ITERATION_POLL_MS))
+            self._in_hand.clear()
+        # First, so that an interrupt between the two does not lose the record.
+        self._in_hand.record = self._polled[0]
         return self._polled.popleft()
 
     def getone(self) -> ConsumerRecord:
@@ -202,7 +214,7 @@ class Consumer(BlockingClient[_Consumer]):
         self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None, *, timeout_ms: int | None = None
     ) -> None:
         """As `barnabas.client.Consumer.commit`."""
-        to_commit = self._handed_out() if offsets is None else offsets
+        to_commit = self._to_commit(offsets)
         self._thread.call(lambda: self._client.commit(to_commit, timeout_ms=timeout_ms))
         self._call_back()
 
@@ -216,7 +228,7 @@ class Consumer(BlockingClient[_Consumer]):
         ``on_commit`` gets the offsets and the error, None on success, in the thread that polls, commits or
         closes next. That call raises the callback's exception.
         """
-        to_commit = self._handed_out() if offsets is None else offsets
+        to_commit = self._to_commit(offsets)
         done: CommitDone | None = None
         if on_commit is not None:
             callback = on_commit
@@ -232,12 +244,18 @@ class Consumer(BlockingClient[_Consumer]):
         while self._callbacks:
             self._callbacks.popleft()()
 
-    def _handed_out(self) -> dict[TopicPartition, OffsetToCommit]:
-        """The positions, without records that were polled but not handed out yet."""
-        positions: dict[TopicPartition, OffsetToCommit] = {
-            **self._thread.call_plain(self._client._assignment.consumed)
-        }
-        return {**positions, **_first_offsets(self._polled)}
+    def _to_commit(
+        self, offsets: Mapping[TopicPartition, OffsetToCommit] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """These offsets, or the positions without records that were polled but not handed out yet."""
+        if offsets is not None:
+            to_commit = checked_offsets(offsets)
+        else:
+            to_commit = self._thread.call_plain(self._client._assignment.consumed)
+            for tp, offset in first_offsets(self._polled).items():
+                to_commit[tp] = OffsetAndMetadata(offset)
+        self._in_hand.committed(to_commit)
+        return to_commit
 
     def _serve(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the consumer's thread; its listener calls are made on this thread."""
@@ -256,7 +274,7 @@ class Consumer(BlockingClient[_Consumer]):
 
     def _give_back(self) -> None:
         """Rewind to the first record that was polled but not handed out."""
-        firsts = _first_offsets(self._polled)
+        firsts = first_offsets(self._polled)
         self._polled.clear()
         if firsts:
             self._thread.call_plain(lambda: self._client._rewind(firsts))
@@ -268,12 +286,6 @@ class Consumer(BlockingClient[_Consumer]):
     def _forget(self, *partitions: Partition) -> None:
         gone = {tuple(tp) for tp in partitions}
         self._polled = deque(record for record in self._polled if record[:2] not in gone)
-
-
-def _first_offsets(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(record.topic, record.partition): int(record.offset) for record in reversed(records)
-    }
 
 
 class _ListenerCalls:

@@ -8,9 +8,8 @@
 Guarantees: per partition every record from the position on, once and in order, up to the high watermark, or
 with `isolation_level` read_committed every committed one up to the last stable offset; leaders are followed.
 `poll` raises errors that only the user can fix, after the records before them. In a group, automatic commits
-cover only records handed out before the last poll or step of the iteration. A body of ``async with`` that
-fails leaves the group without a commit. It does commit if it failed or was cancelled while it waited for
-records, because then it was not processing a record.
+cover only records handed out before the last poll or step of the iteration, also when a body of
+``async with`` fails or is cancelled: the records in hand are redelivered.
 
 A consumer belongs to the event loop that it was started on, and to one task at a time.
 """
@@ -63,21 +62,6 @@ CLOSE_TIMEOUT_MS: Final = 30_000
 Partition = TopicPartition | tuple[str, int]
 
 
-def has_records_in_hand(error: BaseException | None, raised: BaseException | None) -> bool:
-    """Whether a body that ended with ``error`` may have been processing records.
-
-    It was not processing them if the last poll ``raised`` this error or its cause, such as a timeout.
-    """
-    met: set[int] = set()
-    # An error may be its own cause: ``raise error from error``.
-    while error is not None and id(error) not in met:
-        if error is raised:
-            return False
-        met.add(id(error))
-        error = error.__cause__
-    return bool(met)
-
-
 class Consumer(Client):
     """Settings as in `ConsumerConfig`, by name or as one ``config``."""
 
@@ -89,8 +73,6 @@ class Consumer(Client):
         self._is_closing = False
         self._assignment = Assignment(self.config, self._can_go_on)
         self._arrived = asyncio.Event()
-        # The error of the last poll or step, during which the user was not processing records.
-        self._raised: BaseException | None = None
 
     def _make_cluster(self) -> Cluster:
         return Cluster(self.config, may_create=self._may_create)
@@ -126,8 +108,9 @@ class Consumer(Client):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        raised, self._raised = self._raised, None
-        await self.close(commits=not has_records_in_hand(error, raised))
+        if error is not None:
+            self._assignment.put_back(self._assignment.in_hand)
+        await self.close()
 
     def _may_create(self, topic: str) -> bool:
         is_wanted = self._group is None or self._group.wants_created(topic)
@@ -292,21 +275,17 @@ class Consumer(Client):
         limit = self.config.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise ValueError(f"max_records {limit!r}: expected 1 or more")
-        try:
-            # Let the fetches run even if the caller polls without ever waiting.
-            await asyncio.sleep(0)
-            while True:
-                if self._group is not None:
-                    await self._keep_up(self._group)
-                self._parts()
-                if (records := self._assignment.collect(limit)) or self._assignment.has_passed:
-                    self._raised = None
-                    return records
-                if not await self._wait_in_poll(deadline):
-                    return []
-        except BaseException as error:
-            self._raised = error
-            raise
+        self._assignment.in_hand.clear()
+        # Let the fetches run even if the caller polls without ever waiting.
+        await asyncio.sleep(0)
+        while True:
+            if self._group is not None:
+                await self._keep_up(self._group)
+            self._parts()
+            if (records := self._assignment.collect(limit)) or self._assignment.has_passed:
+                return records
+            if not await self._wait_in_poll(deadline):
+                return []
 
     async def getone(self) -> ConsumerRecord:
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
@@ -317,28 +296,25 @@ class Consumer(Client):
 
     async def __anext__(self) -> ConsumerRecord:
         assignment = self._assignment
-        try:
-            while True:
-                if (group := self._group) is not None:
-                    present = time.monotonic()
-                    group.member.polled(present)
-                    if group.upkeep_due_at <= present or self._is_closing:
-                        await self._keep_up(group)
-                if (state := assignment.current_state) is not None:
-                    if state.generation == assignment.current_generation:
-                        for record in assignment.current:
-                            state.position = record.offset + 1
-                            return record
-                    assignment.finish_current()
-                await asyncio.sleep(0)
-                self._parts()
-                if assignment.take_current():
-                    self._raised = None
-                else:
-                    await self._wait_in_poll(None)
-        except BaseException as error:
-            self._raised = error
-            raise
+        while True:
+            if (group := self._group) is not None:
+                present = time.monotonic()
+                group.member.polled(present)
+                if group.upkeep_due_at <= present or self._is_closing:
+                    assignment.in_hand.clear()
+                    await self._keep_up(group)
+            if (state := assignment.current_state) is not None:
+                if state.generation == assignment.current_generation:
+                    for record in assignment.current:
+                        state.position = record.offset + 1
+                        assignment.in_hand.record = record
+                        return record
+                assignment.finish_current()
+            assignment.in_hand.clear()
+            await asyncio.sleep(0)
+            self._parts()
+            if not assignment.take_current():
+                await self._wait_in_poll(None)
 
     async def _keep_up(self, group: GroupSession) -> None:
         """A poll's work for the group. Raises ClientClosed once another task has begun to close."""
@@ -410,7 +386,9 @@ class Consumer(Client):
     def _to_commit(
         self, offsets: Mapping[TopicPartition, OffsetToCommit] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self._assignment.consumed() if offsets is None else checked_offsets(offsets)
+        to_commit = self._assignment.consumed() if offsets is None else checked_offsets(offsets)
+        self._assignment.in_hand.committed(to_commit)
+        return to_commit
 
     async def committed(
         self, partitions: Iterable[Partition], *, timeout_ms: int | None = None

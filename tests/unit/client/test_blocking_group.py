@@ -69,6 +69,13 @@ def poll_until(condition: Callable[[], object], *consumers: blocking.Consumer) -
             consumer.poll(5)
 
 
+def poll_records(consumer: blocking.Consumer, count: int) -> None:
+    """The next records as one list."""
+    records: list[Any] = []
+    poll_until(lambda: records or records.extend(consumer.poll(10_000, count)))
+    assert len(records) == count
+
+
 def test_a_commit_covers_only_records_that_were_handed_out(group: Group) -> None:
     group.fill(0, 30)
     with group.consumer(enable_auto_commit=False) as consumer:
@@ -125,18 +132,29 @@ def test_commit_callbacks_run_in_the_thread_of_the_user(group: Group) -> None:
     assert group.committed() == 6
 
 
-def test_a_failure_in_the_body_leaves_and_commits_nothing(group: Group) -> None:
+@pytest.mark.parametrize(
+    ("way", "committed"),
+    [("iterates", 4), ("polls", 0), ("polls twice", 10), ("polls after iterating", 5)],
+)
+def test_a_failure_in_the_body_commits_the_records_before_those_in_hand(
+    group: Group, way: str, committed: int
+) -> None:
     group.fill(0, 30)
 
     def body() -> None:
-        with group.consumer() as consumer:
+        with group.consumer(auto_commit_interval_ms=600_000) as consumer:
             consumer.subscribe("t")
-            next(consumer)
+            if way in ("iterates", "polls after iterating"):
+                assert [next(consumer).offset for _ in range(5)] == list(range(5))
+            if way != "iterates":
+                poll_records(consumer, 10)
+            if way == "polls twice":
+                poll_records(consumer, 10)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         body()
-    assert group.committed() == -1
+    assert max(group.committed(), 0) == committed
     assert group.coordinator.group("g").members == []
 
 

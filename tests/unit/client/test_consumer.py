@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.consumer.consumer import Consumer, has_records_in_hand
+from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.partition_state import FetchedFrame, PartitionState, consumer_metrics
 from barnabas.client.errors import (
     ApiError,
@@ -345,19 +345,6 @@ async def test_a_wrong_offset_is_refused(cluster: FakeCluster, offset: Any) -> N
     async with reading(cluster) as consumer:
         with pytest.raises(ValueError, match="expected 0 or more"):
             consumer.seek(T0, offset)
-
-
-def test_records_are_in_hand_unless_the_error_came_out_of_a_poll() -> None:
-    polled, other = KeyError(), ValueError()
-    late = TimeoutError()
-    late.__cause__ = polled
-    other.__cause__ = other
-    assert not has_records_in_hand(None, None)
-    assert not has_records_in_hand(None, polled)
-    assert not has_records_in_hand(polled, polled)
-    assert not has_records_in_hand(late, polled)
-    assert has_records_in_hand(polled, None)
-    assert has_records_in_hand(other, polled)
 
 
 class LentFrame(Frame):

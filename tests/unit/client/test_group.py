@@ -160,21 +160,47 @@ async def test_a_cooperative_member_keeps_reading_partitions_that_it_keeps(
             await poll_until(lambda: shares(first, second) == [3, 3], first, second)
 
 
-async def test_a_failure_in_the_body_leaves_the_group_and_commits_nothing(
-    coordinator: Coordinator,
+@pytest.mark.parametrize(("user_commits", "committed"), [(None, 10), (15, 15), (20, 20), (7, 10)])
+async def test_a_failure_in_the_body_commits_the_records_before_the_last_list(
+    coordinator: Coordinator, user_commits: int | None, committed: int
 ) -> None:
+    """It does not lower an offset that the user committed in the middle of the list."""
     fill(coordinator.cluster.partition("t"), 0, 30)
 
     async def body() -> None:
-        async with subscriber_of(coordinator) as consumer:
-            await read(consumer, 10)
+        async with subscriber_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
+            await read(consumer, 20, max_records=10)
+            if user_commits is not None:
+                await consumer.commit({P[0]: user_commits})
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await body()
     group = coordinator.group("g")
     assert group.members == []
-    assert group.offsets == {}
+    assert group.offsets["t", 0][0] == committed
+
+
+@pytest.mark.parametrize(
+    ("seek_to", "committed"), [(3, 3), (15, 10), (None, 0)], ids=["back", "ahead", "beginning"]
+)
+async def test_a_seek_before_the_failure_commits_no_record_of_the_last_list(
+    coordinator: Coordinator, seek_to: int | None, committed: int
+) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+
+    async def body() -> None:
+        async with subscriber_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
+            await read(consumer, 20, max_records=10)
+            if seek_to is None:
+                consumer.seek_to_beginning()
+            else:
+                consumer.seek(P[0], seek_to)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await body()
+    assert coordinator.group("g").offsets.get(("t", 0), (0,))[0] == committed
 
 
 @pytest.mark.parametrize("way", ["poll", "async for", "time-out"])
@@ -206,8 +232,9 @@ async def test_a_member_that_is_cancelled_while_it_waits_commits_handed_out_reco
     assert coordinator.group("g").members == []
 
 
-async def test_a_member_that_is_cancelled_at_work_on_a_record_commits_nothing(
-    coordinator: Coordinator,
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_a_member_that_is_cancelled_at_work_on_a_record_commits_the_ones_before(
+    coordinator: Coordinator, pauses: bool
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 10)
     at_work = asyncio.Event()
@@ -216,6 +243,8 @@ async def test_a_member_that_is_cancelled_at_work_on_a_record_commits_nothing(
         async with subscriber_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
             async for record in consumer:
                 if record.offset == 5:
+                    if pauses:
+                        consumer.pause(P[0])
                     at_work.set()
                     await asyncio.Event().wait()
 
@@ -224,7 +253,8 @@ async def test_a_member_that_is_cancelled_at_work_on_a_record_commits_nothing(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert coordinator.group("g").offsets == {}
+    assert coordinator.group("g").offsets["t", 0][0] == 5
+    assert coordinator.group("g").members == []
 
 
 async def test_a_member_that_does_not_poll_leaves_and_rejoins_with_the_next_poll(
