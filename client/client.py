@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+import sys
+import time
 import warnings
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.errors import ClientClosed
+
+_AFTER_ERROR_S: Final = 3.0
+"""A program that gets Ctrl-C or SIGTERM must end within seconds, also if no broker answers."""
+_LEAST_AFTER_ERROR_S: Final = 0.25
+_ENDS_AT: Final = "_barnabas_ends_at"
+
+
+def seconds_after(error: BaseException | None) -> float | None:
+    """The time that clients have to close after an error; all clients that it closes share this time.
+
+    None, which is no limit, without an error, or if only a generator ends.
+    """
+    if error is None or isinstance(error, GeneratorExit):
+        return None
+    present = time.monotonic()
+    ends_at: float | None = vars(error).get(_ENDS_AT)
+    if ends_at is None or ends_at + _AFTER_ERROR_S < present:
+        # An error object may be raised again later, by other work.
+        vars(error)[_ENDS_AT] = ends_at = present + _AFTER_ERROR_S
+    return max(_LEAST_AFTER_ERROR_S, ends_at - present)
+
+
+def ms_after(error: BaseException | None) -> int | None:
+    """`seconds_after` in milliseconds."""
+    seconds = seconds_after(error)
+    return None if seconds is None else int(seconds * 1000)
+
+
+def interruption() -> BaseException | None:
+    """The cancellation, Ctrl-C or exit that the caller is handling, as in a ``finally``."""
+    error = sys.exc_info()[1]
+    return None if isinstance(error, Exception) else error
 
 
 class Client(ABC):

@@ -18,6 +18,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from barnabas.client.client import interruption, ms_after
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
 from barnabas.client.consumer.assignment import InHand, first_offsets
 from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS, Partition
@@ -62,22 +63,28 @@ class Consumer(BlockingClient[_Consumer]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._thread.closed_reason is None:
-            self._give_back()
-            self._thread.call_plain(lambda: self._client._assignment.put_back(self._in_hand))
-        self.close()
+        self._close_after(error)
 
-    def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+    def close(self, *, commits: bool = True, timeout_ms: int | None = None) -> None:
         """Commit if that is automatic, leave the group, disconnect, end the thread. Idempotent.
 
         As `barnabas.client.Consumer.close`, but a listener may take any time.
         """
+        # Here, because the client's own thread handles no interruption.
+        self._close_after(interruption(), commits=commits, timeout_ms=timeout_ms)
+
+    def _close_after(
+        self, error: BaseException | None, *, commits: bool = True, timeout_ms: int | None = None
+    ) -> None:
         if self._thread.closed_reason is not None:
             return
         self._listener_calls.refuse_within_call()
+        limit_ms = timeout_ms if timeout_ms is not None else ms_after(error) or CLOSE_TIMEOUT_MS
         try:
             self._give_back()
-            self._serve(lambda: self._client.close(commits=commits, timeout_ms=timeout_ms))
+            if error is not None:
+                self._thread.call_plain(lambda: self._client._assignment.put_back(self._in_hand))
+            self._serve(lambda: self._client._close(commits=commits, timeout_ms=limit_ms))
         finally:
             self._thread.stop("the consumer is closed")
             self._polled.clear()

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from barnabas.client.client import Client
+from barnabas.client.client import Client, interruption, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
 from barnabas.client.consumer.assignment import Assignment
@@ -82,12 +82,26 @@ class Consumer(Client):
         if self.config.group_id is not None:
             self._group = GroupSession(cluster, self.config, self._assignment, self._arrived.set)
 
-    async def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+    async def close(self, *, commits: bool = True, timeout_ms: int | None = None) -> None:
         """Commit if commits are automatic and ``commits`` is True; leave the group, disconnect.
 
-        After ``timeout_ms`` it disconnects without the rest. A poll in another task raises ClientClosed.
-        Idempotent. An exception of a rebalance listener is raised after the consumer is closed.
+        After ``timeout_ms`` it disconnects without the rest; by default after 30 s, and after 3 s if an error
+        in the body of ``async with``, a cancellation or Ctrl-C closes it. Then the records in hand are not
+        committed. A poll in another task raises ClientClosed. Idempotent. An exception of a rebalance
+        listener is raised after the consumer is closed.
         """
+        await self._close_after(interruption(), commits=commits, timeout_ms=timeout_ms)
+
+    async def _close_after(
+        self, error: BaseException | None, *, commits: bool = True, timeout_ms: int | None = None
+    ) -> None:
+        if error is not None:
+            self._assignment.put_back(self._assignment.in_hand)
+        if timeout_ms is None:
+            timeout_ms = ms_after(error) or CLOSE_TIMEOUT_MS
+        await self._close(commits=commits, timeout_ms=timeout_ms)
+
+    async def _close(self, *, commits: bool, timeout_ms: int) -> None:
         if self._group is not None:
             self._group.refuse_within_listener()
         async with self._closes:
@@ -108,9 +122,7 @@ class Consumer(Client):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._assignment.put_back(self._assignment.in_hand)
-        await self.close()
+        await self._close_after(error)
 
     def _may_create(self, topic: str) -> bool:
         is_wanted = self._group is None or self._group.wants_created(topic)

@@ -14,14 +14,17 @@ import asyncio
 import atexit
 import concurrent.futures
 import logging
+import sys
 import threading
 import time
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from types import TracebackType
 from typing import Final, Unpack
 
+from barnabas.client.client import interruption, ms_after
 from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.errors import ClientClosed
 from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, hop
@@ -204,11 +207,19 @@ class Producer(BlockingClient[_producer.Producer]):
 
     def close(self, timeout_ms: int | None = None) -> None:
         """As `barnabas.client.Producer.close`; ends the thread too. Idempotent."""
+        if timeout_ms is None:
+            # Here, because the client's own thread handles no interruption.
+            timeout_ms = ms_after(interruption())
         if self._thread.closed_reason is None:
             try:
                 self._thread.call(lambda: self._client.close(timeout_ms))
             finally:
                 self._thread.stop("the producer is closed")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(ms_after(error))
 
     async def _flush(self, timeout_s: float | None) -> None:
         async with asyncio.timeout(timeout_s):
@@ -254,8 +265,11 @@ class _UnclosedProducer:
         accumulator = self._producer._accumulator
         if accumulator is not None and accumulator.incomplete:
             log.warning("a producer was not closed; delivering its remaining records")
+        # Set if Ctrl-C has ended the program.
+        last = getattr(sys, "last_value", None)
+        limit_ms = ms_after(last) if isinstance(last, KeyboardInterrupt) else None
         try:
-            return self._thread.begin(lambda: self._producer.close(_UNCLOSED_CLOSE_MS))
+            return self._thread.begin(lambda: self._producer.close(limit_ms or _UNCLOSED_CLOSE_MS))
         except ClientClosed:
             return None
 

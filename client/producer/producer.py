@@ -26,9 +26,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Unpack
 
-from barnabas.client.client import Client
+from barnabas.client.client import Client, interruption, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.errors import ClientClosed, IllegalTransactionState
@@ -191,8 +192,9 @@ class Producer(Client):
         """A transaction around a block: committed at its end, aborted after an exception or a cancellation.
 
         The abort, or a commit that was requested already, runs to its end, for at most `max_block_ms` after
-        the batches in flight, before the exception is raised; a second cancellation does not wait for it. A
-        transaction that the block has ended or prepared itself is left as it is. Raises as
+        the batches in flight, before the exception is raised. After a cancellation or Ctrl-C the exception is
+        raised after at most 3 s, after a second one at once, and the abort runs on. A transaction that the
+        block has ended or prepared itself is left as it is. Raises as
         `begin_transaction` and `commit_transaction`.
         """
         session = self._transactions()
@@ -271,9 +273,12 @@ class Producer(Client):
     async def close(self, timeout_ms: int | None = None) -> None:
         """Flush, for at most ``timeout_ms``, then fail the rest and disconnect. Idempotent.
 
-        Without a timeout `delivery_timeout_ms` bounds the wait. An open transaction is aborted instead; a
-        prepared one stays.
+        Without a timeout `delivery_timeout_ms` bounds the wait, and 3 s do if an error in the body of
+        ``async with``, a cancellation or Ctrl-C closes it. An open transaction is aborted instead; a prepared
+        one stays.
         """
+        if timeout_ms is None:
+            timeout_ms = ms_after(interruption())
         cluster, accumulator, sender = self._cluster, self._accumulator, self._sender
         session = self._session
         if cluster is None or accumulator is None or sender is None:
@@ -298,6 +303,11 @@ class Producer(Client):
             cluster.close()
             self._accumulator = self._sender = self._session = None
             self._topics = {}
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(ms_after(error))
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic by the last metadata. Raises UNKNOWN_TOPIC_OR_PARTITION."""

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
+from barnabas.client.client import seconds_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig
 from barnabas.client.coordinators import CoordinatorLink
@@ -128,18 +129,25 @@ class TransactionSession:
     async def settle_after(self, error: BaseException) -> None:
         """After an error in a block, or at its end: abort, or wait for the commit that is under way.
 
-        A failure of that is only noted, because the error of the block is more important.
+        A failure of that is only noted, because the error of the block is more important. A caller that was
+        interrupted waits for a limited time.
         """
         ending = self._ending
         if self.machine.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             ending = asyncio.create_task(self.abort())
         if ending is None:
             return
+        limit = asyncio.timeout(None if isinstance(error, Exception) else seconds_after(error))
         try:
-            await asyncio.shield(ending)
+            async with limit:
+                await asyncio.shield(ending)
         except BarnabasError as failure:
             log.warning("a transaction could not be ended: %s", failure)
             error.add_note(f"The transaction could not be ended: {failure}")
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            log.warning("a transaction of %r has not ended yet", self.machine.transactional_id)
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata

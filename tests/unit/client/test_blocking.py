@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from barnabas.client import blocking
+from barnabas.client import client as lifecycle
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, NoBrokerReachable
@@ -376,6 +378,74 @@ def test_ctrl_c_within_send_leaves_a_producer_that_delivers(
     assert [future.result().offset for future in futures] == list(range(5))
     values = cluster.do(lambda: cluster.fake.partition("t").values())
     assert [value[:1] for value in values] == [b"0", b"1", b"3", b"4", b"5"]
+
+
+_SENDS_AND_IS_INTERRUPTED = """
+import asyncio, sys, time
+from barnabas import client
+from barnabas.client import blocking
+from barnabas.client import client as lifecycle
+
+lifecycle._AFTER_ERROR_S = 0.3
+_, bootstrap, way = sys.argv
+settings = {"bootstrap_servers": bootstrap, "linger_ms": 60_000}
+
+def work(producer):
+    for number in range(20):
+        producer.send("t", b"%d" % number)
+    print("sent", flush=True)
+    time.sleep(600)
+
+async def work_in_a_task(producer):
+    for number in range(20):
+        await producer.send("t", b"%d" % number)
+    print("sent", flush=True)
+    await asyncio.sleep(600)
+
+async def main():
+    producer = client.Producer(**settings)
+    if way == "async with":
+        async with producer:
+            await work_in_a_task(producer)
+    await producer.start()
+    try:
+        await work_in_a_task(producer)
+    finally:
+        await producer.close()
+
+if way.startswith("async"):
+    asyncio.run(main())
+producer = blocking.Producer(**settings)
+if way == "with":
+    with producer:
+        work(producer)
+elif way == "finally":
+    try:
+        work(producer)
+    finally:
+        producer.close()
+else:
+    work(producer)
+"""
+
+
+@pytest.mark.parametrize("way", ["async with", "async finally", "with", "finally", "unclosed"])
+def test_ctrl_c_ends_a_program_with_unsent_records_while_the_brokers_are_silent(
+    cluster: ThreadedCluster, way: str
+) -> None:
+    assert 0 < lifecycle._AFTER_ERROR_S < 5
+    cluster.do(lambda: [broker.gate(ApiKey.PRODUCE) for broker in cluster.fake.brokers.values()])
+    command = [sys.executable, "-c", _SENDS_AND_IS_INTERRUPTED, cluster.bootstrap, way]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "sent\n"
+            program.send_signal(signal.SIGINT)
+            # Without the limit it takes 30 s if it is unclosed, else 120 s.
+            _, errors = program.communicate(timeout=20)
+        finally:
+            program.kill()
+    assert "KeyboardInterrupt" in errors
 
 
 def test_producers_that_are_open_at_the_end_are_closed_side_by_side(

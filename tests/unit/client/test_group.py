@@ -232,21 +232,29 @@ async def test_a_member_that_is_cancelled_while_it_waits_commits_handed_out_reco
     assert coordinator.group("g").members == []
 
 
-@pytest.mark.parametrize("pauses", [False, True])
+@pytest.mark.parametrize("way", ["async with", "pausing", "finally"])
 async def test_a_member_that_is_cancelled_at_work_on_a_record_commits_the_ones_before(
-    coordinator: Coordinator, pauses: bool
+    coordinator: Coordinator, way: str
 ) -> None:
     fill(coordinator.cluster.partition("t"), 0, 10)
     at_work = asyncio.Event()
 
+    async def work(consumer: Consumer) -> None:
+        async for record in consumer:
+            if record.offset == 5:
+                if way == "pausing":
+                    consumer.pause(P[0])
+                at_work.set()
+                await asyncio.Event().wait()
+
     async def body() -> None:
         async with subscriber_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
-            async for record in consumer:
-                if record.offset == 5:
-                    if pauses:
-                        consumer.pause(P[0])
-                    at_work.set()
-                    await asyncio.Event().wait()
+            if way != "finally":
+                await work(consumer)
+            try:
+                await work(consumer)
+            finally:
+                await consumer.close()
 
     running = asyncio.create_task(body())
     await at_work.wait()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.client import client as lifecycle
 from barnabas.client.consumer.consumer import Consumer, RebalanceListener
 from barnabas.client.consumer.group_membership import MemberState
 from barnabas.client.consumer.group_offsets import CommittedOffsets
@@ -198,6 +199,28 @@ async def test_closing_keeps_its_time_limit_while_the_coordinator_hangs(
     await tasks_are_gone(before)
     assert len(outcomes) == 1
     assert outcomes[0] is not None
+
+
+async def test_a_member_that_fails_while_the_coordinator_hangs_ends_soon(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_AFTER_ERROR_S", 0.1)
+    fill(coordinator.cluster.partition("t"), 0, 30)
+
+    async def body() -> None:
+        async with subscriber_of(coordinator) as consumer:
+            await read(consumer, 30)
+            for api in (ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP):
+                coordinator.cluster.brokers[1].gate(api)
+            await consumer.poll(0)
+            raise ZeroDivisionError
+
+    before = asyncio.all_tasks()
+    with pytest.raises(ZeroDivisionError):
+        # Without the limit it takes 10 s.
+        async with asyncio.timeout(8):
+            await body()
+    await tasks_are_gone(before)
 
 
 async def test_a_close_that_is_cancelled_repeatedly_leaves_no_task(coordinator: Coordinator) -> None:

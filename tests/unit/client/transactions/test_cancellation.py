@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from barnabas.client import client as lifecycle
 from barnabas.client.errors import IllegalTransactionState, TransactionAbortable
 from barnabas.client.producer.producer import Producer
 from barnabas.client.producer.transactions import State
@@ -11,7 +12,7 @@ from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 from tests.support.producer_transactions import FakeTransactions
 from tests.support.transactional_writes import T0, begin, check_usable, write
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_S, until
 
 
 async def cancel_after(task: asyncio.Task[None], steps: int) -> bool:
@@ -90,6 +91,28 @@ async def test_a_second_cancellation_does_not_wait_for_the_abort(
     for gate in gates:
         gate.set()
     await until(lambda: producer._session and producer._session.machine.state is State.READY)
+    await check_usable(producer, transactions)
+    assert transactions.of("x").aborted == [{b"1"}]
+
+
+async def test_a_cancelled_block_waits_for_its_abort_no_longer_than_a_program_may_take_to_end(
+    producer: Producer, pair: FakeCluster, transactions: FakeTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_AFTER_ERROR_S", 0.02)
+    gates = [broker.gate(ApiKey.END_TXN) for broker in pair.brokers.values()]
+
+    async def work() -> None:
+        async with producer.transaction():
+            await write(producer, b"1")
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await until(lambda: transactions.of("x").records)
+    task.cancel()
+    await asyncio.wait((task,), timeout=DEADLINE_S / 2)
+    assert task.cancelled()
+    for gate in gates:
+        gate.set()
     await check_usable(producer, transactions)
     assert transactions.of("x").aborted == [{b"1"}]
 
