@@ -121,7 +121,10 @@ Row = dict[str, Any]
 
 
 async def _rows(admin: Admin, groups: Mapping[str, GroupDescription]) -> dict[str, list[Row]]:
-    """Rows by group, one per committed or assigned partition; without a leader the lag is None."""
+    """Rows by group, one per committed or assigned partition.
+
+    Without a leader the lag is None, and without a committed offset unless the partition is empty.
+    """
     committed = await for_each(groups, admin.group_offsets)
     partitions = {
         name: sorted({*committed[name], *(tp for member in group.members for tp in member.assignment)})
@@ -133,16 +136,23 @@ async def _rows(admin: Admin, groups: Mapping[str, GroupDescription]) -> dict[st
         for partition in topic.partitions
         if partition.leader != NO_BROKER
     }
-    ends = await admin.list_offsets(
-        {tp: LATEST for of_group in partitions.values() for tp in of_group if tp in led}
-    )
-    return {name: _rows_of(group, partitions[name], committed[name], ends) for name, group in groups.items()}
+    shown = led.intersection(tp for of_group in partitions.values() for tp in of_group)
+    uncommitted = {
+        tp for name, of_group in partitions.items() for tp in of_group if committed[name].get(tp) is None
+    }
+    ends = await admin.list_offsets(dict.fromkeys(shown, LATEST))
+    starts = await admin.list_offsets(dict.fromkeys(shown & uncommitted, EARLIEST))
+    return {
+        name: _rows_of(group, partitions[name], committed[name], starts, ends)
+        for name, group in groups.items()
+    }
 
 
 def _rows_of(
     group: GroupDescription,
     partitions: Iterable[TopicPartition],
     committed: Mapping[TopicPartition, OffsetAndMetadata | None],
+    starts: Mapping[TopicPartition, ListedOffset],
     ends: Mapping[TopicPartition, ListedOffset],
 ) -> list[Row]:
     owners: dict[TopicPartition, MemberDescription] = {
@@ -152,13 +162,16 @@ def _rows_of(
     for tp in partitions:
         offset, owner = committed.get(tp), owners.get(tp)
         end = ends[tp].offset if tp in ends else None
+        lag = None if offset is None or end is None else max(0, end - offset.offset)
+        if offset is None and tp in starts and starts[tp].offset == end:
+            lag = 0
         rows.append(
             {
                 "topic": tp.topic,
                 "partition": tp.partition,
                 "committed_offset": None if offset is None else offset.offset,
                 "log_end_offset": end,
-                "lag": None if offset is None or end is None else max(0, end - offset.offset),
+                "lag": lag,
                 "member_id": None if owner is None else owner.member_id,
                 "client_id": None if owner is None else owner.client_id,
                 "host": None if owner is None else owner.client_host,
@@ -175,15 +188,27 @@ async def _counts(admin: Admin) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in (await _topics(admin)).items()}
 
 
-def _total_lag(rows: list[Row]) -> int:
-    return sum(row["lag"] or 0 for row in rows)
+def lag_summary(rows: Sequence[Row]) -> Row:
+    """The lag of a group; None if that of a partition is unknown, because the sum would be too low."""
+    unknown = sum(row["lag"] is None for row in rows)
+    total = sum(row["lag"] for row in rows) if rows and not unknown else None
+    return {"lag": total, "unknown_lag_partitions": unknown}
 
 
-def _lag_text(rows: list[Row]) -> str:
-    unknown = sum(row["log_end_offset"] is None for row in rows)
-    return f"lag {_total_lag(rows):,}" + (
-        f", without {count(unknown, 'partition')} lacking a leader" if unknown else ""
-    )
+def lag_text(rows: Sequence[Row]) -> str:
+    total = lag_summary(rows)["lag"]
+    if total is not None:
+        return f"lag {total:,}"
+    leaderless = sum(row["log_end_offset"] is None for row in rows)
+    uncommitted = sum(row["lag"] is None for row in rows) - leaderless
+    reasons = []
+    if uncommitted:
+        reasons.append(f"{count(uncommitted, 'partition')} without a committed offset")
+    if leaderless:
+        reasons.append(f"{count(leaderless, 'partition')} without a leader")
+    if lags := [row["lag"] for row in rows if row["lag"] is not None]:
+        reasons.append(f"{sum(lags):,} in the others")
+    return f"lag - ({', '.join(reasons) or 'no committed offsets'})"
 
 
 async def _described(
@@ -208,7 +233,7 @@ async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
         print(
             f"{name}  {group.state}  {count(len(group.members), 'member')}  "
             f"{group.protocol or 'no assignor'}  coordinator {group.coordinator}  "
-            f"{_lag_text(rows[name])}"
+            f"{lag_text(rows[name])}"
         )
         _print_rows((*_OFFSET_COLUMNS, "member_id", "host"), rows[name])
 
@@ -252,9 +277,9 @@ async def _lag(options: argparse.Namespace, bootstrap: str) -> None:
     _, rows = await _described(options, bootstrap)
     for name, partitions in rows.items():
         if options.json:
-            print_json({"group": name, "lag": _total_lag(partitions), "partitions": partitions})
+            print_json({"group": name} | lag_summary(partitions) | {"partitions": partitions})
         else:
-            print(f"{name}  {_lag_text(partitions)}")
+            print(f"{name}  {lag_text(partitions)}")
             _print_rows(_OFFSET_COLUMNS, partitions)
 
 

@@ -80,7 +80,8 @@ def test_a_group_with_a_member_is_shown_and_cannot_be_reset(
         assert {row["client_id"] for row in shown["partitions"]} == {"tester"}
         (member,) = groups("members", topic)
         assert member["partitions"] == [f"{topic}-0", f"{topic}-1"]
-        assert groups("lag", topic)["lag"] == 6
+        shown = groups("lag", topic)
+        assert (shown["lag"], shown["unknown_lag_partitions"]) == (None, 1)
         assert groups("reset-offsets", topic, "--to-earliest") == exit_codes.FAILED
         assert groups("reset-offsets", topic, "--to-earliest", "--dry-run") == exit_codes.FAILED
         assert groups("delete-offsets", topic, "--topic", topic) == exit_codes.FAILED
@@ -170,3 +171,22 @@ def test_a_partition_without_leader_has_no_lag(cluster: LocalCluster) -> None:
             )
     rows = groups_of(cluster)("lag", "g")["partitions"]
     assert [(row["log_end_offset"], row["lag"]) for row in rows] == [(0, 0), (None, None), (0, 0)]
+
+
+def test_a_member_without_committed_offsets_has_an_unknown_lag_and_not_none(
+    shared_cluster: LocalCluster, groups: Groups, topic: str
+) -> None:
+    """The group may begin at either end; only without records the lag is 0 from both."""
+    with (
+        blocking.Admin(bootstrap_servers=shared_cluster.bootstrap) as admin,
+        blocking.Consumer(
+            bootstrap_servers=shared_cluster.bootstrap, group_id=topic, enable_auto_commit=False
+        ) as consumer,
+    ):
+        admin.create_topics(NewTopic(empty := fresh_name("empty"), 1, 3))
+        consumer.subscribe([topic, empty])
+        while len(consumer.assignment()) < 3:
+            consumer.poll(50)
+        shown = groups("lag", topic)
+        assert (shown["lag"], shown["unknown_lag_partitions"]) == (None, 2)
+        assert {(row["topic"], row["lag"]) for row in shown["partitions"]} == {(topic, None), (empty, 0)}

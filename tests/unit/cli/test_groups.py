@@ -6,10 +6,42 @@ from pathlib import Path
 import pytest
 
 from barnabas.cli.exit_codes import USAGE, CommandError
-from barnabas.cli.groups import chosen_partitions, duration_ms, offsets_in, shifted, time_ms, within
+from barnabas.cli.groups import (
+    chosen_partitions,
+    duration_ms,
+    lag_summary,
+    lag_text,
+    offsets_in,
+    shifted,
+    time_ms,
+    within,
+)
 from barnabas.protocol.ids import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+@pytest.mark.parametrize(
+    ("lags_and_ends", "total", "text"),
+    [
+        ([(3, 9), (4_000, 9_000)], 4_003, "lag 4,003"),
+        ([(0, 9)], 0, "lag 0"),
+        ([], None, "lag - (no committed offsets)"),
+        ([(None, 9), (None, 9)], None, "lag - (2 partitions without a committed offset)"),
+        (
+            [(None, 9), (None, None), (6, 9), (1, 9)],
+            None,
+            "lag - (1 partition without a committed offset, 1 partition without a leader, 7 in the others)",
+        ),
+    ],
+)
+def test_an_unknown_lag_is_not_0(
+    lags_and_ends: list[tuple[int | None, int | None]], total: int | None, text: str
+) -> None:
+    rows = [{"lag": lag, "log_end_offset": end} for lag, end in lags_and_ends]
+    unknown = sum(lag is None for lag, _ in lags_and_ends)
+    assert lag_summary(rows) == {"lag": total, "unknown_lag_partitions": unknown}
+    assert lag_text(rows) == text
 
 
 @pytest.mark.parametrize(
