@@ -58,7 +58,7 @@ class SubscriptionConflict(protocol.LocalError):
 
 
 class LogTruncated(protocol.LocalError):
-    """Records that were read were truncated: an unclean election replaced their history (KIP-320).
+    """Records that were read are gone: an unclean election replaced their history (KIP-320), or a new topic.
 
     ``divergent_offset`` is the first offset at which the histories differ, None if no common offset is known.
     """

@@ -1,13 +1,15 @@
 """A client's metadata: brokers, topics, leaders. Plain data and rules, no I/O, no clock.
 
 Guarantees: an older answer, by leader epoch, never replaces a newer one (brokers learn of an election one
-after another). A refuted leader is not named again until another answer has come.
+after another), nor does a topic that was deleted that of the same name. A refuted leader is not named again
+until another answer has come.
 
 It belongs to the event loop of its `Cluster`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -25,7 +27,8 @@ from barnabas.protocol.messages.metadata import MetadataPartition, MetadataRespo
 
 _LATE_ANSWERS: Final = 30
 """The number of answers that may name an older leader than the expected epoch."""
-
+_REPLACED_TOPICS: Final = 100
+"""The number of former topics whose late answers are recognized."""
 
 LEADERSHIP_ERRORS: Final = frozenset(
     {
@@ -132,8 +135,9 @@ class MetadataCache:
         self._refuted: dict[TopicPartition, Leader] = {}
         # Expected epochs that no answer has named yet, with how many more answers may lack them.
         self._expected: dict[TopicPartition, tuple[LeaderEpoch, int]] = {}
+        self._replaced: deque[TopicId] = deque(maxlen=_REPLACED_TOPICS)
         self.is_stale = False
-        """Whether the last answer was older than the cache, or named a refuted leader."""
+        """Whether the last answer was older than the cache, or named a refuted leader or a former topic."""
 
     def leader_for(self, tp: TopicPartition) -> Leader | None:
         """The leader of the partition, or None if unknown."""
@@ -147,6 +151,10 @@ class MetadataCache:
     def topic_name(self, topic_id: TopicId) -> str:
         """The name of a topic; empty if the id is unknown."""
         return self._names.get(topic_id, "")
+
+    def replaced(self, topic_id: TopicId) -> None:
+        """Ignore later answers about this topic: another one has its name now."""
+        self._replaced.append(topic_id)
 
     def invalidate(self, tp: TopicPartition) -> bool:
         """Forget the leader of a partition; True if it was not refuted before."""
@@ -191,6 +199,9 @@ class MetadataCache:
                 self.topic_errors[name] = topic.error_code or int(ErrorCode.LEADER_NOT_AVAILABLE)
 
     def _take(self, topic: TopicInfo) -> None:
+        if topic.topic_id in self._replaced:
+            self.is_stale = True
+            return
         cached = self.topics.get(topic.name)
         if cached is not None and cached.topic_id != topic.topic_id:
             self.forget(topic.name)

@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from barnabas.client.errors import LogTruncated
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.columns.arrow import ArrowBuilder
@@ -62,6 +63,12 @@ def _buffers(
     while start < part.end_offset:
         try:
             yield from view.read(tp, start, part.end_offset)
+        except LogTruncated as error:
+            if fail_on_data_loss:
+                raise data_loss(str(error)) from error
+            lost = part.end_offset - max(start, decoder.next_offset)
+            logger.warning("%s; %d offsets of this read are skipped", error, lost)
+            return
         except ApiError as error:
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise

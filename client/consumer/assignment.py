@@ -146,21 +146,20 @@ class Assignment:
         state.seek(offset, reset)
 
     def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue from offsets that the blocking facade polled but did not hand out."""
-        for tp, offset in offsets.items():
-            if tp in self.states:
-                self._leave_current(self.states[tp])
-                self.states[tp].rewind(offset)
+        """Continue from earlier offsets, as those that the blocking facade polled but did not hand out.
 
-    def put_back(self, in_hand: InHand) -> None:
-        """Rewind to the records in hand; after a seek to an earlier offset, stay there."""
-        rewinds = {}
-        for tp, offset in in_hand.offsets().items():
+        A position that has changed since, by a seek or a reset, is kept unless it is later.
+        """
+        for tp, offset in offsets.items():
             state = self.states.get(tp)
             if state is not None and state.position is not None and offset < state.position:
-                rewinds[tp] = offset
+                self._leave_current(state)
+                state.rewind(offset)
+
+    def put_back(self, in_hand: InHand) -> None:
+        """Rewind to the records in hand."""
+        self.rewind(in_hand.offsets())
         in_hand.clear()
-        self.rewind(rewinds)
 
     def pause(self, state: PartitionState) -> None:
         """Hand out no records; the current ones are refetched after the resume."""

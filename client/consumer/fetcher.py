@@ -7,7 +7,8 @@ within `fetch_max_bytes`. Exceptions are a single batch larger than the limit, a
 broker, which do not reduce the share of others.
 
 If the leader of a partition changes, its part of the fetch in flight is dropped. The consumer first asks the
-new leader whether it still has the records that were read (KIP-320), then fetches from it.
+new leader whether it still has the records that were read (KIP-320), then fetches from it. A topic that was
+deleted and made again is another topic: it is read from its start, or it is an error without a reset.
 
 It runs on the consumer's event loop.
 """
@@ -170,6 +171,8 @@ class Fetcher:
         next_at = float("inf")
         needs_metadata = False
         for state in self._states.values():
+            if state.error is None and not state.is_of(self._cluster.cache.topic_id(state.tp.topic)):
+                self._made_again(state)
             leader = self._cluster.leader_for(state.tp)
             if leader is not None:
                 source = broker_to_read(state.read_replica, leader, self._cluster.nodes, present)
@@ -207,6 +210,23 @@ class Fetcher:
             self._ask(node_id, checked_here, self._check)
         self._send(by_node, full, len(sources))
         self._arm(next_at - present)
+
+    def _made_again(self, state: PartitionState) -> None:
+        """The topic was deleted and made again, which leader epochs do not show: they begin at 0 again."""
+        self._cluster.cache.replaced(state.topic_id)
+        text = f"topic {state.tp.topic!r} was deleted and made again; {state.tp} was read to offset "
+        # All records of the new one are newer than this consumer, so `latest` must not skip any.
+        reset = None if reset_of(self._config) is None else Reset.EARLIEST
+        self._start_over(state, f"{text}{state.taken_offset} of the former one", reset)
+
+    def _start_over(self, state: PartitionState, text: str, reset: Reset | None) -> None:
+        """Continue where the reset says, because the log has nothing of what was read; fail without one."""
+        if reset is None:
+            state.drop_buffered()
+            self._fail(state, LogTruncated(text, None))
+        else:
+            log.warning("%s; continuing at the %s offset", text, reset.name.lower())
+            state.seek(None, reset)
 
     def _must_be_checked(self, state: PartitionState, epoch: LeaderEpoch) -> bool:
         """Whether the last records came from an earlier leader."""
@@ -492,12 +512,11 @@ class Fetcher:
             f"its new leader (epoch {checked.leader_epoch}) {where}"
         )
         reset = reset_of(self._config)
-        if reset is None:
+        if answer is None:
+            self._start_over(state, text, reset)
+        elif reset is None:
             state.drop_buffered()
-            self._fail(state, LogTruncated(text, None if answer is None else answer.end_offset))
-        elif answer is None:
-            log.warning("%s; continuing at the %s offset", text, self._config.auto_offset_reset)
-            state.seek(None, reset)
+            self._fail(state, LogTruncated(text, answer.end_offset))
         else:
             log.warning("%s; continuing there", text)
             position = state.taken_offset if state.position is None else state.position

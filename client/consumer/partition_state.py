@@ -23,7 +23,7 @@ from barnabas.client.isolation import AbortedBatches, IsolationLevel, aborted_ba
 from barnabas.client.metadata import Leader
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.frames import Frame
-from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.fetch import FetchPartitionResponse
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
@@ -226,6 +226,8 @@ class PartitionState:
     fetch_epoch: int = NO_EPOCH
     checked_epoch: int = NO_EPOCH
     """The epoch of the last leader whose log was found to hold ``fetch_offset``."""
+    topic_id: TopicId = NO_TOPIC_ID
+    """The topic that ``fetch_offset`` is an offset of; a topic that is made again has another id."""
     read_replica: ReadReplica | None = None
     """The replica to read, chosen by the leader."""
     retry_at: float = 0.0
@@ -256,10 +258,17 @@ class PartitionState:
         self.taken_offset = offset or 0
         self.position_epoch = self.fetch_epoch = epoch
         self.checked_epoch = NO_EPOCH
+        self.topic_id = NO_TOPIC_ID
         self.reset = reset
         self.error = None
         self.retry_at = 0.0
         self.drop_buffered()
+
+    def is_of(self, topic_id: TopicId) -> bool:
+        """Whether the position is one of this topic; the first id that is known after a seek is its own."""
+        if self.topic_id == NO_TOPIC_ID and self.fetch_offset is not None:
+            self.topic_id = topic_id
+        return NO_TOPIC_ID in (topic_id, self.topic_id) or topic_id == self.topic_id
 
     def begin_at(self, offset: int, epoch: int) -> None:
         """Seek to an offset that was read in this epoch; it is checked with newer leaders."""
@@ -267,13 +276,13 @@ class PartitionState:
         self.checked_epoch = epoch
 
     def rewind(self, offset: int | None) -> None:
-        """Seek to an offset at or before the position; the epoch of the history is kept.
+        """Seek to an offset at or before the position; the epoch of the history is kept, and the topic.
 
         It may be newer than the epoch of the record before the offset, because histories diverge only once.
         """
-        epoch, checked_epoch = self.position_epoch, self.checked_epoch
+        epoch, checked_epoch, topic_id = self.position_epoch, self.checked_epoch, self.topic_id
         self.seek(offset, None, epoch)
-        self.checked_epoch = checked_epoch
+        self.checked_epoch, self.topic_id = checked_epoch, topic_id
 
     def forget_epoch(self) -> None:
         """Drop the epoch of the records read: this log does not have it."""

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.consumer.partition_state import batches_from, out_of_range, received_records
+from barnabas.client.errors import LogTruncated
 from barnabas.client.isolation import IsolationLevel, aborted_batches
 from barnabas.protocol.errors import (
     BarnabasError,
@@ -24,7 +25,7 @@ from barnabas.protocol.errors import (
     api_error,
 )
 from barnabas.protocol.frames import Frame
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
 
@@ -38,6 +39,7 @@ class _Piece(NamedTuple):
 
     runs: list[memoryview]
     next_offset: int
+    topic_id: TopicId
     frame: Frame
 
 
@@ -58,24 +60,25 @@ async def read_range(
     read_committed the batches of aborted transactions are left out, and records at the last stable offset
     or after it do not arrive. A buffer stays valid as long as
     it is held or, with ``reuse_buffers``, only until the next one is requested.
-    Raises OFFSET_OUT_OF_RANGE if the log lacks offsets of the range, and RequestTimedOutLocally if no records
-    arrive for ``stall_timeout_ms``.
+    Raises OFFSET_OUT_OF_RANGE if the log lacks offsets of the range, RequestTimedOutLocally if no records
+    arrive for ``stall_timeout_ms``, and LogTruncated if the topic is deleted and made again meanwhile.
     """
     if not 0 <= start_offset <= end_offset:
         raise ValueError(f"range {start_offset}..{end_offset} of {tp}: expected 0 ≤ start ≤ end")
     offset = start_offset
     upcoming: asyncio.Task[_Piece] | None = None
+    topic_id = NO_TOPIC_ID
 
     def fetch(position: int) -> asyncio.Task[_Piece]:
         return asyncio.create_task(
-            _next_piece(cluster, tp, position, fetch_max_bytes, stall_timeout_ms, isolation_level)
+            _next_piece(cluster, tp, topic_id, position, fetch_max_bytes, stall_timeout_ms, isolation_level)
         )
 
     try:
         while offset < end_offset:
             piece = await (upcoming or fetch(offset))
             invariant(piece.next_offset > offset, "reading %s does not advance from offset %d", tp, offset)
-            offset = piece.next_offset
+            offset, topic_id = piece.next_offset, piece.topic_id
             upcoming = fetch(offset) if offset < end_offset else None
             for run in piece.runs:
                 yield run
@@ -91,12 +94,13 @@ async def read_range(
 async def _next_piece(
     cluster: Cluster,
     tp: TopicPartition,
+    read_topic_id: TopicId,
     offset: int,
     max_bytes: int,
     stall_timeout_ms: int,
     isolation_level: IsolationLevel,
 ) -> _Piece:
-    """The batches from an offset on; retries until a batch arrives."""
+    """The batches from an offset on; retries until a batch arrives. Those before are of ``read_topic_id``."""
     cluster.watch_topics(tp.topic)
     deadline = time.monotonic() + stall_timeout_ms / 1000
     last_error: BarnabasError | None = None
@@ -107,6 +111,9 @@ async def _next_piece(
                 f"no records of {tp} at offset {offset} arrived within {stall_timeout_ms} ms"
             ) from last_error
         leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
+        topic_id = cluster.cache.topic_id(tp.topic)
+        if NO_TOPIC_ID not in (topic_id, read_topic_id) and topic_id != read_topic_id:
+            raise LogTruncated(f"{tp} was deleted and made again after offset {offset} was reached", None)
         fetch_partition = FetchPartition(
             partition=tp.partition,
             current_leader_epoch=leader.epoch,
@@ -118,11 +125,7 @@ async def _next_piece(
             min_bytes=1,
             max_bytes=max_bytes,
             isolation_level=isolation_level.value,
-            topics=[
-                FetchTopic(
-                    topic=tp.topic, topic_id=cluster.cache.topic_id(tp.topic), partitions=[fetch_partition]
-                )
-            ],
+            topics=[FetchTopic(topic=tp.topic, topic_id=topic_id, partitions=[fetch_partition])],
         )
         try:
             answer = await cluster.ask_leader(tp, leader, request, lane=FETCH_LANE)
@@ -139,7 +142,7 @@ async def _next_piece(
             raise api_error(code, f"broker {leader.node_id} did not answer for {tp}")
         response: FetchPartitionResponse = answer.body.responses[0].partitions[0]
         if response.error_code == ErrorCode.NONE:
-            piece = _whole_batches(tp, offset, response, answer.frame, isolation_level)
+            piece = _whole_batches(tp, topic_id, offset, response, answer.frame, isolation_level)
             if piece is not None:
                 return piece
             continue
@@ -153,6 +156,7 @@ async def _next_piece(
 
 def _whole_batches(
     tp: TopicPartition,
+    topic_id: TopicId,
     offset: int,
     response: FetchPartitionResponse,
     frame: Frame,
@@ -176,4 +180,4 @@ def _whole_batches(
                 start = position + header.size_bytes
     if start < end:
         runs.append(view[start:end])
-    return _Piece(runs, last.next_offset, frame)
+    return _Piece(runs, last.next_offset, topic_id, frame)

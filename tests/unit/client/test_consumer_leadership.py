@@ -11,6 +11,7 @@ from barnabas.client.errors import ApiError, ErrorCode, LogTruncated
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 from tests.support.waiting import until
@@ -206,6 +207,75 @@ async def test_a_leader_change_without_loss_costs_one_question_and_no_record(
             assert await read(consumer, 10) == values(step * 10, step * 10 + 10)
     assert len(pair.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)) == 4
     assert not caplog.text
+
+
+# A topic that is deleted and made again
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+@pytest.mark.parametrize("epoch", [0, 2], ids=["the same epochs", "higher epochs before"])
+async def test_a_topic_that_is_made_again_is_read_from_its_start(
+    pair: FakeCluster, caplog: pytest.LogCaptureFixture, reset: str, epoch: int
+) -> None:
+    """No record of the new topic is older than the consumer, so that `latest` skips none."""
+    for _ in range(epoch):
+        pair.move_leader("t", 0, 1)
+    fill(pair.partition("t"), 0, 30)
+    async with reading(pair, auto_offset_reset=reset) as consumer:
+        consumer.seek(T0, 0)
+        assert await read(consumer, 20, 20) == values(0, 20)
+        pair.add_topic("t", 1, leaders=[1])
+        fill(pair.partition("t"), 1_000, 1_060)
+        assert (await read(consumer, 60))[-60:] == values(1_000, 1_060)
+        assert await consumer.position(T0) == 60
+    warnings = [record.message for record in caplog.records if "deleted and made again" in record.message]
+    assert len(warnings) == 1
+    assert "t-0 was read to offset" in warnings[0]
+
+
+async def test_without_a_reset_a_topic_that_is_made_again_is_an_error_until_a_seek(
+    cluster: FakeCluster,
+) -> None:
+    fill(cluster.partition("t"), 0, 30)
+    async with reading(cluster, auto_offset_reset="none") as consumer:
+        consumer.seek(T0, 0)
+        assert await read(consumer, 30) == values(0, 30)
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 1_000, 1_060)
+        with pytest.raises(LogTruncated, match="deleted and made again") as truncation:
+            await consumer.poll(10_000)
+        assert truncation.value.divergent_offset is None
+        consumer.seek(T0, 50)
+        assert await read(consumer, 10) == values(1_050, 1_060)
+
+
+async def test_a_late_answer_does_not_bring_a_former_topic_back(cluster: FakeCluster) -> None:
+    """A broker that has not heard of the change must not send the consumer back to the start."""
+    fill(cluster.partition("t"), 0, 30)
+    async with reading(cluster) as consumer:
+        assert await read(consumer, 30) == values(0, 30)
+        before = await consumer._parts()[0].ask_any(MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 1_000, 1_060)
+        assert await read(consumer, 60) == values(1_000, 1_060)
+        cache = consumer._parts()[0].cache
+        cache.update(before)
+        assert cache.is_stale
+        assert cache.topic_id("t") == cluster.topic_ids["t"]
+
+
+async def test_a_position_that_is_given_back_after_a_topic_was_made_again_skips_nothing(
+    cluster: FakeCluster,
+) -> None:
+    """The blocking facade gives back records that it has not handed out, here those of the former topic."""
+    fill(cluster.partition("t"), 0, 30)
+    async with reading(cluster) as consumer:
+        assert await read(consumer, 30) == values(0, 30)
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 1_000, 1_060)
+        assert await read(consumer, 10, 10) == values(1_000, 1_010)
+        consumer._rewind({T0: 25})
+        assert await read(consumer, 50) == values(1_010, 1_060)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.consumer.range_reader import read_range
-from barnabas.client.errors import ApiError, RequestTimedOutLocally
+from barnabas.client.errors import ApiError, LogTruncated, RequestTimedOutLocally
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
@@ -55,6 +55,18 @@ async def test_the_leader_is_followed(pair: FakeCluster) -> None:
                 pair.brokers[2].drop_connections()
         assert offsets == list(range(0, 100, 10))
         assert any(api == ApiKey.FETCH for api, _ in pair.brokers[2].received)
+
+
+async def test_a_topic_that_is_made_again_meanwhile_ends_the_range(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 100)
+    async with started(cluster, retry_backoff_ms=5) as client:
+        pieces = read_range(client, T0, 0, 200, fetch_max_bytes=100)
+        await anext(pieces)
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 1_000, 1_200)
+        with pytest.raises(LogTruncated, match="deleted and made again"):
+            # The second one may be in flight already.
+            _ = [piece async for piece in pieces]
 
 
 async def test_an_offset_below_the_log_start_is_an_error_that_names_it(cluster: FakeCluster) -> None:

@@ -10,8 +10,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from barnabas.client.errors import LogTruncated
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
-from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector import BarnabasSource, reader
 from barnabas.spark_connector.options import parse_options
@@ -192,8 +193,21 @@ def test_without_fail_on_data_loss_the_read_skips_lost_records(
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (api_error(ErrorCode.OFFSET_OUT_OF_RANGE, "above the end"), r"t-0 no longer reaches offset 3"),
+        (LogTruncated("t-0 was deleted and made again", None), r"t-0 was deleted and made again"),
+    ],
+    ids=["truncated", "made again"],
+)
 def test_a_truncated_log_is_data_loss(
-    view: Any, numbered: Numbered, caplog: pytest.LogCaptureFixture, fails: str
+    view: Any,
+    numbered: Numbered,
+    caplog: pytest.LogCaptureFixture,
+    fails: str,
+    error: BarnabasError,
+    text: str,
 ) -> None:
     """After the read was planned, its topic was recreated, or an unclean election truncated it."""
     view.write("t", 0, numbered(12))
@@ -205,11 +219,11 @@ def test_a_truncated_log_is_data_loss(
         for batch in view.logs[T0]:
             if start < 3:
                 yield batch
-        raise api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{start} is above the log end offset")
+        raise error
 
     view.read = refuse
     if fails == "true":
-        with pytest.raises(ApiError, match=r"t-0 no longer reaches offset 3.*failOnDataLoss"):
+        with pytest.raises(ApiError, match=f"{text}.*failOnDataLoss"):
             list(made.read(part))
     else:
         rows = [row for batch in made.read(part) for row in batch.to_pylist()]
