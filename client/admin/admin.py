@@ -148,6 +148,7 @@ class Admin(PlacementAdmin):
     ) -> dict[str, CreatedTopic]:
         """Create topics and wait until each partition has a leader that every reachable broker reports.
 
+        A topic of the same name that is still being deleted is waited for, for at most 10 s.
         Raises the topic's own error for a single topic, and TopicErrors if some of several topics failed.
         """
         new_topics = [topics] if isinstance(topics, NewTopic) else list(topics)

@@ -30,6 +30,7 @@ from barnabas.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -43,6 +44,10 @@ R = TypeVar("R")
 
 _POLL_S: Final = 0.01
 _POLL_TIMEOUT_MS: Final = 2_000
+_DELETION_S: Final = 10.0
+"""The longest wait for the end of a deletion. One that needs a dead broker may take for ever."""
+_DELETION_POLL_S: Final = 0.05
+_EXISTS: Final = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,31 +176,42 @@ async def create_topics(
     *,
     validate_only: bool,
 ) -> tuple[dict[str, CreatedTopic], dict[str, ApiError]]:
-    """The created topics and the errors of the others; ``created_before`` finds what a lost attempt made."""
-    request = CreateTopicsRequest(
-        topics=[creatable_topic(topic) for topic in new_topics],
-        timeout_ms=broker_timeout_ms(timeout_ms, cluster.config.request_timeout_ms),
-        validate_only=validate_only,
-    )
-    response, is_doubtful = await ask_controller(
-        cluster, request, lambda answer: [result.error_code for result in answer.topics], timeout_ms
-    )
-    by_name = {topic.name: topic for topic in new_topics}
-    errors: dict[str, ApiError] = {}
+    """The created topics and the errors of the others; ``created_before`` finds what a lost attempt made.
+
+    A topic of the same name that is still being deleted is waited for.
+    """
+    deadline = time.monotonic() + timeout_ms / 1000
+    wait_until = min(deadline, time.monotonic() + _DELETION_S)
     created: dict[str, CreatedTopic] = {}
-    for result in response.topics:
-        if result.error_code == ErrorCode.NONE:
-            created[result.name] = CreatedTopic(
-                result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
-            )
-            continue
-        if is_doubtful and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
-            earlier = await created_before(by_name[result.name])
-            if earlier is not None:
-                created[result.name] = earlier
-                continue
-        text = result.error_message or f"topic {result.name!r} was not created"
-        errors[result.name] = api_error(result.error_code, text)
+    errors: dict[str, ApiError] = {}
+    left = {topic.name: topic for topic in new_topics}
+    topics, is_doubtful = list(new_topics), False
+    while True:
+        request = CreateTopicsRequest(
+            topics=[creatable_topic(topic) for topic in topics],
+            timeout_ms=broker_timeout_ms(timeout_ms, cluster.config.request_timeout_ms),
+            validate_only=validate_only,
+        )
+        left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+        response, is_now_doubtful = await ask_controller(
+            cluster, request, lambda answer: [result.error_code for result in answer.topics], left_ms
+        )
+        is_doubtful = is_doubtful or is_now_doubtful
+        for result in response.topics:
+            outcome = _created(result)
+            if isinstance(outcome, ApiError) and is_doubtful and outcome.code == _EXISTS:
+                outcome = await created_before(left[result.name]) or outcome
+            if isinstance(outcome, CreatedTopic):
+                created[result.name] = outcome
+            else:
+                errors[result.name] = outcome
+        leaving = await _being_deleted(cluster, errors) if time.monotonic() < wait_until else set()
+        if not leaving:
+            break
+        topics = [left[name] for name in leaving]
+        for name in leaving:
+            del errors[name]
+        await asyncio.sleep(_DELETION_POLL_S)
     if created and not validate_only:
         await wait_until_everywhere(
             cluster,
@@ -207,6 +223,34 @@ async def create_topics(
             time.monotonic() + timeout_ms / 1000,
         )
     return created, errors
+
+
+def _created(result: CreatableTopicResult) -> CreatedTopic | ApiError:
+    if result.error_code == ErrorCode.NONE:
+        return CreatedTopic(
+            result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
+        )
+    text = result.error_message or f"topic {result.name!r} was not created"
+    return api_error(result.error_code, text)
+
+
+async def _being_deleted(cluster: Cluster, errors: Mapping[str, ApiError]) -> set[str]:
+    """The topics that were refused because they exist, and that the controller's metadata has no more."""
+    names = {name for name, error in errors.items() if error.code == _EXISTS}
+    if not names:
+        return names
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+    )
+    try:
+        answer = await cluster.request(cluster.cache.controller_id, request, timeout_ms=_POLL_TIMEOUT_MS)
+    except BarnabasError:
+        return set()
+    return {
+        topic.name
+        for topic in answer.topics
+        if topic.name in names and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
 
 
 async def delete_topics(

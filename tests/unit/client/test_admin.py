@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.client.admin import topics
 from barnabas.client.admin.admin import Admin, Append, ConfigResource, NewPartitions, NewTopic, Subtract
 from barnabas.client.errors import (
     ApiError,
@@ -17,6 +18,11 @@ from barnabas.client.errors import (
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.protocol.messages.topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from barnabas.protocol.schema import ApiKey
 from barnabas.zookeeper.configs import Entity
 from tests.support.admins import quick_admin
@@ -127,6 +133,52 @@ async def test_one_topic_fails_with_its_own_error_and_several_with_all_of_theirs
             with pytest.raises(TopicErrors, match="nothing: UNKNOWN_TOPIC") as failure:
                 await admin.delete_topics(["new", "nothing"])
             assert set(failure.value.results) == {"new"}
+
+
+async def test_a_topic_may_be_made_again_as_soon_as_it_is_deleted() -> None:
+    """The controller forgets it later than the metadata of the brokers does."""
+    async with FakeCluster() as cluster:
+        refusals = 0
+
+        def create(broker: FakeBroker, body: Any) -> Any:
+            nonlocal refusals
+            names = [topic.name for topic in body.topics]
+            if "t" not in names or refusals >= 3:
+                return None
+            refusals += 1
+            refused = broker.call(CreateTopicsRequest(topics=[t for t in body.topics if t.name != "t"]))
+            code = ErrorCode.TOPIC_ALREADY_EXISTS
+            return CreateTopicsResponse(
+                topics=[*refused.topics, CreatableTopicResult(name="t", error_code=code)]
+            )
+
+        cluster.intercept[ApiKey.CREATE_TOPICS] = create
+        cluster.add_topic("old")
+        async with quick_admin(cluster) as admin:
+            with pytest.raises(TopicErrors) as failure:
+                await admin.create_topics([NewTopic("t", 2), NewTopic("old"), NewTopic("new")])
+            assert set(failure.value.errors) == {"old"}
+            assert set(failure.value.results) == {"t", "new"}
+            assert len(cluster.topics["t"]) == 2
+        assert refusals == 3
+        assert [len(body.topics) for body in cluster.requests(ApiKey.CREATE_TOPICS)] == [3, 1, 1, 1]
+
+
+async def test_a_deletion_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_DELETION_S", 0.1)
+    async with FakeCluster() as cluster:
+
+        def refuse(broker: FakeBroker, body: Any) -> Any:
+            text = "topic 't' already exists: it is still being deleted"
+            result = CreatableTopicResult(
+                name="t", error_code=ErrorCode.TOPIC_ALREADY_EXISTS, error_message=text
+            )
+            return CreateTopicsResponse(topics=[result])
+
+        cluster.intercept[ApiKey.CREATE_TOPICS] = refuse
+        async with quick_admin(cluster) as admin:
+            with pytest.raises(ApiError, match="still being deleted"):
+                await admin.create_topics(NewTopic("t"))
 
 
 def lost_after(broker: FakeBroker, api: ApiKey) -> None:
