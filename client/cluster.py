@@ -210,19 +210,16 @@ class Cluster:
 
     async def _leader(self, tp: TopicPartition, timeout_ms: int) -> Leader:
         deadline = time.monotonic() + timeout_ms / 1000
-        info = await self.topic(tp.topic, timeout_ms)
+        await self.topic(tp.topic, timeout_ms)
         while (leader := self.leader_for(tp)) is None:
-            if not any(partition.partition == tp.partition for partition in info.partitions):
-                raise api_error(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic {tp.topic!r} has {len(info.partitions)} partitions, there is no {tp.partition}",
-                )
+            if (missing := self.cache.no_such_partition(tp)) is not None:
+                raise missing
             if time.monotonic() >= deadline:
                 raise api_error(
                     ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp} has no leader for {timeout_ms} ms"
                 )
             await self.refresh_before(deadline)
-            info = await self.topic(tp.topic, max(1, int((deadline - time.monotonic()) * 1000)))
+            await self.topic(tp.topic, max(1, int((deadline - time.monotonic()) * 1000)))
         return leader
 
     # Requests

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_BROKER,
     NO_TOPIC_ID,
@@ -142,6 +142,14 @@ class MetadataCache:
     def leader_for(self, tp: TopicPartition) -> Leader | None:
         """The leader of the partition, or None if unknown."""
         return self._leaders.get(tp)
+
+    def no_such_partition(self, tp: TopicPartition) -> ApiError | None:
+        """The error for a partition that its topic does not have; None if it has it, or is not known."""
+        info = self.topics.get(tp.topic)
+        if info is None or any(partition.partition == tp.partition for partition in info.partitions):
+            return None
+        text = f"topic {tp.topic!r} has {len(info.partitions)} partitions, there is no {tp.partition}"
+        return api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
     def topic_id(self, topic: str) -> TopicId:
         """The id of a topic, by which newer fetches name it; all zeros if unknown."""

@@ -134,7 +134,8 @@ class Consumer(Client):
         """Read exactly these partitions from now on; partitions that stay keep their positions.
 
         A new partition starts at the group's committed offset, or else by `auto_offset_reset`, unless `seek`
-        is called before the first poll. Raises SubscriptionConflict.
+        is called before the first poll. A missing topic is waited for, with a warning; a partition that its
+        topic does not get within `default_api_timeout_ms` is an error of `poll`. Raises SubscriptionConflict.
         """
         cluster, fetcher = self._parts()
         if self._group is not None and self._group.selection is not None:

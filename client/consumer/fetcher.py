@@ -175,6 +175,7 @@ class Fetcher:
                 self._made_again(state)
             leader = self._cluster.leader_for(state.tp)
             if leader is not None:
+                state.missing_since = None
                 source = broker_to_read(state.read_replica, leader, self._cluster.nodes, present)
                 sources.add(source)
             if state.flight is not None or state.is_paused or state.error is not None:
@@ -185,7 +186,7 @@ class Fetcher:
                 self._fail(state, OffsetUnknown(f"{state.tp} has no position, and auto_offset_reset is none"))
             elif leader is None:
                 needs_metadata = True
-                self._warn_if_unknown(state.tp.topic)
+                self._check_exists(state, present)
             elif state.fetch_offset is None:
                 unplaced = Unplaced(state, state.generation, state.reset, leader.epoch)
                 resets.setdefault(leader.node_id, []).append(unplaced)
@@ -547,10 +548,16 @@ class Fetcher:
         state.error = error
         self._arrived()
 
-    def _warn_if_unknown(self, topic: str) -> None:
-        code = self._cluster.cache.topic_errors.get(topic, 0)
-        if code:
+    def _check_exists(self, state: PartitionState, present: float) -> None:
+        """Log that the topic or the partition does not exist; a missing partition becomes an error later."""
+        topic = state.tp.topic
+        if code := self._cluster.cache.topic_errors.get(topic, 0):
             self._warn(api_error(code, f"topic {topic!r} cannot be read"))
+        elif (missing := self._cluster.cache.no_such_partition(state.tp)) is not None:
+            self._warn(missing)
+            state.missing_since = present if state.missing_since is None else state.missing_since
+            if present - state.missing_since >= self._config.default_api_timeout_ms / 1000:
+                self._fail(state, missing)
 
     def _warn(self, error: BarnabasError) -> None:
         """Log a retried error, once."""

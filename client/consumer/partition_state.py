@@ -231,6 +231,8 @@ class PartitionState:
     read_replica: ReadReplica | None = None
     """The replica to read, chosen by the leader."""
     retry_at: float = 0.0
+    missing_since: float | None = None
+    """The time since which the topic is known not to have this partition."""
     error: BarnabasError | None = None
     """The error that the next poll raises; nothing is fetched meanwhile."""
     generation: int = 0
@@ -262,6 +264,7 @@ class PartitionState:
         self.reset = reset
         self.error = None
         self.retry_at = 0.0
+        self.missing_since = None
         self.drop_buffered()
 
     def is_of(self, topic_id: TopicId) -> bool:

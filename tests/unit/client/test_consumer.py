@@ -324,6 +324,27 @@ async def test_an_unknown_topic_is_logged_and_read_when_it_appears(caplog: pytes
             assert await read(consumer, 5) == values(0, 5)
 
 
+@pytest.mark.parametrize("appears", [True, False])
+async def test_a_partition_that_does_not_exist_is_logged_and_then_an_error(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, appears: bool
+) -> None:
+    fill(cluster.partition("t"), 0, 10)
+    limit_ms = 60_000 if appears else 100
+    async with reading(cluster, retry_backoff_ms=5, default_api_timeout_ms=limit_ms) as consumer:
+        consumer.assign([T0, ("t", 2)])
+        assert await read(consumer, 10) == values(0, 10)
+        await until(lambda: "topic 't' has 1 partitions, there is no 2; retrying" in caplog.text)
+        if appears:
+            cluster.grow_topic("t", 3)
+            fill(cluster.partition("t", 2), 0, 10)
+        else:
+            with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION: topic 't' has 1 partitions"):
+                await consumer.poll(60_000)
+            consumer.assign([T0])
+            fill(cluster.partition("t"), 10, 20)
+        assert sorted(await read(consumer, 10)) == sorted(values(0, 10) if appears else values(10, 20))
+
+
 async def test_closing_ends_a_waiting_poll_and_later_calls(cluster: FakeCluster) -> None:
     consumer = Consumer(bootstrap_servers=cluster.bootstrap)
     with pytest.raises(ClientClosed, match="not started"):
