@@ -128,6 +128,7 @@ class Assignment:
     def close(self) -> None:
         for task in self._searches:
             task.cancel()
+        self.finish_current()
         self.states.clear()
         self._turns.clear()
 

@@ -26,6 +26,7 @@ from barnabas.client.consumer.consumer import Consumer as _Consumer
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener, check_listener
+from barnabas.client.errors import ClientClosed
 from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, hop, hop_plain
 from barnabas.client.offsets import OffsetAndMetadata, OffsetToCommit, checked_offsets
 from barnabas.protocol.errors import BarnabasError, LocalError
@@ -48,6 +49,7 @@ class Consumer(BlockingClient[_Consumer]):
         self._polled: deque[ConsumerRecord] = deque()
         """Records that were polled but not handed out."""
         self._in_hand = InHand()
+        self._is_closing = False
         self._callbacks: deque[_Call] = deque()
         """Calls of `on_commit`, which the consumer's thread adds for the user's thread."""
         self._listener_calls = _ListenerCalls()
@@ -79,6 +81,7 @@ class Consumer(BlockingClient[_Consumer]):
         if self._thread.closed_reason is not None:
             return
         self._listener_calls.refuse_within_call()
+        self._is_closing = True
         limit_ms = timeout_ms if timeout_ms is not None else ms_after(error) or CLOSE_TIMEOUT_MS
         try:
             self._give_back()
@@ -198,24 +201,34 @@ class Consumer(BlockingClient[_Consumer]):
             raise
 
     def __iter__(self) -> Self:
+        """Records one by one, until `close`."""
+        if self._thread.closed_reason is not None:
+            raise ClientClosed(self._thread.closed_reason)
         return self
 
     def __next__(self) -> ConsumerRecord:
-        """The next record, waiting for it as long as it takes. Raises as `poll`."""
-        self._call_back()
-        if self._polled and self._client._rebalance_is_due():
-            self._in_hand.clear()
-            self._give_back()
-        while not self._polled:
-            self._polled.extend(self.poll(_ITERATION_POLL_MS))
-            self._in_hand.clear()
+        try:
+            self._call_back()
+            if self._polled and self._client._rebalance_is_due():
+                self._in_hand.clear()
+                self._give_back()
+            while not self._polled:
+                self._polled.extend(self.poll(_ITERATION_POLL_MS))
+                self._in_hand.clear()
+        except ClientClosed:
+            if self._is_closing:
+                raise StopIteration from None
+            raise
         # First, so that an interrupt between the two does not lose the record.
         self._in_hand.record = self._polled[0]
         return self._polled.popleft()
 
     def getone(self) -> ConsumerRecord:
-        """The same as ``next(consumer)``."""
-        return self.__next__()
+        """The next record, waiting for it as long as it takes. Raises as `poll`."""
+        try:
+            return self.__next__()
+        except StopIteration:
+            raise ClientClosed("the consumer is closed") from None
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None, *, timeout_ms: int | None = None

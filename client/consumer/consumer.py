@@ -87,8 +87,8 @@ class Consumer(Client):
 
         After ``timeout_ms`` it disconnects without the rest; by default after 30 s, and after 3 s if an error
         in the body of ``async with``, a cancellation or Ctrl-C closes it. Then the records in hand are not
-        committed. A poll in another task raises ClientClosed. Idempotent. An exception of a rebalance
-        listener is raised after the consumer is closed.
+        committed. A poll in another task raises ClientClosed, and an iteration ends. Idempotent. An
+        exception of a rebalance listener is raised after the consumer is closed.
         """
         await self._close_after(interruption(), commits=commits, timeout_ms=timeout_ms)
 
@@ -302,32 +302,42 @@ class Consumer(Client):
 
     async def getone(self) -> ConsumerRecord:
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
-        return await self.__anext__()
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise ClientClosed("the consumer is closed") from None
 
     def __aiter__(self) -> Self:
+        """Records one by one, until `close`."""
+        self._parts()
         return self
 
     async def __anext__(self) -> ConsumerRecord:
         assignment = self._assignment
-        while True:
-            if (group := self._group) is not None:
-                present = time.monotonic()
-                group.member.polled(present)
-                if group.upkeep_due_at <= present or self._is_closing:
-                    assignment.in_hand.clear()
-                    await self._keep_up(group)
-            if (state := assignment.current_state) is not None:
-                if state.generation == assignment.current_generation:
-                    for record in assignment.current:
-                        state.position = record.offset + 1
-                        assignment.in_hand.record = record
-                        return record
-                assignment.finish_current()
-            assignment.in_hand.clear()
-            await asyncio.sleep(0)
-            self._parts()
-            if not assignment.take_current():
-                await self._wait_in_poll(None)
+        try:
+            while True:
+                if (group := self._group) is not None:
+                    present = time.monotonic()
+                    group.member.polled(present)
+                    if group.upkeep_due_at <= present or self._is_closing:
+                        assignment.in_hand.clear()
+                        await self._keep_up(group)
+                if (state := assignment.current_state) is not None:
+                    if state.generation == assignment.current_generation:
+                        for record in assignment.current:
+                            state.position = record.offset + 1
+                            assignment.in_hand.record = record
+                            return record
+                    assignment.finish_current()
+                assignment.in_hand.clear()
+                await asyncio.sleep(0)
+                self._parts()
+                if not assignment.take_current():
+                    await self._wait_in_poll(None)
+        except ClientClosed:
+            if self._is_closing:
+                raise StopAsyncIteration from None
+            raise
 
     async def _keep_up(self, group: GroupSession) -> None:
         """A poll's work for the group. Raises ClientClosed once another task has begun to close."""

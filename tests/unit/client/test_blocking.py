@@ -29,6 +29,8 @@ from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 from tests.support.waiting import DEADLINE_S, wait_for
 
+from .test_consumer import fill
+
 
 class ThreadedCluster:
     """A fake cluster that runs on its own loop thread."""
@@ -98,6 +100,23 @@ def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> Non
         assert consumer.getone().partition == 1
         assert consumer.end_offsets([("t", 1)]) == {("t", 1): 2}
         assert consumer.assignment() == {("t", 1)}
+
+
+def test_closing_ends_an_iteration_and_refuses_a_new_one(cluster: ThreadedCluster) -> None:
+    cluster.do(lambda: fill(cluster.fake.partition("t"), 0, 10))
+    with blocking.Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        seen: list[int] = []
+        working = threading.Thread(target=lambda: seen.extend(record.offset for record in consumer))
+        working.start()
+        wait_for(lambda: len(seen) == 10, "the records")
+        consumer.close()
+        working.join(DEADLINE_S)
+        assert not working.is_alive()
+        with pytest.raises(ClientClosed, match="closed"):
+            iter(consumer)
+        with pytest.raises(ClientClosed, match="closed"):
+            consumer.getone()
 
 
 def test_many_threads_may_send(cluster: ThreadedCluster) -> None:

@@ -345,6 +345,33 @@ async def test_a_partition_that_does_not_exist_is_logged_and_then_an_error(
         assert sorted(await read(consumer, 10)) == sorted(values(0, 10) if appears else values(10, 20))
 
 
+@pytest.mark.parametrize("is_at_work", [True, False])
+async def test_closing_ends_an_iteration_and_refuses_a_new_one(
+    cluster: FakeCluster, is_at_work: bool
+) -> None:
+    """As in the handler of a signal; the body may finish the record that it is working on."""
+    fill(cluster.partition("t"), 0, 10)
+    async with reading(cluster) as consumer:
+        seen = []
+
+        async def work() -> None:
+            async for record in consumer:
+                seen.append(record.offset)
+                if is_at_work and len(seen) == 5:
+                    await consumer.close()
+
+        working = asyncio.create_task(work())
+        await until(lambda: len(seen) == (5 if is_at_work else 10))
+        await consumer.close()
+        await working
+        assert len(seen) == (5 if is_at_work else 10)
+        with pytest.raises(ClientClosed, match="closed"):
+            async for _ in consumer:
+                pass
+        with pytest.raises(ClientClosed, match="closed"):
+            await consumer.getone()
+
+
 async def test_closing_ends_a_waiting_poll_and_later_calls(cluster: FakeCluster) -> None:
     consumer = Consumer(bootstrap_servers=cluster.bootstrap)
     with pytest.raises(ClientClosed, match="not started"):
