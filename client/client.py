@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 import warnings
@@ -49,11 +50,13 @@ class Client(ABC):
     """A client with a cluster of its own, for ``async with``. Belongs to the loop that it was started on."""
 
     _cluster: Cluster | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
         """Connect to the cluster. Raises NoBrokerReachable naming every server that was tried."""
         if self._cluster is not None:
             raise ClientClosed(f"a {type(self).__name__} can be started only once")
+        self._loop = asyncio.get_running_loop()
         self._cluster = cluster = self._make_cluster()
         await cluster.start()
         self._started(cluster)
@@ -67,8 +70,31 @@ class Client(ABC):
 
     async def close(self) -> None:
         """Disconnect. Idempotent."""
-        if self._cluster is not None:
+        if self._cluster is not None and not self._has_lost_loop():
             self._cluster.close()
+
+    def _has_lost_loop(self) -> bool:
+        """For `close`: whether the event loop has ended, and the connections with it. Raises ClientClosed."""
+        if self._cluster is not None and self._loop is not None and self._loop.is_closed():
+            self._cluster.is_closed = True
+            return True
+        self._check_loop()
+        return False
+
+    def _check_loop(self) -> None:
+        """Raises ClientClosed on another event loop than that of `start`."""
+        if self._loop is None:
+            return
+        try:
+            is_other = asyncio.get_running_loop() is not self._loop
+        except RuntimeError:
+            # A plain method outside of any loop.
+            is_other = self._loop.is_closed()
+        if is_other:
+            raise ClientClosed(
+                f"the {type(self).__name__.lower()} belongs to the event loop that it was started on, "
+                "such as that of another `asyncio.run`"
+            )
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -93,7 +93,7 @@ class Cluster:
         self._last_refresh = float("-inf")
         self._age_timer: asyncio.TimerHandle | None = None
         self._watch_timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self.is_closed = False
 
     async def start(self) -> None:
         """Connect to the cluster. Raises NoBrokerReachable naming every server that was tried."""
@@ -104,13 +104,9 @@ class Cluster:
             raise
         self._watch()
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         """Close every connection; requests in flight fail. Idempotent."""
-        self._closed = True
+        self.is_closed = True
         for timer in (self._age_timer, self._watch_timer):
             if timer is not None:
                 timer.cancel()
@@ -339,7 +335,7 @@ class Cluster:
     def node_failed(self, node_id: BrokerId) -> None:
         """Mark a broker as unreachable, because its partitions may have other leaders."""
         self._last_failed = node_id
-        if not self._closed:
+        if not self.is_closed:
             self.request_refresh(at_once=self.cache.invalidate_node(node_id))
 
     # Refreshing
@@ -419,7 +415,7 @@ class Cluster:
         return response
 
     def _refreshed(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or self._closed:
+        if task.cancelled() or self.is_closed:
             return
         error = task.exception()
         if error is not None:
@@ -523,7 +519,7 @@ class Cluster:
         )
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise ClientClosed("the client is closed")
 
 

@@ -53,6 +53,7 @@ class AdminBase(Client):
     def _open(self) -> Cluster:
         if self._cluster is None:
             raise ClientClosed("the admin client is not started; use `async with Admin(…)`")
+        self._check_loop()
         return self._cluster
 
 

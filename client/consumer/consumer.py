@@ -102,6 +102,8 @@ class Consumer(Client):
         await self._close(commits=commits, timeout_ms=timeout_ms)
 
     async def _close(self, *, commits: bool, timeout_ms: int) -> None:
+        if self._has_lost_loop():
+            return
         if self._group is not None:
             self._group.refuse_within_listener()
         async with self._closes:
@@ -489,4 +491,5 @@ class Consumer(Client):
         if self._cluster is None or self._fetcher is None:
             state = "not started; use `async with Consumer(…)`" if self._cluster is None else "closed"
             raise ClientClosed(f"the consumer is {state}")
+        self._check_loop()
         return self._cluster, self._fetcher

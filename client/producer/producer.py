@@ -281,7 +281,7 @@ class Producer(Client):
             timeout_ms = ms_after(interruption())
         cluster, accumulator, sender = self._cluster, self._accumulator, self._sender
         session = self._session
-        if cluster is None or accumulator is None or sender is None:
+        if cluster is None or accumulator is None or sender is None or self._has_lost_loop():
             return
         try:
             with accumulator.lock:
@@ -388,6 +388,7 @@ class Producer(Client):
         if self._accumulator is None or self._sender is None:
             state = "not started; use `async with Producer(…)`" if self._cluster is None else "closed"
             raise ClientClosed(f"the producer is {state}")
+        self._check_loop()
         return self._accumulator, self._sender
 
 

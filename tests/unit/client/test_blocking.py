@@ -1,13 +1,14 @@
 """The clients for threads, against a fake cluster on a thread of its own."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -484,6 +485,33 @@ def test_producers_that_are_open_at_the_end_are_closed_side_by_side(
         monkeypatch.setattr(producer._client, "close", closes)
     blocking_producer._close_unclosed_producers()
     assert all(producer._thread.closed_reason for producer in producers)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.parametrize(
+    ("make", "call"),
+    [
+        (Producer, lambda client: client.send("t", b"2")),
+        (Producer, lambda client: client.flush()),
+        (Consumer, lambda client: client.poll(100)),
+        (Consumer, lambda client: client.getone()),
+        (Admin, lambda client: client.list_topics()),
+    ],
+    ids=["send", "flush", "poll", "getone", "list_topics"],
+)
+def test_a_client_is_refused_on_another_event_loop(
+    cluster: ThreadedCluster, caplog: pytest.LogCaptureFixture, make: Any, call: Callable[[Any], Any]
+) -> None:
+    """As in a program that calls `asyncio.run` more than once."""
+    client = make(bootstrap_servers=cluster.bootstrap)
+    asyncio.run(client.start())
+    with pytest.raises(ClientClosed, match="event loop that it was started on"):
+        asyncio.run(call(client))
+    asyncio.run(client.close())
+    assert not caplog.records
+    # Within the filter, because the sockets of the first loop are unclosed too.
+    del client
+    gc.collect()
 
 
 async def test_an_asyncio_client_that_is_dropped_unclosed_warns() -> None:
