@@ -93,6 +93,8 @@ class Cluster:
         self._last_refresh = float("-inf")
         self._age_timer: asyncio.TimerHandle | None = None
         self._watch_timer: asyncio.TimerHandle | None = None
+        self._is_started = False
+        """Until then `start` raises what goes wrong, so it is not logged too."""
         self.is_closed = False
 
     async def start(self) -> None:
@@ -102,6 +104,7 @@ class Cluster:
         except BaseException:
             self.close()
             raise
+        self._is_started = True
         self._watch()
 
     def close(self) -> None:
@@ -419,7 +422,8 @@ class Cluster:
             return
         error = task.exception()
         if error is not None:
-            log.warning("metadata could not be refreshed: %s", error)
+            if self._is_started:
+                log.warning("metadata could not be refreshed: %s", error)
             if not isinstance(error, BarnabasError):
                 report_bug("the metadata refresh failed", error)
         if self._age_timer is not None:

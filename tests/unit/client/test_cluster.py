@@ -204,12 +204,16 @@ async def test_a_topic_is_not_called_unknown_when_no_broker_could_be_asked() -> 
             await cluster.topic("t", 50)
 
 
-async def test_an_unreachable_cluster_is_an_error_that_names_each_server_and_its_reason() -> None:
+async def test_an_unreachable_cluster_is_an_error_that_names_each_server_and_its_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once: what is raised is not logged as well."""
     cluster = Cluster(ClientConfig(bootstrap_servers="127.0.0.1:1,127.0.0.1:2"))
     with pytest.raises(NoBrokerReachable) as failure:
         await cluster.start()
     for server in ("127.0.0.1:1", "127.0.0.1:2"):
         assert re.search(rf"{server} \(.*refused", str(failure.value))
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("kind", [Producer, Consumer])
