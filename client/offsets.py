@@ -6,7 +6,7 @@ Shared by consumer, admin and range reader; on their cluster's event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from barnabas.client.brokers import PartitionsOfBrokers, ask_leaders
@@ -58,12 +58,30 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+Partition = TopicPartition | tuple[str, int]
 OffsetToCommit = int | OffsetAndMetadata | tuple[int, str]
+# Two mappings, because the keys of a Mapping are invariant to type checkers.
+OffsetsToCommit = Mapping[TopicPartition, OffsetToCommit] | Mapping[tuple[str, int], OffsetToCommit]
+OffsetSpecs = Mapping[TopicPartition, OffsetSpec] | Mapping[tuple[str, int], OffsetSpec]
+Timestamps = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 
 
-def checked_offsets(
-    offsets: Mapping[TopicPartition, OffsetToCommit],
-) -> dict[TopicPartition, OffsetAndMetadata]:
+def partitions_in(partitions: Iterable[Partition]) -> list[TopicPartition]:
+    """The partitions that a user names. Raises TypeError naming one that is none."""
+    return [partition_of(partition) for partition in partitions]
+
+
+def partition_of(partition: Partition) -> TopicPartition:
+    try:
+        topic, number = partition
+        if isinstance(topic, str) and type(number) is int:
+            return TopicPartition(topic, number)
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"partition {partition!r}: expected a topic and a number, such as ('orders', 0)")
+
+
+def checked_offsets(offsets: OffsetsToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
     """The offsets that a user wants to commit. Raises ValueError naming an invalid one."""
     checked: dict[TopicPartition, OffsetAndMetadata] = {}
     for tp, to_commit in offsets.items():
@@ -72,7 +90,7 @@ def checked_offsets(
         )
         if type(offset.offset) is not int or offset.offset < 0:
             raise ValueError(f"offset {offset.offset!r} of {tp}: expected 0 or more")
-        checked[TopicPartition(*tp)] = offset
+        checked[partition_of(tp)] = offset
     return checked
 
 

@@ -25,6 +25,7 @@ from barnabas.protocol.record_batch import (
     write_crc,
 )
 from barnabas.protocol.records import MarkerType, encode_marker
+from barnabas.protocol.schema import Buffer
 from barnabas.protocol.varint import encode_varint
 
 _TABLE_SIZE: Final = 8192
@@ -75,7 +76,7 @@ class RecordBatchBuilder:
     def append(
         self,
         key: bytes | None,
-        value: bytes | None,
+        value: Buffer | None,
         headers: Iterable[tuple[str, bytes | None]] | None,
         timestamp_ms: int,
     ) -> int | None:

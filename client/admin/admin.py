@@ -79,10 +79,13 @@ from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
 from barnabas.client.offsets import (
     ListedOffset,
     OffsetAndMetadata,
-    OffsetSpec,
-    OffsetToCommit,
+    OffsetSpecs,
+    OffsetsToCommit,
+    Partition,
     checked_offsets,
     list_offsets,
+    partition_of,
+    partitions_in,
 )
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
@@ -303,7 +306,7 @@ class Admin(PlacementAdmin):
 
     async def list_offsets(
         self,
-        specs: Mapping[TopicPartition, OffsetSpec],
+        specs: OffsetSpecs,
         *,
         isolation_level: str = "read_uncommitted",
         timeout_ms: int | None = None,
@@ -312,7 +315,7 @@ class Admin(PlacementAdmin):
 
         ``latest`` is the high watermark, or with ``isolation_level="read_committed"`` the last stable offset.
         """
-        keyed = {TopicPartition(*tp): spec for tp, spec in specs.items()}
+        keyed = {partition_of(tp): spec for tp, spec in specs.items()}
         isolation = IsolationLevel.parse(isolation_level)
         return await list_offsets(self._open(), keyed, self._timeout(timeout_ms), isolation)
 
@@ -408,7 +411,7 @@ class Admin(PlacementAdmin):
     async def group_offsets(
         self,
         group_id: str,
-        partitions: Collection[TopicPartition] | None = None,
+        partitions: Collection[Partition] | None = None,
         *,
         require_stable: bool = False,
         timeout_ms: int | None = None,
@@ -417,14 +420,15 @@ class Admin(PlacementAdmin):
 
         With ``require_stable`` it waits for the end of transactions that commit offsets of the group.
         """
+        chosen = None if partitions is None else partitions_in(partitions)
         return await offsets_of_group(self._open(), group_id).fetch(
-            partitions, self._timeout(timeout_ms), require_stable=require_stable
+            chosen, self._timeout(timeout_ms), require_stable=require_stable
         )
 
     async def alter_group_offsets(
         self,
         group_id: str,
-        offsets: Mapping[TopicPartition, OffsetToCommit],
+        offsets: OffsetsToCommit,
         *,
         timeout_ms: int | None = None,
     ) -> None:
@@ -440,10 +444,10 @@ class Admin(PlacementAdmin):
             ) from error
 
     async def delete_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+        self, group_id: str, partitions: Iterable[Partition], *, timeout_ms: int | None = None
     ) -> None:
         """Delete committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND and their kind."""
-        chosen = [TopicPartition(*tp) for tp in partitions]
+        chosen = partitions_in(partitions)
         await delete_group_offsets(self._open(), group_id, chosen, self._timeout(timeout_ms))
 
     # Transactions
@@ -475,18 +479,18 @@ class Admin(PlacementAdmin):
 
     async def describe_producers(
         self,
-        partitions: Iterable[TopicPartition],
+        partitions: Iterable[Partition],
         *,
         broker_id: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, list[ProducerState]]:
         """The producers of each partition by its leader, or as the replica on one broker knows them."""
-        chosen = [TopicPartition(*tp) for tp in partitions]
+        chosen = partitions_in(partitions)
         return await describe_producers(self._open(), chosen, broker_id, self._timeout(timeout_ms))
 
     async def find_hanging_transactions(
         self,
-        partitions: Iterable[TopicPartition] | None = None,
+        partitions: Iterable[Partition] | None = None,
         *,
         broker_id: int | None = None,
         max_transaction_timeout_ms: int = DEFAULT_MAX_TRANSACTION_TIMEOUT_MS,
@@ -507,7 +511,7 @@ class Admin(PlacementAdmin):
             ]
         return await find_hanging_transactions(
             self._open(),
-            [TopicPartition(*tp) for tp in partitions],
+            partitions_in(partitions),
             broker_id,
             max_transaction_timeout_ms,
             self._timeout(timeout_ms),
@@ -528,7 +532,7 @@ class Admin(PlacementAdmin):
         The transaction begins at ``start_offset``, or belongs to a producer id and epoch. Raises
         INVALID_TXN_STATE without such a transaction, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
         """
-        tp, limit_ms = TopicPartition(*partition), self._timeout(timeout_ms)
+        tp, limit_ms = partition_of(partition), self._timeout(timeout_ms)
         if start_offset is not None:
             producer = await open_transaction_at(self._open(), tp, start_offset, limit_ms)
             producer_id, producer_epoch = producer.producer_id, producer.producer_epoch

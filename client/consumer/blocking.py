@@ -21,14 +21,20 @@ from typing import Any, Self, TypeVar, Unpack
 from barnabas.client.client import interruption, ms_after
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
 from barnabas.client.consumer.assignment import InHand, first_offsets
-from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS, Partition
+from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS
 from barnabas.client.consumer.consumer import Consumer as _Consumer
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener, check_listener
 from barnabas.client.errors import ClientClosed
 from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, hop, hop_plain
-from barnabas.client.offsets import OffsetAndMetadata, OffsetToCommit, checked_offsets
+from barnabas.client.offsets import (
+    OffsetAndMetadata,
+    OffsetsToCommit,
+    Partition,
+    checked_offsets,
+    partitions_in,
+)
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import Offset, TopicPartition
 
@@ -110,7 +116,7 @@ class Consumer(BlockingClient[_Consumer]):
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """As `barnabas.client.Consumer.assign`."""
-        chosen = [TopicPartition(*tp) for tp in partitions]
+        chosen = partitions_in(partitions)
         self._thread.call_plain(lambda: self._client.assign(chosen))
         self._polled = deque(record for record in self._polled if record[:2] in chosen)
 
@@ -230,9 +236,7 @@ class Consumer(BlockingClient[_Consumer]):
         except StopIteration:
             raise ClientClosed("the consumer is closed") from None
 
-    def commit(
-        self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None, *, timeout_ms: int | None = None
-    ) -> None:
+    def commit(self, offsets: OffsetsToCommit | None = None, *, timeout_ms: int | None = None) -> None:
         """As `barnabas.client.Consumer.commit`."""
         to_commit = self._to_commit(offsets)
         self._thread.call(lambda: self._client.commit(to_commit, timeout_ms=timeout_ms))
@@ -240,7 +244,7 @@ class Consumer(BlockingClient[_Consumer]):
 
     def commit_nowait(
         self,
-        offsets: Mapping[TopicPartition, OffsetToCommit] | None = None,
+        offsets: OffsetsToCommit | None = None,
         on_commit: CommitDone | None = None,
     ) -> None:
         """Commit once, in the background; a failure is logged if there is no ``on_commit``.
@@ -264,9 +268,7 @@ class Consumer(BlockingClient[_Consumer]):
         while self._callbacks:
             self._callbacks.popleft()()
 
-    def _to_commit(
-        self, offsets: Mapping[TopicPartition, OffsetToCommit] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
         """These offsets, or the positions without records that were polled but not handed out yet."""
         if offsets is not None:
             to_commit = checked_offsets(offsets)

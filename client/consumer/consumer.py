@@ -47,9 +47,13 @@ from barnabas.client.offsets import (
     ListedOffset,
     OffsetAndMetadata,
     OffsetSpec,
-    OffsetToCommit,
+    OffsetsToCommit,
+    Partition,
+    Timestamps,
     checked_offsets,
     list_offsets,
+    partition_of,
+    partitions_in,
 )
 from barnabas.protocol.errors import RequestTimedOutLocally
 from barnabas.protocol.ids import Offset, TopicPartition
@@ -58,8 +62,6 @@ __all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener
 
 _NEVER: Final = float("inf")
 CLOSE_TIMEOUT_MS: Final = 30_000
-
-Partition = TopicPartition | tuple[str, int]
 
 
 class Consumer(Client):
@@ -142,7 +144,7 @@ class Consumer(Client):
         cluster, fetcher = self._parts()
         if self._group is not None and self._group.selection is not None:
             raise SubscriptionConflict("the consumer is subscribed to topics: `unsubscribe` first")
-        chosen = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
+        chosen = list(dict.fromkeys(partitions_in(partitions)))
         assignment = self._assignment
         assignment.drop([tp for tp in assignment.states if tp not in chosen])
         assignment.add(chosen, self._group.offsets.fetch if self._group is not None else None)
@@ -385,9 +387,7 @@ class Consumer(Client):
 
     # Offsets of the group
 
-    async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None, *, timeout_ms: int | None = None
-    ) -> None:
+    async def commit(self, offsets: OffsetsToCommit | None = None, *, timeout_ms: int | None = None) -> None:
         """Commit these offsets, each the next to read, or the positions; returns when they are committed.
 
         Raises CommitFailed if the partitions belong to other members, REBALANCE_IN_PROGRESS (commit again
@@ -399,7 +399,7 @@ class Consumer(Client):
 
     def commit_nowait(
         self,
-        offsets: Mapping[TopicPartition, OffsetToCommit] | None = None,
+        offsets: OffsetsToCommit | None = None,
         on_commit: CommitDone | None = None,
     ) -> asyncio.Task[None]:
         """Commit once, in the background; ``on_commit`` gets the offsets and the error, None on success.
@@ -408,9 +408,7 @@ class Consumer(Client):
         """
         return self._grouped("committing").commits.commit_soon(self._to_commit(offsets), on_commit)
 
-    def _to_commit(
-        self, offsets: Mapping[TopicPartition, OffsetToCommit] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
         to_commit = self._assignment.consumed() if offsets is None else checked_offsets(offsets)
         self._assignment.in_hand.committed(to_commit)
         return to_commit
@@ -421,7 +419,7 @@ class Consumer(Client):
         """The group's committed offset of each partition, or None."""
         group = self._grouped("asking for committed offsets")
         timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        return await group.offsets.fetch([TopicPartition(*tp) for tp in partitions], timeout_ms)
+        return await group.offsets.fetch(partitions_in(partitions), timeout_ms)
 
     # Metrics and offsets of partitions
 
@@ -436,19 +434,17 @@ class Consumer(Client):
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
         """The first offset that each partition still has."""
-        offsets = await self._list({TopicPartition(*tp): EARLIEST for tp in partitions})
+        offsets = await self._list(dict.fromkeys(partitions_in(partitions), EARLIEST))
         return {tp: listed.offset for tp, listed in offsets.items()}
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
         """The high watermark of each partition, with read_committed the last stable offset."""
-        offsets = await self._list({TopicPartition(*tp): LATEST for tp in partitions})
+        offsets = await self._list(dict.fromkeys(partitions_in(partitions), LATEST))
         return {tp: listed.offset for tp, listed in offsets.items()}
 
-    async def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, ListedOffset | None]:
+    async def offsets_for_times(self, timestamps_ms: Timestamps) -> dict[TopicPartition, ListedOffset | None]:
         """The first record at or after each time; None if no record is that recent."""
-        offsets = await self._list({TopicPartition(*tp): time_ms for tp, time_ms in timestamps_ms.items()})
+        offsets = await self._list({partition_of(tp): time_ms for tp, time_ms in timestamps_ms.items()})
         return {tp: listed if listed.offset >= 0 else None for tp, listed in offsets.items()}
 
     async def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
@@ -481,7 +477,7 @@ class Consumer(Client):
 
     def _state(self, partition: Partition) -> PartitionState:
         self._parts()
-        tp = TopicPartition(*partition)
+        tp = partition_of(partition)
         state = self._assignment.states.get(tp)
         if state is None:
             raise NotAssigned(f"{tp} is not assigned to this consumer")

@@ -19,7 +19,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Final, Unpack
@@ -35,8 +35,6 @@ from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.schema import Buffer
 
 log = logging.getLogger(__name__)
-
-Headers = Iterable[tuple[str, bytes | None]]
 
 _NOTHING_GRANTED: Final = nullcontext()
 _UNCLOSED_CLOSE_MS: Final = 30_000
@@ -104,11 +102,11 @@ class Producer(BlockingClient[_producer.Producer]):
     def send(
         self,
         topic: str,
-        value: bytes | None = None,
+        value: Buffer | None = None,
         key: bytes | None = None,
         *,
         partition: int | None = None,
-        headers: Headers | None = None,
+        headers: _producer.Headers | None = None,
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> RecordFuture:
@@ -124,7 +122,7 @@ class Producer(BlockingClient[_producer.Producer]):
         if topics is None:
             topics = self._thread.call(lambda: self._client._open_topic(topic))
         if headers is not None:
-            headers = tuple(headers)
+            headers = _producer.header_pairs(headers)
         is_sticky = key is None and partition is None and self._is_sticky
         accumulator = self._accumulator
         deadline, granted = 0.0, 0
@@ -158,11 +156,11 @@ class Producer(BlockingClient[_producer.Producer]):
     def send_and_wait(
         self,
         topic: str,
-        value: bytes | None = None,
+        value: Buffer | None = None,
         key: bytes | None = None,
         *,
         partition: int | None = None,
-        headers: Headers | None = None,
+        headers: _producer.Headers | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send a record and return where it was written. Raises as `send`, and the record's own error."""

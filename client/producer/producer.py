@@ -34,7 +34,7 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.errors import ClientClosed, IllegalTransactionState
 from barnabas.client.metadata import PartitionInfo
-from barnabas.client.offsets import GroupMetadata, OffsetToCommit, checked_offsets
+from barnabas.client.offsets import GroupMetadata, OffsetsToCommit, checked_offsets
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue, TopicQueues
 from barnabas.client.producer.batch import (
     DeliveryCallback,
@@ -49,13 +49,12 @@ from barnabas.client.producer.transaction_requests import complete_prepared
 from barnabas.client.producer.transaction_session import TransactionSession
 from barnabas.client.producer.transactions import PreparedTransaction, TransactionMachine
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import check_produced_batch
 from barnabas.protocol.schema import Buffer
 
 log = logging.getLogger(__name__)
 
-Headers = Iterable[tuple[str, bytes | None]]
+Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 class Producer(Client):
@@ -107,7 +106,7 @@ class Producer(Client):
     async def send(
         self,
         topic: str,
-        value: bytes | None = None,
+        value: Buffer | None = None,
         key: bytes | None = None,
         *,
         partition: int | None = None,
@@ -119,7 +118,7 @@ class Producer(Client):
 
         Waits for metadata, and room in `buffer_memory`, up to `max_block_ms` each. Raises BufferExhausted,
         UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, ClientClosed, InvalidConfiguration (no such partition)
-        and TypeError (key and value are bytes or None).
+        and TypeError (key and value are bytes or None, headers a mapping or pairs).
         """
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
@@ -127,7 +126,7 @@ class Producer(Client):
         if queues is None:
             queues = await self._open_topic(topic)
         if headers is not None:
-            headers = tuple(headers)
+            headers = header_pairs(headers)
         is_sticky = key is None and partition is None and self._is_sticky
         try:
             if is_sticky:
@@ -150,7 +149,7 @@ class Producer(Client):
     async def send_and_wait(
         self,
         topic: str,
-        value: bytes | None = None,
+        value: Buffer | None = None,
         key: bytes | None = None,
         *,
         partition: int | None = None,
@@ -231,9 +230,7 @@ class Producer(Client):
         """
         await self._transactions().abort()
 
-    async def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata | str
-    ) -> None:
+    async def send_offsets_to_transaction(self, offsets: OffsetsToCommit, group: GroupMetadata | str) -> None:
         """Commit a group's offsets, the next to read, together with the transaction.
 
         With `Consumer.group_metadata` they are refused if the group has rebalanced since (KIP-447); with a
@@ -342,8 +339,8 @@ class Producer(Client):
         queues: TopicQueues,
         queue: PartitionQueue,
         key: bytes | None,
-        value: bytes | None,
-        headers: Headers | None,
+        value: Buffer | None,
+        headers: tuple[tuple[str, bytes | None], ...] | None,
         timestamp_ms: int,
         is_sticky: bool,
     ) -> tuple[ProducerBatch, int]:
@@ -392,10 +389,19 @@ class Producer(Client):
         return self._accumulator, self._sender
 
 
+def header_pairs(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
+    """Headers in their order, as an immutable sequence. Raises TypeError if they are not pairs."""
+    try:
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        return tuple((name, value) for name, value in pairs)
+    except (TypeError, ValueError):
+        raise TypeError(f"headers {headers!r}: expected pairs of a str and bytes or None") from None
+
+
 def explain_type_error(error: TypeError, key: object, value: object, headers: object) -> TypeError:
     """A TypeError that names the invalid argument, or the error itself if all are valid."""
-    for name, content in (("key", key), ("value", value)):
-        if content is not None and not isinstance(content, bytes):
+    for name, content, kinds in (("key", key, bytes), ("value", value, Buffer)):
+        if content is not None and not isinstance(content, kinds):
             return TypeError(f"{name} is {type(content).__name__}; expected bytes or None")
     if headers:
         return TypeError(f"headers {headers!r}: expected pairs of a str and bytes or None ({error})")

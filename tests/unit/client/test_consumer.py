@@ -388,6 +388,14 @@ async def test_closing_ends_a_waiting_poll_and_later_calls(cluster: FakeCluster)
         await consumer.poll()
 
 
+@pytest.mark.parametrize("wrong", ["orders", [("t", "0")], [("t",)], [5], [("t", 0, 0)]])
+async def test_a_wrong_partition_is_refused_by_name(cluster: FakeCluster, wrong: Any) -> None:
+    async with reading(cluster) as consumer:
+        with pytest.raises(TypeError, match=r"partition .*: expected a topic and a number, such as \("):
+            consumer.assign(wrong)
+        assert consumer.assignment() == {T0}
+
+
 @pytest.mark.parametrize("offset", [-1, 1.5, "0", None])
 async def test_a_wrong_offset_is_refused(cluster: FakeCluster, offset: Any) -> None:
     async with reading(cluster) as consumer:

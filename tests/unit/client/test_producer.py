@@ -444,6 +444,8 @@ async def test_cancelling_one_waiter_leaves_the_others(cluster: FakeCluster) -> 
         ({"value": b"", "key": "text"}, "key is str; expected bytes or None"),
         ({"value": b"", "key": 5}, "key is int; expected bytes or None"),
         ({"value": b"", "headers": [("a", "b")]}, "expected pairs of a str and bytes or None"),
+        ({"value": b"", "headers": ["abc"]}, "expected pairs of a str and bytes or None"),
+        ({"value": b"", "headers": 5}, "expected pairs of a str and bytes or None"),
     ],
 )
 async def test_arguments_of_a_wrong_type_are_named(
@@ -455,6 +457,14 @@ async def test_arguments_of_a_wrong_type_are_named(
                 await producer.send("t", **arguments)
         assert (await producer.send_and_wait("t", b"fine")).offset == 0
         assert producer._accumulator.available_bytes == producer.config.buffer_memory
+
+
+async def test_headers_may_be_a_mapping(cluster: FakeCluster) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        await producer.send_and_wait("t", bytearray(b"v"), headers={"a": b"1", "b": None})
+    (batch,) = cluster.partition("t").batches
+    (record,) = decode_records(batch)
+    assert (record.value, record.headers) == (b"v", (("a", b"1"), ("b", None)))
 
 
 async def test_an_unknown_topic_is_refused_after_max_block_by_name() -> None:

@@ -29,6 +29,17 @@ def use(admin: Admin, consumer: Consumer, producer: Producer, tp: TopicPartition
     assert_type(consumer.high_watermark(("t", 0)), Offset | None)
     assert_type(producer.partitions_for("t"), list[PartitionInfo])
     assert_type(producer.send("t", b"v").result(), RecordMetadata)
+    producer.send("t", bytearray(b"v"), headers={"a": b"1"})
+    producer.send("t", headers=[("a", b"1")])
+    producer.send_offsets_to_transaction({("t", 0): 5}, "g")
+    consumer.commit({("t", 0): 5})
+    consumer.commit({tp: 5})
+    consumer.commit_nowait({("t", 0): OffsetAndMetadata(5)})
+    consumer.offsets_for_times({("t", 0): 0})
+    consumer.offsets_for_times({tp: 0})
+    admin.list_offsets({("t", 0): "latest"})
+    admin.alter_group_offsets("g", {("t", 0): 5})
+    admin.group_offsets("g", [("t", 0)])
     admin.list_topics(include_internal=5)  # type: ignore[arg-type]  # refused
     admin.list_topics(internal=True)  # type: ignore[call-arg]  # refused
     admin.delete_topics(7)  # type: ignore[arg-type]  # refused
