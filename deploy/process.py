@@ -58,6 +58,10 @@ def tail(path: Path, lines: int = 12, max_bytes: int = 8192) -> str:
 
 def kernel_ends_children() -> bool:
     """Whether a child can ask the kernel to end it when its parent ends."""
+    return _is_linux()
+
+
+def _is_linux() -> bool:
     return sys.platform.startswith("linux")
 
 
@@ -97,12 +101,26 @@ def _look(pid: int) -> _State | None:
         # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports.
         if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.num_threads() <= 1:
             return None
+        # psutil's create_time() is wall-clock time on Linux: it moves when the clock is set.
+        started_s = None if _is_linux() else process.create_time()
     except psutil.NoSuchProcess:
         return None
-    # The public create_time() is wall-clock time on Linux: it moves when the clock is set.
-    started_s = process._ident[1]
-    ticks = round((started_s or 0) * os.sysconf("SC_CLK_TCK"))
-    return _State(f"{_boot_id()}:{ticks}", status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
+    ticks = _start_ticks(pid) if started_s is None else round(started_s * os.sysconf("SC_CLK_TCK"))
+    return (
+        None
+        if ticks is None
+        else _State(f"{_boot_id()}:{ticks}", status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
+    )
+
+
+def _start_ticks(pid: int) -> int | None:
+    """The start of a process in ticks since boot, on Linux; None if it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The 22nd field. The second one, a name, may contain anything, but ends at the last parenthesis.
+    return int(stat.rpartition(")")[2].split()[19])
 
 
 @cache

@@ -48,6 +48,24 @@ def test_a_child_is_known_by_pid_and_start(spawn: Spawn) -> None:
     assert child.state == "running"
 
 
+def test_a_start_is_known_by_what_psutil_promises(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its private attributes may be gone in the next release, and with them every running cluster."""
+    promised = ("pid", "status", "num_threads", "create_time")
+
+    class Promised:
+        def __init__(self, pid: int) -> None:
+            process = real(pid)
+            vars(self).update({name: getattr(process, name) for name in promised})
+
+    child = spawn("import ctypes\nctypes.CDLL(None).prctl(15, b'a) (b')\n" + _WAIT)
+    real = psutil.Process
+    monkeypatch.setattr(psutil, "Process", Promised)
+    assert ProcessId.of(child.pid) == child.identity
+    assert child.state == "running"
+    child.kill()
+    assert ProcessId.of(child.pid) is None
+
+
 def test_a_process_with_the_same_pid_is_not_mistaken_for_ours(spawn: Spawn) -> None:
     other = spawn(_WAIT)
     ours = ManagedProcess("broker 1", ProcessId(other.pid, "started long ago"))
