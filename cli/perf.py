@@ -56,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     )
     consume = actions.add_parser("consume", help="read records from the beginning as fast as possible")
     for action, client in ((produce, "producer"), (consume, "consumer")):
-        action.add_argument("--topic", default="perf", help="default: perf")
+        # Without a default of its own, which would replace the value of the option.
+        action.add_argument("topic", nargs="?", default=argparse.SUPPRESS, help="default: perf")
+        action.add_argument("--topic", default="perf", help="the same as an option")
         action.add_argument("--records", type=int, default=1_000_000, metavar="N", help="default: 1,000,000")
         add_settings_argument(action, client)
         add_cluster_arguments(action, json_help="print one JSON object")

@@ -46,6 +46,15 @@ def test_every_command_that_connects_takes_the_brokers_by_each_name(option: str)
         assert build_parser(words[0]).parse_args([*words, option, "h:1"]).bootstrap == "h:1"
 
 
+@pytest.mark.parametrize("action", ["produce", "consume"])
+@pytest.mark.parametrize(
+    ("words", "topic"),
+    [("", "perf"), ("t", "t"), ("--topic t", "t"), ("t --records 5", "t"), ("--records 5 t", "t")],
+)
+def test_perf_takes_its_topic_as_produce_and_consume_do(action: str, words: str, topic: str) -> None:
+    assert build_parser("perf").parse_args(["perf", action, *words.split()]).topic == topic
+
+
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help(command: str, capsys: Output) -> None:
     with pytest.raises(SystemExit) as ended:
