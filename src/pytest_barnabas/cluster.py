@@ -1,15 +1,17 @@
 """The cluster that tests use: its addresses, its leaders, and faults that are undone at the end of a block.
 
 Each fault is a context manager, for `with` and `async with`. At its end the broker runs again, and the block
-is left when the cluster is whole: every broker sees all brokers, and every replica is in its ISR. All calls
-block and are bounded; `async with` waits in a thread.
+is left when the cluster is whole: every broker sees all brokers, and every replica is in its ISR. Brokers
+that another fault still holds are left out of that. All calls block and are bounded; `async with` waits in a
+thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from barnabas.client import NewTopic
@@ -46,6 +48,8 @@ class Cluster:
     def __init__(self, local: LocalCluster) -> None:
         self._local = local
         self._admin = Admin(bootstrap_servers=local.bootstrap)
+        self._faults: Counter[int] = Counter()
+        """The number of faults that each broker has now."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -106,9 +110,12 @@ class Cluster:
 
         Raises TimeoutError naming the first replica that is not, DeployError for a broker that does not run.
         """
+        self._wait_until_whole_without((), timeout_s)
+
+    def _wait_until_whole_without(self, faulty: Collection[int], timeout_s: float = WHOLE_TIMEOUT_S) -> None:
         deadline = time.monotonic() + timeout_s
-        self._local.wait_ready(timeout_s, must_run=self.broker_ids)
-        while (gap := self._gap()) is not None:
+        self._local.wait_ready(timeout_s, must_run=[id_ for id_ in self.broker_ids if id_ not in faulty])
+        while (gap := self._gap(faulty)) is not None:
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"the cluster is not whole after {timeout_s:g} s: {gap}")
             time.sleep(_POLL_S)
@@ -118,11 +125,16 @@ class Cluster:
         self._admin.close()
 
     def _fault(self, broker_id: int, begin: Callable[[int], object], end: Callable[[int], object]) -> Fault:
-        def undo() -> None:
-            end(broker_id)
-            self.wait_until_whole()
+        def do() -> None:
+            begin(broker_id)
+            self._faults[broker_id] += 1
 
-        return Fault(lambda: begin(broker_id), undo)
+        def undo() -> None:
+            self._faults[broker_id] -= 1
+            end(broker_id)
+            self._wait_until_whole_without([id_ for id_, count in self._faults.items() if count])
+
+        return Fault(do, undo)
 
     def _start(self, broker_id: int) -> None:
         if not self._local.broker(broker_id).is_alive:
@@ -132,15 +144,18 @@ class Cluster:
         if self._local.broker(broker_id).is_alive:
             self._local.resume(broker_id)
 
-    def _gap(self) -> str | None:
-        """The first reason why the cluster is not whole; None if it is."""
+    def _gap(self, faulty: Collection[int]) -> str | None:
+        """The first reason why the cluster is not whole without the faulty brokers; None if it is."""
         try:
             topics = self._admin.describe_topics()
         except BarnabasError as error:
             return f"no metadata: {error}"
         for name, topic in topics.items():
             for number, partition in enumerate(topic.partitions):
-                missing = set(partition.replicas) - set(partition.isr)
+                if faulty and set(partition.isr) <= set(faulty):
+                    # It waits for these brokers: no other one may lead it.
+                    continue
+                missing = set(partition.replicas) - set(partition.isr) - set(faulty)
                 if missing or partition.leader < 0:
                     return f"{name}-{number}: leader {partition.leader}, not in sync: {sorted(missing)}"
         return None

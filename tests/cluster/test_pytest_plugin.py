@@ -72,6 +72,26 @@ def test_paused(barnabas_cluster, barnabas_topic):
     assert "error" not in ran.stdout.splitlines()[-1]
 
 
+def test_two_faults_at_a_time_are_undone_one_by_one(tmp_path: Path) -> None:
+    code = """
+def isr(cluster, topic):
+    return set(cluster._admin.describe_topics(topic)[topic].partitions[0].isr)
+
+def test_nested(barnabas_cluster, barnabas_topic):
+    with barnabas_cluster.killed(1):
+        with barnabas_cluster.killed(2):
+            pass
+        assert isr(barnabas_cluster, barnabas_topic) == {2, 3}
+        with barnabas_cluster.paused(3):
+            pass
+        assert isr(barnabas_cluster, barnabas_topic) == {2, 3}
+    assert isr(barnabas_cluster, barnabas_topic) == {1, 2, 3}
+    barnabas_cluster.wait_until_whole(10)
+"""
+    ran = pytest_in(suite(tmp_path, code))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def test_a_marker_overrides_the_settings_of_the_ini_file(tmp_path: Path) -> None:
     """Transactions work in clusters of one and of two brokers too."""
     code = """
