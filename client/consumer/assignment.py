@@ -88,6 +88,8 @@ class Assignment:
         self.in_hand = InHand()
         self.has_passed = False
         """True if the last `collect` without records moved a position: over markers, or batches to skip."""
+        self.appeared: set[TopicPartition] = set()
+        """Partitions that are newer than the consumer, so that `latest` must not skip their first records."""
         self._failed: PartitionState | None = None
         """The partition whose error is raised next; the records of others come first and may never end."""
 
@@ -115,9 +117,13 @@ class Assignment:
             isolation=self._isolation,
         )
         self.states[tp] = state
-        state.seek(None, reset_of(self._config))
+        state.seek(None, self._reset_of(tp))
         self._turns.append(state)
         return state
+
+    def _reset_of(self, tp: TopicPartition) -> Reset | None:
+        reset = reset_of(self._config)
+        return Reset.EARLIEST if reset is Reset.LATEST and tp in self.appeared else reset
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:
@@ -204,7 +210,7 @@ class Assignment:
             if (start := offsets.get(state.tp)) is not None:
                 state.begin_at(start.offset, start.leader_epoch)
             else:
-                state.seek(None, reset_of(self._config))
+                state.seek(None, self._reset_of(state.tp))
                 state.error = failure
         self._changed()
 

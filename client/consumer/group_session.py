@@ -81,6 +81,8 @@ class GroupSession:
         self._fault: BarnabasError | None = None
         self.upkeep_due_at = -_NEVER
         """The time at which `upkeep` is due; `-inf` is at once."""
+        self._counts: dict[str, int] = {}
+        """The number of partitions of each topic when this consumer learnt of it; 0 if it did not exist."""
         self._turns = asyncio.Lock()
         self._in_turn: asyncio.Task[Any] | None = None
         cluster.add_listener(self._metadata_changed)
@@ -274,6 +276,7 @@ class GroupSession:
             if member.has_lost_partitions:
                 return failure
         added = set(joined.partitions - assignment.states.keys())
+        self._note_appeared(selection, added)
         starts = joined.offsets
         if starts is None:
             assignment.add(sorted(added), self.offsets.fetch)
@@ -291,6 +294,17 @@ class GroupSession:
             member.want_rejoin("the subscription has changed")
         self._metadata_changed()
         return failure
+
+    def _note_appeared(self, selection: TopicSelection, added: set[TopicPartition]) -> None:
+        """Note which partitions were created after this member learnt of their topics."""
+        cache = self._cluster.cache
+        counts = self._counts
+        self._assignment.appeared |= {tp for tp in added if tp.partition >= counts.get(tp.topic, _NEVER)}
+        for topic in selection.topics:
+            if (info := cache.topics.get(topic)) is not None:
+                self._counts.setdefault(topic, len(info.partitions))
+            elif cache.topic_errors.get(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._counts.setdefault(topic, 0)
 
     async def _revoke(
         self, selection: TopicSelection, partitions: set[TopicPartition], *, remember: bool = False

@@ -388,6 +388,27 @@ async def test_partitions_and_topics_that_come_later_are_assigned(coordinator: C
         await poll_until(lambda: shares(consumer) == [9], consumer)
 
 
+@pytest.mark.parametrize("committed", [False, True])
+async def test_partitions_that_appear_during_a_membership_are_read_from_their_start(
+    coordinator: Coordinator, committed: bool
+) -> None:
+    """With `latest` too: all their records are newer than the subscription."""
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    settings = {"auto_offset_reset": "latest", "metadata_max_age_ms": 30, "allow_auto_create_topics": False}
+    async with consumer_of(coordinator, **settings) as consumer:
+        consumer.subscribe(["t", "later"])
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        await consumer.position(P[0])
+        coordinator.cluster.grow_topic("t", 7)
+        coordinator.cluster.add_topic("later", 1)
+        if committed:
+            await consumer.commit({("later", 0): 5})
+        for topic, partition in (("t", 6), ("later", 0)):
+            fill(coordinator.cluster.partition(topic, partition), 0, 10)
+        expected = values(0, 10) + values(5 if committed else 0, 10)
+        assert sorted(await read(consumer, len(expected))) == sorted(expected)
+
+
 async def test_a_listener_without_on_partitions_lost_is_refused(coordinator: Coordinator) -> None:
     class OfAnotherLibrary:
         def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None: ...
