@@ -234,8 +234,8 @@ class Producer(Client):
         """Commit a group's offsets, the next to read, together with the transaction.
 
         With `Consumer.group_metadata` they are refused if the group has rebalanced since (KIP-447); with a
-        group id alone they are not. Raises TransactionAbortable, ProducerFenced, IllegalTransactionState, and
-        ValueError for an invalid offset.
+        group id alone they are not. Raises TransactionAbortable, after 3 s also for a partition that does not
+        exist, ProducerFenced, IllegalTransactionState, and ValueError for an invalid offset.
         """
         metadata = GroupMetadata(group) if isinstance(group, str) else group
         await self._transactions().send_offsets(checked_offsets(offsets), metadata)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from barnabas.client.client import seconds_after
 from barnabas.client.cluster import Cluster
@@ -54,13 +54,12 @@ from barnabas.client.producer.transactions import (
 )
 from barnabas.protocol.backoff import Retries
 from barnabas.protocol.dialects import Wire
-from barnabas.protocol.errors import (
-    BarnabasError,
-)
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION, TRANSACTION_VERSION
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.produce import InitProducerIdRequest
 from barnabas.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -70,6 +69,9 @@ from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
 log = logging.getLogger(__name__)
+
+_DOUBT_MS: Final = 3_000
+"""How long a partition may be unknown to the group's coordinator before metadata is asked about it."""
 
 
 class TransactionSession:
@@ -388,8 +390,37 @@ class TransactionSession:
         request = commit_offsets(machine.transactional_id, identity, offsets, group)
         machine.is_started = True
         version = None if machine.uses_new_protocol else LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL
-        await self._ask(Call(Api.COMMIT_OFFSETS, link, version), request, codes_of_offsets)
+        call = Call(Api.COMMIT_OFFSETS, link, version)
+        doubt_ms = min(_DOUBT_MS, self._config.max_block_ms)
+        try:
+            await self._ask(call, request, codes_of_offsets, limit_ms=doubt_ms)
+        except BarnabasError as error:
+            if kind_of(Api.COMMIT_OFFSETS, error) not in (Kind.RETRIABLE, Kind.REFRESH):
+                raise
+            if isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                await self._check_exist(offsets)
+            if (left_ms := self._config.max_block_ms - doubt_ms) <= 0:
+                raise
+            await self._ask(call, request, codes_of_offsets, limit_ms=left_ms)
         machine.is_confirmed = True
+
+    async def _check_exist(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raises UNKNOWN_TOPIC_OR_PARTITION for a partition that metadata lacks: it is not just new."""
+        topics = [MetadataRequestTopic(name=name) for name in sorted({tp.topic for tp in partitions})]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        try:
+            answer = await self._cluster.ask_any(request)
+        except BarnabasError as error:
+            log.debug("whether the partitions exist is unknown: %s", error)
+            return
+        existing = {
+            TopicPartition(topic.name or "", partition.partition_index)
+            for topic in answer.topics
+            for partition in topic.partitions
+        }
+        if missing := sorted(set(partitions) - existing):
+            text = f"there is no partition {missing[0]}, of which an offset was sent"
+            raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
     async def _ask(
         self,
@@ -397,9 +428,11 @@ class TransactionSession:
         message: RequestOf[R],
         codes: Callable[[R], Iterable[int]],
         is_wanted: Callable[[], bool] = lambda: True,
+        limit_ms: int | None = None,
     ) -> R:
         at_most_ms = self._config.request_timeout_ms
-        return await ask(call, message, codes, self._make_retries(), at_most_ms, is_wanted=is_wanted)
+        retries = make_retries(self._config, self._config.max_block_ms if limit_ms is None else limit_ms)
+        return await ask(call, message, codes, retries, at_most_ms, is_wanted=is_wanted)
 
     def _failed(self, kind: Kind, error: BarnabasError) -> BarnabasError:
         """The transaction or the producer has failed; returns the error for the caller."""

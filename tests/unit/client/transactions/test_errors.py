@@ -4,6 +4,8 @@ The expectations are those of Java's TransactionManager.
 """
 
 import asyncio
+import inspect
+from typing import Any
 
 import pytest
 
@@ -18,9 +20,11 @@ from barnabas.client.errors import (
     TransactionAborted,
     TransactionOutcomeUnknown,
 )
+from barnabas.client.producer import transaction_session
 from barnabas.client.producer.producer import Producer
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
-from tests.support.fake_broker import FakeCluster
+from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.producer_transactions import LOST, UNREAD, FakeTransactions
 from tests.support.transactional_writes import (
     T0,
@@ -177,6 +181,47 @@ async def test_after_its_transaction_timed_out_a_producer_goes_on(
     await producer.abort_transaction()
     await check_usable(producer, transactions)
     assert transactions.of("x").aborted == [{b"1"}]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_an_offset_of_a_partition_that_does_not_exist_is_named(
+    producer: Producer,
+    pair: FakeCluster,
+    transactions: FakeTransactions,
+    monkeypatch: pytest.MonkeyPatch,
+    is_new: bool,
+) -> None:
+    """A partition that was created just now is waited for until the group's coordinator knows it."""
+    monkeypatch.setattr(transaction_session, "_DOUBT_MS", 50)
+    commit = pair.intercept[ApiKey.TXN_OFFSET_COMMIT]
+    is_known = False
+
+    async def refuse(broker: FakeBroker, body: Any) -> Any:
+        answer = commit(broker, body)
+        answer = await answer if inspect.isawaitable(answer) else answer
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                if not is_known and partition.partition_index == 9:
+                    partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return answer
+
+    pair.intercept[ApiKey.TXN_OFFSET_COMMIT] = refuse
+    if is_new:
+        pair.grow_topic("t", 10)
+    await begin(producer, b"1")
+    offsets = {T0: 7, TopicPartition("t", 9): 5}
+    sending = asyncio.create_task(producer.send_offsets_to_transaction(offsets, "g"))
+    if is_new:
+        refused = len(pair.requests(ApiKey.TXN_OFFSET_COMMIT))
+        await until(lambda: len(pair.requests(ApiKey.TXN_OFFSET_COMMIT)) > refused + 5)
+        is_known = True
+        await sending
+        await producer.commit_transaction()
+    else:
+        with pytest.raises(TransactionAbortable, match="there is no partition t-9"):
+            await sending
+        await producer.abort_transaction()
+    await check_usable(producer, transactions)
 
 
 # The coordinator is lost or moves at every step
