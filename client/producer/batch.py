@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator
+from contextvars import Context, copy_context
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -224,10 +225,27 @@ class ProducerBatch:
         self.encoded = self.builder = None
 
 
+class _DoneCallback:
+    """A callback of a `RecordFuture`, in its context, among those of the batch."""
+
+    __slots__ = ("callback", "context", "future")
+
+    def __init__(
+        self, future: RecordFuture, callback: Callable[[RecordFuture], object], context: Context
+    ) -> None:
+        self.future = future
+        self.callback = callback
+        self.context = context
+
+    def __call__(self, metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
+        self.context.run(self.callback, self.future)
+
+
 class RecordFuture:
     """The future of a sent record: await it for its `RecordMetadata`, or for the error.
 
-    It costs next to nothing until it is awaited and may be dropped; a batch that fails is logged anyway.
+    It costs next to nothing until it is awaited and may be dropped; a batch that fails is logged anyway. It
+    has what `asyncio.wait` uses of a future, but a sent record cannot be cancelled.
     """
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
@@ -253,6 +271,44 @@ class RecordFuture:
         if not batch.is_done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet; await the future")
         return batch.outcome(self._index, self._timestamp_ms)
+
+    def exception(self) -> BarnabasError | None:
+        """The record's error, None if it is written. Raises asyncio.InvalidStateError as `result`."""
+        try:
+            self.result()
+        except BarnabasError as error:
+            return error
+        return None
+
+    def cancelled(self) -> bool:
+        """Always False."""
+        return False
+
+    def cancel(self, msg: object = None) -> bool:
+        """Does nothing and returns False: the record was taken."""
+        return False
+
+    def add_done_callback(
+        self, callback: Callable[[RecordFuture], object], *, context: Context | None = None
+    ) -> None:
+        """Have the event loop call this with the future when the outcome is known."""
+        batch = self._resolve()
+        entry = _DoneCallback(self, callback, copy_context() if context is None else context)
+        if batch.is_done:
+            asyncio.get_running_loop().call_soon(entry, None, None)
+        else:
+            batch.add_callback(self._index, self._timestamp_ms, entry)
+
+    def remove_done_callback(self, callback: Callable[[RecordFuture], object]) -> int:
+        """Returns how many were removed."""
+        batch = self._resolve()
+        before = batch.callbacks or []
+        batch.callbacks = [
+            (index, timestamp_ms, entry)
+            for index, timestamp_ms, entry in before
+            if not (isinstance(entry, _DoneCallback) and entry.future is self and entry.callback == callback)
+        ] or None
+        return len(before) - len(batch.callbacks or ())
 
     async def _wait(self) -> RecordMetadata:
         while not (batch := self._resolve()).is_done:

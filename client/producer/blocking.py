@@ -32,6 +32,7 @@ from barnabas.client.producer import batch as _batch
 from barnabas.client.producer import producer as _producer
 from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata, now
 from barnabas.client.producer.transactions import PreparedTransaction
+from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.schema import Buffer
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,23 @@ class RecordFuture:
         if self._future.done():
             return self._future.result()
         return self._thread.call(lambda: self._wait(timeout_s))
+
+    get = result
+    """As kafka-python calls it."""
+
+    def exception(self, timeout_s: float | None = None) -> BarnabasError | None:
+        """The record's error, None if it is written. Raises TimeoutError as `result`."""
+        try:
+            self.result(timeout_s)
+        except BarnabasError as error:
+            if self.done():
+                return error
+            raise
+        return None
+
+    def as_future(self) -> concurrent.futures.Future[RecordMetadata]:
+        """A future for `concurrent.futures.wait` and `as_completed`; a sent record cannot be cancelled."""
+        return self._thread.begin(lambda: self._wait(None))
 
     async def _wait(self, timeout_s: float | None) -> RecordMetadata:
         async with asyncio.timeout(timeout_s):

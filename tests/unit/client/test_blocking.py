@@ -1,6 +1,7 @@
 """The clients for threads, against a fake cluster on a thread of its own."""
 
 import asyncio
+import concurrent.futures
 import gc
 import os
 import signal
@@ -18,7 +19,7 @@ from barnabas.client import blocking
 from barnabas.client import client as lifecycle
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, NoBrokerReachable
+from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, ErrorCode, NoBrokerReachable
 from barnabas.client.loop_thread import ClientThread
 from barnabas.client.producer import blocking as blocking_producer
 from barnabas.client.producer.partitioners import partition_of_key
@@ -31,6 +32,7 @@ from tests.support.fake_broker import FakeCluster
 from tests.support.waiting import DEADLINE_S, wait_for
 
 from .test_consumer import fill
+from .test_producer import refuse
 
 
 class ThreadedCluster:
@@ -101,6 +103,21 @@ def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> Non
         assert consumer.getone().partition == 1
         assert consumer.end_offsets([("t", 1)]) == {("t", 1): 2}
         assert consumer.assignment() == {("t", 1)}
+
+
+def test_records_can_be_waited_for_as_concurrent_futures(cluster: ThreadedCluster) -> None:
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        sent = [producer.send("t", b"%d" % number) for number in range(3)]
+        futures = [future.as_future() for future in sent]
+        done, pending = concurrent.futures.wait(futures, DEADLINE_S)
+        assert (len(done), len(pending)) == (3, 0)
+        assert [future.result().offset for future in futures] == [0, 1, 2]
+        assert [future.get(DEADLINE_S).offset for future in sent] == [0, 1, 2]
+        assert sent[0].exception() is None
+        cluster.do(lambda: cluster.fake.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD)))
+        error = producer.send("t", b"v").exception(DEADLINE_S)
+        assert isinstance(error, ApiError)
+        assert error.code == ErrorCode.INVALID_RECORD
 
 
 def test_closing_ends_an_iteration_and_refuses_a_new_one(cluster: ThreadedCluster) -> None:

@@ -15,7 +15,7 @@ from barnabas.client.errors import (
     InvalidConfiguration,
 )
 from barnabas.client.producer import sender
-from barnabas.client.producer.batch import RecordMetadata
+from barnabas.client.producer.batch import RecordFuture, RecordMetadata
 from barnabas.client.producer.partitioners import partition_of_key
 from barnabas.client.producer.producer import Producer
 from barnabas.protocol.batch_builder import build_batch
@@ -435,6 +435,46 @@ async def test_cancelling_one_waiter_leaves_the_others(cluster: FakeCluster) -> 
         gate.set()
         assert await patient == 1
         assert futures[0].result().offset == 0
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_records_can_be_waited_for_as_futures(cluster: FakeCluster, is_late: bool) -> None:
+    """Several of one batch, before and after the answer, and one that is not waited for any more."""
+    gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        futures = [await producer.send("t", b"%d" % number) for number in range(3)]
+        if is_late:
+            gate.set()
+            await producer.flush()
+        else:
+            done, pending = await asyncio.wait(futures, timeout=0.01)
+            assert (len(done), pending) == (0, set(futures))
+            assert all(not future._batch.callbacks for future in futures)
+            assert not futures[0].cancel()
+            with pytest.raises(asyncio.InvalidStateError):
+                futures[0].exception()
+        calls: list[RecordFuture] = []
+        removed: list[RecordFuture] = []
+        futures[1].add_done_callback(calls.append)
+        if not is_late:
+            futures[1].add_done_callback(removed.append)
+            assert futures[1].remove_done_callback(removed.append) == 1
+            asyncio.get_running_loop().call_later(0.01, gate.set)
+        done, pending = await asyncio.wait(futures, return_when=asyncio.ALL_COMPLETED)
+        assert (done, pending) == (set(futures), set())
+        await until(lambda: calls == [futures[1]])
+        assert not removed
+        assert [future.exception() for future in futures] == [None] * 3
+
+
+async def test_the_exception_of_a_failed_record_is_returned(cluster: FakeCluster) -> None:
+    cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        future = await producer.send("t", b"v")
+        (done,), _ = await asyncio.wait([future], return_when=asyncio.FIRST_EXCEPTION)
+        error = done.exception()
+        assert isinstance(error, ApiError)
+        assert error.code == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize(
