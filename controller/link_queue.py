@@ -58,6 +58,8 @@ class LinkQueue:
         """The rest of the batch that is being sent."""
         self.lacks_metadata = False
         """The broker failed to apply an UpdateMetadata, and has applied no full one since."""
+        self._lost_requests = False
+        """Requests were dropped, and the broker has not been sent everything since."""
         self._controller = controller
         self._epoch = epoch
         self._registration = (epoch, broker, broker_epoch)
@@ -73,7 +75,9 @@ class LinkQueue:
         return bool(self._requests or self.waiting)
 
     def add(self, batch: BrokerBatch) -> None:
-        if self.is_suspected:
+        # Changes without those that were dropped before would pass for all that the broker does not know yet.
+        self._lost_requests = self._lost_requests and not batch.is_full_metadata
+        if self.is_suspected or self._lost_requests:
             return
         if not self.waiting or not self.waiting[-1].merge(batch):
             self.waiting.append(batch)
@@ -139,6 +143,7 @@ class LinkQueue:
 
     def failed(self) -> LinkFailed:
         """Drop all requests after an error; the event makes the controller resend everything."""
+        self._lost_requests = True
         self._clear()
         return LinkFailed(*self._registration)
 

@@ -85,6 +85,12 @@ def test_after_a_failure_nothing_is_left_to_send(queue: LinkQueue) -> None:
     queue.add(batch_of(1))
     assert queue.failed() == events.LinkFailed(*REGISTRATION)
     assert queue.first() is None
+    # The controller handles other events before this one: their changes are in the full requests, too.
+    queue.add(batch_of(2))
+    assert queue.first() is None
+    queue.add(batch_of(3, is_full_metadata=True))
+    queue.add(batch_of(4))
+    assert queue.first() is not None
 
 
 @pytest.mark.parametrize(
