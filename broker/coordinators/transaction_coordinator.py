@@ -12,7 +12,7 @@ Any thread. No call waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Unpack
 
@@ -23,8 +23,10 @@ from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls, Top
 from barnabas.broker.coordinators.transaction import Transaction
 from barnabas.broker.coordinators.transaction_effects import (
     LOADING_WAIT_MS,
+    AddPartitions,
     Request,
     TransactionLimits,
+    VerifyPartitions,
     refused,
 )
 from barnabas.broker.coordinators.transaction_markers import Links, MarkerQueue, MarkerWriter
@@ -36,7 +38,7 @@ from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import DelayedCall, Purgatory, Reaper
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.protocol.errors import ApiError, Unencodable
+from barnabas.protocol.errors import ApiError, ErrorCode, Unencodable
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import DescribedTransaction
 from barnabas.protocol.messages.topics import CreatableTopic
@@ -105,8 +107,20 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
 
     # ---- requests
 
+    def unknown(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Those of these partitions that are not in this broker's metadata."""
+        current = self._metadata.current
+        return {name for name in partitions if name.partition not in current.partitions_of(name.topic)}
+
     def apply(self, transactional_id: str, request: Request, answer: Callable[[Any], None]) -> None:
-        """Call ``answer`` once, now or later, on any thread, with the response that the request documents."""
+        """Call ``answer`` once, now or later, on any thread, with the response that the request documents.
+
+        A partition that this broker does not know is not added: if the transaction ended before the metadata
+        came, the partition would count as deleted, and its records would never get a marker.
+        """
+        if isinstance(request, AddPartitions | VerifyPartitions) and self.unknown(request.partitions):
+            answer(refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            return
         try:
             index = self.topic.partition_of(transactional_id)
         except ApiError as error:

@@ -141,14 +141,14 @@ def _refused(services: Services, request: ApiRequest, names: Sequence[TopicParti
     As in Kafka no client names a topic of the brokers. Only a leader does, with version 4: the partition that
     has the offsets of a group.
     """
-    current = services.metadata.current
+    unknown = services.transactions.unknown(names)
     internal = _ONLY_COORDINATORS_WRITE if request.is_since(_SEVERAL_SINCE) else INTERNAL_TOPICS
     refused = {
         name: ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if name.topic in internal
         else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for name in names
-        if name.topic in internal or name.partition not in current.partitions_of(name.topic)
+        if name.topic in internal or name in unknown
     }
     if not refused:
         return {}

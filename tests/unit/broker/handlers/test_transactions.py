@@ -4,9 +4,11 @@ The rules of transactional ids are tested in `tests/unit/broker/coordinators`.
 """
 
 import dataclasses
+import uuid
 
 import pytest
 
+from barnabas.broker.coordinators.transaction_effects import AddPartitions, VerifyPartitions
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -22,7 +24,7 @@ from barnabas.protocol.messages.transactions import (
     PrepareTxnRequest,
 )
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
-from tests.support.building import LIVE, NONE, led_by, metadata
+from tests.support.building import LIVE, NONE, led_by, metadata, state
 from tests.support.group_requests import OFFSETS_ID, find
 from tests.support.grouping import run_once
 from tests.support.logs import headers_of
@@ -126,6 +128,23 @@ def test_no_client_adds_topics_of_the_brokers_or_unknown_partitions(
             assert stored(coordinating).state is S.EMPTY
         else:
             assert errors(answer) == {HERE: NONE, name: NONE}
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_the_coordinator_adds_no_partition_that_only_its_own_broker_leads(
+    coordinating: Serving, adds: bool
+) -> None:
+    """It leads before it has the metadata, and asks a coordinator in its own process without a request."""
+    producer = coordinating.call(init())
+    unknown = TopicPartition("new", 0)
+    assert coordinating.managed.tell(state(), topic="new", topic_id=uuid.UUID(int=99)) == []
+    asked = AddPartitions if adds else VerifyPartitions
+    request = asked(producer.producer_id, producer.producer_epoch, frozenset([unknown]))
+    outcomes: list[object] = []
+    coordinating.transactions.apply("id", request, outcomes.append)
+    refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert outcomes == [refusal if adds else {unknown: refusal}]
+    assert stored(coordinating).state is S.EMPTY
 
 
 def test_a_transaction_gets_no_partition_that_leaves_no_room_for_its_end(coordinating: Serving) -> None:
