@@ -11,13 +11,22 @@ one retry; it ends when the peer answers again or the controller names it as lea
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.protocol import schema
-from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicId
+from barnabas.protocol.ids import (
+    NO_BROKER,
+    NO_LEADER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    Endpoint,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
     LeaderAndIsrPartition,
@@ -25,6 +34,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
+    UpdateMetadataTopic,
 )
 
 _MAX_ANSWERS: Final = 16
@@ -48,8 +58,14 @@ class ClusterMetadata:
     brokers: Mapping[BrokerId, UpdateMetadataBroker] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
-    hidden_topics: Mapping[str, TopicId] = field(default_factory=dict)
-    """Topics that the last full update omitted, and whose deletion the controller has not sent."""
+    unreadable_topics: frozenset[str] = frozenset()
+    """Topics whose nodes the controller cannot read. Those that it could read before stay as they were."""
+    updates: int = 0
+    """The number of UpdateMetadata requests, up to this one, after which this broker had all metadata.
+
+    A new controller's first requests may name only what it has changed, and its predecessor may have died
+    before its last ones arrived. So a controller's requests count from its first full one on.
+    """
 
     def partitions_of(self, topic: str) -> Mapping[int, UpdateMetadataPartition]:
         metadata = self.topics.get(topic)
@@ -63,6 +79,12 @@ class ClusterMetadata:
                 if candidate.listener == listener:
                     return Endpoint(candidate.host, candidate.port)
         return None
+
+    def may_exist(self, partition: TopicPartition) -> bool:
+        """Whether a partition exists, or may exist although it is not known here."""
+        return partition.topic in self.unreadable_topics or partition.partition in self.partitions_of(
+            partition.topic
+        )
 
     def broker_epoch(self, broker_id: BrokerId) -> BrokerEpoch | None:
         """The broker epoch of a live broker, or None."""
@@ -107,14 +129,19 @@ class MetadataCache:
 
         Data built between two equal readings is consistent, and valid until the version rises.
         """
-        self.updates = 0
-        """The number of applied UpdateMetadata requests."""
         self._lock = threading.Lock()
+        # The controller epoch of the last full update, if all updates since were applied.
+        self._complete_epoch: int | None = None
         self._moving: tuple[int, frozenset[str]] = (-1, frozenset())
         # The broker epoch of each peer at its last answer.
         self._reached: dict[BrokerId, BrokerEpoch] = {}
         self._listeners: list[Callable[[Iterable[str]], None]] = []
         self._deletion_listeners: list[Callable[[Mapping[str, TopicId]], None]] = []
+
+    @property
+    def updates(self) -> int:
+        """See `ClusterMetadata.updates`."""
+        return self.current.updates
 
     def on_update(self, listener: Callable[[Iterable[str]], None]) -> None:
         """Call this listener with the names of the topics that an update contains."""
@@ -124,7 +151,7 @@ class MetadataCache:
         """Call this listener with deleted topics, after the update is visible.
 
         A topic is deleted if the controller marks it so, or if its name has another id now. A topic that a
-        full update omits is only hidden, because its znode may be unreadable for a moment.
+        full update merely omits may have been removed from ZooKeeper by hand.
         """
         self._deletion_listeners.append(listener)
 
@@ -132,56 +159,28 @@ class MetadataCache:
         """Apply an UpdateMetadata of the current controller."""
         with self._lock:
             before = self.current
-            trusted: set[int] = set()
-            topics = {} if request.is_full else dict(before.topics)
-            touched = dict.fromkeys(before.topics) if request.is_full else {}
-            # Most updates only move leaders; then the names by id, of which there may be many, are kept.
-            has_new_names = request.is_full
-            deleted: dict[str, TopicId] = {}
-            for state in request.topic_states:
-                touched[state.topic_name] = None
-                topic_id = TopicId(state.topic_id)
-                known = before.topics.get(state.topic_name)
-                known_id = before.hidden_topics.get(state.topic_name) if known is None else known.topic_id
-                if known_id not in (None, topic_id):
-                    deleted[state.topic_name] = known_id
-                # The same name with another id is another topic; nothing of the earlier one is kept.
-                same = known.partitions if known is not None and known.topic_id == topic_id else _NOTHING
-                partitions = {} if request.is_full else dict(same)
-                for partition in state.partition_states:
-                    earlier = same.get(partition.partition_index)
-                    if earlier is None or partition.leader_epoch > earlier.leader_epoch:
-                        trusted.add(partition.leader)
-                    if partition.leader == LEADER_DURING_DELETE:
-                        deleted[state.topic_name] = topic_id
-                        partitions.pop(partition.partition_index, None)
-                    else:
-                        partitions[partition.partition_index] = partition
-                if partitions:
-                    topics[state.topic_name] = TopicMetadata(topic_id, partitions)
-                    has_new_names = has_new_names or known is None or known.topic_id != topic_id
-                else:
-                    topics.pop(state.topic_name, None)
-                    has_new_names = True
+            # If this update fails, the metadata lacks it until the next full one.
+            complete_epoch, self._complete_epoch = self._complete_epoch, None
+            changed = _Changed(before, request)
+            is_complete = request.is_full or complete_epoch == request.controller_epoch
             self.current = ClusterMetadata(
                 controller_id=BrokerId(request.controller_id),
                 brokers={BrokerId(broker.broker_id): broker for broker in request.live_brokers},
-                topics=topics,
-                topic_names={topic.topic_id: name for name, topic in topics.items()}
-                if has_new_names
+                topics=changed.topics,
+                topic_names={topic.topic_id: name for name, topic in changed.topics.items()}
+                if changed.has_new_names
                 else before.topic_names,
-                hidden_topics=_hidden(before, topics, deleted)
-                if request.is_full or before.hidden_topics
-                else {},
+                unreadable_topics=changed.unreadable_topics,
+                updates=before.updates + is_complete,
             )
-            self._forget_suspicions(before, trusted)
+            self._forget_suspicions(before, changed.trusted)
             self.version += 1
-            self.updates += 1
+            self._complete_epoch = request.controller_epoch if is_complete else None
         for listener in self._listeners:
-            listener(touched)
-        if deleted:
+            listener(changed.touched)
+        if changed.deleted:
             for on_deleted in self._deletion_listeners:
-                on_deleted(deleted)
+                on_deleted(changed.deleted)
 
     def learn(self, request: LeaderAndIsrRequest) -> None:
         """Take the leaders of a LeaderAndIsr, which comes before the UpdateMetadata of the same change.
@@ -279,12 +278,64 @@ class MetadataCache:
         )
 
 
-def _hidden(
-    before: ClusterMetadata, topics: Container[str], deleted: Container[str]
-) -> Mapping[str, TopicId]:
-    """The visible and hidden topics of before that are neither visible nor deleted now."""
-    earlier = {**before.hidden_topics, **{name: topic.topic_id for name, topic in before.topics.items()}}
-    return {name: id_ for name, id_ in earlier.items() if name not in topics and name not in deleted}
+class _Changed:
+    """What an UpdateMetadata makes of the topics: ``deleted`` ones are marked so, or have another id now.
+
+    ``trusted`` are the brokers that it names as new leaders, ``touched`` the topics to look at again.
+    """
+
+    def __init__(self, before: ClusterMetadata, request: UpdateMetadataRequest) -> None:
+        self._before = before
+        self._request = request
+        self.trusted: set[int] = set()
+        self.deleted: dict[str, TopicId] = {}
+        self.topics = dict(before.topics)
+        self.touched: dict[str, None] = {}
+        # Most updates only move leaders; then the names by id, of which there may be many, are kept.
+        self.has_new_names = request.is_full
+        if request.is_full:
+            self.touched |= dict.fromkeys(before.topics)
+            unreadable = request.unreadable_topics or ()
+            self.topics = {name: before.topics[name] for name in unreadable if name in before.topics}
+        for state in request.topic_states:
+            self._take(state)
+        self.unreadable_topics = self._unreadable()
+        self.touched |= dict.fromkeys(self.unreadable_topics ^ before.unreadable_topics)
+
+    def _take(self, state: UpdateMetadataTopic) -> None:
+        name, topic_id = state.topic_name, TopicId(state.topic_id)
+        self.touched[name] = None
+        known = self._before.topics.get(name)
+        if known is not None and known.topic_id != topic_id:
+            self.deleted[name] = known.topic_id
+            # The same name with another id is another topic; nothing of the earlier one is kept.
+            known = None
+        # A topic loses no partition: one that is omitted has a state that an older controller cannot read.
+        partitions = {} if known is None else dict(known.partitions)
+        for partition in state.partition_states:
+            index = partition.partition_index
+            earlier = partitions.get(index)
+            if partition.leader == LEADER_DURING_DELETE:
+                self.deleted[name] = topic_id
+                partitions.pop(index, None)
+            elif earlier is None or partition.leader_epoch != NO_LEADER_EPOCH:
+                partitions[index] = partition
+                if earlier is None or partition.leader_epoch > earlier.leader_epoch:
+                    self.trusted.add(partition.leader)
+        if partitions:
+            self.topics[name] = TopicMetadata(topic_id, partitions)
+        else:
+            self.topics.pop(name, None)
+        self.has_new_names = self.has_new_names or known is None or not partitions
+
+    def _unreadable(self) -> frozenset[str]:
+        before, request = self._before, self._request
+        if request.unreadable_topics is not None:
+            return frozenset(request.unreadable_topics)
+        if not request.is_full:
+            return before.unreadable_topics - self.deleted.keys()
+        # An older controller does not name them, and omits partitions of the topics that it does name.
+        return (before.unreadable_topics | before.topics.keys() | self.topics.keys()) - self.deleted.keys()
 
 
 def _with_leader(earlier: UpdateMetadataPartition, state: LeaderAndIsrPartition) -> UpdateMetadataPartition:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from barnabas.controller.context import ControllerContext, Replica
 from barnabas.protocol.ids import (
@@ -49,10 +49,16 @@ from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment, Stored
 
 ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
-T = TypeVar("T")
-
 EPOCH_DURING_DELETE: Final = LeaderEpoch(-2)
 """As a leader epoch in StopReplica: higher than any other, because the topic itself is deleted."""
+
+_UNKNOWN: Final = LeadershipState(
+    leader=NO_BROKER,
+    leader_epoch=NO_LEADER_EPOCH,
+    isr=(),
+    controller_epoch=ControllerEpoch(-1),
+    partition_epoch=-1,
+)
 
 
 class TopicFacts(NamedTuple):
@@ -75,6 +81,7 @@ class BrokerBatch:
     stop_replicas: dict[TopicPartition, StopReplicaPartition] = field(default_factory=dict)
     topics: dict[str, TopicFacts] = field(default_factory=dict)
     metadata_brokers: list[UpdateMetadataBroker] = field(default_factory=list)
+    unreadable_topics: list[str] = field(default_factory=list)
     live_brokers: list[LiveBroker] = field(default_factory=list)
 
     def merge(self, later: BrokerBatch) -> bool:
@@ -97,7 +104,12 @@ class BrokerBatch:
             self.leader_and_isr[tp] = state
             self.stop_replicas.pop(tp, None)
         if later.is_full_metadata:
-            self.update_metadata = {}
+            # A deletion that is complete by now is not in the full request, and must be marked.
+            self.update_metadata = {
+                tp: state
+                for tp, state in self.update_metadata.items()
+                if state.leader == LEADER_DURING_DELETE
+            }
             self.is_full_metadata = True
         # Drop the states of an earlier topic of that name: the states of the new id replace them.
         another = {topic for topic in later.topics if self._is_another(topic, later)}
@@ -114,6 +126,7 @@ class BrokerBatch:
         self.topics.update(later.topics)
         if later.has_metadata:
             self.metadata_brokers = later.metadata_brokers
+            self.unreadable_topics = later.unreadable_topics
         if later.leader_and_isr or later.is_full_leader_and_isr:
             self.live_brokers = later.live_brokers
         return True
@@ -152,6 +165,7 @@ class BrokerBatch:
                     ],
                     live_brokers=self.metadata_brokers,
                     is_full=self.is_full_metadata,
+                    unreadable_topics=self.unreadable_topics,
                 )
             )
         if self.stop_replicas:
@@ -277,9 +291,11 @@ class RequestBatch:
         taken, self._batches = self._batches, {}
         live = self._live_brokers()
         described = self._described_brokers()
+        unreadable = sorted(self._context.unreadable_topics)
         for batch in taken.values():
             batch.live_brokers = live
             batch.metadata_brokers = described
+            batch.unreadable_topics = unreadable
         return taken
 
     def _batch(self, broker: BrokerId) -> BrokerBatch | None:
@@ -296,11 +312,12 @@ class RequestBatch:
             )
 
     def _metadata_of(self, tp: TopicPartition) -> UpdateMetadataPartition | None:
-        state = self._context.leadership.get(tp)
-        if self._context.is_to_be_deleted(tp.topic):
-            state = _during_deletion(state)
-        if state is None:
+        """None for a topic that was removed by hand. A state that cannot be read is sent as unknown."""
+        if self._context.assignment_of(tp) is None:
             return None
+        state = self._context.leadership.get(tp, _UNKNOWN)
+        if self._context.is_to_be_deleted(tp.topic):
+            state = dataclasses.replace(state, leader=BrokerId(LEADER_DURING_DELETE))
         usable = self._context.eligible(tp, self._context.live_or_shutting_down)
         return UpdateMetadataPartition(
             **self._described(tp, state),
@@ -354,14 +371,3 @@ class RequestBatch:
             for broker in sorted(self._context.live_or_shutting_down)
             for registration in (self._context.registrations[broker],)
         ]
-
-
-def _during_deletion(state: LeadershipState | None) -> LeadershipState:
-    epochs = state or LeadershipState(
-        leader=NO_BROKER,
-        leader_epoch=NO_LEADER_EPOCH,
-        isr=(),
-        controller_epoch=ControllerEpoch(-1),
-        partition_epoch=-1,
-    )
-    return dataclasses.replace(epochs, leader=BrokerId(LEADER_DURING_DELETE))

@@ -174,12 +174,8 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
 
     def _remove_deleted(self, topics: frozenset[str], end: int, group: Group, now: Moment) -> Effects:
         # Under the group's lock: no client can commit for an unknown topic, so all its offsets are old.
-        current = self._metadata.current
-        topic_ids = {
-            **current.hidden_topics,
-            **{name: topic.topic_id for name, topic in current.topics.items()},
-        }
-        recreated = {name: topic_ids[name] for name in topics if name in topic_ids}
+        existing = self._metadata.current.topics
+        recreated = {name: existing[name].topic_id for name in topics if name in existing}
         deleted = topics - recreated.keys()
         return group.remove_offsets(group.offsets.of_deleted_topics(deleted, recreated, end), now)
 

@@ -6,8 +6,8 @@ refused or lost is sent again: at once if its partition has another leader by th
 changes or after a back-off. It is only given up when the shard that sends it is closed, because the next
 coordinator sends all of them again. So a leader may get a marker late or twice, which does no harm.
 
-A partition without metadata is deleted if this broker has had the controller's metadata since the shard was
-opened; the former coordinator may have known newer topics. Its marker counts as written.
+A partition that the controller neither names nor lists as unreadable is deleted, and its marker counts as
+written. But the former coordinator may have known newer topics: an update since the shard was opened decides.
 
 Any thread; no lock is held while markers are appended or reported. Rules as in Kafka's
 ``TransactionMarkerRequestCompletionHandler``, except that no error makes a transaction hang.
@@ -218,8 +218,8 @@ class MarkerQueue:
         state = current.partitions_of(name.topic).get(name.partition)
         if state is not None:
             return _Leader(*self._metadata.leader_of(state))
-        is_certain = self._metadata.updates > sending.opened_at and name.topic not in current.hidden_topics
-        return _DELETED if is_certain else _UNKNOWN
+        is_deleted = current.updates > sending.opened_at and not current.may_exist(name)
+        return _DELETED if is_deleted else _UNKNOWN
 
     def _write_here(self, part: _Part) -> None:
         def answer(outcomes: Sequence[MarkerOutcome]) -> None:

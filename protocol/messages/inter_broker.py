@@ -172,7 +172,10 @@ class UpdateMetadataResponse:
 class UpdateMetadataRequest(s.RequestOf[UpdateMetadataResponse]):
     """The content of Metadata answers.
 
-    The request names all live brokers. It names the changed topics, or with ``is_full`` all topics.
+    The request names all live brokers. It names the changed topics, or with ``is_full`` all topics with all
+    their partitions; a partition whose state the controller cannot read has no leader and no leader epoch.
+    ``unreadable_topics`` exist, but their nodes cannot be read. So a topic that a full request neither names
+    nor lists there does not exist. None is from a controller before 0.2, which may omit what it cannot read.
     """
 
     controller_id: int = s.int32()
@@ -182,6 +185,7 @@ class UpdateMetadataRequest(s.RequestOf[UpdateMetadataResponse]):
     live_brokers: list[UpdateMetadataBroker] = s.array(UpdateMetadataBroker)
     is_full: bool = s.boolean(default=False)
     sequence: int = s.int64(default=-1)
+    unreadable_topics: list[str] | None = s.array(s.WireType.STRING, nullable_since=0, default=None)
 
 
 @s.message

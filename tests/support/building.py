@@ -331,8 +331,11 @@ class Managed:
         return [ErrorCode(error.error_code) for error in errors]
 
     def know(self, epochs: Mapping[int, int], *states: UpdateMetadataPartition) -> None:
-        """An UpdateMetadata arrives: the live brokers with their epochs, and the leaders."""
-        self.metadata.update(metadata(epochs, *states))
+        """An UpdateMetadata arrives: the live brokers with their epochs, and the leaders.
+
+        The first one is full, as those of controllers are.
+        """
+        self.metadata.update(metadata(epochs, *states, is_full=not self.metadata.updates))
 
     def produce(self, acks: int = -1, count: int = 1, timeout_ms: int = 1_000) -> Appended:
         """Send a produce request; its answer will be in the list."""
@@ -381,6 +384,7 @@ def metadata(
     is_full: bool = False,
     broker_epoch: int = 0,
     racks: Mapping[int, str] = MappingProxyType({}),
+    unreadable_topics: list[str] | None = None,
 ) -> UpdateMetadataRequest:
     return UpdateMetadataRequest(
         controller_id=2,
@@ -399,6 +403,7 @@ def metadata(
             for number, epoch in epochs.items()
         ],
         is_full=is_full,
+        unreadable_topics=unreadable_topics,
     )
 
 

@@ -7,12 +7,22 @@ from typing import Any
 import pytest
 
 from barnabas.broker.metadata_cache import MetadataAnswers, MetadataCache
-from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, Endpoint, TopicId
+from barnabas.protocol.ids import (
+    NO_BROKER,
+    NO_LEADER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    Endpoint,
+    TopicId,
+    TopicPartition,
+)
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
 )
 from tests.support.building import TOPIC_ID, led_by, metadata
 
@@ -24,8 +34,17 @@ TWO = BrokerId(2)
 def cache() -> MetadataCache:
     """Topic "topic" with two partitions, led by 1 and 2."""
     cache = MetadataCache()
-    cache.update(metadata(ALL, led_by(1), led_by(2, index=1)))
+    cache.update(metadata(ALL, led_by(1), led_by(2, index=1), is_full=True, unreadable_topics=[]))
     return cache
+
+
+def other(*states: UpdateMetadataPartition, **fields: Any) -> UpdateMetadataRequest:
+    """An update about another topic."""
+    return metadata(ALL, *states, topic="other", topic_id=uuid.UUID(int=9), **fields)
+
+
+def may_exist(cache: MetadataCache, topic: str, index: int) -> bool:
+    return cache.current.may_exist(TopicPartition(topic, index))
 
 
 def leader(cache: MetadataCache, index: int = 1) -> int:
@@ -58,10 +77,63 @@ def test_a_full_update_removes_topics_that_it_does_not_name(cache: MetadataCache
     visible: list[list[str]] = []
     cache.on_update(lambda names: touched.append(sorted(names)))
     cache.on_update(lambda names: visible.append(sorted(cache.current.topics)))
-    cache.update(metadata(ALL, led_by(1), topic="other", topic_id=uuid.UUID(int=9), is_full=True))
+    cache.update(other(led_by(1), is_full=True, unreadable_topics=[]))
     assert (touched, visible) == ([["other", "topic"]], [["other"]])
-    cache.update(metadata(ALL, led_by(1), topic="other", topic_id=uuid.UUID(int=9), is_full=True))
-    assert sorted(cache.current.partitions_of("other")) == [0]
+    assert (may_exist(cache, "other", 0), may_exist(cache, "other", 1)) == (True, False)
+    assert not may_exist(cache, "topic", 0)
+
+
+def test_a_topic_that_the_controller_cannot_read_stays_as_it_was(cache: MetadataCache) -> None:
+    cache.update(other(led_by(1), is_full=True, unreadable_topics=["topic", "never seen"]))
+    assert [leader(cache, 0), leader(cache, 1)] == [1, 2]
+    assert cache.current.topic_names[TOPIC_ID] == "topic"
+    assert may_exist(cache, "never seen", 3)
+    # It is known not to exist as soon as the controller does not list it any more.
+    cache.update(metadata(ALL, led_by(1), unreadable_topics=[]))
+    assert not may_exist(cache, "never seen", 3)
+
+
+def test_a_partition_whose_state_cannot_be_read_stays_as_it_was(cache: MetadataCache) -> None:
+    unknown = [led_by(NO_BROKER, epoch=NO_LEADER_EPOCH, index=index) for index in (1, 2)]
+    cache.update(metadata(ALL, led_by(1), *unknown, is_full=True, unreadable_topics=[]))
+    assert [leader(cache, index) for index in range(3)] == [1, 2, NO_BROKER]
+    cache.update(metadata(ALL, led_by(3, index=2), unreadable_topics=[]))
+    assert leader(cache, 2) == 3
+
+
+def test_an_older_controller_may_omit_what_it_cannot_read(cache: MetadataCache) -> None:
+    cache.update(other(led_by(1), is_full=True))
+    assert sorted(cache.current.topics) == ["other"]
+    assert may_exist(cache, "topic", 0), "its node may be unreadable"
+    assert may_exist(cache, "other", 1), "its state may be unreadable"
+    assert not may_exist(cache, "never seen", 0)
+    cache.update(metadata(ALL, led_by(1)))
+    cache.update(other(led_by(1), is_full=True))
+    assert may_exist(cache, "topic", 0)
+    cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE)))
+    assert not may_exist(cache, "topic", 0)
+    assert may_exist(cache, "other", 1)
+
+
+def test_a_controllers_updates_count_from_its_first_full_one_on(cache: MetadataCache) -> None:
+    """Before that one, this broker may lack what the former controller could not send any more."""
+    assert cache.updates == 1
+    cache.update(metadata(ALL, controller_epoch=2))
+    assert cache.updates == 1
+    cache.update(metadata(ALL, controller_epoch=2, is_full=True))
+    cache.update(metadata(ALL, controller_epoch=2))
+    assert cache.updates == 3
+
+
+def test_after_an_update_that_fails_only_a_full_one_counts(cache: MetadataCache) -> None:
+    broken = metadata(ALL, led_by(1))
+    broken.topic_states[0].partition_states = [None]  # type: ignore[list-item] # what no codec decodes
+    with pytest.raises(AttributeError):
+        cache.update(broken)
+    cache.update(metadata(ALL))
+    assert cache.updates == 1
+    cache.update(metadata(ALL, is_full=True))
+    assert cache.updates == 2
 
 
 def test_a_recreated_topic_has_no_partitions_of_the_earlier_one(cache: MetadataCache) -> None:
@@ -81,24 +153,19 @@ def test_a_topic_is_deleted_partition_by_partition(cache: MetadataCache) -> None
     cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE, index=1)))
 
 
-def test_only_a_mark_or_another_id_deletes_a_topic(cache: MetadataCache) -> None:
+@pytest.mark.parametrize("unreadable", [None, [], ["other"]], ids=["older controller", "omitted", "listed"])
+def test_only_a_mark_or_another_id_deletes_a_topic(
+    cache: MetadataCache, unreadable: list[str] | None
+) -> None:
     deleted: list[dict[str, TopicId]] = []
     cache.on_deletion(lambda topics: deleted.append(dict(topics)))
-    other = uuid.UUID(int=9)
-    cache.update(metadata(ALL, led_by(1), topic="other", topic_id=other, is_full=True))
-    cache.update(metadata(ALL, led_by(1)))
+    cache.update(other(led_by(1)))
+    cache.update(metadata(ALL, led_by(1), is_full=True, unreadable_topics=unreadable))
+    cache.update(metadata(ALL, led_by(1, epoch=1), unreadable_topics=unreadable))
     assert deleted == []
-    assert cache.current.hidden_topics == {}
-    cache.update(metadata(ALL, led_by(1), is_full=True))
-    assert cache.current.hidden_topics == {"other": other}
-    cache.update(metadata(ALL, led_by(1), is_full=True))
-    assert cache.current.hidden_topics == {"other": other}
-    cache.update(metadata(ALL, led_by(1, epoch=1)))
-    assert cache.current.hidden_topics == {"other": other}
-    cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE), topic="other", topic_id=other))
-    assert cache.current.hidden_topics == {}
+    cache.update(other(led_by(LEADER_DURING_DELETE), unreadable_topics=[]))
     cache.update(metadata(ALL, led_by(1), topic_id=uuid.UUID(int=10)))
-    assert deleted == [{"other": other}, {"topic": TOPIC_ID}]
+    assert deleted == [{"other": uuid.UUID(int=9)}, {"topic": TOPIC_ID}]
 
 
 # Suspicions

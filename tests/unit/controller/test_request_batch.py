@@ -6,6 +6,7 @@ from barnabas.controller.context import Replica
 from barnabas.controller.request_batch import BrokerBatch, RequestBatch, TopicFacts
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
+    LEADER_DURING_DELETE,
     StopReplicaPartition,
     UpdateMetadataBroker,
     UpdateMetadataPartition,
@@ -67,6 +68,16 @@ def test_metadata_keeps_the_latest_brokers() -> None:
     assert batch.merge(stop(T0, delete=False))
     assert [broker.broker_id for broker in batch.metadata_brokers] == [2]
     assert (batch.has_metadata, batch.is_full_metadata) == (True, True)
+
+
+def test_a_full_update_does_not_drop_the_mark_of_a_deletion() -> None:
+    batch = metadata(T0, 1)
+    batch.update_metadata[T0].leader = LEADER_DURING_DELETE
+    assert batch.merge(metadata(T1, 2, is_full=True))
+    assert {tp: sent.leader for tp, sent in batch.update_metadata.items()} == {
+        T0: LEADER_DURING_DELETE,
+        T1: 1,
+    }
 
 
 def test_states_of_an_earlier_topic_of_the_name_are_not_sent_for_the_next() -> None:

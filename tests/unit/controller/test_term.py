@@ -7,13 +7,14 @@ import pytest
 from barnabas.controller import events
 from barnabas.controller.context import Replica, ReplicaState
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
+from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, BrokerEpoch, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionError,
     UpdateMetadataRequest,
 )
+from barnabas.zookeeper import paths
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.znodes import AdvertisedListener
@@ -182,6 +183,16 @@ def test_no_full_request_is_sent_while_a_topic_is_unreadable(cluster: Cluster) -
     cluster.restart(1)
     assert set(cluster.channels.leadership(1)) == {T0, T1}
     assert cluster.channels.full_requests(1) == []
+    updates = [sent for sent in cluster.channels.requests(1) if isinstance(sent, UpdateMetadataRequest)]
+    assert {tuple(update.unreadable_topics or ()) for update in updates} == {("odd",)}
+
+
+def test_a_partition_without_a_readable_state_is_named_without_a_leader(cluster: Cluster) -> None:
+    """Else the brokers would take it for deleted."""
+    cluster.zookeeper.server.nodes[paths.partition_state(T1)].data = b"?"
+    cluster.elect()
+    sent = cluster.channels.metadata(1)[T1]
+    assert (sent.leader, sent.leader_epoch, sorted(sent.replicas)) == (NO_BROKER, NO_LEADER_EPOCH, [1, 2, 3])
 
 
 @pytest.mark.parametrize("is_repaired", [True, False])

@@ -81,10 +81,13 @@ class Rig:
     def send(self, broker_id: Any, request: Any, answer: Any) -> None:
         self.sent.append(Sent(broker_id, request, answer))
 
-    def lead(self, leaders: dict[int, int], *, live: tuple[int, ...] = (1, 2, 3), epoch: int = 0) -> None:
+    def lead(
+        self, leaders: dict[int, int], *, live: tuple[int, ...] = (1, 2, 3), epoch: int = 0, **fields: Any
+    ) -> None:
         """An UpdateMetadata with the leaders of partitions of t."""
         states = (led_by(leader, epoch, index) for index, leader in leaders.items())
-        self.metadata.update(metadata(dict.fromkeys(live, 0), *states, topic="t"))
+        fields = {"unreadable_topics": [], **fields}
+        self.metadata.update(metadata(dict.fromkeys(live, 0), *states, topic="t", **fields))
 
     def end(self, *partitions: TopicPartition, producer: int = 1, opened_at: int = 0) -> None:
         """A transaction is committed."""
@@ -115,7 +118,7 @@ class Rig:
 @pytest.fixture
 def rig() -> Rig:
     rig = Rig()
-    rig.lead({0: 1, 1: 2, 2: 3})
+    rig.lead({0: 1, 1: 2, 2: 3}, is_full=True)
     return rig
 
 
@@ -192,6 +195,37 @@ def test_a_partition_that_stays_unknown_after_an_update_is_deleted(rig: Rig) -> 
     rig.lead({})
     rig.pass_time(LONGEST_PAUSE_MS)
     assert rig.written == [unknown]
+
+
+def test_a_new_controllers_first_update_proves_no_deletion(rig: Rig) -> None:
+    """The former one has created the topic and died before this broker was told."""
+    unknown = TopicPartition("t", 9)
+    rig.end(unknown, opened_at=rig.metadata.updates)
+    rig.lead({}, controller_epoch=2)
+    rig.pass_time(LONGEST_PAUSE_MS)
+    assert not rig.written
+    rig.lead({0: 1, 1: 2, 2: 3, 9: 2}, controller_epoch=2, is_full=True)
+    assert rig.take().partitions == [unknown]
+
+
+def test_a_topic_that_the_controller_cannot_read_is_not_deleted(rig: Rig) -> None:
+    unknown = TopicPartition("damaged", 0)
+    rig.lead({}, unreadable_topics=["damaged"])
+    rig.end(unknown)
+    rig.pass_time(LONGEST_PAUSE_MS)
+    assert not rig.written
+    rig.lead({})
+    assert rig.written == [unknown]
+
+
+def test_a_topic_that_a_full_update_omits_is_deleted(rig: Rig) -> None:
+    """The mark was lost with the controller that sent it; the next one does not know the topic."""
+    rig.lead({1: -1}, epoch=1)
+    rig.end(T1)
+    rig.metadata.update(
+        metadata({1: 0}, led_by(1), topic="other", is_full=True, controller_epoch=2, unreadable_topics=[])
+    )
+    assert rig.written == [T1]
 
 
 def test_a_closed_shard_sends_and_learns_nothing(rig: Rig) -> None:
