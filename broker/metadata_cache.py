@@ -36,6 +36,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from barnabas.zookeeper.znodes import LeadershipState
 
 _MAX_ANSWERS: Final = 16
 """An answer may take megabytes."""
@@ -213,6 +214,28 @@ class MetadataCache:
         if touched:
             for listener in self._listeners:
                 listener(touched)
+
+    def learn_leader(self, name: TopicPartition, state: LeadershipState) -> None:
+        """Take a newer leader that this broker has read in ZooKeeper."""
+        with self._lock:
+            topic = self.current.topics.get(name.topic)
+            earlier = self.current.partitions_of(name.topic).get(name.partition)
+            if topic is None or earlier is None or earlier.leader_epoch >= state.leader_epoch:
+                return
+            newer = schema.replace(
+                earlier,
+                controller_epoch=state.controller_epoch,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                isr=list(state.isr),
+                partition_epoch=state.partition_epoch,
+            )
+            learned = replace(topic, partitions={**topic.partitions, name.partition: newer})
+            self.current = replace(self.current, topics={**self.current.topics, name.topic: learned})
+            self.suspects -= {state.leader}
+            self.version += 1
+        for listener in self._listeners:
+            listener((name.topic,))
 
     def suspect(self, broker_id: BrokerId) -> None:
         """A peer has reset a connection and refused another one."""

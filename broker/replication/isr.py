@@ -93,6 +93,8 @@ class FollowerStates:
         self._fetched_ms: dict[BrokerId, float] = {}
         # When a consumer was last sent to each follower, in the present leader epoch.
         self._consumers_sent_ms: dict[BrokerId, float] = {}
+        self.proven_ms = rules.NEVER_MS
+        """A time at which this replica certainly led, in the present leader epoch."""
 
     @property
     def read_by_consumers(self) -> Collection[BrokerId]:
@@ -140,6 +142,7 @@ class FollowerStates:
         self.leader_epoch_start_offset = log_end_offset
         self._fetched_ms = {}
         self._consumers_sent_ms = {}
+        self.proven_ms = now_ms
         self._states = {
             replica: rules.after_election(
                 self._states.get(replica),
@@ -194,6 +197,18 @@ class FollowerStates:
             now_ms=now_ms,
             max_lag_ms=self._max_lag_ms,
         )
+
+    def is_proven(self, now_ms: float, max_age_ms: float) -> bool:
+        """Whether it is certain that this replica led within that time.
+
+        An election can only choose a member of the ISR, unless it is unclean. So a leader that is alone in it
+        needs no proof.
+        """
+        if now_ms - self.proven_ms <= max_age_ms or self.isr.maximal <= {self._broker_id}:
+            return True
+        witnessed_ms = rules.witnessed_ms(self._fetched_ms, self.isr.maximal, self._broker_id)
+        self.proven_ms = max(self.proven_ms, witnessed_ms)
+        return now_ms - self.proven_ms <= max_age_ms
 
     def propose_expand(
         self, follower: BrokerId, high_watermark: Offset, registered_broker_epoch: BrokerEpoch | None

@@ -7,18 +7,22 @@ one of four outcomes:
 - ZooKeeper has the change: it is committed.
 - The outcome is unknown, or this broker's registration is gone: the partition stays pending, which is safe,
   and the change is retried.
-- ZooKeeper has a newer state: the controller's LeaderAndIsr, with a new leader epoch, is on the way. The
-  partition stays pending until then. An earlier attempt whose answer was lost may have succeeded and the
-  controller may have elected the joined replica, so the high watermark must still wait for it.
+- ZooKeeper has a newer state. If another broker leads in it, this one is deposed. If not, the controller's
+  LeaderAndIsr, with a new leader epoch, is on the way, and the partition stays pending until then. An earlier
+  attempt whose answer was lost may have succeeded and the controller may have elected the joined replica, so
+  the high watermark must still wait for it.
 - The joining replica has restarted or stopped, so its disk may be gone: the store refuses this and all
   earlier attempts, and the change is withdrawn (KIP-903).
+
+It also asks ZooKeeper for the leader of partitions whose followers do not fetch: the controller may have
+elected another one, and be unable to reach this broker.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from barnabas.broker.replication.isr import CommittedIsr, PendingIsr
@@ -58,6 +62,10 @@ class IsrStore(Protocol):
         topic_id: TopicId,
     ) -> int: ...
 
+    def partition_states(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, LeadershipState]: ...
+
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None: ...
 
     def notify_log_dir_failure(self, broker: BrokerId) -> None: ...
@@ -74,21 +82,27 @@ class IsrChanges:
         now_ms: Callable[[], float],
         on_high_watermark: Callable[[TopicPartition], None],
         on_fatal: Callable[[BaseException], None],
+        on_deposed: Callable[[TopicPartition, LeadershipState], None] = lambda name, state: None,
     ) -> None:
-        """``broker_epoch`` returns the epoch of this broker's registration; None until that has its roles."""
+        """``broker_epoch`` returns the epoch of this broker's registration; None until that has its roles.
+
+        ``on_deposed`` is called for a partition that has given up leading, with the state in ZooKeeper.
+        """
         self._store = store
         self._broker_epoch = broker_epoch
         self._now_ms = now_ms
         self._on_high_watermark = on_high_watermark
+        self._on_deposed = on_deposed
         self.shrinks = self.expands = self.failures = 0
         """The changes that were written, and those that another broker's write prevented."""
         self._condition = threading.Condition()
         self._pending: dict[TopicPartition, tuple[Partition, PendingIsr]] = {}
+        self._to_confirm: dict[TopicPartition, Partition] = {}
         self._to_notify: dict[TopicPartition, None] = {}
         self._thread = WorkThread(
             "isr-changes",
             self._condition,
-            has_work=lambda: bool(self._pending or self._to_notify),
+            has_work=lambda: bool(self._pending or self._to_confirm or self._to_notify),
             work_off=self.work_off,
             on_fatal=on_fatal,
         )
@@ -111,6 +125,12 @@ class IsrChanges:
             self._pending[partition.partition] = (partition, pending)
             self._condition.notify()
 
+    def confirm(self, partition: Partition) -> None:
+        """Ask ZooKeeper once whether this replica still leads; to be called again if that fails."""
+        with self._condition:
+            self._to_confirm[partition.partition] = partition
+            self._condition.notify()
+
     def work_off(self) -> bool:
         """Try once everything that is pending; False if something must be retried.
 
@@ -118,11 +138,41 @@ class IsrChanges:
         """
         with self._condition:
             work, self._pending = self._pending, {}
+            to_confirm, self._to_confirm = self._to_confirm, {}
+        if to_confirm:
+            self._confirm(to_confirm)
         unsettled = self._carry(work)
         with self._condition:
             for partition, item in unsettled.items():
                 self._pending.setdefault(partition, item)
         return not unsettled and not self._to_notify
+
+    def _confirm(self, partitions: Mapping[TopicPartition, Partition]) -> None:
+        asked_ms = self._now_ms()
+        try:
+            states = self._store.partition_states(partitions)
+        except _RETRIED as error:
+            logger.warning("cannot confirm the leaderships of %d partitions: %s", len(partitions), error)
+            return
+        except InvariantViolation:
+            raise
+        except Exception:
+            logger.critical("cannot confirm the leaderships of %d partitions", len(partitions), exc_info=True)
+            return
+        for name, state in states.items():
+            self._learn_leader(partitions[name], state, asked_ms)
+
+    def _learn_leader(self, partition: Partition, state: LeadershipState, asked_ms: float) -> bool:
+        is_deposed = partition.learn_leader(state.leader, state.leader_epoch, asked_ms)
+        if is_deposed:
+            logger.warning(
+                "%s: broker %d leads in epoch %d; the controller has not told this broker",
+                partition.partition,
+                state.leader,
+                state.leader_epoch,
+            )
+            self._on_deposed(partition.partition, state)
+        return is_deposed
 
     def _carry(
         self, work: dict[TopicPartition, tuple[Partition, PendingIsr]]
@@ -177,7 +227,10 @@ class IsrChanges:
             )
         except PartitionStateConflict as error:
             self.failures += 1
-            logger.info("the ISR of %s stays pending, since the controller changed it first: %s", name, error)
+            if error.current is None or not self._learn_leader(partition, error.current, self._now_ms()):
+                logger.info(
+                    "the ISR of %s stays pending, since the controller changed it first: %s", name, error
+                )
             return
         except ReplicaNotRegistered as error:
             self.failures += 1

@@ -444,6 +444,31 @@ class Partition(ReplicaRole):
         with self._lock:
             return self.role is _LEADER and self._followers.are_witnesses(now_ms)
 
+    def is_proven(self, now_ms: float, max_age_ms: float) -> bool:
+        """Whether this replica does not lead, or certainly led within that time: by the fetches of the ISR or
+        by ZooKeeper.
+        """
+        if self.role is not _LEADER or now_ms - self._followers.proven_ms <= max_age_ms:
+            return True
+        with self._lock:
+            return self._followers.is_proven(now_ms, max_age_ms)
+
+    def learn_leader(self, leader: BrokerId, leader_epoch: LeaderEpoch, asked_ms: float) -> bool:
+        """ZooKeeper, asked at that time, has this leader. Returns whether it deposes this one.
+
+        Then this replica has no role until the controller sends the next, which may not be able to reach it.
+        """
+        with self._lock:
+            if self.role is not _LEADER or leader_epoch < self.leader_epoch:
+                return False
+            if leader == self.broker_id:
+                self._followers.proven_ms = max(self._followers.proven_ms, asked_ms)
+                return False
+            self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.leader, self.leader_epoch = leader, leader_epoch
+            self._followers.clear()
+            return True
+
     def propose_shrink(self, now_ms: float) -> PendingIsr | None:
         """Propose that lagging replicas leave the ISR, if there are any and no change is pending."""
         with self._lock:

@@ -43,6 +43,7 @@ from barnabas.broker.traffic import Traffic
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse, RecordError
+from barnabas.zookeeper.znodes import LeadershipState
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +126,7 @@ class ReplicaManager:
         now_ms: Callable[[], float] = monotonic_ms,
     ) -> None:
         self.broker_id, self.logs = broker_id, logs
-        self._metadata, self._now_ms = metadata, now_ms
-        self.traffic = Traffic()
+        self._metadata, self._now_ms, self._max_lag_ms = metadata, now_ms, max_lag_ms
         self.produce_purgatory = Purgatory("produce", reaper)
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
@@ -135,7 +135,7 @@ class ReplicaManager:
             max_fetch_sessions, self.consumer_purgatory.check_and_complete, metadata, now_ms=now_ms
         )
         self.role_listeners: list[Callable[[TopicPartition], None]] = []
-        self.fence = Fence(self._fenced)
+        self.fence, self.traffic = Fence(self._fenced), Traffic()
         self.disk_failures = DiskFailures(broker_id, logs, isr_store, on_fatal=on_fatal)
         self.deletions = RecordDeletions(
             reaper,
@@ -165,6 +165,7 @@ class ReplicaManager:
             broker_epoch=self.roles.registered_epoch,
             now_ms=now_ms,
             on_high_watermark=self._high_watermark_moved,
+            on_deposed=self._deposed,
             on_fatal=on_fatal,
         )
         self._to_wake: deque[TopicPartition] = deque()
@@ -211,12 +212,17 @@ class ReplicaManager:
         return list(self.roles.partitions.values())
 
     def doubt(self, name: TopicPartition) -> str | None:
-        """Why this broker may not act as the leader of a partition, even for acks=all; or None."""
+        """Why this broker may not act as the leader of a partition, or None."""
         reason = self.fence.reason
-        if reason is None or self.fence.loss is not None:
-            return reason
         partition = self.roles.partitions.get(name)
-        return None if partition is not None and partition.is_witnessed(self._now_ms()) else reason
+        if self.fence.loss is not None or partition is None:
+            return reason
+        now_ms = self._now_ms()
+        if reason is not None:
+            return None if partition.is_witnessed(now_ms) else reason
+        if partition.is_proven(now_ms, self._max_lag_ms):
+            return None
+        return f"the followers of {name} do not fetch, and ZooKeeper has not confirmed its leader lately"
 
     @property
     def max_follower_lag(self) -> int:
@@ -224,8 +230,14 @@ class ReplicaManager:
         return self._fetchers.max_lag
 
     def _writable(self, name: TopicPartition, acks: int = 1) -> Partition:
-        """The `partition`; raises NOT_LEADER_OR_FOLLOWER while this broker is fenced."""
-        reason = self.fence.reason if acks != ACKS_ALL else self.doubt(name)
+        """The `partition`; raises NOT_LEADER_OR_FOLLOWER while this broker may not write to it.
+
+        A deposed leader acknowledges nothing to acks=all, so only without ZooKeeper are these in doubt. The
+        others are refused then anyway.
+        """
+        reason = self.fence.reason
+        if (acks == ACKS_ALL) == (reason is not None):
+            reason = self.doubt(name)
         if reason is not None:
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
         return self.partition(name)
@@ -394,6 +406,10 @@ class ReplicaManager:
         self.deletions.check(name)
         self._wake_consumers_of(name)
 
+    def _deposed(self, name: TopicPartition, state: LeadershipState) -> None:
+        self._metadata.learn_leader(name, state)
+        self._role_changed(name)
+
     def _fenced(self) -> None:
         """Another broker may lead now: answer the waiting fetches, so that the clients look for it."""
         for partition in self.partitions():
@@ -548,6 +564,8 @@ class ReplicaManager:
                 pending = partition.propose_shrink(now_ms)
                 if pending is not None:
                     self.isr_changes.submit(partition, pending)
+                elif not partition.is_proven(now_ms, self._max_lag_ms / 2):
+                    self.isr_changes.confirm(partition)
                 if partition.advance_high_watermark(now_ms):
                     self._high_watermark_moved(partition.partition)
                 partition.forget_consumers(now_ms)

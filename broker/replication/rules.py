@@ -175,14 +175,22 @@ def are_witnesses(
 ) -> bool:
     """Whether a leader without ZooKeeper may continue with acks=all.
 
+    A leader that is alone in its ISR has no witness.
+    """
+    return now_ms - witnessed_ms(fetched_ms, maximal_in_sync_replicas, leader) <= max_lag_ms
+
+
+def witnessed_ms(
+    fetched_ms: Mapping[BrokerId, float], maximal_in_sync_replicas: frozenset[BrokerId], leader: BrokerId
+) -> float:
+    """The latest time at which the followers' fetches prove that there was no other leader.
+
     ``fetched_ms`` is when each follower last fetched in this very leader epoch. A new leader would be one of
     the other replicas that may be in sync, and it would stop fetching in this epoch. So while all of them
-    fetch, there is no other leader. A leader that is alone in its ISR has no witness.
+    fetch, there is no other leader. The leader may be alone: then nothing proves it.
     """
     others = maximal_in_sync_replicas - {leader}
-    return bool(others) and all(
-        now_ms - fetched_ms.get(follower, NEVER_MS) <= max_lag_ms for follower in others
-    )
+    return min((fetched_ms.get(follower, NEVER_MS) for follower in others), default=NEVER_MS)
 
 
 def out_of_sync(

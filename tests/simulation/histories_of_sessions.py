@@ -195,6 +195,78 @@ def a_leader_alone_without_zookeeper() -> None:
         heal_and_settle(world)
 
 
+def _depose_unnoticed(world: World) -> None:
+    """The controller takes A for dead, elects another leader, and cannot reach A any more."""
+    world.suspect(A)
+    run_controllers(world)
+    deliver_requests(world, B, C)
+    assert world.state.leader not in (A, -1)
+
+
+def _leads(world: World, broker: BrokerId) -> bool:
+    partition = world.brokers[broker].partition
+    return partition is not None and partition.is_leader
+
+
+def a_leader_that_only_the_controller_cannot_reach() -> None:
+    """It hears ZooKeeper and its clients. Its followers leave it, and it then asks ZooKeeper who leads."""
+    with World(3, min_insync_replicas=1) as world:
+        replicate(world, B, C)
+        _depose_unnoticed(world)
+        world.advance(MAX_LAG_MS + 1)
+        assert not _accepts(world, A, acks=1)
+        assert not _accepts(world, A, acks=0)
+        assert world.brokers[A].replicas.doubt(world.tp) is not None
+        world.shrink(A)
+        world.work_off(A)
+        assert not _leads(world, A)
+        known = world.brokers[A].metadata.current.partitions_of(world.tp.topic)[world.tp.partition]
+        assert (known.leader, known.leader_epoch) == (world.state.leader, world.state.leader_epoch)
+        heal_and_settle(world)
+
+
+def a_deposed_leader_that_changes_its_isr() -> None:
+    """It has appended since, so its followers seem to lag, and its change of the ISR meets the new epoch."""
+    with World(3, min_insync_replicas=1) as world:
+        replicate(world, B, C)
+        _depose_unnoticed(world)
+        assert _accepts(world, A, acks=1)
+        world.advance(MAX_LAG_MS + 1)
+        world.shrink(A)
+        world.work_off(A)
+        assert not _leads(world, A)
+        heal_and_settle(world)
+
+
+def a_leader_whose_followers_are_silent() -> None:
+    """It still leads: ZooKeeper confirms it again and again, and nobody leaves the ISR for being silent."""
+    with World(3, min_insync_replicas=1) as world:
+        replicate(world, B, C)
+        for _ in range(6):
+            world.advance(MAX_LAG_MS / 2 + 1)
+            world.shrink(A)
+            world.work_off(A)
+            assert world.brokers[A].replicas.doubt(world.tp) is None
+        assert set(world.state.isr) == {A, B, C}
+        assert _accepts(world, A, acks=1)
+        heal_and_settle(world)
+
+
+def a_leader_that_is_alone_in_its_isr() -> None:
+    """No other replica can be elected, so it needs no proof, also if the controller takes it for dead."""
+    with World(3, min_insync_replicas=1) as world:
+        remove_from_isr(world, B, C)
+        world.suspect(A)
+        run_controllers(world)
+        assert world.state.leader == -1
+        world.advance(10 * MAX_LAG_MS)
+        world.shrink(A)
+        world.work_off(A)
+        assert _accepts(world, A, acks=1)
+        assert world.brokers[A].replicas.doubt(world.tp) is None
+        heal_and_settle(world)
+
+
 HISTORIES_OF_SESSIONS: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_leader_that_does_not_hear_zookeeper: (
         mutations.without_zookeeper_no_confirmation_is_required,
@@ -204,6 +276,13 @@ HISTORIES_OF_SESSIONS: dict[Callable[[], None], tuple[Mutation, ...]] = {
         mutations.without_zookeeper_no_confirmation_is_required,
     ),
     a_leader_alone_without_zookeeper: (mutations.without_zookeeper_no_confirmation_is_required,),
+    a_leader_that_only_the_controller_cannot_reach: (
+        mutations.a_leader_needs_no_proof,
+        mutations.a_deposed_leader_keeps_its_role,
+    ),
+    a_deposed_leader_that_changes_its_isr: (mutations.a_deposed_leader_keeps_its_role,),
+    a_leader_whose_followers_are_silent: (mutations.only_followers_prove_a_leader,),
+    a_leader_that_is_alone_in_its_isr: (),
     an_expiry_handled_after_the_next_registration: (mutations.an_ended_registration_continues,),
     all_members_of_the_isr_stop_at_once: (mutations.one_of_a_lost_isr_is_kept,),
     a_member_loses_its_disk_between_two_controllers: (mutations.broker_epochs_of_the_isr_are_not_compared,),

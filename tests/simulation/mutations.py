@@ -233,6 +233,21 @@ def any_fetch_confirms_the_leader(setattr_: SetAttr) -> None:
     setattr_(rules, "are_witnesses", lambda *seen, **now: are_witnesses(*seen, **{**now, "max_lag_ms": 1e12}))
 
 
+def a_leader_needs_no_proof(setattr_: SetAttr) -> None:
+    """While ZooKeeper answers, it serves acks=1 and coordinates however long its followers are silent."""
+    setattr_(Partition, "is_proven", lambda *_: True)
+
+
+def a_deposed_leader_keeps_its_role(setattr_: SetAttr) -> None:
+    """It waits for a LeaderAndIsr, although ZooKeeper has another leader."""
+    setattr_(Partition, "learn_leader", lambda *_: False)
+
+
+def only_followers_prove_a_leader(setattr_: SetAttr) -> None:
+    """ZooKeeper is not asked, so a leader with silent followers serves only acks=all."""
+    setattr_(IsrChanges, "confirm", lambda *_: None)
+
+
 @found_in("usual", 54)
 def an_ended_registration_continues(setattr_: SetAttr) -> None:
     """Found in this code: a broker kept a registration that it had fenced, and got no roles any more."""

@@ -199,15 +199,37 @@ def an_expansion_whose_answer_was_lost() -> None:
     run_controllers(world)
     assert world.state.leader == B
     world.doors[A] = Door.OPEN
-    world.work_off(A)
     world.advance(MAX_LAG_MS + 1)
     world.produce(A)
     world.check()
     assert world.truth.acknowledged_end == 1
+    world.work_off(A)
+    assert not world.brokers[A].partition.is_leader
     deliver_requests(world, B)
     world.produce(B)
     world.check()
     assert world.truth.acknowledged_end == 3
+    heal_and_settle(world)
+
+
+def an_expansion_whose_answer_was_lost_and_a_new_epoch() -> None:
+    """The same, but the controller first writes another epoch of the old leader, which then retries."""
+    world = world_with_a_record(2, min_insync_replicas=1)
+    remove_from_isr(world, B)
+    world.doors[A] = Door.MUTE
+    replicate(world, B)
+    replicate(world, B)
+    world.work_off(A)
+    world.doors[A] = Door.OPEN
+    world.move_leadership(A)
+    world.work_off(A)
+    assert (world.state.leader, set(world.state.isr)) == (A, {A, B})
+    world.advance(MAX_LAG_MS + 1)
+    world.produce(A)
+    world.check()
+    assert world.truth.acknowledged_end == 1
+    kill(world, A)
+    assert world.state.leader == B
     heal_and_settle(world)
 
 
@@ -348,10 +370,8 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     an_expansion_written_after_the_rebirth: (mutations.an_expansion_is_written_for_any_registration,),
     a_lost_expansion_and_a_rebirth: (),
     a_leader_without_zookeeper: (mutations.a_leaving_replica_is_not_waited_for,),
-    an_expansion_whose_answer_was_lost: (
-        mutations.a_conflict_reverts_the_change,
-        mutations.a_joining_replica_is_not_waited_for,
-    ),
+    an_expansion_whose_answer_was_lost: (mutations.a_joining_replica_is_not_waited_for,),
+    an_expansion_whose_answer_was_lost_and_a_new_epoch: (mutations.a_conflict_reverts_the_change,),
     a_laggard_joins_a_new_leader: (mutations.followers_join_below_the_start_of_the_epoch,),
     a_controller_wakes_from_a_pause: (mutations.a_replaced_controller_is_obeyed,),
     a_follower_that_ends_where_the_leader_starts: (mutations.a_log_below_the_leaders_log_start_is_kept,),

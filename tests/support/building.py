@@ -229,6 +229,9 @@ class NoStore:
     def update_isr(self, tp: TopicPartition, state: LeadershipState, **arguments: Any) -> int:
         raise ZooKeeperUnavailable("out of reach")
 
+    def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
+        raise ZooKeeperUnavailable("out of reach")
+
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
         raise ZooKeeperUnavailable("out of reach")
 

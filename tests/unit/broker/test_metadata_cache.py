@@ -1,5 +1,6 @@
 """A broker's metadata: updates, recreated topics, and suspicions."""
 
+import dataclasses
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,9 @@ from barnabas.protocol.ids import (
     NO_LEADER_EPOCH,
     BrokerEpoch,
     BrokerId,
+    ControllerEpoch,
     Endpoint,
+    LeaderEpoch,
     TopicId,
     TopicPartition,
 )
@@ -24,6 +27,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
+from barnabas.zookeeper.znodes import LeadershipState
 from tests.support.building import TOPIC_ID, led_by, metadata
 
 ALL = {1: 10, 2: 20, 3: 30}
@@ -328,6 +332,26 @@ def test_leader_and_isr_changes_only_known_partitions_of_earlier_epochs(
     before = cache.current
     cache.learn(request_)
     assert cache.current == before
+
+
+def test_the_cache_learns_a_leader_from_zookeeper(cache: MetadataCache) -> None:
+    touched: list[list[str]] = []
+    cache.on_update(lambda names: touched.append(sorted(names)))
+    cache.suspect(BrokerId(3))
+    state = LeadershipState(
+        leader=BrokerId(3),
+        leader_epoch=LeaderEpoch(1),
+        isr=(BrokerId(3),),
+        controller_epoch=ControllerEpoch(2),
+        partition_epoch=9,
+    )
+    for index in (1, 1, 5):
+        cache.learn_leader(TopicPartition("topic", index), state)
+    cache.learn_leader(TopicPartition("unknown", 0), state)
+    assert [leader(cache, 0), leader(cache, 1)] == [1, 3]
+    assert touched == [["topic"]]
+    cache.learn_leader(TopicPartition("topic", 1), dataclasses.replace(state, leader=TWO))
+    assert leader(cache) == 3, "it is no newer epoch"
 
 
 def test_a_suspect_that_the_controller_elects_is_named_again(cache: MetadataCache) -> None:

@@ -21,7 +21,7 @@ from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.groups import (
     DeleteGroupsRequest,
     ListGroupsRequest,
@@ -30,7 +30,7 @@ from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from barnabas.protocol.records import MarkerType
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
-from tests.support.building import LIVE, NONE, led_by, metadata, state
+from tests.support.building import LAG_MS, LIVE, NONE, led_by, metadata, state
 from tests.support.group_requests import (
     OFFSETS_ID,
     PARTITION,
@@ -87,6 +87,19 @@ def test_no_session_expires_while_the_broker_is_fenced(hosting: Serving) -> None
     assert hosting.call(beat).error_code == NONE
     hosting.managed.pass_time(10_001)
     assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_leader_that_may_be_deposed_coordinates_nothing(hosting: Serving) -> None:
+    """Its followers do not fetch, and ZooKeeper, which answers, has not confirmed it; a session ends late."""
+    joined = become_member(hosting)
+    lead(hosting, epoch=1, isr=(1, 2))
+    work(hosting)
+    hosting.managed.pass_time(LAG_MS + 1)
+    assert hosting.call(heartbeat(joined)).error_code == ErrorCode.NOT_COORDINATOR
+    hosting.managed.pass_time(20_000)
+    (partition,) = hosting.managed.manager.partitions()
+    partition.learn_leader(BrokerId(1), LeaderEpoch(1), hosting.managed.clock.now_ms)
+    assert hosting.call(heartbeat(joined)).error_code == NONE
 
 
 def test_a_timer_that_could_not_be_cancelled_leaves_its_successor(hosting: Serving) -> None:

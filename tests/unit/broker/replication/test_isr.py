@@ -1,18 +1,29 @@
 """Changes of the ISR: pending until ZooKeeper has them, and safe in each outcome."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 
 from barnabas.broker.replication.isr import CommittedIsr, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import (
+    NO_BROKER,
+    NO_TOPIC_ID,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.zookeeper.errors import PartitionStateConflict, ReplicaNotRegistered, ZooKeeperUnavailable
 from barnabas.zookeeper.znodes import LeadershipState
 from tests.support.building import LAG_MS, ME, THREE, TOPIC_ID, TP, TWO, append, fetched, leader_of, state
+from tests.support.errors import refused
 from tests.support.waiting import DEADLINE_S
 
 REGISTERED = BrokerEpoch(5)
@@ -94,6 +105,7 @@ class Store:
         self.written: list[tuple[list[int], int]] = []
         self.joining: list[dict[int, int]] = []
         self.errors: list[Exception] = []
+        self.states: dict[TopicPartition, LeadershipState] = {}
         self.notified: list[list[TopicPartition]] = []
         self.notify_errors: list[Exception] = []
         self.broker_epoch: int | None = 17
@@ -118,6 +130,13 @@ class Store:
             raise self.errors.pop(0)
         return state.partition_epoch + 1
 
+    def partition_states(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, LeadershipState]:
+        if self.errors:
+            raise self.errors.pop(0)
+        return {name: self.states[name] for name in partitions if name in self.states}
+
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
         if self.notify_errors:
             raise self.notify_errors.pop(0)
@@ -133,12 +152,14 @@ class Carrier:
     def __init__(self) -> None:
         self.store = Store()
         self.moved: list[TopicPartition] = []
+        self.deposed: list[TopicPartition] = []
         self.fatal: list[BaseException] = []
         self.changes = IsrChanges(
             self.store,
             broker_epoch=lambda: self.store.broker_epoch,
             now_ms=lambda: LAG_MS + 1,
             on_high_watermark=self.moved.append,
+            on_deposed=lambda name, _: self.deposed.append(name),
             on_fatal=self.fatal.append,
         )
 
@@ -209,6 +230,59 @@ def test_after_a_conflict_a_change_stays_pending_until_the_controllers_next_requ
     assert (len(carrier.store.written), carrier.counts) == (1, (0, 0, 1))
     partition.make_leader(state(epoch=1, isr=(1, 2), partition_epoch=4), 0.0)
     assert partition.isr == CommittedIsr(brokers(1, 2), 4)
+
+
+def led_by_zookeeper(leader: BrokerId, epoch: int) -> LeadershipState:
+    return LeadershipState(
+        leader=leader,
+        leader_epoch=LeaderEpoch(epoch),
+        isr=(ME, TWO),
+        controller_epoch=ControllerEpoch(2),
+        partition_epoch=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("leader", "epoch", "is_deposed"),
+    [(TWO, 1, True), (NO_BROKER, 1, True), (ME, 1, False), (ME, 0, False)],
+)
+@pytest.mark.parametrize("how", ["conflict", "question"])
+def test_another_leader_in_zookeeper_deposes_this_one(
+    carrier: Carrier, how: str, leader: BrokerId, epoch: int, is_deposed: bool
+) -> None:
+    """The controller may not be able to reach this broker."""
+    partition, pending = shrinking()
+    present = led_by_zookeeper(leader, epoch)
+    if how == "conflict":
+        carrier.store.errors = [PartitionStateConflict(TP, 0, present)]
+        carrier.changes.submit(partition, pending)
+    else:
+        carrier.store.states = {TP: present}
+        carrier.changes.confirm(partition)
+    assert carrier.changes.work_off()
+    assert carrier.deposed == [TP] * is_deposed
+    assert partition.is_leader is not is_deposed
+    if is_deposed:
+        assert (partition.leader, partition.leader_epoch) == (leader, epoch)
+        # A late request of the former epoch must not make it lead again.
+        with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
+            partition.make_leader(state(isr=(1, 2)), 0.0)
+        assert partition.make_follower(state(leader=2, epoch=1))
+    else:
+        assert partition.isr is pending
+        assert partition.is_proven(2 * LAG_MS, LAG_MS), "as of the question or the conflict"
+
+
+def test_a_question_that_is_not_answered_proves_nothing(carrier: Carrier) -> None:
+    partition = leader_of(1, 2)
+    carrier.store.states = {TP: led_by_zookeeper(ME, 0)}
+    carrier.store.errors = [ZooKeeperUnavailable("gone")]
+    carrier.changes.confirm(partition)
+    assert carrier.changes.work_off()
+    assert not partition.is_proven(2 * LAG_MS, LAG_MS)
+    carrier.changes.confirm(partition)
+    assert carrier.changes.work_off()
+    assert partition.is_proven(2 * LAG_MS, LAG_MS)
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["retried", "submitted late"])

@@ -397,6 +397,24 @@ def test_only_fetches_that_name_the_present_epoch_make_a_witness() -> None:
     assert not partition.is_witnessed(0.0)
 
 
+def test_a_leader_is_proven_while_all_others_that_may_be_elected_fetch() -> None:
+    alone = leader_of(1)
+    assert alone.is_proven(99 * LAG_MS, LAG_MS), "no other replica can be elected"
+    fetched(alone, TWO, 0, now_ms=0.0, epoch=0)
+    assert not alone.is_proven(99 * LAG_MS, LAG_MS), "the one that is joining may be elected"
+    partition = leader_of(1, 2, 3)
+    assert partition.is_proven(LAG_MS, LAG_MS), "it was elected at 0"
+    fetched(partition, TWO, 0, now_ms=LAG_MS, epoch=0)
+    assert not partition.is_proven(LAG_MS + 1, LAG_MS), "the other follower may lead"
+    fetched(partition, THREE, 0, now_ms=LAG_MS / 2, epoch=0)
+    assert partition.is_proven(1.5 * LAG_MS, LAG_MS)
+    assert not partition.is_proven(1.5 * LAG_MS + 1, LAG_MS)
+    partition.make_leader(state(epoch=1, isr=(1, 2, 3)), 2 * LAG_MS)
+    assert partition.is_proven(3 * LAG_MS, LAG_MS)
+    partition.make_follower(state(leader=2, epoch=2))
+    assert partition.is_proven(99 * LAG_MS, LAG_MS), "it does not claim to lead"
+
+
 def test_the_isr_check_does_not_wait_for_a_slow_flush(tmp_path: Path) -> None:
     disk = SlowDisk()
     log = Log.open(TP, LogLoader(tmp_path / str(TP), log_config(flush_messages=1), now_ms=0, files=disk))
