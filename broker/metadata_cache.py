@@ -162,7 +162,7 @@ class MetadataCache:
             before = self.current
             # If this update fails, the metadata lacks it until the next full one.
             complete_epoch, self._complete_epoch = self._complete_epoch, None
-            changed = _Changed(before, request)
+            changed = _TopicChanges(before, request)
             is_complete = request.is_full or complete_epoch == request.controller_epoch
             self.current = ClusterMetadata(
                 controller_id=BrokerId(request.controller_id),
@@ -301,7 +301,7 @@ class MetadataCache:
         )
 
 
-class _Changed:
+class _TopicChanges:
     """What an UpdateMetadata makes of the topics: ``deleted`` ones are marked so, or have another id now.
 
     ``trusted`` are the brokers that it names as new leaders, ``touched`` the topics to look at again.

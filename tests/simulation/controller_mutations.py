@@ -105,7 +105,7 @@ def late_requests_are_carried_out(setattr_: SetAttr) -> None:
     setattr_(RequestOrder, "is_late", lambda self, controller_epoch, sequence: False)
 
 
-@found_in("usual", 14)
+@found_in("usual", 39)
 def any_live_replica_is_elected(setattr_: SetAttr) -> None:
     """Any live replica may be elected, in sync or not, as in an unclean election."""
     elect = partition_state.elect_offline

@@ -64,6 +64,7 @@ from tests.simulation.member import raise_it
 from tests.simulation.requests import LISTENER, SimRequest
 from tests.simulation.timed_world import EPOCH_MS, TimedWorld, Token
 from tests.simulation.topics import Topics
+from tests.simulation.truth import Violation
 from tests.simulation.world import TOPIC_ID
 from tests.support.defaults import make_config
 from tests.support.grouping import run_once
@@ -75,6 +76,8 @@ _LINK_TIMEOUT_MS: Final = 3_000
 _APPEND_TIMEOUT_MS: Final = 1_000
 """Shorter than an ISR takes to shrink, so that appends time out and are in the log at last."""
 _EXPIRATION_MS: Final = 2_500
+_UNNOTICED_MS: Final = 500
+"""The time, beside the allowed lag, for messages that were under way when a leader was elected."""
 _HANDLERS: Final[dict[type, Any]] = {
     JoinGroupRequest: groups.handle_join,
     SyncGroupRequest: groups.handle_sync,
@@ -286,6 +289,8 @@ class CoordinatedWorld(TimedWorld):
         self.slow_links = draw.choice((0.04, 0.04, 0.3))
         """The part of the requests between brokers, such as markers, that are late."""
         self.parts: dict[BrokerId, Parts] = {}
+        self._deposed: dict[tuple[TopicId | None, TopicPartition], tuple[int, dict[BrokerId, float]]] = {}
+        """The newest leader epoch in which a broker has led a partition, and the time of each broker then."""
         self._patch = pytest.MonkeyPatch()
         # Member ids must be the same in every run of a seed.
         ids: Any = SimpleNamespace(uuid4=lambda: f"{draw.getrandbits(32):08x}")
@@ -313,6 +318,43 @@ class CoordinatedWorld(TimedWorld):
             )
             assert controller.writer.create_topic(name, topic, {})
         Topics(self)
+
+    def check(self) -> None:
+        super().check()
+        self._check_deposed()
+
+    def _check_deposed(self) -> None:
+        """A broker acts as a leader only for a short time after another one has begun to lead.
+
+        Each time is by the broker's own clock. One that ZooKeeper names again, in an epoch that it does not
+        know yet, may act: without it nothing was committed meanwhile.
+        """
+        replicas = [
+            (broker, partition)
+            for broker in self.brokers.values()
+            if broker.can_act
+            for partition in broker.replicas.partitions()
+            if partition.is_leader
+        ]
+        for _, partition in replicas:
+            key = partition.log.topic_id, partition.partition
+            if partition.leader_epoch > self._deposed.get(key, (-1, {}))[0]:
+                times = {broker.id: broker.now_ms() for broker in self.brokers.values()}
+                self._deposed[key] = int(partition.leader_epoch), times
+        for broker, partition in replicas:
+            epoch, times = self._deposed[partition.log.topic_id, partition.partition]
+            passed_ms = broker.now_ms() - times[broker.id]
+            if (
+                partition.leader_epoch < epoch
+                and passed_ms > self.max_lag_ms + _UNNOTICED_MS
+                and broker.replicas.doubt(partition.partition) is None
+                and self.has_state(partition.partition)
+                and self.state_of(partition.partition).leader != broker.id
+            ):
+                raise Violation(
+                    f"broker {broker.id} acts as the leader of {partition.partition} in epoch "
+                    f"{partition.leader_epoch}, {passed_ms:.0f} ms after epoch {epoch} began"
+                )
 
     def started(self, broker: SimBroker) -> None:
         self.parts[broker.id] = Parts(self, broker)

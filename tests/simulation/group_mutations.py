@@ -81,7 +81,7 @@ def sessions_never_end(setattr_: SetAttr) -> None:
     setattr_(Member, "deadline_ms", property(lambda self: float("inf")))
 
 
-@found_in("groups", 6, alone=Promise.GENERATIONS)
+@found_in("groups", 16, alone=Promise.GENERATIONS)
 def the_leader_need_not_have_joined(setattr_: SetAttr) -> None:
     setattr_(Members, "elect_joined_leader", lambda self: self.leader_id is not None)
 
@@ -123,7 +123,7 @@ def requests_are_served_while_groups_are_loaded(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "check_serving", serving)
 
 
-@found_in("groups", 1, alone=Promise.COMMITS)
+@found_in("groups", 10, alone=Promise.COMMITS)
 def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
     def first(log: Any, is_wanted: Any) -> Any:
         found = last_records(log, is_wanted)

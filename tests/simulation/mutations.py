@@ -50,7 +50,7 @@ def no_history_is_compared(setattr_: SetAttr) -> None:
     setattr_(rules, "diverges", lambda *_: False)
 
 
-@found_in("doors", 175)
+@found_in("doors", 366)
 def a_joining_replica_is_not_waited_for(setattr_: SetAttr) -> None:
     setattr_(PendingIsr, "maximal", PendingIsr.in_sync_replicas)
 
@@ -233,6 +233,7 @@ def any_fetch_confirms_the_leader(setattr_: SetAttr) -> None:
     setattr_(rules, "are_witnesses", lambda *seen, **now: are_witnesses(*seen, **{**now, "max_lag_ms": 1e12}))
 
 
+@found_in("groups", 1)
 def a_leader_needs_no_proof(setattr_: SetAttr) -> None:
     """While ZooKeeper answers, it serves acks=1 and coordinates however long its followers are silent."""
     setattr_(Partition, "is_proven", lambda *_: True)

@@ -30,7 +30,7 @@ from tests.simulation.planted import SetAttr, found_in
 from tests.simulation.promises import Promise
 
 
-@found_in("exactly once", 2)
+@found_in("exactly once", 10)
 def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> None:
     append, request = Transaction._append, Transaction._request_markers
 
@@ -49,7 +49,7 @@ def an_append_that_timed_out_has_failed(setattr_: SetAttr) -> None:
     setattr_(transaction, "_NOT_APPENDED", frozenset(ErrorCode))
 
 
-@found_in("exactly once", 19)
+@found_in("exactly once", 83)
 def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     """Kafka sends the markers at once."""
     resume = Transaction.resume
@@ -278,7 +278,7 @@ def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -
     setattr_(transaction_shard, "read_value", forgetful)
 
 
-@found_in("exactly once", 28)
+@found_in("exactly once", 44)
 def a_refused_marker_counts_as_written(setattr_: SetAttr) -> None:
     """By a broker that does not lead the partition any more."""
     written = frozenset({*transaction_markers._WRITTEN, ErrorCode.NOT_LEADER_OR_FOLLOWER})
@@ -290,7 +290,7 @@ def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
     setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
 
 
-@found_in("exactly once", 8, alone=Promise.G1A)
+@found_in("exactly once", 11, alone=Promise.G1A)
 def every_transaction_is_committed(setattr_: SetAttr) -> None:
     _mark(setattr_, lambda marker: marker._replace(committed=True))
 
