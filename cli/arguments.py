@@ -1,7 +1,8 @@
 """Options that several commands share, and the brokers, directories and settings that they name.
 
-A command connects to ``--bootstrap-server``, else to ``BARNABAS_BOOTSTRAP``, else to the running cluster in
-``--dir``. That directory is ``BARNABAS_DIR``, else ``~/.barnabas/default``, if the option is not given.
+A command connects to ``--bootstrap-server``, else to the running cluster in ``--dir``, else to
+``BARNABAS_BOOTSTRAP``, else to the running cluster in the default directory: ``BARNABAS_DIR``, else
+``~/.barnabas/default``. An option beats the environment: it names the cluster that the user means now.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def add_bootstrap_argument(parser: argparse.ArgumentParser, otherwise: str = "")
 
 def add_cluster_arguments(parser: argparse.ArgumentParser, *, json_help: str | None = None) -> None:
     """Add the options of a command that connects to a cluster; with `json_help` also ``--json``."""
-    add_bootstrap_argument(parser, ", else the local cluster in --dir")
+    add_bootstrap_argument(parser, " if --dir is not given, else the local cluster")
     add_dir_argument(parser)
     if json_help is not None:
         parser.add_argument("--json", action="store_true", help=json_help)
@@ -77,15 +78,20 @@ def add_states_argument(parser: argparse.ArgumentParser, states: Sequence[str]) 
 
 
 def named_bootstrap(options: argparse.Namespace) -> str | None:
-    """``host:port,…`` of the option or the environment; raises CommandError (usage) if it is malformed."""
-    text = options.bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
+    """``host:port,…`` of the option, or of the environment if there is no ``--dir`` either.
+
+    Raises CommandError (usage) if it is malformed. `main` adds ``options.bootstrap_source`` to its errors.
+    """
+    text, source = options.bootstrap, "--bootstrap-server"
+    if not text and getattr(options, "cluster_dir", None) is None:
+        text, source = os.environ.get(BOOTSTRAP_VARIABLE), BOOTSTRAP_VARIABLE
+        options.bootstrap_source = source if text else None
     if not text:
         return None
     try:
         return ",".join(map(str, parse_endpoints(text)))
     except ValueError as error:
-        option = "--bootstrap-server" if options.bootstrap else BOOTSTRAP_VARIABLE
-        raise CommandError(f"{option}: {error}", USAGE) from None
+        raise CommandError(f"{source}: {error}", USAGE) from None
 
 
 def chosen_bootstrap(options: argparse.Namespace) -> str:
@@ -121,6 +127,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 def add_dir_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir",
+        dest="cluster_dir",
         type=Path,
         metavar="DIR",
         help=f"the directory of the local cluster (default: ${DIR_VARIABLE}, else ~/.barnabas/default)",
@@ -128,7 +135,7 @@ def add_dir_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_dir(options: argparse.Namespace) -> Path:
-    named: Path | str | None = options.dir or os.environ.get(DIR_VARIABLE)
+    named: Path | str | None = options.cluster_dir or os.environ.get(DIR_VARIABLE)
     return Path(named).expanduser().absolute() if named else _default_dir()
 
 
@@ -160,7 +167,8 @@ def check_broker(cluster: RunningCluster, broker_id: int) -> None:
 def exports(cluster: RunningCluster) -> list[str]:
     """Shell lines after which every command, and every program that reads the variable, finds the cluster."""
     lines = [f"export {BOOTSTRAP_VARIABLE}={shlex.quote(cluster.bootstrap)}"]
-    if cluster.directory != _default_dir():
+    # An earlier value would make `barnabas kill` and the like act on another cluster than `produce`.
+    if cluster.directory != _default_dir() or DIR_VARIABLE in os.environ:
         lines.append(f"export {DIR_VARIABLE}={shlex.quote(str(cluster.directory))}")
     return lines
 

@@ -55,8 +55,10 @@ def add_change_arguments(parser: argparse.ArgumentParser) -> None:
         ("--append", "KEY=VALUE", "add to a setting that is a list, for example cleanup.policy=compact"),
         ("--subtract", "KEY=VALUE", "remove from a setting that is a list"),
     ):
+        # `topics create` has --config, as Kafka's tool.
+        names = (option, "--config") if option == "--set" else (option,)
         parser.add_argument(
-            option,
+            *names,
             action="append",
             default=[],
             metavar=metavar,

@@ -12,10 +12,11 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from barnabas.cli import exit_codes
 from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.suggestions import did_you_mean, suggestion
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("up", "start a cluster on this machine: ZooKeeper and brokers"),
@@ -60,9 +61,48 @@ _EXTRAS: Final = {
 """Package → the extra that installs it."""
 
 
+class CommandParser(argparse.ArgumentParser):
+    """Takes options before, between and after the words of a command, also if its last word is optional.
+
+    Wrong usage is reported with the usage of the subcommand, and with the name that was probably meant.
+    """
+
+    def __init__(self, *positionals: Any, **options: Any) -> None:
+        super().__init__(*positionals, **options)
+        self._has_subcommands = False
+        self._is_intermixing = False
+
+    def add_subparsers(self, **options: Any) -> Any:
+        self._has_subcommands = True
+        return super().add_subparsers(**options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # parse_known_intermixed_args calls this method; and it loses the end of options, `--`.
+        if self._has_subcommands or self._is_intermixing or "--" in (args or ()):
+            return super().parse_known_args(args, namespace)
+        self._is_intermixing = True
+        try:
+            options, unknown = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixing = False
+        if unknown:
+            self._refuse(unknown)
+        return options, unknown
+
+    def _refuse(self, unknown: Sequence[str]) -> None:
+        names = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        hints = (did_you_mean(word.partition("=")[0], names) for word in unknown if word.startswith("--"))
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, hints), '')}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            hint = suggestion(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"{value!r}{hint}")
+
+
 def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
     """The parser, complete for the chosen subcommands and with a line of help for the others."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="barnabas",
         description="A replicated commit log: run a cluster, write to it, read from it.",
         epilog=_EPILOG,
@@ -86,13 +126,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = next((word for word in words if not word.startswith("-")), None)
     try:
         return _run(words, chosen)
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
+        extra = _EXTRAS[package]
         print(
             f"barnabas {chosen}: needs the package {package}, which is not installed: "
-            f"pip install 'barnabas[{_EXTRAS[package]}]'",
+            f"pip install 'barnabas[{extra}]', in a checkout pip install '.[{extra}]'",
             file=sys.stderr,
         )
         return exit_codes.FAILED
@@ -115,15 +158,29 @@ def _run(words: list[str], chosen: str | None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        return exit_codes.INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has closed the pipe, as `head` does; print nothing more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.OK
     except (BarnabasError, OSError) as error:
-        print(f"barnabas {options.command}: {error}", file=sys.stderr)
+        print(f"barnabas {options.command}: {_text_of(error)}{_hint(options, error)}", file=sys.stderr)
         return exit_codes.exit_code_of(error)
+
+
+def _text_of(error: BaseException) -> str:
+    """The text of an error; for one of the system: its file and its reason, without its number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+
+
+def _hint(options: argparse.Namespace, error: BaseException) -> str:
+    """What to add to an error of the connection to a cluster."""
+    if exit_codes.exit_code_of(error) != exit_codes.NOT_REACHABLE:
+        return ""
+    # Set by `chosen_bootstrap`: a command without a cluster need not import its module.
+    source = getattr(options, "bootstrap_source", None)
+    return f" (the address comes from {source})" if source else ""
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     )
     create.add_argument(
         "--config",
+        "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",

@@ -1,5 +1,6 @@
 """The command's frame: help, usage, exit codes, errors as one line."""
 
+import argparse
 import os
 import re
 import subprocess
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from barnabas.cli import exit_codes
-from barnabas.cli.arguments import client_settings, make_admin
+from barnabas.cli.arguments import client_settings, exports, make_admin
 from barnabas.cli.exit_codes import CommandError, exit_code_of
 from barnabas.cli.main import COMMANDS, build_parser, main
 from barnabas.client.config import ConsumerConfig, ProducerConfig
+from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.deploy.state import ClusterRecord, write_record
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ErrorCode,
@@ -195,3 +198,100 @@ def test_a_command_without_a_stdout_ends_as_others(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "barnabas", "log", "dump", str(path)]
     done = subprocess.run(command, preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (exit_codes.OK, b"")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["statsu"], "'statsu'; did you mean status?"),
+        (["topic", "list"], "'topic'; did you mean topics?"),
+        (["topics", "craete", "t"], "'craete'; did you mean create?"),
+        (["produce", "t", "--acks", "al"], "'al'; did you mean all?"),
+        (["topics", "create", "t", "--partition-s", "3"], "--partition-s 3; did you mean --partitions?"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_answered_with_the_name_that_was_meant(
+    arguments: list[str], said: str, capsys: Output
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == exit_codes.USAGE
+    error = capsys.readouterr().err
+    assert said in error
+    assert f"usage: barnabas {arguments[0]}" in error or arguments[0] not in COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["produce", "t", "--partition", "0", "f"], {"topic": "t", "file": "f", "partition": 0}),
+        (["produce", "--partition", "0", "t", "--acks", "1"], {"topic": "t", "file": "-", "acks": "1"}),
+        (["topics", "create", "--set", "a=1", "t"], {"topic": "t", "config": ["a=1"]}),
+        (["topics", "describe", "t", "--json", "u"], {"topics": ["t", "u"], "json": True}),
+        (["topics", "delete", "--", "-t"], {"topics": ["-t"]}),
+        (["topics", "alter", "t", "--config", "a=1"], {"sets": ["a=1"]}),
+        (["logs", "-f", "2"], {"broker": 2, "follow": True}),
+        (["elect", "preferred", "--json", "t:0"], {"partitions": ["t:0"]}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_options_may_come_before_between_and_after_the_words(
+    words: list[str], expected: dict[str, object]
+) -> None:
+    options = vars(build_parser(words[0]).parse_args(words))
+    assert {name: options[name] for name in expected} == expected
+
+
+def test_an_option_beats_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    # No server listens on port 1 of this host.
+    monkeypatch.setenv("BARNABAS_BOOTSTRAP", "127.0.0.1:1")
+    assert main(["topics", "list", "--dir", str(tmp_path)]) == exit_codes.NOT_FOUND
+    assert f"no cluster is running in {tmp_path}" in capsys.readouterr().err
+    assert main(["topics", "list"]) == exit_codes.NOT_REACHABLE
+    assert "(the address comes from BARNABAS_BOOTSTRAP)" in capsys.readouterr().err
+    assert main(["topics", "list", "-b", "127.0.0.1:1"]) == exit_codes.NOT_REACHABLE
+    assert "BARNABAS_BOOTSTRAP" not in capsys.readouterr().err
+
+
+def test_the_exports_replace_an_earlier_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    default = tmp_path / ".barnabas" / "default"
+    record = ClusterRecord(directory=str(default), host="h", zookeeper_connect="h:1", brokers=[])
+    default.mkdir(parents=True)
+    write_record(record)
+    cluster = RunningCluster.open(default)
+    monkeypatch.delenv("BARNABAS_DIR")
+    assert not any("BARNABAS_DIR" in line for line in exports(cluster))
+    monkeypatch.setenv("BARNABAS_DIR", "/elsewhere")
+    assert f"export BARNABAS_DIR={default}" in exports(cluster)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileExistsError(17, "File exists", "/x"), "barnabas down: /x: File exists\n"),
+        (PermissionError(1, "Operation not permitted"), "barnabas down: Operation not permitted\n"),
+        (OSError("no number"), "barnabas down: no number\n"),
+    ],
+    ids=["with file", "without file", "text alone"],
+)
+def test_an_error_of_the_system_is_shown_without_its_number(
+    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def fail(options: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr("barnabas.cli.cluster.run", fail)
+    main(["down"])
+    assert capsys.readouterr().err == said
+
+
+def test_ctrl_c_while_a_command_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("barnabas.cli.main.importlib.import_module", interrupted)
+    assert main(["topics", "list"]) == exit_codes.INTERRUPTED
