@@ -17,7 +17,13 @@ from typing import Final
 
 from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.preloaded import fork_broker
-from barnabas.deploy.process import DeployError, ManagedProcess, kernel_ends_children, tail
+from barnabas.deploy.process import (
+    DeployError,
+    ManagedProcess,
+    kernel_ends_children,
+    size_bytes_of,
+    tail,
+)
 from barnabas.deploy.state import BrokerRecord
 from barnabas.protocol.ids import BrokerId, Endpoint
 
@@ -115,6 +121,7 @@ class LocalBroker:
         ]
         self._command = command
         self._die_with_parent = die_with_parent
+        self._output_start = 0
 
     @classmethod
     def of_record(cls, record: BrokerRecord, host: str) -> LocalBroker:
@@ -187,6 +194,7 @@ class LocalBroker:
                 raise DeployError(
                     f"broker {self.id} cannot listen on {Endpoint(self.host, port)}: the port is in use"
                 )
+        self._output_start = size_bytes_of(self.log_file)
         name, command = f"broker {self.id}", self._command(self.settings_file)
         environment = child_environment(os.environ, metrics=self.metrics_port is not None)
         if self._die_with_parent and kernel_ends_children() and command[:3] == _BARNABAS:
@@ -203,7 +211,7 @@ class LocalBroker:
         if self.process is not None and not self.process.is_alive:
             raise DeployError(
                 f"broker {self.id} ended with exit code {self.process.exit_code}; "
-                f"the end of {self.log_file}:\n{tail(self.log_file)}"
+                f"the end of {self.log_file}:\n{tail(self.log_file, start=self._output_start)}"
             )
 
     def release_ports(self) -> None:

@@ -45,11 +45,19 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: floa
     return True
 
 
-def tail(path: Path, lines: int = 12, max_bytes: int = 8192) -> str:
-    """The last lines of a log file, to quote in an error; empty if there is no such file."""
+def size_bytes_of(path: Path) -> int:
+    """The size of a file; 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def tail(path: Path, lines: int = 12, max_bytes: int = 8192, *, start: int = 0) -> str:
+    """The last lines of a log file from a position on, to quote in an error; empty without such a file."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - max_bytes))
+            file.seek(max(start, path.stat().st_size - max_bytes))
             text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
@@ -224,7 +232,10 @@ class ManagedProcess:
         return None if self._child is None else self._child.poll()
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal to the process, and to its group if it leads one; False if it is gone."""
+        """Send a signal to the process, and to its group if it leads one; False if it is gone.
+
+        Raises DeployError if it belongs to another user.
+        """
         if not self.is_alive:
             return False
         try:
@@ -234,6 +245,10 @@ class ManagedProcess:
                 os.kill(self.pid, number)
         except ProcessLookupError:
             return False
+        except PermissionError:
+            raise DeployError(
+                f"{self.name} (pid {self.pid}) belongs to another user, who alone may signal it"
+            ) from None
         return True
 
     def kill(self, timeout_s: float = 10.0) -> None:

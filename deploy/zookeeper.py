@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.deploy.ports import ReservedPort, is_free
-from barnabas.deploy.process import DeployError, ManagedProcess, tail, wait_until
+from barnabas.deploy.process import DeployError, ManagedProcess, size_bytes_of, tail, wait_until
 from barnabas.protocol.ids import Endpoint
 
 ENVIRONMENT_VARIABLE: Final = "BARNABAS_ZOOKEEPER"
@@ -181,6 +181,7 @@ class ZooKeeper:
         self.log_level = log_level
         self.die_with_parent = die_with_parent
         self.process: ManagedProcess | None = None
+        self._output_start = 0
 
     @property
     def endpoint(self) -> Endpoint:
@@ -213,6 +214,7 @@ class ZooKeeper:
         if not is_free(self.port, self.host):
             raise DeployError(f"ZooKeeper cannot listen on {self.endpoint}: the port is in use")
         command = self.command()
+        self._output_start = size_bytes_of(self.log_file)
         self.process = ManagedProcess.spawn(
             "ZooKeeper", command, log_file=self.log_file, die_with_parent=self.die_with_parent
         )
@@ -227,7 +229,8 @@ class ZooKeeper:
         if not wait_until(settled, timeout_s):
             process.kill()
             raise DeployError(
-                f"ZooKeeper did not answer on {self.endpoint} within {timeout_s:g} s:\n{tail(self.log_file)}"
+                f"ZooKeeper did not answer on {self.endpoint} within {timeout_s:g} s:\n"
+                f"{tail(self.log_file, start=self._output_start)}"
             )
         if not process.is_alive:
             raise DeployError(self._why_it_ended())
@@ -320,7 +323,8 @@ class ZooKeeper:
         if not is_free(self.endpoint.port, self.host):
             return f"ZooKeeper cannot listen on {self.endpoint}: the port is in use"
         self._run_once_more_with_log()
-        said = [line for line in tail(self.log_file, 60).splitlines() if not line.startswith("\tat ")]
+        output = tail(self.log_file, 60, start=self._output_start)
+        said = [line for line in output.splitlines() if not line.startswith("\tat ")]
         return "\n".join(
             [f"ZooKeeper ended at start with exit code {code}; {self.log_file} says:", *said[-8:]]
         )
