@@ -1,4 +1,4 @@
-"""`barnabas down`, `env`, `kill`, `pause`, `resume`, `restart`: commands on the local cluster."""
+"""`barnabas down`, `env`, `kill`, `stop`, `pause`, `resume`, `restart`: commands on the local cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from barnabas.cli.arguments import (
 from barnabas.cli.exit_codes import OK, CommandError
 from barnabas.deploy.process import ManagedProcess
 from barnabas.deploy.running_cluster import STOP_TIMEOUT_S, RunningCluster
-from barnabas.deploy.state import ask_restart
+from barnabas.deploy.state import ZOOKEEPER, ask_restart
 
 _OWNER_STOP_TIMEOUT_S: Final = STOP_TIMEOUT_S + 10
 _RESTART_TIMEOUT_S: Final = 60.0
@@ -34,7 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
             "--now", action="store_true", help="kill at once, without controlled shutdown of the brokers"
         )
     else:
-        parser.add_argument("broker", type=int, metavar="BROKER", help="the broker's id")
+        parser.add_argument(
+            "process", type=_process_name, metavar="BROKER", help=f"the broker's id, or {ZOOKEEPER}"
+        )
+
+
+def _process_name(text: str) -> str:
+    if text.isdecimal() or text == ZOOKEEPER:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r}: expected the id of a broker, or {ZOOKEEPER}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,40 +52,65 @@ def run(options: argparse.Namespace) -> int:
     if options.command == "env":
         print("\n".join(exports(cluster)))
         return OK
-    broker_id: int = options.broker
-    check_broker(cluster, broker_id)
+    name: str = options.process
+    if name != ZOOKEEPER:
+        check_broker(cluster, int(name))
     match options.command:
         case "kill":
-            cluster.kill(broker_id)
+            _running_process(cluster, name).kill()
             done = "killed"
+        case "stop":
+            in_time = _running_process(cluster, name).terminate(STOP_TIMEOUT_S)
+            done = "stopped" if in_time else f"killed: it had not stopped within {STOP_TIMEOUT_S:g} s"
         case "pause":
-            cluster.pause(broker_id)
+            _running_process(cluster, name).pause()
             done = "paused"
         case "resume":
-            cluster.resume(broker_id)
+            _running_process(cluster, name).resume()
             done = "running again"
         case _:
-            _restart(cluster, broker_id)
+            _restart(cluster, name)
             cluster = open_running_cluster(options)
             done = "started again"
-    process = cluster.broker(broker_id).process
-    pid = process.pid if process is not None and process.is_alive else None
+    process = _process(cluster, name)
+    state = "gone" if process is None else process.state
+    pid = None if process is None or state == "gone" else process.pid
     if options.json:
-        print(json.dumps({"broker": broker_id, "state": cluster.broker(broker_id).state, "pid": pid}))
+        named: dict[str, object] = {"zookeeper": True} if name == ZOOKEEPER else {"broker": int(name)}
+        print(json.dumps({**named, "state": state, "pid": pid}))
     else:
-        print(f"broker {broker_id}: {done}" + (f" (pid {pid})" if pid else ""))
+        print(f"{_label(name)}: {done}" + (f" (pid {pid})" if pid else ""))
     return OK
 
 
-def _restart(cluster: RunningCluster, broker_id: int) -> None:
+def _process(cluster: RunningCluster, name: str) -> ManagedProcess | None:
+    return cluster.own_zookeeper.process if name == ZOOKEEPER else cluster.broker(int(name)).process
+
+
+def _running_process(cluster: RunningCluster, name: str) -> ManagedProcess:
+    process = _process(cluster, name)
+    if process is None or not process.is_alive:
+        raise CommandError(f"{_label(name)} is not running")
+    return process
+
+
+def _label(name: str) -> str:
+    return "ZooKeeper" if name == ZOOKEEPER else f"broker {name}"
+
+
+def _restart(cluster: RunningCluster, name: str) -> None:
     owner = cluster.owner
     if owner is None or owner.state == "gone":
-        cluster.restart(broker_id)
+        if name == ZOOKEEPER:
+            cluster.restart_zookeeper()
+        else:
+            cluster.restart(int(name))
     elif cluster.takes_requests:
-        ask_restart(cluster.directory, broker_id, _RESTART_TIMEOUT_S)
+        ask_restart(cluster.directory, name, _RESTART_TIMEOUT_S)
     else:
         raise CommandError(
-            f"the cluster belongs to the program with pid {owner.pid}, and only that one can restart brokers"
+            f"the cluster belongs to the program with pid {owner.pid}, and only that one can restart "
+            "its processes"
         )
 
 

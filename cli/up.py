@@ -13,25 +13,30 @@ import signal
 import sys
 import threading
 import time
-from itertools import cycle
 from types import FrameType
 from typing import Final
 
+from barnabas.broker.config.load import load_config
 from barnabas.cli.arguments import add_dir_argument, add_set_argument, chosen_dir, exports, key_values
-from barnabas.cli.exit_codes import OK, USAGE, CommandError
+from barnabas.cli.exit_codes import INTERRUPTED, OK, TERMINATED, USAGE, CommandError
+from barnabas.cli.output import count
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
-from barnabas.deploy.state import answer_restart, forget_requests, restarts_asked_for
+from barnabas.deploy.state import ZOOKEEPER, answer_restart, forget_requests, restarts_asked_for
 
 _LOOK_INTERVAL_S: Final = 0.1
+_MOST_BROKERS: Final = 64
 _FIRST_PORT: Final = 9092
 _LAST_PORT: Final = 65535
 _ZOOKEEPER_PORT: Final = 2181
+_BROKERS: Final = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_dir_argument(parser)
-    parser.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (default: 3)")
+    parser.add_argument(
+        "--brokers", type=int, metavar="N", help="how many brokers (default: 3, or as many as there were)"
+    )
     parser.add_argument(
         "--port",
         type=int,
@@ -54,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     )
     parser.add_argument(
         "--metrics",
-        action="store_true",
-        help="serve metrics for Prometheus on a port of each broker",
+        action=argparse.BooleanOptionalAction,
+        help="serve metrics for Prometheus on a port of each broker, from 9404 on if these are free",
     )
     parser.add_argument(
         "--detach", action="store_true", help="return once the cluster is up; it runs until `barnabas down`"
@@ -64,21 +69,31 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         "--json", action="store_true", help="print the cluster as one JSON object once it is up"
     )
     add_set_argument(parser, "a setting for every broker, in Kafka's names (may be repeated)")
+    parser.add_argument(
+        "--unset",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="drop a setting that an earlier `up` was given (may be repeated)",
+    )
     parser.epilog = (
         "BARNABAS_ZOOKEEPER=host:port[/chroot] uses a ZooKeeper that is already running. Data is kept in the "
-        "directory: the next `up` there continues with it, on the same ports. Without --port a new cluster "
-        "takes the ports from 9092 on (ZooKeeper 2181) if they are free, else others."
+        "directory: the next `up` there continues with it, and with the brokers, settings, racks, log dirs, "
+        "metrics and ports of the last one. Without --port a new cluster takes the ports from 9092 on "
+        "(ZooKeeper 2181) if they are free, else those from 9192 on, and so forth. Topics that do not say "
+        "otherwise have 3 partitions, 3 replicas and min.insync.replicas=2 on three brokers or more."
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Start, announce, and stay until a signal (or return, when detached)."""
-    if options.brokers < 1:
-        raise CommandError(f"--brokers {options.brokers}: expected at least 1", USAGE)
+    if options.brokers is not None and not 1 <= options.brokers <= _MOST_BROKERS:
+        raise CommandError(f"--brokers {options.brokers}: expected 1 to {_MOST_BROKERS}", USAGE)
     if options.log_dirs < 1:
         raise CommandError(f"--log-dirs {options.log_dirs}: expected at least 1", USAGE)
-    if options.port is not None and not 0 < options.port <= _LAST_PORT + 1 - options.brokers:
-        raise CommandError(f"--port {options.port}: expected 1 to {_LAST_PORT + 1 - options.brokers}", USAGE)
+    last_first_port = _LAST_PORT + 1 - (options.brokers or _BROKERS)
+    if options.port is not None and not 0 < options.port <= last_first_port:
+        raise CommandError(f"--port {options.port}: expected 1 to {last_first_port}", USAGE)
     settings = key_values(options.overrides)
     stopping = threading.Event()
     _stop_on_signal(stopping)
@@ -86,18 +101,19 @@ def run(options: argparse.Namespace) -> int:
         chosen_dir(options),
         brokers=options.brokers,
         settings=settings,
-        broker_settings={
-            broker: {"broker.rack": rack}
-            for broker, rack in zip(range(1, options.brokers + 1), cycle(options.racks), strict=False)
-        },
+        dropped_settings=options.unset,
+        racks=options.racks,
         first_port=options.port,
-        preferred_ports=range(_FIRST_PORT, _FIRST_PORT + options.brokers),
+        preferred_ports=range(_FIRST_PORT, _FIRST_PORT + (options.brokers or _BROKERS)),
         zookeeper_port=_ZOOKEEPER_PORT,
         metrics=options.metrics,
         log_dirs=options.log_dirs,
+        replicates=True,
         detach=options.detach,
     )
     try:
+        for note in cluster.port_notes:
+            _say(options, note)
         started = time.monotonic()
         cluster.takes_requests = not options.detach
         forget_requests(cluster.directory)
@@ -124,6 +140,10 @@ def _racks(text: str) -> list[str]:
 class _Stopped(BaseException):
     """A signal came while the cluster was starting."""
 
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = INTERRUPTED if number == signal.SIGINT else TERMINATED
+
 
 def _stop_on_signal(stopping: threading.Event) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
@@ -131,7 +151,7 @@ def _stop_on_signal(stopping: threading.Event) -> None:
         already = stopping.is_set()
         stopping.set()
         if _starting.is_set() and not already:
-            raise _Stopped
+            raise _Stopped(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
@@ -144,8 +164,8 @@ def _start(cluster: LocalCluster, stopping: threading.Event) -> None:
     _starting.set()
     try:
         cluster.start()
-    except _Stopped:
-        raise CommandError("stopped by a signal before the cluster was up") from None
+    except _Stopped as stopped:
+        raise CommandError("stopped by a signal before the cluster was up", stopped.exit_code) from None
     finally:
         _starting.clear()
 
@@ -154,11 +174,14 @@ def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float
     if options.json:
         print(json.dumps(cluster.describe()), flush=True)
         return
-    count = len(cluster.brokers)
-    print(f"{count} broker{'s' * (count > 1)} up and writable in {seconds:.1f} s")
+    print(f"{count(len(cluster.brokers), 'broker')} up and writable in {seconds:.1f} s")
     print(f"  bootstrap  {cluster.bootstrap}")
     print(f"  zookeeper  {cluster.zookeeper_connect}")
-    if options.metrics:
+    print(f"  topics     {_topic_defaults(cluster)}, unless they say otherwise")
+    if cluster.settings:
+        listed = " ".join(f"{name}={value}" for name, value in cluster.settings.items())
+        print(f"  settings   {listed}  (kept for the next `up`; --unset KEY drops one)")
+    if any(broker.metrics_url for broker in cluster.brokers):
         print(f"  metrics    {' '.join(broker.metrics_url or '-' for broker in cluster.brokers)}")
     print(f"  dir        {cluster.directory}")
     print("\nnext:" if options.detach else "\nnext, in another terminal:")
@@ -168,6 +191,14 @@ def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float
     print("  echo hello | barnabas produce greetings")
     print("  barnabas consume greetings")
     print("\nstop it with: barnabas down" if options.detach else "\nCtrl-C stops everything", flush=True)
+
+
+def _topic_defaults(cluster: LocalCluster) -> str:
+    """As the brokers read them: the environment has a say too."""
+    config = load_config(file=cluster.brokers[0].settings_file)
+    partitions = count(config.num_partitions, "partition")
+    replicas = count(config.default_replication_factor, "replica")
+    return f"{partitions}, {replicas}, min.insync.replicas={config.min_insync_replicas}"
 
 
 def _say(options: argparse.Namespace, text: str) -> None:
@@ -180,13 +211,16 @@ def _watch(cluster: LocalCluster, stopping: threading.Event) -> None:
     ended: set[int] = set()
     zookeeper_ended = False
     while not stopping.wait(_LOOK_INTERVAL_S):
-        for broker_id in restarts_asked_for(cluster.directory):
+        for name in restarts_asked_for(cluster.directory):
             error = None
             try:
-                cluster.restart(broker_id)
+                if name == ZOOKEEPER:
+                    cluster.restart_zookeeper()
+                else:
+                    cluster.restart(int(name))
             except DeployError as failure:
                 error = failure
-            answer_restart(cluster.directory, broker_id, error)
+            answer_restart(cluster.directory, name, error)
         for broker in cluster.brokers:
             if broker.is_alive:
                 ended.discard(broker.id)
@@ -197,6 +231,11 @@ def _watch(cluster: LocalCluster, stopping: threading.Event) -> None:
                     f"broker {broker.id} has ended (exit code {code}); see {broker.log_file}", file=sys.stderr
                 )
         managed = cluster.zookeeper_process
-        if managed is not None and not managed.is_alive and not zookeeper_ended:
-            zookeeper_ended = True
-            print(f"ZooKeeper has ended (exit code {managed.exit_code})", file=sys.stderr)
+        has_ended = managed is not None and not managed.is_alive
+        if managed is not None and has_ended and not zookeeper_ended:
+            print(
+                f"ZooKeeper has ended (exit code {managed.exit_code}); start it again: "
+                "`barnabas restart zookeeper`",
+                file=sys.stderr,
+            )
+        zookeeper_ended = has_ended

@@ -17,19 +17,26 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from barnabas.deploy.health import wait_ready
-from barnabas.deploy.local_broker import Command, LocalBroker, broker_command, check_settings
-from barnabas.deploy.ports import ReservedPort
+from barnabas.deploy.local_broker import (
+    Command,
+    LocalBroker,
+    broker_command,
+    check_settings,
+    replication_settings,
+)
+from barnabas.deploy.ports import ReservedPort, reserve_all, reserve_block
 from barnabas.deploy.process import DeployError, ProcessId
 from barnabas.deploy.running_cluster import START_TIMEOUT_S, ReadyCheck, RunningCluster
-from barnabas.deploy.state import ClusterRecord, DirectoryLock, read_record
+from barnabas.deploy.state import ClusterConfiguration, ClusterRecord, DirectoryLock, read_record
 from barnabas.deploy.zookeeper import (
     ENVIRONMENT_VARIABLE,
     ExistingZooKeeper,
@@ -39,6 +46,8 @@ from barnabas.deploy.zookeeper import (
 from barnabas.protocol.ids import BrokerId
 
 _HOST: Final = "127.0.0.1"
+_BROKERS: Final = 3
+_METRICS_PORT: Final = 9404
 _PACKAGES: Final = ("kazoo", "psutil", "uvloop")
 """Packages of the extra ``local``, which a client alone does not need."""
 
@@ -51,76 +60,74 @@ _MIN_ISR: Final = 2
 class LocalCluster(RunningCluster):
     """A cluster that this program runs; also a context manager that starts and stops it.
 
-    It is made in `directory` (created if missing), and not started.
+    It is made in `directory` (created if missing), and not started. It continues with the number of brokers
+    (else 3), settings, racks, log dirs, metrics and ZooKeeper of the last start in the directory that
+    succeeded; `settings` are added to the earlier ones, from which `dropped_settings` are removed.
 
-    Broker ids count from 1. `settings` are for all brokers, `broker_settings` for single ones by id, in
-    Kafka's names. `zookeeper`: ``host:port[/chroot]`` of a running ensemble; by default
-    ``BARNABAS_ZOOKEEPER``, else a ZooKeeper of the cluster's own. With `metrics` each broker serves
-    metrics on a port of its own (`LocalBroker.metrics_url`). Each broker has `log_dirs` log dirs, or as many
-    as in an earlier run in the directory.
+    Broker ids count from 1. `settings` are for all brokers, `broker_settings` for single ones by id in this
+    run, in Kafka's names. The brokers have the `racks` in turn. `zookeeper`: ``host:port[/chroot]`` of a
+    running ensemble; by default ``BARNABAS_ZOOKEEPER``, else a ZooKeeper of the cluster's own. With `metrics`
+    each broker serves metrics on a port of its own (`LocalBroker.metrics_url`). With `replicates` the topics
+    that do not say otherwise survive the death of a broker (`replication_settings`).
 
     With `first_port` the brokers take that port and the following ones. Otherwise ports of an earlier run
     in the directory are kept where they are free, and a new cluster takes `preferred_ports`, if all of
-    them are free, and `zookeeper_port`, if it is free; else any free ports.
+    them are free, and `zookeeper_port`, if it is free; else the next block (`reserve_block`).
+    `port_notes` says which ports were not free.
 
     Raises DeployError if another program runs a cluster in the directory, for a port from `first_port` on
-    that is not free, for a setting that the cluster sets itself, and for a malformed `zookeeper`;
-    ValueError if `brokers` is below 1.
+    that is not free, for a setting that the cluster sets itself, for a malformed `zookeeper`, and if there
+    are fewer brokers than before and one of the others has replicas; ValueError if `brokers` is below 1.
     """
 
     def __init__(
         self,
         directory: Path | str,
         *,
-        brokers: int = 3,
+        brokers: int | None = None,
         settings: Mapping[str, str] | None = None,
+        dropped_settings: Collection[str] = (),
         broker_settings: Mapping[int, Mapping[str, str]] | None = None,
+        racks: Sequence[str] = (),
         zookeeper: str | None = None,
         first_port: int | None = None,
         preferred_ports: Sequence[int] = (),
         zookeeper_port: int | None = None,
-        metrics: bool = False,
+        metrics: bool | None = None,
         log_dirs: int = 1,
+        replicates: bool = False,
         detach: bool = False,
         command: Command = broker_command,
         ready: ReadyCheck = wait_ready,
     ) -> None:
         _check_packages()
-        if brokers < 1:
+        if brokers is not None and brokers < 1:
             raise ValueError(f"brokers={brokers}: expected at least 1")
-        self._broker_settings = {id: dict(own) for id, own in (broker_settings or {}).items()}
-        for chosen in (settings or {}, *self._broker_settings.values()):
-            check_settings(chosen, metrics=metrics)
         folder = Path(directory).absolute()
-        self._has_metrics = metrics
         self._lock = DirectoryLock(folder)
         try:
             earlier = _earlier_record(folder)
-            ports = _reserve_broker_ports(brokers, earlier, first_port, preferred_ports)
-            metrics_ports = {broker.id: broker.metrics_port for broker in earlier.brokers} if earlier else {}
+            last = earlier.configuration if earlier else None
+            base = last or ClusterConfiguration(brokers=_BROKERS)
+            kept = {name: base.settings[name] for name in base.settings if name not in dropped_settings}
+            self._new_configuration = new = ClusterConfiguration(
+                brokers=brokers or base.brokers,
+                settings={**kept, **(settings or {})},
+                racks=list(racks) or base.racks,
+                has_metrics=base.has_metrics if metrics is None else metrics,
+                zookeeper=zookeeper or connect_string_from_environment() or base.zookeeper,
+            )
+            self._broker_settings = _settings_by_broker(new, broker_settings or {})
+            _check_removed_brokers(earlier, new.brokers)
+            self._replicates = replicates
+            self.port_notes: list[str] = []
+            ports = self._reserve_broker_ports(earlier, first_port, preferred_ports)
             super().__init__(
                 folder,
-                _make_zookeeper(
-                    folder,
-                    zookeeper or connect_string_from_environment(),
-                    port=earlier.zookeeper_port if earlier else zookeeper_port,
-                    die_with_parent=not detach,
-                ),
-                [
-                    LocalBroker(
-                        BrokerId(broker_id),
-                        folder / f"broker-{broker_id}",
-                        host=_HOST,
-                        port=port,
-                        metrics_port=_reserve(metrics_ports.get(broker_id)) if metrics else None,
-                        command=command,
-                        die_with_parent=not detach,
-                        log_dirs=max(log_dirs, _most_log_dirs(earlier)),
-                    )
-                    for broker_id, port in enumerate(ports, 1)
-                ],
+                self._make_zookeeper(folder, earlier.zookeeper_port if earlier else zookeeper_port, detach),
+                self._make_brokers(folder, earlier, ports, command, detach, log_dirs),
                 host=_HOST,
-                settings=settings or {},
+                configuration=last,
                 owner=None if detach else ProcessId.of(os.getpid()),
                 ready=ready,
             )
@@ -140,6 +147,9 @@ class LocalCluster(RunningCluster):
         except BaseException:
             self.kill_all()
             raise
+        # A start that fails changes nothing for the next one: its settings may be the reason.
+        self.configuration = self._new_configuration
+        self.write_record()
 
     def launch_broker(self, broker_id: int) -> None:
         """Start a broker that is down, without waiting for it."""
@@ -148,7 +158,7 @@ class LocalCluster(RunningCluster):
 
     def change_settings(self, broker_id: int, settings: Mapping[str, str]) -> None:
         """Give a broker other settings, from its next start on; raises DeployError for those fixed here."""
-        check_settings(settings, metrics=self._has_metrics)
+        check_settings(settings, metrics=self._new_configuration.has_metrics)
         self._broker_settings.setdefault(self.broker(broker_id).id, {}).update(settings)
 
     def close(self) -> None:
@@ -175,6 +185,11 @@ class LocalCluster(RunningCluster):
         finally:
             self.close()
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings for all brokers that this run or an earlier one was given."""
+        return self._new_configuration.settings
+
     def _settings_of(self, broker_id: int) -> dict[str, str]:
         own = self._broker_settings.get(broker_id, {})
         count = len(self.broker_ids)
@@ -186,7 +201,8 @@ class LocalCluster(RunningCluster):
                 "transaction.state.log.replication.factor": str(count),
                 "transaction.state.log.min.isr": str(min(count, _MIN_ISR)),
             }
-        return {**few, **self.settings, **own, "zookeeper.connect": self.zookeeper_connect}
+        topics = replication_settings(count) if self._replicates else {}
+        return {**few, **topics, **self.settings, **own, "zookeeper.connect": self.zookeeper_connect}
 
     def _launch_all(self, deadline: float) -> None:
         # Brokers start while ZooKeeper does: they import, then wait until it serves (--await-zookeeper).
@@ -197,6 +213,85 @@ class LocalCluster(RunningCluster):
             self.launch_broker(broker_id)
         self.zookeeper.wait_ready(max(0.0, deadline - time.monotonic()))
         self.wait_ready(max(0.0, deadline - time.monotonic()), must_run=self.broker_ids)
+
+    # -- the parts of a new cluster ------------------------------------------------------------------------
+
+    def _make_brokers(
+        self,
+        folder: Path,
+        earlier: ClusterRecord | None,
+        ports: Sequence[ReservedPort],
+        command: Command,
+        detach: bool,
+        log_dirs: int,
+    ) -> list[LocalBroker]:
+        metrics_ports = self._reserve_metrics_ports(earlier)
+        return [
+            LocalBroker(
+                BrokerId(broker_id),
+                folder / f"broker-{broker_id}",
+                host=_HOST,
+                port=port,
+                metrics_port=metrics_port,
+                command=command,
+                die_with_parent=not detach,
+                log_dirs=max(log_dirs, _most_log_dirs(earlier)),
+            )
+            for broker_id, (port, metrics_port) in enumerate(zip(ports, metrics_ports, strict=True), 1)
+        ]
+
+    def _reserve_broker_ports(
+        self, earlier: ClusterRecord | None, first_port: int | None, preferred: Sequence[int]
+    ) -> list[ReservedPort]:
+        count = self._new_configuration.brokers
+        if first_port is not None:
+            return reserve_all(range(first_port, first_port + count), _HOST)
+        if earlier is None and preferred:
+            reserved, reason = reserve_block(preferred, _HOST)
+            listed = ", ".join(str(port.port) for port in reserved)
+            self._note(reason, f"the brokers listen on {listed}")
+            return reserved
+        earlier_ports = {broker.id: broker.port for broker in earlier.brokers} if earlier else {}
+        return [
+            self._reserve(earlier_ports.get(broker_id), f"broker {broker_id}")
+            for broker_id in range(1, count + 1)
+        ]
+
+    def _reserve_metrics_ports(self, earlier: ClusterRecord | None) -> Sequence[ReservedPort | None]:
+        count = self._new_configuration.brokers
+        if not self._new_configuration.has_metrics:
+            return [None] * count
+        ports = {broker.id: broker.metrics_port for broker in earlier.brokers} if earlier else {}
+        if not any(ports.values()):
+            return reserve_block(range(_METRICS_PORT, _METRICS_PORT + count), _HOST)[0]
+        return [self._reserve(ports.get(broker_id), "its metrics page") for broker_id in range(1, count + 1)]
+
+    def _reserve(self, preferred: int | None, name: str) -> ReservedPort:
+        """The preferred port if it is free, else another."""
+        if preferred is None:
+            return ReservedPort.pick(_HOST)
+        (port,), reason = reserve_block([preferred], _HOST)
+        self._note(reason, f"{name} listens on {port.port}")
+        return port
+
+    def _note(self, reason: str | None, instead: str) -> None:
+        if reason is not None:
+            self.port_notes.append(f"{reason}, so {instead}")
+
+    def _make_zookeeper(
+        self, directory: Path, port: int | None, detach: bool
+    ) -> ZooKeeper | ExistingZooKeeper:
+        connect = self._new_configuration.zookeeper
+        if connect:
+            try:
+                return ExistingZooKeeper(connect)
+            except ValueError as error:
+                raise DeployError(
+                    f"ZooKeeper at {connect!r} ({ENVIRONMENT_VARIABLE}): expected host:port[,host:port…]"
+                    f"[/chroot] ({error})"
+                ) from None
+        reserved = self._reserve(port, "ZooKeeper")
+        return ZooKeeper(directory / "zookeeper", host=_HOST, port=reserved, die_with_parent=not detach)
 
 
 def _check_packages() -> None:
@@ -211,63 +306,49 @@ def _check_packages() -> None:
 def _earlier_record(directory: Path) -> ClusterRecord | None:
     """The record of an earlier run in the directory; raises DeployError if that cluster still runs."""
     earlier = read_record(directory)
-    if earlier is not None and earlier.is_running:
+    if earlier is None or not earlier.is_running:
+        return earlier
+    zookeeper = earlier.zookeeper_process
+    if zookeeper is not None and zookeeper.state == "gone":
         raise DeployError(
-            f"a cluster is running in {directory} (stop it: `barnabas down --dir {directory}`; or choose "
-            "another --dir)"
+            f"a cluster is running in {directory}, but its ZooKeeper is down (start it: "
+            f"`barnabas restart zookeeper --dir {directory}`)"
         )
-    return earlier
+    raise DeployError(
+        f"a cluster is running in {directory} (stop it: `barnabas down --dir {directory}`; or choose "
+        "another --dir)"
+    )
+
+
+def _settings_by_broker(
+    configuration: ClusterConfiguration, given: Mapping[int, Mapping[str, str]]
+) -> dict[int, dict[str, str]]:
+    """The own settings of each broker; raises DeployError for a setting that the cluster sets itself."""
+    ids = range(1, configuration.brokers + 1)
+    settings = {id: {"broker.rack": rack} for id, rack in zip(ids, cycle(configuration.racks), strict=False)}
+    for id, own in given.items():
+        settings.setdefault(id, {}).update(own)
+    for chosen in (configuration.settings, *settings.values()):
+        check_settings(chosen, metrics=configuration.has_metrics)
+    return settings
+
+
+def _check_removed_brokers(earlier: ClusterRecord | None, brokers: int) -> None:
+    """Raise DeployError if a broker that is not to start has replicas, which nobody could then read."""
+    if earlier is None:
+        return
+    for broker in earlier.brokers:
+        if broker.id <= brokers:
+            continue
+        folders = [folder for log_dir in map(Path, broker.log_dirs) for folder in log_dir.glob("*")]
+        replicas = [folder for folder in folders if re.fullmatch(r".+-\d+", folder.name)]
+        if replicas:
+            raise DeployError(
+                f"{brokers} brokers are fewer than the {len(earlier.brokers)} of the last start, and broker "
+                f"{broker.id} has {len(replicas)} replicas; move them away first "
+                f"(`barnabas drain {broker.id} --wait`), or start all brokers"
+            )
 
 
 def _most_log_dirs(earlier: ClusterRecord | None) -> int:
     return max((len(broker.log_dirs) for broker in earlier.brokers), default=0) if earlier else 0
-
-
-def _reserve(preferred: int | None) -> ReservedPort:
-    """The preferred port if it is free, else another."""
-    port = ReservedPort.take(preferred, _HOST) if preferred is not None else None
-    return port or ReservedPort.pick(_HOST)
-
-
-def _reserve_broker_ports(
-    brokers: int, earlier: ClusterRecord | None, first_port: int | None, preferred: Sequence[int]
-) -> list[ReservedPort]:
-    if first_port is not None:
-        return _reserve_all(range(first_port, first_port + brokers))
-    if earlier is None and preferred:
-        with suppress(DeployError):
-            return _reserve_all(preferred)
-    earlier_ports = {broker.id: broker.port for broker in earlier.brokers} if earlier else {}
-    return [_reserve(earlier_ports.get(broker_id)) for broker_id in range(1, brokers + 1)]
-
-
-def _reserve_all(ports: Sequence[int]) -> list[ReservedPort]:
-    """All of these ports; raises DeployError, and reserves none, if one of them is not free.
-
-    Some of them would not do: another cluster, some of whose brokers are down, may need the rest.
-    """
-    reserved: list[ReservedPort] = []
-    for number in ports:
-        port = ReservedPort.take(number, _HOST)
-        if port is None:
-            for held in reserved:
-                held.close()
-            raise DeployError(f"port {number} is in use or reserved by another cluster")
-        reserved.append(port)
-    return reserved
-
-
-def _make_zookeeper(
-    directory: Path, connect: str | None, *, port: int | None, die_with_parent: bool
-) -> ZooKeeper | ExistingZooKeeper:
-    if connect:
-        try:
-            return ExistingZooKeeper(connect)
-        except ValueError as error:
-            raise DeployError(
-                f"ZooKeeper at {connect!r} ({ENVIRONMENT_VARIABLE}): expected host:port[,host:port…]"
-                f"[/chroot] ({error})"
-            ) from None
-    return ZooKeeper(
-        directory / "zookeeper", host=_HOST, port=_reserve(port), die_with_parent=die_with_parent
-    )

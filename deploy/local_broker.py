@@ -42,6 +42,24 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 }
 """Settings of a local cluster that differ from Kafka's defaults; ``--set`` overrides them."""
 
+_MOST_REPLICAS: Final = 3
+
+
+def replication_settings(brokers: int) -> dict[str, str]:
+    """Settings with which topics survive the death of a broker, if there are several.
+
+    Three brokers and more: 3 partitions on 3 replicas, and 2 of these must have a record before it is
+    acknowledged.
+    """
+    replicas = min(brokers, _MOST_REPLICAS)
+    return {
+        "default.replication.factor": str(replicas),
+        # With two brokers, a minimum of two would refuse writes once one of them is down.
+        "min.insync.replicas": str(max(1, replicas - 1)),
+        "num.partitions": str(replicas),
+    }
+
+
 _FIXED: Final = ("broker.id", "listeners", "log.dirs", "zookeeper.connect")
 _FIXED_WITH_METRICS: Final = ("metrics.port", "metrics.host")
 

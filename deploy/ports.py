@@ -14,12 +14,16 @@ import os
 import random
 import socket
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from barnabas.deploy.process import DeployError
 
 _LOWEST_PORT = 12000
 _ATTEMPTS = 200
+_BLOCK: Final = 100
+_BLOCKS: Final = 100
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
@@ -70,6 +74,39 @@ class ReservedPort:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def reserve_all(ports: Sequence[int], host: str = "127.0.0.1") -> list[ReservedPort]:
+    """All of these ports; raises DeployError, and reserves none, if one of them is not free.
+
+    Some of them would not do: another cluster, some of whose brokers are down, may need the rest.
+    """
+    reserved: list[ReservedPort] = []
+    for number in ports:
+        port = ReservedPort.take(number, host)
+        if port is None:
+            for held in reserved:
+                held.close()
+            raise DeployError(f"port {number} is in use or reserved by another cluster")
+        reserved.append(port)
+    return reserved
+
+
+def reserve_block(ports: Sequence[int], host: str = "127.0.0.1") -> tuple[list[ReservedPort], str | None]:
+    """These ports, else the same ones a multiple of 100 higher, else any free ones.
+
+    Also returns why it was not these. Raises DeployError if no port is free.
+    """
+    reason = None
+    for above in range(0, _BLOCKS * _BLOCK, _BLOCK):
+        block = [port + above for port in ports]
+        if max(block) > _port_range()[1]:
+            break
+        try:
+            return reserve_all(block, host), reason
+        except DeployError as error:
+            reason = reason or str(error)
+    return [ReservedPort.pick(host) for _ in ports], reason
 
 
 def _port_range() -> tuple[int, int]:

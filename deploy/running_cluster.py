@@ -1,7 +1,8 @@
 """The processes of a cluster on this machine, also if another program started them.
 
 Guarantees. Signals reach only processes of the cluster (`process.py`). `stop` and `kill_all` return once all
-are gone. A restarted broker has its old port, data and settings. The record follows every change.
+are gone. A restarted broker has its old port, data and settings. The record follows every start of a process.
+A stop changes nothing in it, as it names processes by pid and start; so a full disk prevents no stop.
 
 Any one thread at a time; calls block and are bounded (from a loop: ``asyncio.to_thread``).
 """
@@ -16,7 +17,7 @@ from typing import Any, Final
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, wait_until
-from barnabas.deploy.state import ClusterRecord, read_record, write_record
+from barnabas.deploy.state import ClusterConfiguration, ClusterRecord, read_record, write_record
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.ids import BrokerId, Endpoint
 
@@ -35,14 +36,14 @@ class RunningCluster:
         brokers: Sequence[LocalBroker],
         *,
         host: str,
-        settings: Mapping[str, str],
+        configuration: ClusterConfiguration | None,
         owner: ProcessId | None,
         takes_requests: bool = False,
         ready: ReadyCheck = wait_ready,
     ) -> None:
         self.directory = directory
         self.zookeeper = zookeeper
-        self.settings = dict(settings)
+        self.configuration = configuration
         self.owner = owner
         self.takes_requests = takes_requests
         self._host = host
@@ -73,7 +74,7 @@ class RunningCluster:
             zookeeper,
             [LocalBroker.of_record(broker, record.host) for broker in record.brokers],
             host=record.host,
-            settings=record.settings,
+            configuration=record.configuration,
             owner=record.owner,
             takes_requests=record.takes_requests,
         )
@@ -148,7 +149,6 @@ class RunningCluster:
             process.kill()
         if isinstance(self.zookeeper, ZooKeeper):
             self.zookeeper.stop()
-        self.write_record()
 
     def kill_all(self) -> None:
         """SIGKILL every process at once: the fastest stop, without controlled shutdown."""
@@ -158,7 +158,6 @@ class RunningCluster:
             process.send(signal.SIGKILL)
         for process in alive:
             process.kill()
-        self.write_record()
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S, *, must_run: Collection[int] = ()) -> None:
         """Wait until all brokers that run (and are not paused) see each other and a controller.
@@ -220,6 +219,25 @@ class RunningCluster:
             self.stop_broker(broker_id)
         self.start_broker(broker_id, timeout_s)
 
+    # -- ZooKeeper -----------------------------------------------------------------------------------------
+
+    @property
+    def own_zookeeper(self) -> ZooKeeper:
+        """The cluster's ZooKeeper; raises DeployError if another program runs it."""
+        if not isinstance(self.zookeeper, ZooKeeper):
+            raise DeployError(
+                f"ZooKeeper at {self.zookeeper_connect} does not belong to the cluster in {self.directory}"
+            )
+        return self.zookeeper
+
+    def restart_zookeeper(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Stop ZooKeeper if it still runs, start it with its data, and wait for the brokers that run."""
+        self.own_zookeeper.stop()
+        self.own_zookeeper.launch()
+        self.write_record()
+        self.own_zookeeper.wait_ready(timeout_s)
+        self.wait_ready(timeout_s)
+
     def write_record(self) -> None:
         own = self.zookeeper_process
         port = self.zookeeper.port if isinstance(self.zookeeper, ZooKeeper) else None
@@ -232,7 +250,7 @@ class RunningCluster:
                 zookeeper_process=own.identity if own else None,
                 owner=self.owner,
                 takes_requests=self.takes_requests,
-                settings=self.settings,
+                configuration=self.configuration,
                 brokers=[broker.record() for broker in self.brokers],
             )
         )

@@ -26,6 +26,8 @@ _REQUESTS: Final = "requests"
 _RESTART: Final = "restart-"
 _ANSWER: Final = ".answer"
 _DONE: Final = "done"
+ZOOKEEPER: Final = "zookeeper"
+"""The name of ZooKeeper where others are named by the ids of brokers."""
 
 
 @dataclass(kw_only=True)
@@ -41,10 +43,25 @@ class BrokerRecord:
 
 
 @dataclass(kw_only=True)
+class ClusterConfiguration:
+    """What a start in the directory continues with, unless it says otherwise.
+
+    `zookeeper` is the connect string of a ZooKeeper that is not the cluster's own.
+    """
+
+    brokers: int
+    settings: dict[str, str] = field(default_factory=dict)
+    racks: list[str] = field(default_factory=list)
+    has_metrics: bool = False
+    zookeeper: str | None = None
+
+
+@dataclass(kw_only=True)
 class ClusterRecord:
     """One cluster. `owner` is the program that runs it in the foreground; None if it is detached or down.
 
-    `takes_requests`: whether the owner carries out the requests of other commands.
+    `takes_requests`: whether the owner carries out the requests of other commands. `configuration` is that of
+    the last start that made the cluster writable; None before the first one.
     """
 
     directory: str
@@ -54,7 +71,7 @@ class ClusterRecord:
     zookeeper_process: ProcessId | None = None
     owner: ProcessId | None = None
     takes_requests: bool = False
-    settings: dict[str, str] = field(default_factory=dict)
+    configuration: ClusterConfiguration | None = None
     brokers: list[BrokerRecord] = field(default_factory=list)
 
     def processes(self) -> list[ProcessId]:
@@ -70,8 +87,12 @@ class ClusterRecord:
 def write_record(record: ClusterRecord) -> None:
     path = Path(record.directory) / STATE_FILE
     new = path.with_suffix(f".{os.getpid()}.new")
-    new.write_text(json.dumps({"format": _FORMAT} | asdict(record), indent=2) + "\n")
-    new.replace(path)
+    try:
+        new.write_text(json.dumps({"format": _FORMAT} | asdict(record), indent=2) + "\n")
+        new.replace(path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise DeployError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def read_record(directory: Path) -> ClusterRecord | None:
@@ -102,6 +123,11 @@ def _record_of(fields: dict[str, Any]) -> ClusterRecord:
     values["brokers"] = [
         BrokerRecord(**(broker | {"process": _process_of(broker["process"])})) for broker in values["brokers"]
     ]
+    if "configuration" not in values:
+        # Earlier versions recorded the settings alone.
+        values["configuration"] = {"brokers": len(values["brokers"]), "settings": values.pop("settings")}
+    if values["configuration"] is not None:
+        values["configuration"] = ClusterConfiguration(**values["configuration"])
     return ClusterRecord(**values)
 
 
@@ -117,8 +143,13 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         """Take the lock; raises DeployError if another program holds it."""
-        directory.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DeployError(
+                f"{directory} cannot be the directory of a cluster: {error.strerror}"
+            ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -136,9 +167,9 @@ class DirectoryLock:
 
 # -- requests to the owner ---------------------------------------------------------------------------------
 #
-# A broker must be the child of the cluster's owner, or it would outlive it. So a command does not restart a
-# broker itself: it leaves a file ``DIR/requests/restart-<id>``; the owner takes it, restarts the broker and
-# answers. There is at most one request per broker, and the command stops waiting after its time-out.
+# A broker and ZooKeeper must be children of the cluster's owner, or they would outlive it. So a command does
+# not restart them itself: it leaves a file ``DIR/requests/restart-<name>``; the owner takes it, restarts the
+# process and answers. There is at most one request per name; the command waits for a bounded time.
 
 
 def forget_requests(directory: Path) -> None:
@@ -149,11 +180,14 @@ def forget_requests(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def ask_restart(directory: Path, broker_id: int, timeout_s: float) -> None:
-    """Make the owner restart a broker, and wait; raises DeployError if that fails or no answer comes."""
+def ask_restart(directory: Path, name: str, timeout_s: float) -> None:
+    """Make the owner restart a broker (by id) or ``zookeeper``, and wait.
+
+    Raises DeployError if that fails or no answer comes.
+    """
     folder = directory / _REQUESTS
     folder.mkdir(exist_ok=True)
-    request = folder / f"{_RESTART}{broker_id}"
+    request = folder / f"{_RESTART}{name}"
     answer = request.with_suffix(_ANSWER)
     answer.unlink(missing_ok=True)
     request.touch()
@@ -168,20 +202,20 @@ def ask_restart(directory: Path, broker_id: int, timeout_s: float) -> None:
         raise DeployError(outcome)
 
 
-def restarts_asked_for(directory: Path) -> Iterator[int]:
-    """The brokers with a request to restart; each request is removed as it is returned."""
+def restarts_asked_for(directory: Path) -> Iterator[str]:
+    """The names of what shall be restarted; each request is removed as it is returned."""
     folder = directory / _REQUESTS
     if not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):
-        number = path.name.removeprefix(_RESTART)
-        if path.name.startswith(_RESTART) and number.isdecimal():
+        name = path.name.removeprefix(_RESTART)
+        if path.name.startswith(_RESTART) and (name.isdecimal() or name == ZOOKEEPER):
             path.unlink(missing_ok=True)
-            yield int(number)
+            yield name
 
 
-def answer_restart(directory: Path, broker_id: int, error: DeployError | None) -> None:
-    answer = directory / _REQUESTS / f"{_RESTART}{broker_id}{_ANSWER}"
+def answer_restart(directory: Path, name: str, error: DeployError | None) -> None:
+    answer = directory / _REQUESTS / f"{_RESTART}{name}{_ANSWER}"
     new = answer.with_suffix(".new")
     new.write_text(_DONE if error is None else str(error))
     new.replace(answer)

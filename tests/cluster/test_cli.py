@@ -331,7 +331,15 @@ def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
     restarted = ProcessId.of(json.loads(done.stdout)["pid"])
     assert restarted is not None
     assert restarted.pid != described["brokers"][1]["pid"]
+    assert run_command("stop", "3", *directory).stdout == "broker 3: stopped\n"
+    assert run_command("kill", "zookeeper", *directory).stdout == "ZooKeeper: killed\n"
+    assert run_command("kill", "zookeeper", *directory).returncode == exit_codes.FAILED
+    done = run_command("restart", "zookeeper", *directory, "--json")
+    assert done.returncode == exit_codes.OK, done.stderr
+    zookeeper = ProcessId.of(json.loads(done.stdout)["pid"])
+    assert zookeeper is not None
     up.kill()
+    wait_for(lambda: zookeeper.state == "gone")
     wait_for(lambda: restarted.state == "gone")
 
 
@@ -358,7 +366,7 @@ def test_ctrl_c_while_the_cluster_starts_ends_it_at_once(tmp_path: Path) -> None
     finally:
         up.kill()
         up.communicate()
-    assert up.returncode == exit_codes.FAILED
+    assert up.returncode == exit_codes.INTERRUPTED
     assert "stopped by a signal before the cluster was up" in said
     assert not record.is_running
 
@@ -390,6 +398,10 @@ def test_a_detached_cluster_runs_until_down(tmp_path: Path) -> None:
         )
         assert exported.stdout == f"127.0.0.1:{broker['port']} {tmp_path}\n"
         assert "broker-1 | " in run_command("logs", "--dir", str(tmp_path)).stdout
+        assert run_command("kill", "zookeeper", "--dir", str(tmp_path)).returncode == exit_codes.OK
+        said = run_command("up", "--dir", str(tmp_path)).stderr
+        assert "its ZooKeeper is down (start it: `barnabas restart zookeeper" in said
+        assert run_command("restart", "zookeeper", "--dir", str(tmp_path)).returncode == exit_codes.OK
     finally:
         down = run_command("down", "--dir", str(tmp_path))
     assert (down.returncode, down.stdout) == (exit_codes.OK, "stopped\n")

@@ -1,5 +1,6 @@
 """A local cluster's processes, with stand-ins for the brokers and for ZooKeeper."""
 
+import errno
 import os
 import signal
 import socket
@@ -8,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.deploy.state import read_record
+from barnabas.deploy.state import read_record, write_record
 from tests.support.waiting import DEADLINE_S, wait_for
 
 _STAND_IN = """
@@ -200,6 +202,138 @@ def test_the_next_run_in_a_directory_keeps_the_ports(make: Make, cluster: LocalC
     assert make().bootstrap == bootstrap
 
 
+def _never_ready(endpoints: Mapping[object, object], timeout_s: float, check: Callable[[], None]) -> None:
+    """Waits for a broker to end."""
+
+    def has_ended() -> bool:
+        check()
+        return False
+
+    wait_until(has_ended, timeout_s)
+
+
+def _stop(cluster: LocalCluster) -> None:
+    cluster.stop()
+    cluster.close()
+
+
+def test_the_next_run_continues_with_everything_that_the_last_one_was_given(make: Make) -> None:
+    first = make(brokers=4, settings={"num.io.threads": "4"}, racks=["a", "b"], metrics=True, log_dirs=2)
+    first.start()
+    _stop(first)
+    second = make(settings={"num.network.threads": "2"})
+    second.start()
+    assert second.broker_ids == [1, 2, 3, 4]
+    for broker, rack in zip(second.brokers, "abab", strict=True):
+        config = _config(broker)
+        assert (config.num_io_threads, config.num_network_threads, config.broker_rack) == (4, 2, rack)
+        assert (broker.metrics_url is not None, len(config.log_dirs)) == (True, 2)
+    _stop(second)
+    third = make(dropped_settings=["num.io.threads"], racks=["c"], metrics=False)
+    third.start()
+    config = _config(third.broker(4))
+    assert (config.num_io_threads, config.num_network_threads, config.broker_rack) == (8, 2, "c")
+    assert third.broker(4).metrics_url is None
+
+
+def test_the_next_run_uses_the_zookeeper_of_the_last_one(make: Make, srvr_answerer: str) -> None:
+    first = make()
+    first.start()
+    _stop(first)
+    assert make(zookeeper=None).zookeeper_connect == srvr_answerer
+
+
+def test_a_start_that_fails_changes_nothing_for_the_next_one(make: Make) -> None:
+    def end(file: Path) -> list[str]:
+        return [sys.executable, "-c", "raise SystemExit('bad luck')"]
+
+    first = make(brokers=5, settings={"num.io.threads": "0"}, command=end, ready=_never_ready)
+    with pytest.raises(DeployError):
+        first.start()
+    first.close()
+    second = make()
+    second.start()
+    assert (second.broker_ids, dict(second.settings)) == ([1, 2, 3], {})
+    _stop(second)
+    third = make(brokers=4, settings={"num.io.threads": "0"}, command=end, ready=_never_ready)
+    with pytest.raises(DeployError):
+        third.start()
+    third.close()
+    assert (make().broker_ids, _kept_settings(third.directory)) == ([1, 2, 3], {})
+
+
+def _kept_settings(directory: Path) -> dict[str, str]:
+    record = read_record(directory)
+    assert record is not None
+    assert record.configuration is not None
+    return record.configuration.settings
+
+
+def test_fewer_brokers_are_refused_while_one_of_the_others_has_replicas(make: Make) -> None:
+    first = make(brokers=4)
+    first.start()
+    (first.broker(4).log_dirs[0] / "t-0").mkdir(parents=True)
+    _stop(first)
+    with pytest.raises(DeployError, match=r"broker 4 has 1 replicas.*barnabas drain 4 --wait"):
+        make(brokers=3)
+    (first.broker(4).log_dirs[0] / "t-0").rename(first.directory / "moved")
+    assert make(brokers=3).broker_ids == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("brokers", "given", "expected"),
+    [
+        (1, {}, (1, 1, 1)),
+        (2, {}, (2, 1, 2)),
+        (3, {}, (3, 2, 3)),
+        (4, {}, (3, 2, 3)),
+        (3, {"min.insync.replicas": "1", "num.partitions": "7"}, (3, 1, 7)),
+    ],
+)
+def test_topics_of_a_replicating_cluster_survive_the_death_of_a_broker(
+    make: Make, brokers: int, given: dict[str, str], expected: tuple[int, int, int]
+) -> None:
+    cluster = make(brokers=brokers, replicates=True, settings=given)
+    cluster.start()
+    config = _config(cluster.broker(1))
+    found = (config.default_replication_factor, config.min_insync_replicas, config.num_partitions)
+    assert found == expected
+
+
+def test_an_error_quotes_the_output_of_the_present_start_alone(make: Make) -> None:
+    for word in ("former", "present"):
+        command = [sys.executable, "-c", f"exit('{word}')"]
+        cluster = make(brokers=1, command=lambda file, command=command: command, ready=_never_ready)
+        with pytest.raises(DeployError, match=word) as caught:
+            cluster.start()
+        cluster.close()
+    assert "former" not in str(caught.value)
+
+
+def test_a_stop_needs_no_room_on_the_disk(
+    make: Make, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(DeployError, match=r"cluster\.json cannot be written: No space left on device"):
+        cluster.write_record()
+    assert not list(cluster.directory.glob("*.new"))
+    cluster.stop()
+    assert not cluster.is_running
+
+
+def test_the_error_for_a_running_cluster_names_a_dead_zookeeper(make: Make, cluster: LocalCluster) -> None:
+    record = read_record(cluster.directory)
+    assert record is not None
+    write_record(replace(record, zookeeper_process=ProcessId(2**22 + 1, "boot:1")))
+    cluster.close()
+    with pytest.raises(DeployError, match=r"its ZooKeeper is down .*barnabas restart zookeeper"):
+        make()
+
+
 def test_a_port_that_was_taken_meanwhile_is_replaced(make: Make, cluster: LocalCluster) -> None:
     ports = [broker.port for broker in cluster.brokers]
     cluster.stop()
@@ -208,14 +342,29 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(make: Make, cluster: LocalC
         again = make()
         assert [broker.port for broker in again.brokers][1:] == ports[1:]
         assert again.broker(1).port != ports[0]
+        assert again.port_notes == [
+            f"port {ports[0]} is in use or reserved by another cluster, so broker 1 listens on "
+            f"{again.broker(1).port}"
+        ]
+
+
+def _pick_low() -> ReservedPort:
+    """A port with room for blocks above it."""
+    while (reserved := ReservedPort.pick()).port > 30_000:
+        reserved.close()
+    return reserved
 
 
 def test_a_new_cluster_takes_the_preferred_ports_only_if_all_are_free(make: Make) -> None:
-    reserved = [ReservedPort.pick() for _ in range(3)]
+    reserved = [_pick_low() for _ in range(3)]
     ports = [port.port for port in reserved]
     reserved.pop().close()
     some = make(preferred_ports=ports)
-    assert not {broker.port for broker in some.brokers} & set(ports)
+    above = {broker.port - port for broker, port in zip(some.brokers, ports, strict=True)}
+    assert [distance % 100 for distance in above] == [0], "the next block"
+    (note,) = some.port_notes
+    assert note.startswith(f"port {ports[0]} is in use")
+    assert note.endswith(f"listen on {', '.join(str(broker.port) for broker in some.brokers)}")
     some.close()
     for port in reserved:
         port.close()
@@ -273,7 +422,7 @@ def test_brokers_with_metrics_have_a_port_each_for_them_and_keep_it(
     again = make(metrics=True, brokers=2)
     assert [broker.metrics_url for broker in again.brokers] == urls
     again.close()
-    assert [broker.metrics_url for broker in make(brokers=2).brokers] == [None, None]
+    assert [broker.metrics_url for broker in make(brokers=2, metrics=False).brokers] == [None, None]
 
 
 def _config(broker: LocalBroker) -> BrokerConfig:

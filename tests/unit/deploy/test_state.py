@@ -9,6 +9,7 @@ from barnabas.deploy.process import DeployError, ProcessId
 from barnabas.deploy.state import (
     STATE_FILE,
     BrokerRecord,
+    ClusterConfiguration,
     ClusterRecord,
     DirectoryLock,
     read_record,
@@ -24,7 +25,7 @@ def _record(directory: Path) -> ClusterRecord:
         zookeeper_port=2181,
         zookeeper_process=ProcessId(2**22 + 1, "boot:1"),
         owner=ProcessId(2**22 + 2, "boot:2"),
-        settings={"num.io.threads": "4"},
+        configuration=ClusterConfiguration(brokers=2, settings={"num.io.threads": "4"}, racks=["a"]),
         brokers=[
             BrokerRecord(id=1, port=9092, directory="/one", log_dirs=["/one/data"]),
             BrokerRecord(
@@ -62,6 +63,17 @@ def test_a_foreign_state_file_is_refused_by_name(tmp_path: Path, text: str, said
     (tmp_path / STATE_FILE).write_text(text)
     with pytest.raises(DeployError, match=f"{STATE_FILE}.*{said}"):
         read_record(tmp_path)
+
+
+def test_the_settings_in_a_record_of_an_earlier_version_are_kept(tmp_path: Path) -> None:
+    write_record(_record(tmp_path))
+    path = tmp_path / STATE_FILE
+    fields = json.loads(path.read_text())
+    del fields["configuration"]
+    path.write_text(json.dumps(fields | {"settings": {"num.partitions": "5"}}))
+    record = read_record(tmp_path)
+    assert record is not None
+    assert record.configuration == ClusterConfiguration(brokers=2, settings={"num.partitions": "5"})
 
 
 def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
