@@ -9,6 +9,7 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
+from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition, by_topic
 from barnabas.protocol.messages.replicas import (
     CleanerDescription,
@@ -32,9 +33,11 @@ def handle(services: Services, request: ApiRequest) -> None:
         for partition in sorted(replicas.partitions(), key=lambda replica: replica.partition)
         if is_requested(partition.partition)
     ]
-    for name in filter(is_requested, sorted(replicas.logs.offline_partitions.copy())):
-        log_dir = replicas.logs.dir_of_offline(name)
-        described.append((name, _describe_offline(name, log_dir, failures.pop(name, ""))))
+    for name, reason in sorted(replicas.logs.offline_partitions.copy().items(), key=lambda item: item[0]):
+        if is_requested(name):
+            log_dir = replicas.logs.dir_of_offline(name)
+            text = reason.text if isinstance(reason, ApiError) else str(reason)
+            described.append((name, _describe_offline(name, log_dir, failures.pop(name, text))))
     # The other failed replicas could not even be created.
     described += [(name, _describe_offline(name, None, text)) for name, text in sorted(failures.items())]
     request.respond(

@@ -104,8 +104,9 @@ class AlterReplicaLogDirsRequest(s.RequestOf[AlterReplicaLogDirsResponse]):
 class ReplicaDescription:
     """One replica on the answering broker; only leaders have ``isr``, elsewhere it is empty.
 
-    ``failure`` describes an unforeseen error that stopped the replica, or the groups that it stores;
-    ``cleaning_problem`` why its log cannot be compacted. ``last_stable_offset`` is -1 from an older broker.
+    ``failure`` describes the error that stopped the replica, such as that of its disk, or the groups that it
+    stores; ``cleaning_problem`` why its log cannot be compacted. ``last_stable_offset`` is -1 from an older
+    broker.
     """
 
     partition_index: int = s.int32()

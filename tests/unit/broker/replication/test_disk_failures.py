@@ -282,3 +282,8 @@ def test_described_replicas_include_offline_ones_and_their_dirs(broker: Broker) 
         1: (False, str(broker.dirs[1])),
         2: (True, str(broker.dirs[0])),
     }
+    reasons = {replica.partition_index: replica.failure for replica in topic.replicas}
+    assert reasons[1] == ""
+    assert reasons[0] == reasons[2], "one failure took both offline"
+    assert reasons[0].startswith(str(broker.dirs[0]))
+    assert reasons[0].endswith(": No space left on device")
