@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import os
 import shlex
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.client.config import ClientConfig
+from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.deploy.state import STATE_FILE, read_record
+from barnabas.deploy.state import STATE_FILE, ZOOKEEPER, read_record
 from barnabas.protocol.ids import Endpoint, parse_endpoints
 from barnabas.protocol.settings import parse_key_values
 
@@ -95,10 +98,47 @@ def named_bootstrap(options: argparse.Namespace) -> str | None:
 
 
 def chosen_bootstrap(options: argparse.Namespace) -> str:
-    """``host:port,…``; raises CommandError if no cluster is named and none runs in the directory."""
-    bootstrap = named_bootstrap(options)
-    if bootstrap is not None:
-        return bootstrap
+    """``host:port,…``; raises CommandError if no cluster is named and none runs in the directory.
+
+    Prints a warning if the cluster's ZooKeeper is down here: most requests would wait for it in silence.
+    """
+    bootstrap = named_bootstrap(options) or _local_bootstrap(options)
+    cluster = local_cluster(options, bootstrap)
+    process = None if cluster is None else cluster.zookeeper_process
+    problem = None if process is None else zookeeper_problem(process.state)
+    if problem is not None and options.command != "status":
+        print(f"barnabas {options.command}: {problem}", file=sys.stderr)
+    return bootstrap
+
+
+def local_cluster(options: argparse.Namespace, bootstrap: str) -> RunningCluster | None:
+    """The cluster in the chosen directory if these are brokers of it, else None."""
+    directory = chosen_dir(options)
+    if not (directory / STATE_FILE).exists():
+        return None
+    # The option or the environment may name another cluster than the directory, and needs none there. A plain
+    # install cannot look at processes.
+    is_named = named_bootstrap(options) is not None
+    if is_named and importlib.util.find_spec("psutil") is None:
+        return None
+    try:
+        cluster = RunningCluster.open(directory)
+    except DeployError:
+        if is_named:
+            return None
+        raise
+    return cluster if set(cluster.bootstrap.split(",")).intersection(bootstrap.split(",")) else None
+
+
+def zookeeper_problem(state: str) -> str | None:
+    """The sentence for a ZooKeeper process that is ``gone`` or ``paused``, with its remedy."""
+    return {
+        "gone": f"ZooKeeper is down: `barnabas restart {ZOOKEEPER}`",
+        "paused": f"ZooKeeper is paused: `barnabas resume {ZOOKEEPER}`",
+    }.get(state)
+
+
+def _local_bootstrap(options: argparse.Namespace) -> str:
     directory = chosen_dir(options)
     record = read_record(directory)
     if record is None or not record.is_running:

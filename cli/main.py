@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -60,6 +61,9 @@ _EXTRAS: Final = {
     "psutil": "local",
 }
 """Package → the extra that installs it."""
+
+_REPORTED_BY_LOG: Final = frozenset({"broker", "consume", "demo"})
+"""Commands that run on while brokers are away, so that a line of the log says so."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -153,6 +157,9 @@ def _run(words: list[str], chosen: str | None) -> int:
     if options.command is None:
         parser.print_help()
         return exit_codes.USAGE
+    if options.command not in _REPORTED_BY_LOG:
+        # The command itself reports that no broker can be reached.
+        logging.getLogger("barnabas.client.cluster").setLevel(logging.ERROR)
     try:
         code: int = options.run(options)
         # Flush here, so that a closed pipe raises here and not at exit. Without a stdout (`>&-`) it is None.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,19 +34,32 @@ def make_console() -> Console:
     return Console(highlight=False) if sys.stdout.isatty() else Console(width=_TABLE_WIDTH, highlight=False)
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table with numbers to the right."""
+def make_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    has_edge: bool = True,
+    unbroken: Collection[str] = (),
+) -> Table:
+    """A table with numbers to the right; cells of the `unbroken` columns are never broken into lines.
+
+    With an edge it has an empty line before and after it.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     cells = [tuple(row) for row in rows]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=has_edge)
     for index, name in enumerate(columns):
         numeric = bool(cells) and all(isinstance(row[index], int) for row in cells)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(
+            name, justify="right" if numeric else "left", overflow="fold", no_wrap=name in unbroken
+        )
     for row in cells:
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+        table.add_row(
+            *(cell if isinstance(cell, Text) else Text("-" if cell is None else str(cell)) for cell in row)
+        )
     return table
 
 

@@ -1,225 +1,44 @@
-"""`barnabas status`: brokers, controller, and every partition with leader, ISR and each replica's offsets.
+"""`barnabas status`: problems, brokers, controller, and every partition with leader, ISR and offsets.
 
-Those are LEO and HW, and the LSO where open transactions keep it below the HW. Partitions that are being
-reassigned are listed with their progress. Exit code 0 without problems,
-1 if a broker does not answer, a partition lacks its leader or a replica in the ISR, or a log cannot be
-compacted, 3 if no broker can be reached. Each broker has two seconds to answer.
+Those are LEO and HW of each replica, and the LSO where open transactions keep it below the HW. Partitions
+that are being reassigned are listed with their progress. On a terminal the page has at most its height:
+problems come first, then brokers, then the partitions with problems. Exit code 0 without problems, 1 with
+problems, 3 if no broker can be reached. Each broker has two seconds to answer.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from barnabas.cli.arguments import (
-    add_cluster_arguments,
-    chosen_bootstrap,
-    chosen_dir,
-    named_bootstrap,
-    run_async,
-)
-from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
-from barnabas.cli.output import make_console, make_table, print_json
-from barnabas.client.admin.admin import Admin
-from barnabas.client.admin.placement import PartitionReassignment
-from barnabas.client.metadata import PartitionInfo
+from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
+from barnabas.cli.cluster_view import ClusterView, PartitionView, look
+from barnabas.cli.exit_codes import FAILED, NOT_REACHABLE, OK, USAGE, CommandError
+from barnabas.cli.output import count, make_console, make_table, print_json
 from barnabas.deploy.local_broker import LocalBroker
-from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.deploy.state import STATE_FILE
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.ids import Endpoint, TopicPartition
-from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
-from barnabas.protocol.schema import wire_fields
+from barnabas.protocol.messages.replicas import ReplicaDescription
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.text import Text
 
-_TIMEOUT_MS: Final = 2_000
-_CONNECT_TIMEOUT_MS: Final = 1_000
 _WATCH_INTERVAL_S: Final = 1.0
-
-
-@dataclass(kw_only=True)
-class BrokerView:
-    """A broker in the metadata; `error` is the reason if it did not answer."""
-
-    id: int
-    endpoint: Endpoint
-    rack: str | None = None
-    is_controller: bool
-    error: str | None = None
-    strays: list[str] = field(default_factory=list)
-    """Folders of logs that belong to no known topic and are kept."""
-    cleaner: CleanerDescription = field(default_factory=CleanerDescription)
-
-
-@dataclass(kw_only=True)
-class PartitionView:
-    """A partition by metadata, and its replicas as their brokers report them (absent: no answer)."""
-
-    info: PartitionInfo
-    replicas: dict[int, ReplicaDescription] = field(default_factory=dict)
-    moving: PartitionReassignment | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{self.info.topic}-{self.info.partition}"
-
-    @property
-    def added_in_sync(self) -> list[int]:
-        """The replicas that a reassignment adds and that are in sync; once all are, it ends."""
-        return [] if self.moving is None else sorted(set(self.moving.adding) & set(self.info.isr))
-
-    @property
-    def not_in_sync(self) -> list[int]:
-        """The replicas that should be in sync: not those that a reassignment adds."""
-        added = set() if self.moving is None else set(self.moving.adding)
-        return sorted(set(self.info.replicas) - set(self.info.isr) - added)
-
-    def progress(self) -> str:
-        """The phase of the reassignment."""
-        if self.moving is None:
-            return ""
-        listed = [f"to {_listed(self.moving.target)}"]
-        if self.moving.adding:
-            in_sync = f"{len(self.added_in_sync)} of {len(self.moving.adding)} in sync"
-            listed.append(f"adding {_listed(self.moving.adding)} ({in_sync})")
-        if self.moving.removing:
-            listed.append(f"removing {_listed(self.moving.removing)}")
-        return f"{self.name} is being reassigned {', '.join(listed)}"
-
-
-@dataclass(kw_only=True)
-class ClusterView:
-    """The state of a cluster, joined from the answers of its brokers.
-
-    ``processes`` are the cluster's brokers on this machine, if it was started here. ``moves_error`` is set
-    if the controller did not say which partitions are being reassigned.
-    """
-
-    cluster_id: str | None
-    controller_id: int
-    brokers: list[BrokerView]
-    partitions: list[PartitionView]
-    processes: list[LocalBroker] = field(default_factory=list)
-    moves_error: str | None = None
-
-    def problems(self) -> list[str]:
-        """The problems of the cluster, one sentence each."""
-        problems = []
-        members = {broker.id for broker in self.brokers}
-        for process in self.processes:
-            if process.state != "running":
-                problems.append(f"broker {process.id} is {_process_state(process)}")
-            elif process.id not in members:
-                problems.append(f"broker {process.id} runs but has not joined the cluster")
-        problems += [
-            f"broker {broker.id} does not answer: {broker.error}" for broker in self.brokers if broker.error
-        ]
-        if self.controller_id < 0:
-            problems.append("there is no controller")
-        elif self.moves_error is not None:
-            problems.append(f"the controller does not list the reassignments: {self.moves_error}")
-        for partition in self.partitions:
-            if partition.info.leader < 0:
-                problems.append(f"{partition.name} has no leader")
-            problems += [
-                f"{partition.name} on broker {broker_id}: {replica.failure}"
-                for broker_id, replica in sorted(partition.replicas.items())
-                if replica.failure
-            ]
-            problems += [
-                f"{partition.name} on broker {broker_id} cannot be compacted: {replica.cleaning_problem}"
-                for broker_id, replica in sorted(partition.replicas.items())
-                if replica.cleaning_problem
-            ]
-            if partition.not_in_sync:
-                problems.append(f"{partition.name}: not in sync: {_listed(partition.not_in_sync)}")
-        return problems
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "cluster_id": self.cluster_id,
-            "controller": self.controller_id if self.controller_id >= 0 else None,
-            "brokers": [
-                {
-                    "id": broker.id,
-                    "host": broker.endpoint.host,
-                    "port": broker.endpoint.port,
-                    "rack": broker.rack,
-                    "is_controller": broker.is_controller,
-                    "error": broker.error,
-                    "strays": broker.strays,
-                    "cleaner": _cleaner_json(broker.cleaner),
-                }
-                for broker in self.brokers
-            ],
-            "partitions": [_partition_json(partition) for partition in self.partitions],
-            "processes": [
-                {
-                    "id": int(process.id),
-                    "state": process.state,
-                    "pid": process.process.pid if process.process else None,
-                    "metrics": process.metrics_url,
-                }
-                for process in self.processes
-            ],
-            "problems": self.problems(),
-        }
-
-
-def _cleaner_json(cleaner: CleanerDescription) -> dict[str, Any] | None:
-    if not cleaner.threads:
-        return None
-    return {name: getattr(cleaner, name) for name, _, _ in wire_fields(CleanerDescription)}
-
-
-def _partition_json(view: PartitionView) -> dict[str, Any]:
-    replicas = []
-    for broker_id in view.info.replicas:
-        replica = view.replicas.get(broker_id)
-        shown: dict[str, Any] = {"broker": broker_id}
-        for name in ("log_start_offset", "high_watermark", "log_end_offset"):
-            shown[name] = None if replica is None else getattr(replica, name)
-        if replica is not None:
-            shown["last_stable_offset"] = (
-                replica.last_stable_offset if replica.last_stable_offset >= 0 else None
-            )
-            shown["size_bytes"] = replica.size_bytes
-            shown["is_offline"] = replica.is_offline
-            shown["failure"] = replica.failure or None
-            shown["cleaning_problem"] = replica.cleaning_problem or None
-        replicas.append(shown)
-    return {
-        "topic": view.info.topic,
-        "partition": view.info.partition,
-        "leader": view.info.leader if view.info.leader >= 0 else None,
-        "leader_epoch": view.info.leader_epoch,
-        "isr": list(view.info.isr),
-        "replicas": replicas,
-        "reassignment": None
-        if view.moving is None
-        else {
-            "target": list(view.moving.target),
-            "adding": list(view.moving.adding),
-            "adding_in_sync": view.added_in_sync,
-            "removing": list(view.moving.removing),
-        },
-    }
-
-
-def _listed(brokers: Iterable[int]) -> str:
-    return ", ".join(map(str, brokers))
+_MOST_PROBLEMS: Final = 8
+"""Sentences on a terminal, unless all are asked for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_cluster_arguments(parser, json_help="print one JSON object")
     parser.add_argument("--topic", action="append", metavar="TOPIC", help="only this topic (may be repeated)")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every partition, also of internal topics, and if they are more than the terminal's lines",
+    )
     parser.add_argument(
         "--watch",
         nargs="?",
@@ -241,7 +60,10 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(view.as_json())
     else:
-        make_console().print(render(view))
+        console = make_console()
+        console.print(_page(view, console, options, reserved=1))
+    if view.unreachable is not None:
+        return NOT_REACHABLE
     return FAILED if view.problems() else OK
 
 
@@ -267,106 +89,108 @@ def _watch(options: argparse.Namespace) -> None:
                     print_json(view.as_json())
                     sys.stdout.flush()
                 elif console.is_terminal:
-                    live.update(render(view), refresh=True)
+                    live.update(_page(view, console, options), refresh=True)
                 else:
-                    console.print(render(view))
+                    console.print(_page(view, console, options))
             time.sleep(options.watch)
 
 
 def _look(options: argparse.Namespace) -> ClusterView:
     bootstrap = chosen_bootstrap(options)
-    view = run_async(fetch_view(bootstrap, options.topic))
-    directory = chosen_dir(options)
-    if (directory / STATE_FILE).exists():
-        processes = RunningCluster.open(directory).brokers
-        addresses = {str(process.endpoint) for process in processes}
-        # The environment may name another cluster than the directory.
-        if named_bootstrap(options) is None or addresses.intersection(bootstrap.split(",")):
-            view.processes = processes
-    return view
+    return run_async(look(options, bootstrap, options.topic))
 
 
-async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> ClusterView:
-    """The view of all topics, or of some. Raises NoBrokerReachable, and ApiError for an unknown topic."""
-    async with Admin(
-        bootstrap_servers=bootstrap,
-        request_timeout_ms=_TIMEOUT_MS,
-        socket_connection_setup_timeout_ms=_CONNECT_TIMEOUT_MS,
-    ) as admin:
-        cluster = await admin.describe_cluster()
-        described = await admin.describe_topics(topics)
-        answers, (moves, moves_error) = await asyncio.gather(
-            admin.describe_replicas(topics), _moves(admin, cluster.controller_id)
-        )
-    partitions = [
-        PartitionView(info=info, moving=moves.get(TopicPartition(info.topic, info.partition)))
-        for _, topic in sorted(described.items())
-        for info in sorted(topic.partitions, key=lambda info: info.partition)
-    ]
-    brokers = []
-    for answer in answers:
-        brokers.append(
-            BrokerView(
-                id=answer.node.node_id,
-                endpoint=answer.node.endpoint,
-                rack=answer.node.rack,
-                is_controller=answer.node.node_id == cluster.controller_id,
-                error=None if answer.error is None else str(answer.error),
-                strays=list(answer.strays),
-                cleaner=answer.cleaner,
-            )
-        )
-        for partition in partitions:
-            replica = answer.replicas.get(TopicPartition(partition.info.topic, partition.info.partition))
-            if replica is not None:
-                partition.replicas[answer.node.node_id] = replica
-    return ClusterView(
-        cluster_id=cluster.cluster_id,
-        controller_id=cluster.controller_id,
-        brokers=brokers,
-        partitions=partitions,
-        moves_error=moves_error,
-    )
+def _page(
+    view: ClusterView, console: Console, options: argparse.Namespace, *, reserved: int = 0
+) -> RenderableType:
+    """The view for this console; a terminal keeps `reserved` lines for its prompt."""
+    shows_all = options.all
+    height = None if shows_all or not console.is_terminal else console.height - reserved
+    folds = not shows_all and not options.topic
+    return render(view, console=console, height=height, folds_internal=folds)
 
 
-async def _moves(
-    admin: Admin, controller_id: int
-) -> tuple[dict[TopicPartition, PartitionReassignment], str | None]:
-    """The reassignments under way, or why they are unknown."""
-    if controller_id < 0:
-        return {}, None
-    try:
-        return await admin.list_partition_reassignments(timeout_ms=_TIMEOUT_MS), None
-    except BarnabasError as error:
-        return {}, str(error)
-
-
-def render(view: ClusterView) -> RenderableType:
+def render(
+    view: ClusterView, *, console: Console, height: int | None = None, folds_internal: bool = True
+) -> RenderableType:
+    """The page; with `height` at most that many lines, as far as problems and brokers let it."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [
-        Text(f"cluster {view.cluster_id or '(without id)'}"),
-        make_table(("broker", "endpoint", "rack", "state", "pid", ""), _broker_rows(view)),
-    ]
+    problems = view.problems()
+    shown = problems if height is None else problems[:_MOST_PROBLEMS]
+    parts: list[RenderableType] = [Text(f"cluster {view.cluster_id or '(without id)'}")]
+    parts += [Text(f"! {problem}", style="bold red") for problem in shown]
+    if len(shown) < len(problems):
+        parts.append(Text(f"! … {len(problems) - len(shown)} more (`--all` shows them)", style="bold red"))
+    columns = ("broker", "endpoint", "rack", "state", "pid", "")
+    parts.append(make_table(columns, _broker_rows(view), has_edge=False, unbroken=("endpoint",)))
     parts += [
         Text(f"metrics of broker {process.id}: {process.metrics_url}")
         for process in view.processes
         if process.metrics_url is not None
     ]
-    if view.partitions:
-        columns = ("partition", "leader", "epoch", "isr", "replicas (broker: LEO / HW)")
-        parts.append(make_table(columns, [_partition_row(partition) for partition in view.partitions]))
-    else:
-        parts.append(Text("no topics"))
-    parts += [Text(partition.progress()) for partition in view.partitions if partition.moving is not None]
-    parts += [
+    rest: list[RenderableType] = []
+    if folds_internal:
+        rest += [Text(line) for line in _internal_topics(view.partitions)]
+    rest += [Text(partition.progress()) for partition in view.partitions if partition.moving is not None]
+    rest += [
         Text(f"broker {broker.id} keeps a log that belongs to no known topic: {folder}")
         for broker in view.brokers
         for folder in broker.strays
     ]
-    parts += [Text(f"! {problem}", style="bold red") for problem in view.problems()]
-    return Group(*parts)
+    partitions = [
+        partition for partition in view.partitions if not (folds_internal and partition.is_internal)
+    ]
+    if height is not None:
+        # Those that need a look are the last to be left out.
+        partitions.sort(key=lambda partition: not partition.has_problem)
+    if partitions:
+        room = None if height is None else height - _lines(console, [*parts, *rest])
+        parts += _partition_table(partitions, console, room)
+    elif view.unreachable is None and not view.partitions:
+        parts.append(Text("no topics"))
+    return Group(*parts, *rest)
+
+
+def _lines(console: Console, parts: Sequence[RenderableType]) -> int:
+    return sum(len(console.render_lines(part)) for part in parts)
+
+
+def _partition_table(
+    partitions: Sequence[PartitionView], console: Console, room: int | None
+) -> list[RenderableType]:
+    """The table of the partitions, cut to so many lines with the number of those that are left out."""
+    from rich.text import Text
+
+    rows = [_partition_row(partition) for partition in partitions]
+    columns = ("partition", "leader", "epoch", "isr", "replicas (broker:LEO/HW)")
+    number = len(rows)
+    while True:
+        parts: list[RenderableType] = [Text("")]
+        if number:
+            parts.append(make_table(columns, rows[:number], has_edge=False))
+        if number < len(rows):
+            left_out = count(len(rows) - number, "more partition")
+            parts.append(Text(f"… {left_out} (`--topic TOPIC` or `--all` shows them)"))
+        excess = 0 if room is None else _lines(console, parts) - room
+        if excess <= 0 or number == 0:
+            return parts
+        number = max(0, number - excess)
+
+
+def _internal_topics(partitions: Iterable[PartitionView]) -> list[str]:
+    """A line for each internal topic."""
+    by_topic: dict[str, list[PartitionView]] = {}
+    for partition in partitions:
+        if partition.is_internal:
+            by_topic.setdefault(partition.info.topic, []).append(partition)
+    lines = []
+    for topic, own in sorted(by_topic.items()):
+        affected = sum(partition.has_problem for partition in own)
+        state = f"{affected} with problems" if affected else "all in sync"
+        lines.append(f"{topic}: {count(len(own), 'partition')}, {state}")
+    return lines
 
 
 def _is_held_back(replica: ReplicaDescription) -> bool:
@@ -383,30 +207,50 @@ def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for broker in view.brokers:
         process = processes.pop(broker.id, None)
-        state = "does not answer" if broker.error else "up"
+        state: object = _red("does not answer") if broker.error else "up"
         if process is not None and process.state == "paused":
-            state = "paused"
+            state = _red("paused")
         pid = process.process.pid if process is not None and process.process else None
         role = "controller" if broker.is_controller else ""
         rows.append((broker.id, broker.endpoint, broker.rack, state, pid, role))
     for broker_id, process in sorted(processes.items()):
-        rows.append((broker_id, process.endpoint, None, _process_state(process), None, ""))
+        rows.append((broker_id, process.endpoint, None, _red(_process_state(process)), None, ""))
+    zookeeper = view.zookeeper
+    if zookeeper is not None:
+        state = {"running": "up", "gone": _red("down"), "silent": _red("does not answer")}.get(
+            zookeeper.state, _red(zookeeper.state)
+        )
+        rows.append(("zookeeper", zookeeper.endpoint, None, state, zookeeper.pid, ""))
     return rows
 
 
+def _red(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, style="bold red")
+
+
 def _partition_row(view: PartitionView) -> tuple[object, ...]:
-    replicas = []
+    from rich.text import Text
+
+    replicas = Text()
     for broker_id in view.info.replicas:
         replica = view.replicas.get(broker_id)
+        is_sound = False
         if replica is None:
-            shown = "? / ?"
+            shown = "?/?"
         elif replica.is_offline:
-            shown = "failed" if replica.failure else "offline"
+            shown = "offline"
+        elif replica.failure:
+            shown = "failed"
         else:
-            shown = f"{replica.log_end_offset} / {replica.high_watermark}"
+            is_sound = True
+            shown = f"{replica.log_end_offset}/{replica.high_watermark}"
             if _is_held_back(replica):
-                shown += f" (LSO {replica.last_stable_offset})"
-        replicas.append(f"{broker_id}: {shown}")
-    leader = str(view.info.leader) if view.info.leader >= 0 else "none"
-    isr = ",".join(map(str, view.info.isr))
-    return view.name, leader, view.info.leader_epoch, isr, "   ".join(replicas)
+                shown += f"(LSO:{replica.last_stable_offset})"
+        # A line is broken between replicas only: none of them has a blank inside.
+        replicas.append("  " if replicas else "")
+        replicas.append(f"{broker_id}:{shown}", style="" if is_sound else "bold red")
+    leader: object = str(view.info.leader) if view.info.leader >= 0 else _red("none")
+    isr = Text(",".join(map(str, view.info.isr)), style="bold red" if view.not_in_sync else "")
+    return view.name, leader, view.info.leader_epoch, isr, replicas

@@ -143,9 +143,13 @@ class ExistingZooKeeper:
         self.connect = connect
         self._endpoints = [Endpoint.parse(part) for part in connect.partition("/")[0].split(",")]
 
+    def is_serving(self) -> bool:
+        """Whether one of its servers answers now."""
+        return any(map(is_serving, self._endpoints))
+
     def wait_ready(self, timeout_s: float = 10.0) -> None:
         """Wait until one of its servers answers; raises DeployError if none does in time."""
-        if not wait_until(lambda: any(is_serving(endpoint) for endpoint in self._endpoints), timeout_s, 0.05):
+        if not wait_until(self.is_serving, timeout_s, 0.05):
             raise DeployError(
                 f"no ZooKeeper answers `srvr` at {self.connect} within {timeout_s:g} s; is it running, and "
                 "does its 4lw.commands.whitelist have srvr?"
@@ -203,6 +207,10 @@ class ZooKeeper:
     def is_alive(self) -> bool:
         return self.process is not None and self.process.is_alive
 
+    def is_serving(self) -> bool:
+        """Whether it answers now."""
+        return is_serving(self.endpoint)
+
     def launch(self) -> None:
         """Start the process without waiting for it; raises DeployError (no Java, no jars, port in use)."""
         if self.is_alive:
@@ -224,7 +232,7 @@ class ZooKeeper:
         process = self.running_process
 
         def settled() -> bool:
-            return not process.is_alive or is_serving(self.endpoint)
+            return not process.is_alive or self.is_serving()
 
         if not wait_until(settled, timeout_s):
             process.kill()

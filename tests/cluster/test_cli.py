@@ -116,6 +116,7 @@ def test_errors_name_the_mistake_and_have_their_exit_codes(
     barnabas("topics", "create", topic, "--partitions", "2", "--replication-factor", "3")
     for words, code, said in [
         (("produce", typo), exit_codes.NOT_FOUND, hint),
+        (("produce", typo), exit_codes.NOT_FOUND, f"creates no topic: `barnabas topics create {typo}`"),
         (("consume", typo), exit_codes.NOT_FOUND, hint),
         (("topics", "describe", typo), exit_codes.NOT_FOUND, hint),
         (("topics", "delete", typo), exit_codes.NOT_FOUND, hint),
@@ -145,7 +146,7 @@ def test_errors_name_the_mistake_and_have_their_exit_codes(
         assert done.returncode == code, words
     missing = barnabas("produce", topic, "--key-separator", ":", stdin="a:b\nno separator\n", check=False)
     assert missing.returncode == exit_codes.FAILED
-    assert "line 2 has no key separator ':'" in missing.stderr
+    assert "line 2 has no key separator ':'; acknowledged before it: 1 of 1" in missing.stderr
     assert (
         barnabas("topics", "create", topic, "--if-not-exists").stdout.strip()
         == f"topic {topic} exists already"
@@ -236,14 +237,41 @@ def test_status_shows_every_replica_and_every_problem(cluster: LocalCluster) -> 
     with watcher:
         assert watcher.stdout is not None
         cluster.kill(2)
-        assert any("t-0: not in sync: 2" in json.loads(line)["problems"] for line in watcher.stdout)
+        assert any(
+            "t-0 is not in sync on broker 2" in json.loads(line)["problems"] for line in watcher.stdout
+        )
         watcher.send_signal(signal.SIGINT)
         watcher.stdout.read()
     assert watcher.returncode == exit_codes.INTERRUPTED
-    wait_for(lambda: "t-0: not in sync: 2" in status()["problems"])
+    wait_for(lambda: "t-0 is not in sync on broker 2" in status()["problems"])
     done = barnabas("status", check=False)
     assert done.returncode == exit_codes.FAILED
-    assert "! broker 2 is down" in done.stdout
+    assert "! broker 2 is down: `barnabas restart 2`" in done.stdout
+
+
+def test_writes_that_are_refused_are_explained_within_seconds(cluster: LocalCluster) -> None:
+    barnabas = commands_to(cluster)
+    barnabas("topics", "create", "t", "--replication-factor", "3", "--config", "min.insync.replicas=2")
+    cluster.kill(1)
+    cluster.kill(2)
+    refused = "! t-0 is below min.insync.replicas: writes with acks=all are refused until one of brokers 1, 2"
+    writer = subprocess.Popen(
+        [*COMMAND, "produce", "t", "--dir", str(cluster.directory)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+    with writer:
+        assert writer.stdin is not None
+        assert writer.stderr is not None
+        writer.stdin.write("one\n")
+        writer.stdin.close()
+        assert "nothing was acknowledged for" in writer.stderr.readline()
+        assert writer.stderr.readline() == "! broker 1 is down: `barnabas restart 1`\n"
+        assert any(refused in line for line in writer.stderr)
+        writer.kill()
+    assert refused in barnabas("status", check=False).stdout
 
 
 def test_perf_writes_and_reads_the_chosen_number(barnabas: Barnabas, topic: str) -> None:

@@ -1,6 +1,7 @@
 """The command's frame: help, usage, exit codes, errors as one line."""
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -14,8 +15,9 @@ from barnabas.cli.arguments import client_settings, exports, make_admin
 from barnabas.cli.exit_codes import CommandError, exit_code_of
 from barnabas.cli.main import COMMANDS, build_parser, main
 from barnabas.client.config import ConsumerConfig, ProducerConfig
+from barnabas.deploy.process import ProcessId
 from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.deploy.state import ClusterRecord, write_record
+from barnabas.deploy.state import BrokerRecord, ClusterRecord, write_record
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ErrorCode,
@@ -256,6 +258,38 @@ def test_an_option_beats_the_environment(
     assert "(the address comes from BARNABAS_BOOTSTRAP)" in capsys.readouterr().err
     assert main(["topics", "list", "-b", "127.0.0.1:1"]) == exit_codes.NOT_REACHABLE
     assert "BARNABAS_BOOTSTRAP" not in capsys.readouterr().err
+
+
+def test_a_broker_that_cannot_be_reached_is_reported_once() -> None:
+    command = [sys.executable, "-m", "barnabas", "topics", "list", "-b", "127.0.0.1:1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == exit_codes.NOT_REACHABLE
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_dead_zookeeper_is_named_before_a_command_waits_for_it(tmp_path: Path, capsys: Output) -> None:
+    dead = ProcessId(2**22 + 1, "boot:1")
+    broker = BrokerRecord(id=1, port=1, directory="/b", log_dirs=["/b/d"], process=ProcessId.of(os.getpid()))
+    record = ClusterRecord(
+        directory=str(tmp_path),
+        host="127.0.0.1",
+        zookeeper_connect="127.0.0.1:2",
+        zookeeper_port=2,
+        zookeeper_process=dead,
+        brokers=[broker],
+    )
+    write_record(record)
+    said = "barnabas topics: ZooKeeper is down: `barnabas restart zookeeper`\n"
+    assert main(["topics", "list", "--dir", str(tmp_path)]) == exit_codes.NOT_REACHABLE
+    assert capsys.readouterr().err.startswith(said)
+    main(["topics", "list", "--dir", str(tmp_path), "-b", "127.0.0.1:1"])
+    assert capsys.readouterr().err.startswith(said)
+    main(["topics", "list", "--dir", str(tmp_path), "-b", "127.0.0.1:3"])
+    assert said not in capsys.readouterr().err, "it belongs to another cluster"
+    assert main(["status", "--dir", str(tmp_path), "--json"]) == exit_codes.NOT_REACHABLE
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["problems"][0] == "ZooKeeper is down: `barnabas restart zookeeper`"
+    assert "127.0.0.1:1" in shown["problems"][-1]
 
 
 def test_the_exports_replace_an_earlier_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,14 @@
 """The problems that `barnabas status` reports."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from barnabas.cli.status import BrokerView, ClusterView, PartitionView, render
+from barnabas.cli.cluster_view import BrokerView, ClusterView, PartitionView, ZooKeeperView
+from barnabas.cli.status import render
 from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.metadata import PartitionInfo
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch
@@ -45,8 +47,8 @@ def _view(
     ("view", "problems"),
     [
         (_view(), []),
-        (_view(isr=(1,)), ["t-0: not in sync: 2"]),
-        (_view(leader=-1), ["t-0 has no leader"]),
+        (_view(isr=(1,)), ["t-0 is not in sync on broker 2"]),
+        (_view(leader=-1), ["t-0 has no leader: start brokers 1, 2"]),
         (_view(controller=-1), ["there is no controller"]),
         (_view(error="timed out"), ["broker 1 does not answer: timed out"]),
     ],
@@ -90,16 +92,127 @@ def test_the_json_form_has_leo_and_hw_per_replica() -> None:
     assert (silent["broker"], silent["high_watermark"]) == (2, None)
 
 
+def _shown(view: ClusterView, *, width: int = 200, height: int | None = None, folds: bool = True) -> str:
+    console = Console(width=width)
+    with console.capture() as output:
+        console.print(render(view, console=console, height=height, folds_internal=folds))
+    return output.get()
+
+
+def _partition(
+    name: str, *, isr: tuple[int, ...] = (1, 2, 3), leader: int = 1, min_isr: int | None = None
+) -> PartitionView:
+    topic, _, number = name.rpartition("-")
+    replicas, in_sync = (tuple(map(BrokerId, ids)) for ids in ((1, 2, 3), isr))
+    info = PartitionInfo(topic, int(number), BrokerId(leader), LeaderEpoch(0), replicas, in_sync, ())
+    return PartitionView(info=info, is_internal=topic.startswith("__"), min_isr=min_isr)
+
+
+def _large(partitions: list[PartitionView], *brokers: int) -> ClusterView:
+    return ClusterView(
+        cluster_id="abc",
+        controller_id=1,
+        brokers=[
+            BrokerView(id=id, endpoint=Endpoint("127.0.0.1", 9000 + id), is_controller=id == 1)
+            for id in brokers
+        ],
+        partitions=partitions,
+    )
+
+
+def test_the_page_of_a_large_cluster_fits_a_terminal_with_its_problems_first() -> None:
+    internal = [_partition(f"__consumer_offsets-{number}", isr=(1, 3)) for number in range(50)]
+    own = [_partition(f"t-{number}") for number in range(40)] + [_partition("z-0", isr=(1, 3))]
+    page = _shown(_large([*internal, *own], 1, 3), width=80, height=24)
+    lines = page.splitlines()
+    assert len(lines) <= 24
+    assert lines[1] == "! broker 2 has replicas and is not in the cluster: start it"
+    assert lines[2].startswith("! 51 partitions (__consumer_offsets-0, ")
+    assert "… 48 more) are" in " ".join(lines)
+    assert "__consumer_offsets: 50 partitions, 50 with problems" in page
+    assert re.search(r"^ ?z-0", page, re.MULTILINE), "those with problems are the last to be left out"
+    assert re.search(r"^… \d+ more partitions \(`--topic TOPIC` or `--all` shows them\)", page, re.MULTILINE)
+    every = _shown(_large([*internal, *own], 1, 3), folds=False)
+    assert len(re.findall(r"^ ?(?:__consumer_offsets|t|z)-\d+", every, re.MULTILINE)) == 91
+
+
+def test_a_line_of_a_narrow_terminal_is_broken_between_replicas_only() -> None:
+    view = _large([_partition("a-topic-with-a-long-name-0")], 1, 2, 3)
+    page = _shown(view, width=60)
+    assert "127.0.0.1:9001" in page
+    assert [page.count(f"{id}:?/?") for id in (1, 2, 3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("partition", "problem"),
+    [
+        (
+            _partition("t-0", isr=(1,), min_isr=2),
+            "t-0 is below min.insync.replicas: writes with acks=all are refused until one of brokers 2, 3 "
+            "is in sync",
+        ),
+        (_partition("t-0", isr=(1, 2), min_isr=2), None),
+        (_partition("t-0", isr=(1, 2), min_isr=9), "t-0 is below min.insync.replicas: "),
+        (_partition("t-0", isr=(1,), leader=-1, min_isr=2), "t-0 has no leader: start broker 1"),
+    ],
+    ids=["below", "at the minimum", "all replicas", "no leader"],
+)
+def test_writes_that_are_refused_are_named_with_what_ends_that(
+    partition: PartitionView, problem: str | None
+) -> None:
+    problems = _large([partition], 1, 2, 3).problems()
+    assert [text.startswith(problem or "?") for text in problems].count(True) == (problem is not None)
+    assert any("min.insync" in text for text in problems) == (problem is not None and "min.in" in problem)
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ("running", None),
+        ("gone", "ZooKeeper is down: `barnabas restart zookeeper`"),
+        ("paused", "ZooKeeper is paused: `barnabas resume zookeeper`"),
+        ("silent", "ZooKeeper does not answer at h:2181: see its log"),
+    ],
+)
+def test_zookeeper_is_a_row_and_its_death_a_problem(state: str, problem: str | None) -> None:
+    view = _large([], 1, 2, 3)
+    view.zookeeper = ZooKeeperView(endpoint="h:2181", state=state)
+    view.moves_error = "NOT_CONTROLLER" if problem else None
+    assert view.problems() == ([] if problem is None else [problem]), "the cause, not its consequence"
+    assert re.search(r"zookeeper +h:2181", _shown(view))
+    assert view.as_json()["zookeeper"] == {"endpoint": "h:2181", "state": state, "pid": None}
+
+
+def test_a_full_disk_is_the_first_problem() -> None:
+    view = _large([], 1, 2, 3)
+    view.full_disk = "/d"
+    view.zookeeper = ZooKeeperView(endpoint="h:2181", state="gone")
+    assert view.problems()[0] == ("the disk of /d is full: make room, then `barnabas restart` what has ended")
+
+
+def test_an_offline_log_dir_is_one_problem_with_its_reason() -> None:
+    view = _view()
+    replica = view.partitions[0].replicas[1]
+    replica.is_offline, replica.log_dir = True, "/d"
+    replica.failure = "/d/t-0/0.log: No space left on device"
+    assert view.problems() == [
+        "broker 1: log dir /d is offline, 1 replica with it: /d/t-0/0.log: No space left on device "
+        "(mend it, then `barnabas restart 1`)"
+    ]
+    assert "1:offline" in _shown(view)
+
+
 def _moving(view: ClusterView, replicas: tuple[int, ...], adding: tuple[int, ...], *removing: int) -> str:
     """Let `t-0` be reassigned; returns the page."""
     (partition,) = view.partitions
     partition.info = replace(partition.info, replicas=tuple(map(BrokerId, replicas)))
+    members = {broker.id for broker in view.brokers}
+    view.brokers += [
+        BrokerView(id=id, endpoint=Endpoint("h", id), is_controller=False) for id in {*replicas} - members
+    ]
     ids = (tuple(map(BrokerId, brokers)) for brokers in (replicas, adding, removing))
     partition.moving = PartitionReassignment(*ids)
-    console = Console(width=200)
-    with console.capture() as output:
-        console.print(render(view))
-    return output.get()
+    return _shown(view)
 
 
 def test_a_reassignment_shows_what_it_adds_and_removes_and_is_no_problem() -> None:
@@ -118,7 +231,7 @@ def test_a_reassignment_shows_what_it_adds_and_removes_and_is_no_problem() -> No
 def test_other_replicas_must_be_in_sync_during_a_reassignment() -> None:
     view = _view(isr=(1,))
     assert "t-0 is being reassigned to 3, 1, 2, adding 3 (0 of 1 in sync)\n" in _moving(view, (3, 1, 2), (3,))
-    assert view.problems() == ["t-0: not in sync: 2"]
+    assert view.problems() == ["t-0 is not in sync on broker 2"]
 
 
 def test_a_removal_alone_adds_nothing() -> None:
@@ -134,15 +247,12 @@ def test_a_controller_that_does_not_list_the_reassignments_is_a_problem() -> Non
 
 @pytest.mark.parametrize(
     ("last_stable_offset", "shown", "in_json"),
-    [(9, "10 / 9", 9), (7, "10 / 9 (LSO 7)", 7), (-1, "10 / 9", None)],
+    [(9, "10/9", 9), (7, "10/9(LSO:7)", 7), (-1, "10/9", None)],
 )
 def test_the_last_stable_offset_is_shown_where_open_transactions_hold_it_back(
     last_stable_offset: int, shown: str, in_json: int | None
 ) -> None:
     view = _view()
     view.partitions[0].replicas[1].last_stable_offset = last_stable_offset
-    console = Console(width=200)
-    with console.capture() as output:
-        console.print(render(view))
-    assert f"1: {shown}   2: ? / ?" in output.get()
+    assert f"1:{shown}  2:?/?" in _shown(view)
     assert view.as_json()["partitions"][0]["replicas"][0]["last_stable_offset"] == in_json

@@ -1,0 +1,448 @@
+"""The state of a cluster as one command sees it, and its problems with the remedy of each.
+
+The view is joined from the metadata, from what each broker says of its replicas, and, for a cluster of this
+machine, from its processes. A problem that many partitions share is one sentence, so that a person sees the
+cause; the cause (a process that is down, a log dir that is offline) comes before its consequences. Each
+request has two seconds. Only reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from barnabas.cli.arguments import local_cluster, zookeeper_problem
+from barnabas.cli.output import count
+from barnabas.client.admin.admin import Admin, ConfigResource
+from barnabas.client.admin.placement import PartitionReassignment
+from barnabas.client.errors import NoBrokerReachable
+from barnabas.client.metadata import PartitionInfo
+from barnabas.deploy.local_broker import LocalBroker
+from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import Endpoint, TopicPartition
+from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
+from barnabas.protocol.schema import wire_fields
+
+_TIMEOUT_MS: Final = 2_000
+_CONNECT_TIMEOUT_MS: Final = 1_000
+_MIN_ISR: Final = "min.insync.replicas"
+_SHOWN_NAMES: Final = 3
+_FULL_BYTES: Final = 1 << 20
+"""A disk with less space left than this is full: a segment's index alone needs more."""
+
+
+@dataclass(kw_only=True)
+class BrokerView:
+    """A broker in the metadata; `error` is the reason if it did not answer."""
+
+    id: int
+    endpoint: Endpoint
+    rack: str | None = None
+    is_controller: bool
+    error: str | None = None
+    strays: list[str] = field(default_factory=list)
+    """Folders of logs that belong to no known topic and are kept."""
+    cleaner: CleanerDescription = field(default_factory=CleanerDescription)
+
+
+@dataclass(kw_only=True)
+class PartitionView:
+    """A partition by metadata, and its replicas as their brokers report them (absent: no answer)."""
+
+    info: PartitionInfo
+    replicas: dict[int, ReplicaDescription] = field(default_factory=dict)
+    moving: PartitionReassignment | None = None
+    is_internal: bool = False
+    min_isr: int | None = None
+    """``min.insync.replicas`` of the topic; None if it was not asked for."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.info.topic}-{self.info.partition}"
+
+    @property
+    def added_in_sync(self) -> list[int]:
+        """The replicas that a reassignment adds and that are in sync; once all are, it ends."""
+        return [] if self.moving is None else sorted(set(self.moving.adding) & set(self.info.isr))
+
+    @property
+    def not_in_sync(self) -> list[int]:
+        """The replicas that should be in sync: not those that a reassignment adds."""
+        added = set() if self.moving is None else set(self.moving.adding)
+        return sorted(set(self.info.replicas) - set(self.info.isr) - added)
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """True if a leader refuses writes with acks=all. More than all replicas cannot be demanded."""
+        if self.min_isr is None or self.info.leader < 0:
+            return False
+        return len(self.info.isr) < min(self.min_isr, len(self.info.replicas))
+
+    @property
+    def has_problem(self) -> bool:
+        return self.info.leader < 0 or bool(self.not_in_sync)
+
+    def progress(self) -> str:
+        """The phase of the reassignment."""
+        if self.moving is None:
+            return ""
+        listed = [f"to {_listed(self.moving.target)}"]
+        if self.moving.adding:
+            in_sync = f"{len(self.added_in_sync)} of {len(self.moving.adding)} in sync"
+            listed.append(f"adding {_listed(self.moving.adding)} ({in_sync})")
+        if self.moving.removing:
+            listed.append(f"removing {_listed(self.moving.removing)}")
+        return f"{self.name} is being reassigned {', '.join(listed)}"
+
+
+@dataclass(kw_only=True)
+class ZooKeeperView:
+    """ZooKeeper of a cluster of this machine. `state`: ``running``, ``paused``, ``gone`` or ``silent``.
+
+    `pid` is None if another program runs it.
+    """
+
+    endpoint: str
+    state: str
+    pid: int | None = None
+
+
+@dataclass(kw_only=True)
+class ClusterView:
+    """The state of a cluster, joined from the answers of its brokers.
+
+    ``processes`` and ``zookeeper`` are the cluster's on this machine, if it was started here, `full_disk` is
+    their directory if its disk is full. ``moves_error`` is set if the controller did not say which
+    partitions are being reassigned, ``unreachable`` if no broker answered.
+    """
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: list[BrokerView]
+    partitions: list[PartitionView]
+    processes: list[LocalBroker] = field(default_factory=list)
+    zookeeper: ZooKeeperView | None = None
+    full_disk: str | None = None
+    moves_error: str | None = None
+    unreachable: str | None = None
+
+    def problems(self) -> list[str]:
+        """The problems of the cluster, one sentence each, causes first."""
+        return [
+            *self._problems_of_machine(),
+            *self._problems_of_brokers(),
+            *self._problems_of_log_dirs(),
+            *self._problems_of_partitions(),
+        ]
+
+    def _problems_of_machine(self) -> list[str]:
+        problems = []
+        if self.full_disk is not None:
+            problems.append(
+                f"the disk of {self.full_disk} is full: make room, then `barnabas restart` what has ended"
+            )
+        zookeeper = self.zookeeper
+        if zookeeper is not None and zookeeper.state != "running":
+            silent = f"ZooKeeper does not answer at {zookeeper.endpoint}: see its log"
+            problems.append(zookeeper_problem(zookeeper.state) or silent)
+        return problems
+
+    def _problems_of_brokers(self) -> list[str]:
+        problems = []
+        members = {broker.id for broker in self.brokers}
+        for process in self.processes:
+            if process.state == "gone":
+                problems.append(f"broker {process.id} is down: `barnabas restart {process.id}`")
+            elif process.state == "paused":
+                problems.append(f"broker {process.id} is paused: `barnabas resume {process.id}`")
+            elif process.id not in members and self.unreachable is None:
+                problems.append(
+                    f"broker {process.id} runs but has not joined the cluster: "
+                    f"see `barnabas logs {process.id}`"
+                )
+        paused = {process.id for process in self.processes if process.state == "paused"}
+        problems += [
+            f"broker {broker.id} does not answer: {broker.error}"
+            for broker in self.brokers
+            if broker.error and broker.id not in paused
+        ]
+        local = {process.id for process in self.processes}
+        named = {broker_id for partition in self.partitions for broker_id in partition.info.replicas}
+        problems += [
+            f"broker {broker_id} has replicas and is not in the cluster: start it"
+            for broker_id in sorted(named - members - local)
+        ]
+        if self.unreachable is not None:
+            problems.append(self.unreachable)
+        elif self.controller_id < 0:
+            problems.append("there is no controller")
+        elif self.moves_error is not None and not self._problems_of_machine():
+            problems.append(f"the controller does not list the reassignments: {self.moves_error}")
+        return problems
+
+    def _problems_of_log_dirs(self) -> list[str]:
+        offline: dict[tuple[int, str, str], list[str]] = defaultdict(list)
+        failed: dict[tuple[int, str], list[str]] = defaultdict(list)
+        uncleanable: dict[tuple[int, str], list[str]] = defaultdict(list)
+        for partition in self.partitions:
+            for broker_id, replica in sorted(partition.replicas.items()):
+                if replica.is_offline and replica.log_dir and replica.failure:
+                    offline[broker_id, replica.log_dir, replica.failure].append(partition.name)
+                elif replica.failure:
+                    failed[broker_id, replica.failure].append(partition.name)
+                if replica.cleaning_problem:
+                    uncleanable[broker_id, replica.cleaning_problem].append(partition.name)
+        problems = [
+            f"broker {broker_id}: log dir {log_dir} is offline, {count(len(names), 'replica')} with it: "
+            f"{reason} (mend it, then `barnabas restart {broker_id}`)"
+            for (broker_id, log_dir, reason), names in offline.items()
+        ]
+        problems += [f"{_named(names)} on broker {id}: {text}" for (id, text), names in failed.items()]
+        problems += [
+            f"{_named(names)} on broker {id} cannot be compacted: {text}"
+            for (id, text), names in uncleanable.items()
+        ]
+        return problems
+
+    def _problems_of_partitions(self) -> list[str]:
+        problems = []
+        leaderless = [partition for partition in self.partitions if partition.info.leader < 0]
+        if leaderless:
+            last = {broker_id for partition in leaderless for broker_id in partition.info.isr}
+            remedy = f": start {_brokers(last)}" if last else ""
+            problems.append(f"{_names(leaderless)} {_verb(leaderless, 'has', 'have')} no leader{remedy}")
+        refusing = [partition for partition in self.partitions if partition.is_under_min_isr]
+        if refusing:
+            missing = {broker_id for partition in refusing for broker_id in partition.not_in_sync}
+            problems.append(
+                f"{_names(refusing)} {_verb(refusing, 'is', 'are')} below {_MIN_ISR}: writes with acks=all "
+                f"are refused until one of {_brokers(missing)} is in sync"
+            )
+        for broker_id in sorted({id for partition in self.partitions for id in partition.not_in_sync}):
+            behind = [partition for partition in self.partitions if broker_id in partition.not_in_sync]
+            problems.append(
+                f"{_names(behind)} {_verb(behind, 'is', 'are')} not in sync on broker {broker_id}"
+            )
+        return problems
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "cluster_id": self.cluster_id,
+            "controller": self.controller_id if self.controller_id >= 0 else None,
+            "brokers": [
+                {
+                    "id": broker.id,
+                    "host": broker.endpoint.host,
+                    "port": broker.endpoint.port,
+                    "rack": broker.rack,
+                    "is_controller": broker.is_controller,
+                    "error": broker.error,
+                    "strays": broker.strays,
+                    "cleaner": _cleaner_json(broker.cleaner),
+                }
+                for broker in self.brokers
+            ],
+            "zookeeper": None if self.zookeeper is None else asdict(self.zookeeper),
+            "partitions": [_partition_json(partition) for partition in self.partitions],
+            "processes": [
+                {
+                    "id": int(process.id),
+                    "state": process.state,
+                    "pid": process.process.pid if process.process else None,
+                    "metrics": process.metrics_url,
+                }
+                for process in self.processes
+            ],
+            "problems": self.problems(),
+        }
+
+
+def _cleaner_json(cleaner: CleanerDescription) -> dict[str, Any] | None:
+    if not cleaner.threads:
+        return None
+    return {name: getattr(cleaner, name) for name, _, _ in wire_fields(CleanerDescription)}
+
+
+def _partition_json(view: PartitionView) -> dict[str, Any]:
+    replicas = []
+    for broker_id in view.info.replicas:
+        replica = view.replicas.get(broker_id)
+        shown: dict[str, Any] = {"broker": broker_id}
+        for name in ("log_start_offset", "high_watermark", "log_end_offset"):
+            shown[name] = None if replica is None else getattr(replica, name)
+        if replica is not None:
+            shown["last_stable_offset"] = (
+                replica.last_stable_offset if replica.last_stable_offset >= 0 else None
+            )
+            shown["size_bytes"] = replica.size_bytes
+            shown["is_offline"] = replica.is_offline
+            shown["failure"] = replica.failure or None
+            shown["cleaning_problem"] = replica.cleaning_problem or None
+        replicas.append(shown)
+    return {
+        "topic": view.info.topic,
+        "partition": view.info.partition,
+        "leader": view.info.leader if view.info.leader >= 0 else None,
+        "leader_epoch": view.info.leader_epoch,
+        "isr": list(view.info.isr),
+        "is_under_min_isr": view.is_under_min_isr,
+        "replicas": replicas,
+        "reassignment": None
+        if view.moving is None
+        else {
+            "target": list(view.moving.target),
+            "adding": list(view.moving.adding),
+            "adding_in_sync": view.added_in_sync,
+            "removing": list(view.moving.removing),
+        },
+    }
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, brokers))
+
+
+def _brokers(ids: Iterable[int]) -> str:
+    ids = sorted(ids)
+    return f"broker{'s' * (len(ids) > 1)} {_listed(ids)}"
+
+
+def _verb(partitions: Sequence[PartitionView], one: str, several: str) -> str:
+    return one if len(partitions) == 1 else several
+
+
+def _names(partitions: Sequence[PartitionView]) -> str:
+    return _named([partition.name for partition in partitions])
+
+
+def _named(names: Sequence[str]) -> str:
+    """``t-0``, or ``52 partitions (t-0, t-1, t-2, … 49 more)``."""
+    if len(names) == 1:
+        return names[0]
+    rest = len(names) - _SHOWN_NAMES
+    return f"{len(names)} partitions ({', '.join(names[:_SHOWN_NAMES])}{f', … {rest} more' * (rest > 0)})"
+
+
+async def look(
+    options: argparse.Namespace, bootstrap: str, topics: Sequence[str] | None = None
+) -> ClusterView:
+    """The view of the chosen cluster, with its processes if it runs on this machine.
+
+    Raises NoBrokerReachable if no broker answers and no process is known, and ApiError for an unknown topic.
+    """
+    local = local_cluster(options, bootstrap)
+    try:
+        view = await fetch_view(bootstrap, topics)
+    except NoBrokerReachable as error:
+        if local is None:
+            raise
+        view = ClusterView(
+            cluster_id=None, controller_id=-1, brokers=[], partitions=[], unreachable=str(error)
+        )
+    if local is not None:
+        view.processes = local.brokers
+        view.zookeeper = await asyncio.to_thread(_zookeeper_view, local)
+        with suppress(OSError):  # the directory may have been removed under the cluster
+            if shutil.disk_usage(local.directory).free < _FULL_BYTES:
+                view.full_disk = str(local.directory)
+    return view
+
+
+def _zookeeper_view(cluster: RunningCluster) -> ZooKeeperView:
+    """Blocks until ZooKeeper answers, at most half a second for each server."""
+    process = cluster.zookeeper_process
+    state = "running" if process is None else process.state
+    if state == "running" and not cluster.zookeeper.is_serving():
+        state = "silent"
+    pid = None if process is None or state == "gone" else process.pid
+    return ZooKeeperView(endpoint=cluster.zookeeper_connect, state=state, pid=pid)
+
+
+async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> ClusterView:
+    """The view of all topics, or of some. Raises NoBrokerReachable, and ApiError for an unknown topic."""
+    async with Admin(
+        bootstrap_servers=bootstrap,
+        request_timeout_ms=_TIMEOUT_MS,
+        socket_connection_setup_timeout_ms=_CONNECT_TIMEOUT_MS,
+    ) as admin:
+        cluster = await admin.describe_cluster()
+        described = await admin.describe_topics(topics)
+        answers, (moves, moves_error) = await asyncio.gather(
+            admin.describe_replicas(topics), _moves(admin, cluster.controller_id)
+        )
+        short = sorted({name for name, topic in described.items() if any(map(_is_short, topic.partitions))})
+        min_isr = await _min_isr(admin, short)
+    partitions = [
+        PartitionView(
+            info=info,
+            moving=moves.get(TopicPartition(info.topic, info.partition)),
+            is_internal=topic.is_internal,
+            min_isr=min_isr.get(info.topic),
+        )
+        for _, topic in sorted(described.items())
+        for info in sorted(topic.partitions, key=lambda info: info.partition)
+    ]
+    brokers = []
+    for answer in answers:
+        brokers.append(
+            BrokerView(
+                id=answer.node.node_id,
+                endpoint=answer.node.endpoint,
+                rack=answer.node.rack,
+                is_controller=answer.node.node_id == cluster.controller_id,
+                error=None if answer.error is None else str(answer.error),
+                strays=list(answer.strays),
+                cleaner=answer.cleaner,
+            )
+        )
+        for partition in partitions:
+            replica = answer.replicas.get(TopicPartition(partition.info.topic, partition.info.partition))
+            if replica is not None:
+                partition.replicas[answer.node.node_id] = replica
+    return ClusterView(
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
+        brokers=brokers,
+        partitions=partitions,
+        moves_error=moves_error,
+    )
+
+
+async def _moves(
+    admin: Admin, controller_id: int
+) -> tuple[dict[TopicPartition, PartitionReassignment], str | None]:
+    """The reassignments under way, or why they are unknown."""
+    if controller_id < 0:
+        return {}, None
+    try:
+        return await admin.list_partition_reassignments(timeout_ms=_TIMEOUT_MS), None
+    except BarnabasError as error:
+        return {}, str(error)
+
+
+def _is_short(info: PartitionInfo) -> bool:
+    return len(info.isr) < len(info.replicas)
+
+
+async def _min_isr(admin: Admin, topics: Sequence[str]) -> dict[str, int]:
+    """``min.insync.replicas`` of each topic; empty if no broker says so in time."""
+    if not topics:
+        return {}
+    resources = {ConfigResource.topic(name): name for name in topics}
+    try:
+        described = await admin.describe_configs(resources, [_MIN_ISR], timeout_ms=_TIMEOUT_MS)
+    except BarnabasError:
+        # The brokers that do not answer are a problem of their own.
+        return {}
+    return {
+        resources[resource]: int(value)
+        for resource, entries in described.items()
+        if (value := entries[_MIN_ISR].value) is not None
+    }
