@@ -1,7 +1,8 @@
 """`barnabas produce TOPIC`: each line of stdin or of a file becomes a record.
 
 Exit code 0 means that every line was acknowledged as ``--acks`` demands. The first failed record ends the
-command, which then prints the number of acknowledged lines. With ``--transactional-id`` all lines are one
+command, which then prints the number of acknowledged lines. While nothing is acknowledged for some seconds,
+the problems of the cluster are printed that may be the reason. With ``--transactional-id`` all lines are one
 transaction, committed at the end of the input and aborted if anything fails: readers of committed records see
 all of them or none.
 """
@@ -11,10 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import logging
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -26,15 +29,22 @@ from barnabas.cli.arguments import (
     describe_topic,
     run_async,
 )
-from barnabas.cli.exit_codes import OK, USAGE, CommandError, exit_code_of
+from barnabas.cli.cluster_view import look
+from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError, exit_code_of
 from barnabas.cli.output import count, print_json
 from barnabas.client.config import ProducerConfig
+from barnabas.client.metadata import TopicInfo
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 
 _CHUNK_BYTES: Final = 256 * 1024
 _MAX_CHUNKS: Final = 8
+_SILENCE_S: Final = 2.0
+"""How long nothing is acknowledged before the reason is looked up, which takes two seconds at most."""
+_REPEAT_S: Final = 30.0
+_LOOK_INTERVAL_S: Final = 0.25
+_MOST_PROBLEMS: Final = 4
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -78,17 +88,63 @@ class _Tally:
     def __init__(self) -> None:
         self.sent = 0
         self.acknowledged = 0
+        self.failed = 0
         self.bytes = 0
+        self.is_opening = True
+        """Until the topic and the producer are there; then only records are waited for."""
         self.first_error: BarnabasError | None = None
 
     def delivered(self, metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
         if error is None:
             self.acknowledged += 1
-        elif self.first_error is None:
-            self.first_error = error
+        else:
+            self.failed += 1
+            if self.first_error is None:
+                self.first_error = error
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.is_opening or self.sent > self.acknowledged + self.failed
 
 
 async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO) -> int:
+    # The command reports the failures of records itself, once and not for each batch.
+    logging.getLogger("barnabas.client.producer.sender").setLevel(logging.ERROR)
+    tally = _Tally()
+    watch = asyncio.create_task(_explain_silence(options, bootstrap, tally))
+    try:
+        return await _write(options, bootstrap, source, tally)
+    finally:
+        watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await watch
+
+
+async def _explain_silence(options: argparse.Namespace, bootstrap: str, tally: _Tally) -> None:
+    """While nothing is acknowledged, print what is wrong with the cluster: at each change, and repeatedly."""
+    acknowledged, since, said, said_at = 0, time.monotonic(), "", 0.0
+    while True:
+        await asyncio.sleep(_LOOK_INTERVAL_S)
+        now = time.monotonic()
+        if not tally.is_waiting or tally.acknowledged > acknowledged:
+            acknowledged, since = tally.acknowledged, now
+        if now - since < _SILENCE_S:
+            continue
+        try:
+            problems = (await look(options, bootstrap, [options.topic])).problems()
+        except BarnabasError as error:
+            problems = [str(error)]
+        lines = problems[:_MOST_PROBLEMS] or ["the cluster shows no problem"]
+        text = "".join(f"\n! {line}" for line in lines)
+        if tally.acknowledged == acknowledged and (text != said or now - said_at > _REPEAT_S):
+            said, said_at = text, now
+            print(
+                f"barnabas produce: nothing was acknowledged for {time.monotonic() - since:.0f} s{text}",
+                file=sys.stderr,
+            )
+
+
+async def _write(options: argparse.Namespace, bootstrap: str, source: BinaryIO, tally: _Tally) -> int:
     settings: dict[str, Any] = {
         "acks": options.acks,
         "compression_type": options.compression,
@@ -97,22 +153,33 @@ async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO
     }
     if options.transactional_id is not None:
         settings["transactional_id"] = options.transactional_id
-    # A misspelt topic must not be created; this raises an error with similar names.
-    topic = await describe_topic(bootstrap, options.topic, settings)
+    topic = await _existing_topic(bootstrap, options.topic, settings)
     if options.partition is not None and options.partition >= len(topic.partitions):
         last = len(topic.partitions) - 1
         raise CommandError(
             f"topic {options.topic} has no partition {options.partition}, only 0 to {last}", USAGE
         )
-    tally = _Tally()
     started = time.monotonic()
     async with Producer(bootstrap_servers=bootstrap, **settings) as producer:
+        tally.is_opening = False
         if options.transactional_id is None:
             await _send_lines(options, source, producer, tally)
             await producer.flush()
         else:
             await _send_in_transaction(options, source, producer, tally)
     return _report(options, tally, time.monotonic() - started)
+
+
+async def _existing_topic(bootstrap: str, name: str, settings: dict[str, Any]) -> TopicInfo:
+    """Raises an error with similar names for a topic that does not exist: a misspelt one is not created."""
+    try:
+        return await describe_topic(bootstrap, name, settings)
+    except ApiError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        raise CommandError(
+            f"{error} (this command creates no topic: `barnabas topics create {name}`)", NOT_FOUND
+        ) from error
 
 
 async def _send_in_transaction(
@@ -141,13 +208,22 @@ async def _send_lines(
             if separator is not None:
                 key, separator_found, value = line.partition(separator)
                 if not separator_found:
-                    number = tally.sent + 1
-                    raise CommandError(f"line {number} has no key separator {options.key_separator!r}")
+                    raise await _invalid_line(options, producer, tally)
             await producer.send(topic, value, key, partition=partition, on_delivery=delivered)
             tally.sent += 1
             tally.bytes += len(line)
         if tally.first_error is not None:
             return
+
+
+async def _invalid_line(options: argparse.Namespace, producer: Producer, tally: _Tally) -> CommandError:
+    """The error for the next line, with the fate of those before it."""
+    fate = "nothing was written"
+    if options.transactional_id is None and tally.sent:
+        await producer.flush()
+        fate = f"acknowledged before it: {tally.acknowledged:,} of {tally.sent:,}"
+    text = f"line {tally.sent + 1} has no key separator {options.key_separator!r}"
+    return CommandError(f"{text}; {fate}")
 
 
 def _report(options: argparse.Namespace, tally: _Tally, seconds: float) -> int:
