@@ -167,7 +167,8 @@ class ClusterView:
                     f"broker {process.id} runs but has not joined the cluster: "
                     f"see `barnabas logs {process.id}`"
                 )
-        paused = {process.id for process in self.processes if process.state == "paused"}
+        paused = {int(process.id) for process in self.processes if process.state == "paused"}
+        silent = paused | {broker.id for broker in self.brokers if broker.error}
         problems += [
             f"broker {broker.id} does not answer: {broker.error}"
             for broker in self.brokers
@@ -183,7 +184,9 @@ class ClusterView:
             problems.append(self.unreachable)
         elif self.controller_id < 0:
             problems.append("there is no controller")
-        elif self.moves_error is not None and not self._problems_of_machine():
+        elif self.moves_error is not None and not (
+            self._problems_of_machine() or self.controller_id in silent
+        ):
             problems.append(f"the controller does not list the reassignments: {self.moves_error}")
         return problems
 

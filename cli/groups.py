@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -347,12 +348,15 @@ async def _new_offsets(
     if options.to_latest:
         return end
     if from_file is not None:
-        return {tp: within(from_file[tp], first[tp], end[tp]) for tp in partitions}
+        return {tp: within(tp, from_file[tp], first[tp], end[tp]) for tp in partitions}
     if options.to_offset is not None:
-        return {tp: within(options.to_offset, first[tp], end[tp]) for tp in partitions}
+        return {tp: within(tp, options.to_offset, first[tp], end[tp]) for tp in partitions}
     if options.shift_by is not None:
-        moved = {tp: shifted(before.get(tp), options.shift_by, first[tp], end[tp]) for tp in partitions}
-        return {tp: offset for tp, offset in moved.items() if offset is not None}
+        return {
+            tp: within(tp, before[tp] + options.shift_by, first[tp], end[tp])
+            for tp in partitions
+            if tp in before
+        }
     if options.to_datetime is not None:
         since = time_ms(options.to_datetime)
     else:
@@ -473,10 +477,12 @@ def offsets_in(path: Path) -> dict[TopicPartition, int]:
     return offsets
 
 
-def within(offset: int, beginning: int, end: int) -> int:
-    return max(beginning, min(end, offset))
-
-
-def shifted(committed: int | None, shift: int, beginning: int, end: int) -> int | None:
-    """The committed offset, moved; None without a committed offset."""
-    return None if committed is None else within(committed + shift, beginning, end)
+def within(tp: TopicPartition, offset: int, beginning: int, end: int) -> int:
+    """The nearest offset that the partition has; says so if that is another one."""
+    nearest = max(beginning, min(end, offset))
+    if nearest != offset:
+        print(
+            f"barnabas groups: {tp} has no offset {offset}, only {beginning} to {end}: {nearest} is used",
+            file=sys.stderr,
+        )
+    return nearest

@@ -123,6 +123,14 @@ async def _drain(options: argparse.Namespace, bootstrap: str) -> None:
         if drained not in racks and not placements:
             raise CommandError(f"there is no broker {drained}; there are {sorted(racks)}", NOT_FOUND)
         allowed = {broker: rack for broker, rack in racks.items() if broker != drained}
+        for tp, placement in placements.items():
+            if len(placement.replicas) > len(allowed):
+                raise CommandError(
+                    f"broker {drained} cannot be drained: {tp} has {len(placement.replicas)} replicas, and "
+                    f"{len(allowed)} other brokers are there; start another broker first (a local cluster: "
+                    f"`barnabas down`, then `barnabas up --brokers {len(racks) + 1}`), or give the topic "
+                    "fewer replicas (`barnabas reassign plan --replication-factor`)"
+                )
         moves = plan(placements, allowed, is_balanced=False) if placements else {}
         await _move(admin, {tp: move.after for tp, move in moves.items()}, options)
     if options.json:

@@ -12,7 +12,6 @@ from barnabas.cli.groups import (
     lag_summary,
     lag_text,
     offsets_in,
-    shifted,
     time_ms,
     within,
 )
@@ -114,7 +113,9 @@ def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     assert refused.value.exit_code == USAGE
 
 
-def test_offsets_stay_within_the_log() -> None:
-    assert [within(offset, 10, 20) for offset in (5, 15, 25)] == [10, 15, 20]
-    assert [shifted(12, shift, 10, 20) for shift in (-5, 3, 50)] == [10, 15, 20]
-    assert shifted(None, 3, 10, 20) is None
+def test_offsets_stay_within_the_log_and_others_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [within(A0, offset, 10, 20) for offset in (5, 10, 15, 20, 25)] == [10, 10, 15, 20, 20]
+    assert capsys.readouterr().err.splitlines() == [
+        "barnabas groups: a-0 has no offset 5, only 10 to 20: 10 is used",
+        "barnabas groups: a-0 has no offset 25, only 10 to 20: 20 is used",
+    ]

@@ -242,6 +242,8 @@ def test_a_controller_that_does_not_list_the_reassignments_is_a_problem() -> Non
     view = _view()
     view.moves_error = "timed out"
     assert view.problems() == ["the controller does not list the reassignments: timed out"]
+    view.brokers[1].error = "silent"
+    assert view.problems() == ["broker 2 does not answer: silent"], "it is the controller"
     assert _view().as_json()["partitions"][0]["reassignment"] is None
 
 
