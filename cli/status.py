@@ -105,7 +105,8 @@ def _page(
 ) -> RenderableType:
     """The view for this console; a terminal keeps `reserved` lines for its prompt."""
     shows_all = options.all
-    height = None if shows_all or not console.is_terminal else console.height - reserved
+    # Not `console.is_terminal`, which FORCE_COLOR makes true in a pipe too.
+    height = None if shows_all or not sys.stdout.isatty() else console.height - reserved
     folds = not shows_all and not options.topic
     return render(view, console=console, height=height, folds_internal=folds)
 
@@ -215,6 +216,7 @@ def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
         rows.append((broker.id, broker.endpoint, broker.rack, state, pid, role))
     for broker_id, process in sorted(processes.items()):
         rows.append((broker_id, process.endpoint, None, _red(_process_state(process)), None, ""))
+    rows.sort(key=_broker_of_row)
     zookeeper = view.zookeeper
     if zookeeper is not None:
         state = {"running": "up", "gone": _red("down"), "silent": _red("does not answer")}.get(
@@ -222,6 +224,10 @@ def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
         )
         rows.append(("zookeeper", zookeeper.endpoint, None, state, zookeeper.pid, ""))
     return rows
+
+
+def _broker_of_row(row: tuple[object, ...]) -> int:
+    return int(str(row[0]))
 
 
 def _red(text: str) -> Text:

@@ -1,7 +1,7 @@
 """Makes the pictures of the README from a real run: `make pictures`.
 
-Runs the `barnabas` command in colour, and exports its output as SVG: `status` of a cluster, and the part of
-the demo in which a broker is killed and its partitions fail over.
+Runs the `barnabas` command in colour, and exports its output as SVG: `status` of a cluster before and after
+the death of a broker, and the part of the demo in which a broker is killed and its partitions fail over.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from rich.text import Text
 
 HERE = Path(__file__).parent / "pictures"
 WIDTH = 104
-FAILOVER_STEPS = ("3/8", "4/8")
+FAILOVER_STEPS = ("3/9", "4/9")
 """The first step of the demo that the picture shows, and the first that it does not."""
 
 
-def run(*arguments: str, text: str | None = None) -> str:
-    """The output of `barnabas`, with colours. Raises CalledProcessError."""
+def run(*arguments: str, text: str | None = None, check: bool = True) -> str:
+    """The output of `barnabas`, with colours. Raises CalledProcessError, unless it may fail."""
     done = subprocess.run(
         [sys.executable, "-m", "barnabas.cli.main", *arguments],
         env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH)},
         input=None if text is None else text.encode(),
         capture_output=True,
-        check=True,
+        check=check,
     )
     return done.stdout.decode()
 
@@ -53,12 +53,15 @@ def status() -> None:
         place = ("--dir", str(Path(folder) / "cluster"))
         run("up", "--detach", *place)
         try:
-            run("topics", "create", "orders", "--partitions", "6", "--replication-factor", "3", *place)
+            run("topics", "create", "orders", *place)
             run("produce", "orders", *place, text="".join(f"{number}\n" for number in range(100_000)))
-            output = run("status", *place)
+            output = f"$ barnabas status\n{run('status', *place)}\n$ barnabas kill 1\n"
+            output += run("kill", "1", *place)
+            # With a problem the exit code is 1.
+            output += f"\n$ barnabas status\n{run('status', *place, check=False)}"
         finally:
             run("down", *place)
-    save("status", "barnabas status", last_states(output.strip("\n")))
+    save("status", "barnabas status, and a broker that dies", last_states(output.strip("\n")))
 
 
 def failover() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES
-from barnabas.broker.config.settings import SETTINGS
+from barnabas.broker.config.settings import SETTINGS, TOPIC_SETTINGS
 from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS, THROTTLED_REPLICAS
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from barnabas.protocol.settings import INT_MAX, LONG_MAX, NoDefault, Setting, setting_text, settings_of
@@ -30,7 +30,9 @@ meaning says otherwise. An unknown setting or an invalid value is refused by nam
 
 A broker reads its settings from a `.properties` file, then from `BARNABAS_…` variables (`log.retention.ms` is
 `BARNABAS_LOG_RETENTION_MS`), then from `--set`; later sources override earlier ones. Settings marked with *
-can be changed while a broker runs, by `barnabas configs alter`.
+can be changed while a broker runs, by `barnabas configs alter`. Settings of a topic are given when it is
+created (`--config`) and changed by `barnabas topics alter`. [`barnabas up`](cli.md) has defaults of its own
+for the number of replicas.
 """
 
 
@@ -57,6 +59,11 @@ def _row(name: str, declared: Setting) -> tuple[str, ...]:
     return f"`{name}`{mark}", _default(declared), _unit(name), declared.kind.expected, meaning
 
 
+def _topic_row(name: str, declared: Setting) -> tuple[str, ...]:
+    own_default = f"the broker's `{declared.name}`"
+    return f"`{name}`", own_default, _unit(name), declared.kind.expected, declared.documentation
+
+
 def _table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
     lines = [
         " | ".join(cell.replace("|", "\\|") for cell in row)
@@ -76,6 +83,7 @@ def render() -> str:
         [
             INTRODUCTION,
             _table("Brokers", (_row(name, declared) for name, (_, declared) in SETTINGS.items())),
+            _table("Topics", (_topic_row(name, declared) for name, (_, declared) in TOPIC_SETTINGS.items())),
             _table("Topics: throttled replicas", (_row(*item) for item in THROTTLED_REPLICAS.items())),
             _table(
                 "Topics: accepted without effect", (_row(*item) for item in STORED_TOPIC_SETTINGS.items())

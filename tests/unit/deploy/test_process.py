@@ -181,3 +181,16 @@ def test_tail_gives_the_last_lines_of_a_long_file(tmp_path: Path) -> None:
     path.write_text("".join(f"line {number}\n" for number in range(10_000)))
     assert tail(path, lines=2) == "line 9998\nline 9999"
     assert tail(tmp_path / "absent") == ""
+
+
+def test_a_process_of_another_user_is_named_in_words(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = spawn(_WAIT)
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.killpg", refuse)
+        with pytest.raises(DeployError, match=f"child .pid {process.pid}. belongs to another user"):
+            process.kill()
+    process.kill()
