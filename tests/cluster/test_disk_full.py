@@ -20,7 +20,7 @@ from ..chaos.history import Log
 from ..chaos.workload import Load, read_everything
 from .raw_client import RawClient, batch_of
 from .test_failover import PARTITIONS, check_all, start_loaded
-from .tools import KILLED, ClusterView, StartCluster
+from .tools import KILLED, ClusterView, StartCluster, show_status
 
 VICTIM = 1
 _VALUE_BYTES = 2_000
@@ -125,6 +125,9 @@ def test_a_full_disk_costs_no_record_and_no_broker_and_with_room_the_replicas_ar
             assert sorted((r.partition_index, r.is_offline) for r in topic.replicas) == [
                 (partition, True) for partition in range(PARTITIONS)
             ]
+        said = show_status("--dir", str(cluster.directory)).stdout
+        assert f"! broker {VICTIM}: log dir {cluster.broker(VICTIM).log_dirs[0]} is offline, " in said
+        assert "No space left on device" in said or "File too large" in said
         with view.zookeeper() as zookeeper:
             wait_for(
                 lambda: zookeeper.get_children("/log_dir_event_notification") == [],
