@@ -194,7 +194,7 @@ def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float
 
 
 def _topic_defaults(cluster: LocalCluster) -> str:
-    """As the brokers read them: the environment has a say too."""
+    """As the brokers read them."""
     config = load_config(file=cluster.brokers[0].settings_file)
     partitions = count(config.num_partitions, "partition")
     replicas = count(config.default_replication_factor, "replica")

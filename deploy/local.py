@@ -32,6 +32,7 @@ from barnabas.deploy.local_broker import (
     broker_command,
     check_settings,
     replication_settings,
+    settings_in,
 )
 from barnabas.deploy.ports import ReservedPort, reserve_all, reserve_block
 from barnabas.deploy.process import DeployError, ProcessId
@@ -202,7 +203,15 @@ class LocalCluster(RunningCluster):
                 "transaction.state.log.min.isr": str(min(count, _MIN_ISR)),
             }
         topics = replication_settings(count) if self._replicates else {}
-        return {**few, **topics, **self.settings, **own, "zookeeper.connect": self.zookeeper_connect}
+        environment = settings_in(os.environ, metrics=self._new_configuration.has_metrics)
+        return {
+            **few,
+            **topics,
+            **environment,
+            **self.settings,
+            **own,
+            "zookeeper.connect": self.zookeeper_connect,
+        }
 
     def _launch_all(self, deadline: float) -> None:
         # Brokers start while ZooKeeper does: they import, then wait until it serves (--await-zookeeper).

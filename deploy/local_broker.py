@@ -102,11 +102,27 @@ def to_properties(settings: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
+def settings_in(environment: Mapping[str, str], *, metrics: bool = False) -> dict[str, str]:
+    """The settings of brokers that ``BARNABAS_…`` variables give, without those that the cluster sets."""
+    # Imported here: commands on running processes need no settings.
+    from barnabas.broker.config.load import read_environment
+    from barnabas.broker.config.settings import KNOWN_NAMES
+
+    # A broker refuses the unknown variables by name.
+    settings = read_environment(environment, KNOWN_NAMES, [])
+    return {name: value for name, value in settings.items() if name not in _fixed(metrics)}
+
+
 def child_environment(environment: Mapping[str, str], *, metrics: bool = False) -> dict[str, str]:
-    """Our environment without the variables of this command and of the settings that are fixed per broker."""
-    fixed = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_") for name in _fixed(metrics)}
-    fixed |= {"BARNABAS_ZOOKEEPER", "BARNABAS_ZOOKEEPER_JARS", "BARNABAS_DIR"}
-    return {name: value for name, value in environment.items() if name not in fixed}
+    """Our environment without the variables of this command and of settings.
+
+    A broker has all settings in its file: there the environment of the first start is below ``--set``, and
+    a restart from another shell changes nothing.
+    """
+    names = {*_fixed(metrics), *settings_in(environment, metrics=metrics)}
+    dropped = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_") for name in names}
+    dropped |= {"BARNABAS_ZOOKEEPER", "BARNABAS_ZOOKEEPER_JARS", "BARNABAS_DIR"}
+    return {name: value for name, value in environment.items() if name not in dropped}
 
 
 class LocalBroker:

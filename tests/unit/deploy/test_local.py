@@ -300,6 +300,34 @@ def test_topics_of_a_replicating_cluster_survive_the_death_of_a_broker(
     assert found == expected
 
 
+def test_a_given_setting_beats_the_environment_and_a_restart_keeps_both(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BARNABAS_NUM_PARTITIONS", "9")
+    monkeypatch.setenv("BARNABAS_NUM_IO_THREADS", "5")
+    monkeypatch.setenv("BARNABAS_NUM_IO_THREDS", "5")
+    cluster = make(replicates=True, settings={"num.partitions": "4"})
+    cluster.start()
+
+    def settings() -> tuple[int, int, bool]:
+        broker = cluster.broker(1)
+        environment = Path(f"/proc/{broker.running_process.pid}/environ").read_bytes()
+        names = [name for name in (b"NUM_PARTITIONS", b"NUM_IO_THREADS") if name in environment]
+        assert names == [], "they would beat the file"
+        assert b"NUM_IO_THREDS" in environment, "the broker refuses it by name"
+        config = _config(broker)
+        return config.num_partitions, config.num_io_threads, broker.is_alive
+
+    assert settings() == (4, 5, True)
+    monkeypatch.setenv("BARNABAS_NUM_IO_THREADS", "6")
+    opened = RunningCluster.open(cluster.directory)
+    cluster.kill(1)
+    opened.broker(1)._command = _stand_in
+    opened.launch_broker(1)
+    cluster.broker(1).process = opened.broker(1).process
+    assert settings() == (4, 5, True)
+
+
 def test_an_error_quotes_the_output_of_the_present_start_alone(make: Make) -> None:
     for word in ("former", "present"):
         command = [sys.executable, "-c", f"exit('{word}')"]
