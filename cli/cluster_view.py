@@ -168,9 +168,8 @@ class ClusterView:
                     f"see `barnabas logs {process.id}`"
                 )
         paused = {int(process.id) for process in self.processes if process.state == "paused"}
-        silent = paused | {broker.id for broker in self.brokers if broker.error}
         problems += [
-            f"broker {broker.id} does not answer: {broker.error}"
+            f"broker {broker.id} does not answer: {broker.error} (its log says what it does)"
             for broker in self.brokers
             if broker.error and broker.id not in paused
         ]
@@ -183,12 +182,18 @@ class ClusterView:
         if self.unreachable is not None:
             problems.append(self.unreachable)
         elif self.controller_id < 0:
-            problems.append("there is no controller")
+            problems.append("there is no controller: a broker becomes it as soon as ZooKeeper answers")
         elif self.moves_error is not None and not (
-            self._problems_of_machine() or self.controller_id in silent
+            self._problems_of_machine() or self.controller_id in self._silent
         ):
             problems.append(f"the controller does not list the reassignments: {self.moves_error}")
         return problems
+
+    @property
+    def _silent(self) -> set[int]:
+        """The brokers that do not answer, or do not run."""
+        processes = {int(process.id) for process in self.processes if process.state != "running"}
+        return processes | {broker.id for broker in self.brokers if broker.error}
 
     def _problems_of_log_dirs(self) -> list[str]:
         offline: dict[tuple[int, str, str], list[str]] = defaultdict(list)
@@ -216,6 +221,7 @@ class ClusterView:
 
     def _problems_of_partitions(self) -> list[str]:
         problems = []
+        members = {broker.id for broker in self.brokers}
         leaderless = [partition for partition in self.partitions if partition.info.leader < 0]
         if leaderless:
             last = {broker_id for partition in leaderless for broker_id in partition.info.isr}
@@ -230,9 +236,11 @@ class ClusterView:
             )
         for broker_id in sorted({id for partition in self.partitions for id in partition.not_in_sync}):
             behind = [partition for partition in self.partitions if broker_id in partition.not_in_sync]
-            problems.append(
-                f"{_names(behind)} {_verb(behind, 'is', 'are')} not in sync on broker {broker_id}"
-            )
+            problem = f"{_names(behind)} {_verb(behind, 'is', 'are')} not in sync on broker {broker_id}"
+            # Otherwise the cause is named already.
+            if broker_id in members - self._silent:
+                problem += " (it catches up, or its log says why not)"
+            problems.append(problem)
         return problems
 
     def as_json(self) -> dict[str, Any]:

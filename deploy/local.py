@@ -354,7 +354,7 @@ def _check_removed_brokers(earlier: ClusterRecord | None, brokers: int) -> None:
         if replicas:
             raise DeployError(
                 f"{brokers} brokers are fewer than the {len(earlier.brokers)} of the last start, and broker "
-                f"{broker.id} has {len(replicas)} replicas; move them away first "
+                f"{broker.id} has {len(replicas)} replica{'s' * (len(replicas) > 1)}; move them away first "
                 f"(`barnabas drain {broker.id} --wait`), or start all brokers"
             )
 

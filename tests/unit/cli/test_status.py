@@ -47,10 +47,10 @@ def _view(
     ("view", "problems"),
     [
         (_view(), []),
-        (_view(isr=(1,)), ["t-0 is not in sync on broker 2"]),
+        (_view(isr=(1,)), ["t-0 is not in sync on broker 2 (it catches up, or its log says why not)"]),
         (_view(leader=-1), ["t-0 has no leader: start brokers 1, 2"]),
-        (_view(controller=-1), ["there is no controller"]),
-        (_view(error="timed out"), ["broker 1 does not answer: timed out"]),
+        (_view(controller=-1), ["there is no controller: a broker becomes it as soon as ZooKeeper answers"]),
+        (_view(error="timed out"), ["broker 1 does not answer: timed out (its log says what it does)"]),
     ],
     ids=["healthy", "not in sync", "no leader", "no controller", "no answer"],
 )
@@ -231,7 +231,7 @@ def test_a_reassignment_shows_what_it_adds_and_removes_and_is_no_problem() -> No
 def test_other_replicas_must_be_in_sync_during_a_reassignment() -> None:
     view = _view(isr=(1,))
     assert "t-0 is being reassigned to 3, 1, 2, adding 3 (0 of 1 in sync)\n" in _moving(view, (3, 1, 2), (3,))
-    assert view.problems() == ["t-0 is not in sync on broker 2"]
+    assert view.problems() == ["t-0 is not in sync on broker 2 (it catches up, or its log says why not)"]
 
 
 def test_a_removal_alone_adds_nothing() -> None:
@@ -243,7 +243,10 @@ def test_a_controller_that_does_not_list_the_reassignments_is_a_problem() -> Non
     view.moves_error = "timed out"
     assert view.problems() == ["the controller does not list the reassignments: timed out"]
     view.brokers[1].error = "silent"
-    assert view.problems() == ["broker 2 does not answer: silent"], "it is the controller"
+    (problem,) = view.problems()
+    assert problem.startswith("broker 2 does not answer: silent"), "it is the controller"
+    view.partitions[0].info = replace(view.partitions[0].info, isr=(BrokerId(1),))
+    assert view.problems()[1] == "t-0 is not in sync on broker 2", "the cause is named"
     assert _view().as_json()["partitions"][0]["reassignment"] is None
 
 
