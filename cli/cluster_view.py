@@ -3,7 +3,7 @@
 The view is joined from the metadata, from what each broker says of its replicas, and, for a cluster of this
 machine, from its processes. A problem that many partitions share is one sentence, so that a person sees the
 cause; the cause (a process that is down, a log dir that is offline) comes before its consequences. Each
-request has two seconds. Only reads.
+request has two seconds. Commands that wait for the cluster print these problems. Only reads.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
+import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -34,6 +36,11 @@ _TIMEOUT_MS: Final = 2_000
 _CONNECT_TIMEOUT_MS: Final = 1_000
 _MIN_ISR: Final = "min.insync.replicas"
 _SHOWN_NAMES: Final = 3
+_SILENCE_S: Final = 2.0
+"""How long a command makes no progress before the reason is looked up, which takes two seconds at most."""
+_REPEAT_S: Final = 30.0
+_LOOK_INTERVAL_S: Final = 0.25
+_MOST_PROBLEMS: Final = 4
 _FULL_BYTES: Final = 1 << 20
 """A disk with less space left than this is full: a segment's index alone needs more."""
 
@@ -457,3 +464,46 @@ async def _min_isr(admin: Admin, topics: Sequence[str]) -> dict[str, int]:
         for resource, entries in described.items()
         if (value := entries[_MIN_ISR].value) is not None
     }
+
+
+# -- the reason why a command waits ------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def silence_explained(
+    options: argparse.Namespace, bootstrap: str, done: str, progress: Callable[[], int | None]
+) -> AsyncIterator[None]:
+    """While the block makes no progress for some seconds, print the problems of the cluster to stderr.
+
+    `progress`: a number that grows, or None while the block waits for nothing. `done` says what grows.
+    """
+    watch = asyncio.create_task(_explain(options, bootstrap, done, progress))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+async def _explain(
+    options: argparse.Namespace, bootstrap: str, done: str, progress: Callable[[], int | None]
+) -> None:
+    """Print the problems at each change, and repeatedly."""
+    before, since, said, said_at = progress(), time.monotonic(), "", 0.0
+    while True:
+        await asyncio.sleep(_LOOK_INTERVAL_S)
+        now, reached = time.monotonic(), progress()
+        if reached is None or reached != before:
+            before, since = reached, now
+        if now - since < _SILENCE_S:
+            continue
+        try:
+            problems = (await look(options, bootstrap, [options.topic])).problems()
+        except BarnabasError as error:
+            problems = [str(error)]
+        lines = problems[:_MOST_PROBLEMS] or ["the cluster shows no problem"]
+        text = "".join(f"\n! {line}" for line in lines)
+        if progress() == before and (text != said or now - said_at > _REPEAT_S):
+            said, said_at = text, now
+            seconds = f"{time.monotonic() - since:.0f} s"
+            print(f"barnabas {options.command}: nothing was {done} for {seconds}{text}", file=sys.stderr)

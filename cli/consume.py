@@ -3,7 +3,8 @@
 Without ``--follow`` the command ends at the end that each partition has when it starts: the high watermark,
 or with ``--isolation read_committed`` the last stable offset. Records of one partition come in order;
 partitions are mixed as they arrive. With ``--group`` it is a member of a group: it shares the topic with the
-others and begins at the committed offsets. On Ctrl-C or SIGTERM it commits the printed records and leaves.
+others and begins at the committed offsets. While it waits for records that are there, the problems of the
+cluster are printed that may be the reason. On Ctrl-C or SIGTERM it commits the printed records and leaves.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from barnabas.cli.arguments import (
     describe_topic,
     run_async,
 )
+from barnabas.cli.cluster_view import silence_explained
 from barnabas.cli.exit_codes import NOT_FOUND, OK, TERMINATED, USAGE, CommandError
 from barnabas.cli.output import record_fields, record_line
 from barnabas.client.config import ConsumerConfig
@@ -124,8 +126,31 @@ def _json_line(record: ConsumerRecord) -> bytes:
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
+class _Progress:
+    """The records printed so far. Following waits for records that may never come: no silence to explain."""
+
+    def __init__(self) -> None:
+        self.shown = 0
+        self.is_following = False
+
+    def __call__(self) -> int | None:
+        return None if self.is_following else self.shown
+
+
 async def _consume(
     options: argparse.Namespace, start: str | int | datetime, bootstrap: str, out: BinaryIO
+) -> int:
+    progress = _Progress()
+    async with silence_explained(options, bootstrap, "read", progress):
+        return await _read(options, start, bootstrap, out, progress)
+
+
+async def _read(
+    options: argparse.Namespace,
+    start: str | int | datetime,
+    bootstrap: str,
+    out: BinaryIO,
+    progress: _Progress,
 ) -> int:
     settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides, ConsumerConfig)}
     if options.isolation is not None:
@@ -147,13 +172,13 @@ async def _consume(
         async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
             consumer.subscribe([options.topic])
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _end, asyncio.current_task())
-            await _print_records(consumer, {}, options.max, format_record, out)
+            await _print_records(consumer, {}, options.max, format_record, out, progress)
         return OK
     async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
         ends = {} if options.follow else dict(await consumer.end_offsets(partitions))
         consumer.assign(partitions)
         await _seek(consumer, partitions, start)
-        await _print_records(consumer, ends, options.max, format_record, out)
+        await _print_records(consumer, ends, options.max, format_record, out, progress)
     return OK
 
 
@@ -192,26 +217,26 @@ async def _print_records(
     limit: int | None,
     format_record: Formatter,
     out: BinaryIO,
+    progress: _Progress,
 ) -> None:
     """Print `limit` records at most, until every partition is at its end; without ends, until Ctrl-C."""
-    shown = 0
-    follow = not ends
+    progress.is_following = follow = not ends
     last_output = time.monotonic()
-    while limit is None or shown < limit:
+    while limit is None or progress.shown < limit:
         if not follow:
             for partition in [tp for tp, end in ends.items() if await consumer.position(tp) >= end]:
                 del ends[partition]
                 consumer.pause(partition)
             if not ends:
                 return
-        room = _MAX_POLL_RECORDS if limit is None else min(_MAX_POLL_RECORDS, limit - shown)
+        room = _MAX_POLL_RECORDS if limit is None else min(_MAX_POLL_RECORDS, limit - progress.shown)
         records = await consumer.poll(_POLL_MS, room)
         for record in records:
             end = ends.get(TopicPartition(record.topic, record.partition))
             # Records written after the start are not printed.
             if follow or (end is not None and record.offset < end):
                 out.write(format_record(record) + b"\n")
-                shown += 1
+                progress.shown += 1
         if follow or time.monotonic() - last_output > 0.5:
             out.flush()
             last_output = time.monotonic()

@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -29,7 +28,7 @@ from barnabas.cli.arguments import (
     describe_topic,
     run_async,
 )
-from barnabas.cli.cluster_view import look
+from barnabas.cli.cluster_view import silence_explained
 from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError, exit_code_of
 from barnabas.cli.output import count, print_json
 from barnabas.client.config import ProducerConfig
@@ -40,11 +39,6 @@ from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 
 _CHUNK_BYTES: Final = 256 * 1024
 _MAX_CHUNKS: Final = 8
-_SILENCE_S: Final = 2.0
-"""How long nothing is acknowledged before the reason is looked up, which takes two seconds at most."""
-_REPEAT_S: Final = 30.0
-_LOOK_INTERVAL_S: Final = 0.25
-_MOST_PROBLEMS: Final = 4
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -102,46 +96,18 @@ class _Tally:
             if self.first_error is None:
                 self.first_error = error
 
-    @property
-    def is_waiting(self) -> bool:
-        return self.is_opening or self.sent > self.acknowledged + self.failed
+    def progress(self) -> int | None:
+        """The number of acknowledged records while an answer is waited for."""
+        is_waiting = self.is_opening or self.sent > self.acknowledged + self.failed
+        return self.acknowledged if is_waiting else None
 
 
 async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO) -> int:
     # The command reports the failures of records itself, once and not for each batch.
     logging.getLogger("barnabas.client.producer.sender").setLevel(logging.ERROR)
     tally = _Tally()
-    watch = asyncio.create_task(_explain_silence(options, bootstrap, tally))
-    try:
+    async with silence_explained(options, bootstrap, "acknowledged", tally.progress):
         return await _write(options, bootstrap, source, tally)
-    finally:
-        watch.cancel()
-        with suppress(asyncio.CancelledError):
-            await watch
-
-
-async def _explain_silence(options: argparse.Namespace, bootstrap: str, tally: _Tally) -> None:
-    """While nothing is acknowledged, print what is wrong with the cluster: at each change, and repeatedly."""
-    acknowledged, since, said, said_at = 0, time.monotonic(), "", 0.0
-    while True:
-        await asyncio.sleep(_LOOK_INTERVAL_S)
-        now = time.monotonic()
-        if not tally.is_waiting or tally.acknowledged > acknowledged:
-            acknowledged, since = tally.acknowledged, now
-        if now - since < _SILENCE_S:
-            continue
-        try:
-            problems = (await look(options, bootstrap, [options.topic])).problems()
-        except BarnabasError as error:
-            problems = [str(error)]
-        lines = problems[:_MOST_PROBLEMS] or ["the cluster shows no problem"]
-        text = "".join(f"\n! {line}" for line in lines)
-        if tally.acknowledged == acknowledged and (text != said or now - said_at > _REPEAT_S):
-            said, said_at = text, now
-            print(
-                f"barnabas produce: nothing was acknowledged for {time.monotonic() - since:.0f} s{text}",
-                file=sys.stderr,
-            )
 
 
 async def _write(options: argparse.Namespace, bootstrap: str, source: BinaryIO, tally: _Tally) -> int:

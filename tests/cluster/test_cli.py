@@ -1,6 +1,7 @@
 """The `barnabas` command against real clusters, as scripts use it."""
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -249,9 +250,10 @@ def test_status_shows_every_replica_and_every_problem(cluster: LocalCluster) -> 
     assert "! broker 2 is down: `barnabas restart 2`" in done.stdout
 
 
-def test_writes_that_are_refused_are_explained_within_seconds(cluster: LocalCluster) -> None:
+def test_commands_that_wait_explain_it_within_seconds(cluster: LocalCluster) -> None:
     barnabas = commands_to(cluster)
     barnabas("topics", "create", "t", "--replication-factor", "3", "--config", "min.insync.replicas=2")
+    barnabas("topics", "create", "lone", "--partitions", "3", "--replication-factor", "1")
     cluster.kill(1)
     cluster.kill(2)
     refused = "! t-0 is below min.insync.replicas: writes with acks=all are refused until one of brokers 1, 2"
@@ -272,6 +274,20 @@ def test_writes_that_are_refused_are_explained_within_seconds(cluster: LocalClus
         assert any(refused in line for line in writer.stderr)
         writer.kill()
     assert refused in barnabas("status", check=False).stdout
+    reader = subprocess.Popen(
+        [*COMMAND, "consume", "lone", "--dir", str(cluster.directory)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+    with reader:
+        assert reader.stderr is not None
+        assert any("nothing was read for" in line for line in reader.stderr)
+        assert reader.stderr.readline() == "! broker 1 is down: `barnabas restart 1`\n"
+        leaderless = re.compile(r"! 2 partitions \(lone-\d, lone-\d\) have no leader: start brokers 1, 2\n")
+        assert any(leaderless.fullmatch(line) for line in reader.stderr)
+        reader.kill()
 
 
 def test_perf_writes_and_reads_the_chosen_number(barnabas: Barnabas, topic: str) -> None:
