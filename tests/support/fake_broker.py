@@ -320,7 +320,8 @@ class FakeCluster:
                 for node_id, node in self.brokers.items()
                 if node_id not in self.hidden_nodes
             ],
-            is_full=False,
+            # A controller's first one is; without it a broker keeps requests for metadata waiting.
+            is_full=not broker.serving.managed.metadata.updates,
         )
         broker.serving.controller.is_active = broker.node_id == self.controller_id
         broker.serving.managed.metadata.update(request)
