@@ -1,8 +1,9 @@
-"""The purgatory: operations that wait for an event or for their deadline, and complete exactly once.
+"""The purgatory: operations that wait for an event or for their deadline, and complete at most once.
 
 A `DelayedOperation` watches some keys (a partition). The code that changes the awaited state calls
 `check_and_complete(key)`; a reaper thread, shared by several purgatories, expires late operations. If an
 event and the deadline race, one of them wins and runs `on_complete`; the deadline runs `on_expiration` first.
+An operation whose answer nobody waits for is cancelled, and runs neither.
 
 Guarantees: no event is lost, because an operation tries once more after it has begun to watch its keys.
 Checking an unwatched key costs one dict lookup and no lock. Completed operations leave the watch lists at
@@ -34,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 _SWEEP_FROM: Final = 64
 """A smaller heap is not worth sweeping."""
+
+
+Cancel = Callable[[], object]
+"""Ends a wait for an answer that nobody needs. It does nothing if the answer was given."""
 
 
 class Watched(Enum):
@@ -72,7 +77,7 @@ class DelayedOperation(ABC):
 
     @abstractmethod
     def on_complete(self) -> None:
-        """Answer. Runs exactly once, also after an expiration."""
+        """Answer. Runs exactly once, also after an expiration, but not after `cancel`."""
 
     def on_expiration(self) -> None:  # noqa: B027 - most operations need nothing here
         """The deadline won, or the purgatory was full or shut down. Runs once, before `on_complete`.
@@ -83,6 +88,10 @@ class DelayedOperation(ABC):
     def force_complete(self) -> bool:
         """Complete now; False if it is completed already."""
         return self._finish(expired=False)
+
+    def cancel(self) -> bool:
+        """End the wait without an answer, because nobody waits for it; False if it is completed already."""
+        return self._end()
 
     def expire(self) -> bool:
         """Complete as if the deadline had passed; False if it is completed already."""
@@ -110,6 +119,17 @@ class DelayedOperation(ABC):
         return False
 
     def _finish(self, expired: bool) -> bool:
+        if not self._end():
+            return False
+        try:
+            if expired:
+                self.on_expiration()
+        finally:
+            self.on_complete()
+        return True
+
+    def _end(self) -> bool:
+        """Leave the purgatory; False if it is completed already."""
         with self._lock:
             # No try is running, and none begins after this.
             if self._is_completed:
@@ -118,11 +138,6 @@ class DelayedOperation(ABC):
             purgatory = self._purgatory
         if purgatory is not None:
             purgatory._leave(self)
-        try:
-            if expired:
-                self.on_expiration()
-        finally:
-            self.on_complete()
         return True
 
     def _enter(self, purgatory: Purgatory) -> bool:

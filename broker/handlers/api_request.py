@@ -130,6 +130,8 @@ class ApiRequest:
         """
         deadline_ms = monotonic_ms() + max(0, wait_ms)
         delayed = DelayedCall(deadline_ms, is_due, self.answering(answer), on_deadline)
+        # Before it can complete, because its answer may wait for another event.
+        self.raw.park(delayed.cancel)
         purgatory.try_complete_else_watch(delayed, keys)
 
     def run_slowly(self, slow_work: SlowWork, work: Callable[[*Ts], None], *args: *Ts) -> None:

@@ -22,7 +22,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         for partition in topic.partitions
     ]
     answer = request.answering(lambda outcomes: request.respond(_response(outcomes)))
-    services.replicas.deletions.delete(max(0, body.timeout_ms), offsets, answer)
+    request.raw.park(services.replicas.deletions.delete(max(0, body.timeout_ms), offsets, answer))
 
 
 def _response(outcomes: list[DeletionOutcome]) -> DeleteRecordsResponse:

@@ -84,7 +84,17 @@ def handle(services: Services, request: ApiRequest) -> None:
         uses_topic_ids,
     )
     request.raw.release_frame()
-    replicas = services.replicas
+    if is_follower:
+        # It sends an empty fetch to end its long poll, which is still unanswered.
+        _fetch(services, request, params, in_session)
+    else:
+        # Only one fetch of a connection waits or holds cold records, because only the first unanswered
+        # request can be answered.
+        request.raw.run_in_turn(lambda: _fetch(services, request, params, in_session))
+
+
+def _fetch(services: Services, request: ApiRequest, params: FetchParams, in_session: SessionRequest) -> None:
+    replicas, is_follower = services.replicas, params.is_follower
     sessions = replicas.follower_sessions if is_follower else replicas.consumer_sessions
     try:
         session = sessions.begin(in_session)
@@ -93,7 +103,9 @@ def handle(services: Services, request: ApiRequest) -> None:
         return
     answer = _Answer(services, request, sessions, in_session, session)
     source = FixedItems(in_session.items) if session is None else session
-    replicas.fetch(params, source, request.answering(answer.send))
+    cancel = replicas.fetch(params, source, request.answering(answer.send))
+    if cancel is not None:
+        request.raw.park(cancel)
 
 
 def _refuse(request: ApiRequest, code: ErrorCode, session_id: int = NO_SESSION) -> None:

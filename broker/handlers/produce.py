@@ -106,7 +106,10 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
         accepted = [named for named in batches if named[0] not in unconfirmed] if unconfirmed else batches
 
         def write() -> None:
-            services.replicas.append(body.acks, max(0, body.timeout_ms), accepted, answer, guards=guards)
+            timeout_ms = max(0, body.timeout_ms)
+            cancel = services.replicas.append(body.acks, timeout_ms, accepted, answer, guards=guards)
+            if cancel is not None:
+                request.raw.park(cancel)
             request.raw.release_frame()
 
         if services.replicas.looks_long_into(accepted):

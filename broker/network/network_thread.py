@@ -158,8 +158,11 @@ class Connection(asyncio.BufferedProtocol):
         self._set_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        abandoned: list[Request] = []
         with self._lock:
-            reason = self._pipeline.lose(f"connection lost: {exc}" if exc else ENDED)
+            reason = self._pipeline.lose(f"connection lost: {exc}" if exc else ENDED, abandoned)
+        for request in abandoned:
+            request.abandon()
         # Clients and health checks come and go: only the other reasons are worth a line of the log.
         level = logging.DEBUG if reason == ENDED else logging.INFO
         logger.log(

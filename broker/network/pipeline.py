@@ -3,7 +3,9 @@
 Requests of one connection run one at a time and in order. A request that has run and is not yet answered (it
 waits in the purgatory) does not block the next one; a request that has paused does. Responses leave in
 the order of the requests, so an answer may be old when it leaves. A request `in_turn` runs when all earlier
-ones are answered, as each request does in Apache Kafka: its answer is new.
+ones are answered, as each request does in Apache Kafka: its answer is new. A request may also begin and then
+wait for its turn (`Request.run_in_turn`). When the connection is lost, the waits of its unanswered requests
+are cancelled.
 
 Bounds: at most `max_in_flight` requests have run and are unanswered. Reading stops while as many requests are
 received and not answered, while their frames exceed `max_in_flight_bytes`, or while the peer does not read
@@ -144,7 +146,10 @@ class Pipeline:
     def take(self) -> Request | None:
         """The next request of a claimed connection; None if it was dropped: the connection is closed."""
         request = self.pending.popleft()
-        return None if self.phase is CLOSED else request
+        if self.phase is CLOSED:
+            return None
+        request.is_next = self._unsent[0] is request
+        return request
 
     def finish(self, request: Request | None) -> Lane | None:
         """Note that the taken request has run, continues in another lane, or has paused.
@@ -192,9 +197,8 @@ class Pipeline:
         The frame of a request that has begun may be released. A peer that has ended waits for no answer.
         """
         return (
-            request.rest is None
-            and self.phase is not HALF_CLOSED
-            and self._in_turn(request.frame.view)
+            self.phase is not HALF_CLOSED
+            and (self._in_turn(request.frame.view) if request.rest is None else request.waits_its_turn)
             and not all(earlier.answered for earlier in islice(self._unsent, ran))
         )
 
@@ -206,6 +210,8 @@ class Pipeline:
             invariant(request.failed, "a request of %s was answered twice", request.peer.connection_id)
             return False
         request.answered = True
+        # It refers to the answer, which refers to the request.
+        request.cancel = None
         if close_reason:
             request.close_reason = close_reason
             self._move(Event.REFUSE)
@@ -271,11 +277,15 @@ class Pipeline:
             self._move(Event.CLOSE)
             self._close_reason = reason
 
-    def lose(self, reason: str) -> str:
-        """The socket is gone; returns why: the reason of `close`, or this one."""
+    def lose(self, reason: str, abandoned: list[Request]) -> str:
+        """The socket is gone; returns why: the reason of `close`, or this one.
+
+        Its unanswered requests are added to ``abandoned``; the caller abandons them without its lock.
+        """
         if self.phase is CLOSING:
             reason = self._close_reason
         self._move(Event.LOSE)
+        abandoned.extend(request for request in self._unsent if not request.answered)
         self._unsent.clear()
         if not self.is_claimed:
             self.pending.clear()

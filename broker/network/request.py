@@ -61,11 +61,14 @@ class Request:
         "answered",
         "answered_ns",
         "buffers",
+        "cancel",
         "close_reason",
         "errors",
         "failed",
         "frame",
         "handled_ns",
+        "is_abandoned",
+        "is_next",
         "is_paused",
         "kind",
         "lane",
@@ -74,6 +77,7 @@ class Request:
         "rest",
         "size_bytes",
         "started_ns",
+        "waits_its_turn",
     )
 
     def __init__(
@@ -93,6 +97,10 @@ class Request:
         self.rest: Callable[[], None] | None = None
         """The rest of the request, which `continue_in` left for another lane, or `pause` for later."""
         self.is_paused = False
+        self.waits_its_turn = False
+        """The rest runs when all earlier requests of the connection are answered."""
+        self.cancel: Callable[[], object] | None = None
+        """Ends the wait of a parked request."""
         self.failed = False
         self.kind: RequestKind | None = None
         """The kind of request in `RequestTimes`; None before the request is decoded."""
@@ -107,6 +115,9 @@ class Request:
         self._resume = resume
         # These belong to the connection's pipeline.
         self.answered = False
+        self.is_next = True
+        """Whether the answers to all earlier requests were sent when it began to run."""
+        self.is_abandoned = False
         self.buffers: Buffers = ()
         self.close_reason = ""
 
@@ -136,6 +147,35 @@ class Request:
         A handler that calls this returns without doing anything more.
         """
         self.lane, self.rest, self.is_paused = Lane.GENERAL, rest, True
+
+    def run_in_turn(self, rest: Callable[[], None]) -> None:
+        """Run the rest when all earlier requests of the connection are answered, at once if they are.
+
+        A handler that calls this returns without doing anything more. Later requests of the connection wait.
+        """
+        if self.is_next:
+            rest()
+        else:
+            self.rest, self.waits_its_turn = rest, True
+
+    def park(self, cancel: Callable[[], object]) -> None:
+        """The answer waits for an event. ``cancel`` ends the wait if the connection is lost before.
+
+        It is called at most once, on any thread, and must tolerate an answer at the same time.
+        """
+        self.cancel = cancel
+        # Each side first sets its own field and then reads the other's, so one of them sees both.
+        if self.answered:
+            self.cancel = None
+        elif self.is_abandoned:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """The connection is lost: nobody waits for the answer."""
+        self.is_abandoned = True
+        cancel, self.cancel = self.cancel, None
+        if cancel is not None:
+            cancel()
 
     def resume(self) -> None:
         """Continue after `pause`. Once, on any thread, also before the handler has returned."""

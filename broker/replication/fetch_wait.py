@@ -18,10 +18,12 @@ import uuid
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from barnabas.broker.purgatory import DelayedOperation
+from barnabas.broker.purgatory import Cancel, DelayedOperation
 from barnabas.broker.replication.isr import NearConsumer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation, PartitionRead
@@ -244,14 +246,17 @@ class FetchReader:
             is_cold = is_cold or read.is_cold
         return FetchResult(outcomes, bytes_read, is_urgent, is_cold, empty_bytes)
 
-    def finish(self, params: FetchParams, result: FetchResult, answer: Callable[[FetchResult], None]) -> None:
+    def finish(
+        self, params: FetchParams, result: FetchResult, answer: Callable[[FetchResult], None]
+    ) -> Cancel | None:
         """Answer a fetch once all its records are read: at once if all are cached, else from another thread.
 
         If too many fetches wait, it is answered with the records read so far, and the client fetches again.
+        The result, if there is one, drops a read that has not begun.
         """
         if not result.is_cold:
             answer(result)
-            return
+            return None
         turn = next(self._turns)
 
         def read() -> None:
@@ -264,6 +269,8 @@ class FetchReader:
 
         if not self._submit(read):
             answer(result)
+            return None
+        return partial(self._withdraw, read)
 
     def _read_cold(self, params: FetchParams, result: FetchResult, turn: int) -> FetchResult:
         """Read the cold partitions of a result, waiting for the disk.
@@ -364,6 +371,10 @@ class FetchReader:
                 return True
         work()
         return True
+
+    def _withdraw(self, work: Work) -> None:
+        with self._condition, suppress(ValueError):
+            self._waiting.remove(work)
 
     def _run(self) -> None:
         while (work := self._next()) is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper
+from barnabas.broker.purgatory import Cancel, DelayedOperation, Purgatory, Reaper
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
@@ -103,10 +103,10 @@ class RecordDeletions:
         timeout_ms: int,
         offsets: Sequence[tuple[TopicPartition, int]],
         answer: Callable[[list[DeletionOutcome]], None],
-    ) -> None:
+    ) -> Cancel:
         """Drop the records below these offsets (-1: all that are committed).
 
-        ``answer`` is called once, now or later.
+        ``answer`` is called once, now or later, unless the result is called before.
         """
         outcomes: list[DeletionOutcome] = []
         deletions: list[_Deletion] = []
@@ -124,6 +124,7 @@ class RecordDeletions:
         deadline_ms = self._now_ms() + timeout_ms
         delayed = DelayedDeletion(deadline_ms, deletions, self._metadata, lambda: answer(outcomes))
         self.purgatory.try_complete_else_watch(delayed, names)
+        return delayed.cancel
 
     def _delete(self, name: TopicPartition, offset: int, outcome: DeletionOutcome) -> _Deletion:
         if name.topic in INTERNAL_TOPICS:

@@ -19,7 +19,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.record_checks import RecordsRefused, is_quickly_prepared
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper
+from barnabas.broker.purgatory import Cancel, DelayedOperation, Purgatory, Reaper
 from barnabas.broker.replication.failures import DiskFailures
 from barnabas.broker.replication.fetch_sessions import ConsumerSessions, FollowerSessions
 from barnabas.broker.replication.fetch_wait import (
@@ -270,9 +270,10 @@ class ReplicaManager:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guards: Mapping[TopicPartition, VerificationGuards] = _UNGUARDED,
         below_min_isr: bool = False,
-    ) -> None:
+    ) -> Cancel | None:
         """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
 
+        The result, if there is one, ends the wait for all in sync without an answer.
         The record bytes are not used after this returns. ``since``, ``origin`` and ``guards``: see
         `Partition.append_as_leader`. With ``below_min_isr`` records are written even to too few replicas, and
         the answer of acks=all then has the error.
@@ -311,14 +312,17 @@ class ReplicaManager:
                 unacknowledged.append(_Unacknowledged(partition, appended, response))
             if partition.high_watermark != high_watermark:
                 moved.append(name)
+        delayed: DelayedProduce | None = None
         if unacknowledged:
             delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
             self.produce_purgatory.try_complete_else_watch(
                 delayed, [append.partition.partition for append in unacknowledged]
             )
         self._appended(written, moved)
-        if not unacknowledged:
-            answer(responses)
+        if delayed is not None:
+            return delayed.cancel
+        answer(responses)
+        return None
 
     def _appended(self, written: list[TopicPartition], moved: list[TopicPartition]) -> None:
         """Wake the readers of these partitions; in the ``moved`` ones the high watermark has moved too."""
@@ -418,8 +422,12 @@ class ReplicaManager:
 
     # Fetch
 
-    def fetch(self, params: FetchParams, source: FetchSource, answer: Callable[[FetchResult], None]) -> None:
+    def fetch(
+        self, params: FetchParams, source: FetchSource, answer: Callable[[FetchResult], None]
+    ) -> Cancel | None:
         """Read, and call ``answer`` once: now if there is enough or something is wrong, else later.
+
+        The result, if there is one, ends the wait for records or for the disk without an answer.
 
         A follower has one long poll at a time: a newer fetch, even an empty one, answers the older at once.
         So a follower of additional partitions need not wait until its poll expires.
@@ -439,7 +447,7 @@ class ReplicaManager:
         elif self.fence.reason is not None:
             result = refusing_to_wait(result, self.doubt)
         try:
-            self._answer_or_park(params, source, result, counted)
+            return self._answer_or_park(params, source, result, counted)
         finally:
             # After the answer, because there may be many consumers and the follower should not wait for them.
             for name in moved:
@@ -468,11 +476,10 @@ class ReplicaManager:
         source: FetchSource,
         result: FetchResult,
         answer: Callable[[FetchResult], None],
-    ) -> None:
+    ) -> Cancel | None:
         watched = source.watched
         if not watched or params.max_wait_ms <= 0 or result.is_enough(params):
-            self._reader.finish(params, result, answer)
-            return
+            return self._reader.finish(params, result, answer)
         deadline_ms = self._now_ms() + self._reader.wait_ms(params, result)
         delayed = DelayedFetch(deadline_ms, params, source, self._reader, answer, result, self.doubt)
         purgatory = self.consumer_purgatory
@@ -482,6 +489,7 @@ class ReplicaManager:
             if params.replica_id in self._metadata.current.brokers:
                 self._parked[params.replica_id] = delayed
         purgatory.try_complete_else_watch(delayed, watched)
+        return delayed.cancel
 
     def _count(self, params: FetchParams, result: FetchResult) -> None:
         traffic = self.traffic

@@ -25,6 +25,12 @@ class RawRequest:
     def continue_in(self, lane: Lane, rest: Callable[[], None]) -> None:
         rest()
 
+    def run_in_turn(self, rest: Callable[[], None]) -> None:
+        rest()
+
+    def park(self, cancel: Callable[[], object]) -> None:
+        """No connection is lost while a request waits: its answer is."""
+
     def release_frame(self) -> None:
         """There is none."""
 

@@ -77,6 +77,21 @@ def test_an_event_completes_an_operation_once(purgatory: Purgatory) -> None:
     assert (purgatory.waiting, purgatory._watchers) == (0, {})
 
 
+def test_a_cancelled_operation_is_neither_completed_nor_expired(purgatory: Purgatory, reaper: Reaper) -> None:
+    operation = Recorded()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    assert operation.cancel()
+    assert not operation.cancel()
+    operation.ready = True
+    assert (purgatory.check_and_complete("a"), reaper.expire_due(1_000)) == (0, 0)
+    assert (operation.completions, operation.expirations) == (0, 0)
+    assert (purgatory.waiting, purgatory._watchers) == (0, {})
+    begun = Recorded()
+    begun.cancel()
+    assert purgatory.try_complete_else_watch(begun, ["a"]) is Watched.COMPLETED
+    assert (begun.completions, purgatory.waiting) == (0, 0)
+
+
 def test_the_deadline_completes_an_operation_once(purgatory: Purgatory, reaper: Reaper) -> None:
     operation = Recorded(deadline_ms=100)
     purgatory.try_complete_else_watch(operation, ["a"])

@@ -96,6 +96,48 @@ def test_a_request_in_turn_runs_when_all_earlier_ones_are_answered(pipeline: Dri
     assert pipeline.run_all() == [b"7"], "answers that are not sent yet need no wait"
 
 
+def test_a_request_that_has_begun_may_wait_for_its_turn(pipeline: Driven) -> None:
+    first, second, _ = pipeline.received(b"1", b"2", b"3")
+    ran: list[str] = []
+    assert pipeline.claim() is Lane.NETWORK
+    for request in (first, second):
+        assert pipeline.take() is request
+        request.run_in_turn(lambda: ran.append("ran"))
+        pipeline.finish(request)
+    assert (ran, pipeline.claim()) == (["ran"], None)
+    first.respond((b"a",))
+    assert pipeline.claim() is Lane.NETWORK, "an answer that is not sent yet needs no wait"
+    assert pipeline.take() is second
+    assert second.rest is not None
+    second.rest = None
+    assert pipeline.finish(second) is Lane.NETWORK
+
+
+def test_what_is_parked_is_cancelled_with_its_connection(pipeline: Driven) -> None:
+    answered, waiting, late = pipeline.received(b"1", b"2", b"3")
+    pipeline.run_all()
+    cancelled: list[str] = []
+    answered.park(lambda: cancelled.append("answered"))
+    waiting.park(lambda: cancelled.append("waiting"))
+    answered.respond((b"a",))
+    abandoned: list[Request] = []
+    pipeline.lose(ENDED, abandoned)
+    for request in abandoned:
+        request.abandon()
+        request.abandon()
+    assert cancelled == ["waiting"]
+    late.park(lambda: cancelled.append("parked when the connection was gone"))
+    assert len(cancelled) == 2
+
+
+def test_a_request_that_is_answered_before_it_is_parked_keeps_no_cycle(pipeline: Driven) -> None:
+    (request,) = pipeline.received(b"1")
+    pipeline.run_all()
+    request.respond((b"a",))
+    request.park(lambda: None)
+    assert request.cancel is None
+
+
 def test_the_rest_of_a_request_runs_without_its_frame(pipeline: Driven) -> None:
     pipeline.received(b"1")
     pipeline.run_all()
@@ -168,7 +210,7 @@ def test_a_request_that_resumes_while_its_peer_is_slow_runs_later(pipeline: Driv
 def test_a_paused_request_of_a_lost_connection_is_dropped_when_it_resumes(pipeline: Driven) -> None:
     request = pause_first(pipeline)
     pipeline.finish(request)
-    pipeline.lose("reset")
+    pipeline.lose("reset", [])
     request.resume()
     assert pipeline.next_lane is Lane.GENERAL
     while pipeline.next_lane is not None:
@@ -260,7 +302,7 @@ def test_a_draining_connection_closes_when_all_is_answered_and_sent(pipeline: Dr
     pipeline.take_sendable([])
     assert pipeline.due_close() == "stopping"
     pipeline.close("stopping")
-    assert (pipeline.due_close(), pipeline.lose("lost")) == ("", "stopping")
+    assert (pipeline.due_close(), pipeline.lose("lost", [])) == ("", "stopping")
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
@@ -288,7 +330,7 @@ def test_a_lost_connection_drops_what_has_not_run(is_claimed: bool, pipeline: Dr
     if not is_claimed:
         pipeline.output_is_full()
         pipeline.finish(None)
-    assert pipeline.lose("reset") == "reset"
+    assert pipeline.lose("reset", []) == "reset"
     if is_claimed:
         # The queue has counted them, so a worker takes each.
         assert pipeline.take() is None

@@ -10,6 +10,7 @@ import pytest
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.purgatory import Cancel
 from barnabas.broker.replication import fetch_wait
 from barnabas.broker.replication.fetch_wait import FetchParams, FetchReader, FetchResult
 from barnabas.broker.replication.replica_views import PartitionRead
@@ -65,6 +66,7 @@ class Rig:
         self.noted: list[ApiError] = []
         self.answered: list[FetchResult] = []
         self.answers_fail = False
+        self.cancel: Cancel | None = None
         self.news = threading.Condition()
         for name in NAMES:
             log = Log.open(name, LogLoader(folder / str(name), log_config(), now_ms=0))
@@ -77,7 +79,7 @@ class Rig:
     def fetch(self, *names: TopicPartition, params: FetchParams = PARAMS) -> FetchResult:
         items = [fetch_item(name, max_bytes=5_000) for name in names]
         result = self.reader.read_all(params, items)
-        self.reader.finish(params, result, self.answer)
+        self.cancel = self.reader.finish(params, result, self.answer)
         return result
 
     def answer(self, result: FetchResult) -> None:
@@ -177,6 +179,24 @@ def test_beyond_the_queue_a_fetch_is_answered_without_cold_records(make_rig: Cal
     assert sizes(rig.answered[0]) == [0]
     first.may_continue.set()
     assert [sizes(result)[0] > 0 for result in rig.wait_for(4)] == [False, True, True, True]
+
+
+def test_a_cancelled_fetch_gives_up_its_place_in_the_queue(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(threads=1, max_waiting=1)
+    first = rig.readers[NAMES[0]]
+    first.may_continue.clear()
+    rig.fetch(NAMES[0])
+    begun = rig.cancel
+    assert first.is_waiting.wait(DEADLINE_S)
+    rig.fetch(NAMES[1])
+    assert rig.cancel is not None
+    rig.cancel()
+    rig.fetch(NAMES[2])
+    assert begun is not None
+    begun()
+    first.may_continue.set()
+    assert [result.outcomes[0].item.partition for result in rig.wait_for(2)] == [NAMES[0], NAMES[2]]
+    assert rig.readers[NAMES[1]].waiting_threads == []
 
 
 def test_a_sector_that_cannot_be_read_is_the_answer_for_its_partition(make_rig: Callable[..., Rig]) -> None:

@@ -1,0 +1,107 @@
+"""Peers that ask for as much as they can, over real sockets: what a broker holds for them is bounded."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from barnabas.broker.handlers.dispatcher import in_turn, lane_of
+from barnabas.protocol import codec_msgpack
+from barnabas.protocol.frames import LENGTH_BYTES
+from barnabas.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tests.support.building import TP, state
+from tests.support.record_requests import catch_up, fetch_request, produce, produce_request
+from tests.support.serving import Serving, batch
+from tests.support.socket_server import Client, Served, start_server
+from tests.support.waiting import wait_for
+
+FOR_EVER_MS = 2**31 - 1
+
+
+@pytest.fixture
+def leading(serving: Serving) -> Serving:
+    """Broker 1 leads a partition with one committed record; its followers fetch when the test says so."""
+    serving.managed.know({1: 0, 2: 5, 3: 5})
+    assert serving.managed.tell(state()) == []
+    produce(serving, batch(b"a"))
+    catch_up(serving)
+    return serving
+
+
+@pytest.fixture
+def served(leading: Serving) -> Iterator[Served]:
+    fatal: list[BaseException] = []
+    server = start_server(
+        leading.dispatch,
+        on_fatal=fatal.append,
+        lane_of=lane_of,
+        in_turn=in_turn,
+        after_run=leading.managed.manager.wake_followers,
+    )
+    served = Served(server, fatal)
+    yield served
+    for client in served.clients:
+        client.socket.close()
+    server.stop()
+    assert not fatal
+
+
+def native(body: Any) -> bytes:
+    return b"".join(map(bytes, codec_msgpack.encode_request(7, "hostile", body)))[LENGTH_BYTES:]
+
+
+def poll(client: Client, count: int, end: int) -> None:
+    """Pipeline fetches at the end of the log, each with the longest wait."""
+    client.send(*[native(fetch_request(end, max_wait_ms=FOR_EVER_MS))] * count)
+
+
+def test_a_connection_has_one_waiting_fetch_however_many_it_sends(leading: Serving, served: Served) -> None:
+    purgatory = leading.managed.manager.consumer_purgatory
+    client = served.client()
+    poll(client, 20, end=1)
+    wait_for(lambda: purgatory.waiting)
+    produce(leading, batch(b"b"))
+    catch_up(leading)
+    for _ in range(20):
+        assert b"b" in client.receive()
+    poll(client, 20, end=2)
+    # The broker reads the connections in this order.
+    other = served.client()
+    poll(other, 1, end=2)
+    wait_for(lambda: purgatory.waiting >= 2)
+    assert purgatory.waiting == 2
+
+
+def deletion() -> DeleteRecordsRequest:
+    partitions = [DeleteRecordsPartition(partition_index=TP.partition, offset=1)]
+    topics = [DeleteRecordsTopic(name=TP.topic, partitions=partitions)]
+    return DeleteRecordsRequest(topics=topics, timeout_ms=FOR_EVER_MS)
+
+
+@pytest.mark.parametrize(
+    ("body", "purgatory_of"),
+    [
+        pytest.param(
+            fetch_request(1, max_wait_ms=FOR_EVER_MS), lambda manager: manager.consumer_purgatory, id="fetch"
+        ),
+        pytest.param(
+            produce_request(batch(b"b"), acks=-1), lambda manager: manager.produce_purgatory, id="produce"
+        ),
+        pytest.param(deletion(), lambda manager: manager.deletions.purgatory, id="deletion"),
+    ],
+)
+def test_what_waits_is_forgotten_with_its_connection(
+    leading: Serving, served: Served, body: Any, purgatory_of: Any
+) -> None:
+    purgatory = purgatory_of(leading.managed.manager)
+    clients = [served.client() for _ in range(5)]
+    for client in clients:
+        client.send(native(body))
+    wait_for(lambda: purgatory.waiting == 5)
+    for client in clients:
+        client.reset()
+    wait_for(lambda: purgatory.waiting == 0, lambda: f"{purgatory.waiting} wait", timeout_s=20)
