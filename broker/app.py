@@ -148,8 +148,6 @@ class Broker:
         self._start_part("purgatory", self._reaper.start, self._reaper.stop)
         replicas = self._replicas = self._make_replicas(logs)
         self._set_replication_rates()
-        if config.replica_selector_class == RACK_AWARE_SELECTOR:
-            replicas.send_consumers_near()
         self._start_part("replicas", replicas.start, replicas.stop)
         self._start_cleaner(logs, replicas)
         membership = self._membership = Membership(self._store, replicas, on_fatal=self._on_fatal)
@@ -282,7 +280,7 @@ class Broker:
                 on_fatal=self._on_fatal,
             )
 
-        return ReplicaManager(
+        replicas = ReplicaManager(
             config.broker_id,
             logs,
             self.metadata,
@@ -294,6 +292,10 @@ class Broker:
             max_fetch_sessions=config.max_incremental_fetch_session_cache_slots,
             on_fatal=self._on_fatal,
         )
+        replicas.consumer_wakes.call_soon = self._server.call_soon
+        if config.replica_selector_class == RACK_AWARE_SELECTOR:
+            replicas.send_consumers_near()
+        return replicas
 
     def _set_replication_rates(self) -> None:
         replicas, value = self._replicas, self._layers.value

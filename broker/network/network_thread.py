@@ -331,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class NetworkThread:
-    """Made and started by the server; `adopt`, `wake_for`, `wake_for_room` and `stop` are for any thread."""
+    """Made and started by the server; `adopt`, `wake_for`, `call_soon` and `stop` are for any thread."""
 
     def __init__(self, name: str, lanes: Lanes[Connection], *, max_idle_ms: int) -> None:
         self.lanes = lanes
@@ -389,6 +389,13 @@ class NetworkThread:
         """Wait for the end; returns whether it came."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def call_soon(self, work: Callable[[], None]) -> None:
+        """Call a function in the next turn of the loop: answers that are complete by then are sent before.
+
+        Its own answers are sent when it returns. An exception is fatal.
+        """
+        self._call(self._work, work)
 
     def _call(self, callback: Callable[..., object], *values: Any) -> None:
         if threading.get_ident() == self._thread.ident:
@@ -460,6 +467,16 @@ class NetworkThread:
         self._flush_all()
         if self.lanes.measures_times:
             self.busy.end()
+
+    def _work(self, work: Callable[[], None]) -> None:
+        self.begin_run()
+        try:
+            work()
+        except BaseException as error:
+            logger.critical("%s ended %s", work, self._name, exc_info=True)
+            self.lanes.on_fatal(error)
+        finally:
+            self.end_run()
 
     def after_run_soon(self) -> None:
         """Have `after_run` called a few turns of the loop later, once for all runs until then."""

@@ -152,6 +152,13 @@ class SocketServer:
             thread.start()
         self._acceptor.start()
 
+    def call_soon(self, work: Callable[[], None]) -> None:
+        """Call a function on a network thread, after it has sent the answers that are complete.
+
+        Any thread, once the server has started. It is dropped if the thread has ended.
+        """
+        self.network_threads[0].call_soon(work)
+
     def stop(self, drain_timeout_ms: int = 2_000) -> None:
         """Stop in little more than the drain time even if a handler hangs.
 

@@ -19,7 +19,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.record_checks import RecordsRefused, is_quickly_prepared
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import Cancel, DelayedOperation, Purgatory, Reaper
+from barnabas.broker.purgatory import Cancel, DelayedOperation, Purgatory, Reaper, SlicedChecks
 from barnabas.broker.replication.failures import DiskFailures
 from barnabas.broker.replication.fetch_sessions import ConsumerSessions, FollowerSessions
 from barnabas.broker.replication.fetch_wait import (
@@ -125,14 +125,15 @@ class ReplicaManager:
         on_fatal: Callable[[BaseException], None],
         now_ms: Callable[[], float] = monotonic_ms,
     ) -> None:
-        self.broker_id, self.logs = broker_id, logs
-        self._metadata, self._now_ms, self._max_lag_ms = metadata, now_ms, max_lag_ms
+        self.broker_id, self.logs, self._metadata = broker_id, logs, metadata
+        self._now_ms, self._max_lag_ms = now_ms, max_lag_ms
         self.produce_purgatory = Purgatory("produce", reaper)
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
         self.follower_sessions = FollowerSessions(self.follower_purgatory.check_and_complete, metadata)
+        self.consumer_wakes = SlicedChecks(self.consumer_purgatory)
         self.consumer_sessions = ConsumerSessions(
-            max_fetch_sessions, self.consumer_purgatory.check_and_complete, metadata, now_ms=now_ms
+            max_fetch_sessions, self.consumer_wakes.note, metadata, now_ms=now_ms
         )
         self.role_listeners: list[Callable[[TopicPartition], None]] = []
         self.fence, self.traffic = Fence(self._fenced), Traffic()
@@ -375,7 +376,7 @@ class ReplicaManager:
 
     def _wake_consumers_of(self, name: TopicPartition) -> None:
         self.consumer_sessions.listeners.wake((name,))
-        self.consumer_purgatory.check_and_complete(name)
+        self.consumer_wakes.note(name)
 
     def _acknowledge(self, name: TopicPartition) -> None:
         """Wake the produce requests that wait for the high watermark; the next fetch of followers has it.
@@ -446,12 +447,9 @@ class ReplicaManager:
             result, moved = self._note_progress(params, result)
         elif self.fence.reason is not None:
             result = refusing_to_wait(result, self.doubt)
-        try:
-            return self._answer_or_park(params, source, result, counted)
-        finally:
-            # After the answer, because there may be many consumers and the follower should not wait for them.
-            for name in moved:
-                self._wake_consumers_of(name)
+        for name in moved:
+            self._wake_consumers_of(name)
+        return self._answer_or_park(params, source, result, counted)
 
     def send_consumers_near(self) -> None:
         """Send consumers to a replica on their rack from now on, by `replica.selector.class`."""

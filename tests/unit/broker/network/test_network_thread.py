@@ -230,6 +230,37 @@ def test_a_request_in_turn_runs_on_a_worker_when_an_earlier_one_is_answered(rig:
     assert [name for name in rig.log if name != "after"] == ["network 1?", "network 2!", "network 3"]
 
 
+def test_work_that_is_called_soon_comes_after_the_answers_and_sends_its_own_together(rig: Rig) -> None:
+    connections = [rig.connected() for _ in range(3)]
+    for number, (connection, _) in enumerate(connections):
+        receive(connection, b"network %d?" % number)
+    first, *others = rig.requests
+    sent: list[list[int]] = []
+
+    def note() -> None:
+        sent.append([len(wire.written) for _, wire in connections])
+
+    def work() -> None:
+        note()
+        for request in others:
+            request.respond((frame(b"woken"),))
+        rig.thread._loop.call_soon(note)
+
+    first.respond((frame(b"ok"),))
+    rig.thread.call_soon(work)
+    for _ in range(3):
+        rig.turn()
+    ok, woken = len(frame(b"ok")), len(frame(b"woken"))
+    assert sent == [[ok, 0, 0], [ok, woken, woken]]
+
+
+def test_an_error_of_work_that_is_called_soon_is_fatal(rig: Rig) -> None:
+    error = ValueError("a bug")
+    rig.thread.call_soon(lambda: (_ for _ in ()).throw(error))
+    rig.turn()
+    assert [rig.died.pop()] == [error]
+
+
 def test_an_error_of_what_follows_a_run_is_fatal(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     error = ValueError("a bug")
     monkeypatch.setattr(rig.lanes, "after_run", lambda: (_ for _ in ()).throw(error))

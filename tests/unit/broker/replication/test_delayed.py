@@ -177,22 +177,39 @@ def test_a_follower_is_woken_by_the_append_and_consumers_when_the_high_watermark
     assert purgatories_are_empty(led)
 
 
-def test_consumers_are_answered_when_the_follower_that_moved_the_high_watermark_waits_again(
-    led: Managed,
-) -> None:
+def test_acknowledgements_and_followers_wait_for_no_consumer(led: Managed) -> None:
     """Answering many consumers takes long, and would delay the replication."""
-    waiting: list[int] = []
-    led.manager.fetch(
-        fetch_params(max_wait_ms=60_000),
-        FixedItems([fetch_item()]),
-        lambda result: waiting.append(led.manager.follower_purgatory.waiting),
-    )
+    led.tell(state(isr=(1, 2), epoch=1, index=1))
+    other = TopicPartition("topic", 1)
+    soon: list[Callable[[], None]] = []
+    led.manager.consumer_wakes.call_soon = soon.append
+    consumed = [led.fetch(0, max_wait_ms=60_000) for _ in range(40)]
+    consumed += [led.fetch(0, max_wait_ms=60_000, partitions=[other, TP]) for _ in range(40)]
+
+    def answered() -> int:
+        return sum(map(len, consumed))
+
     produced = led.produce()
-    led.fetch(1, replica=TWO, max_wait_ms=60_000)
-    assert waiting == []
-    led.fetch(1, replica=THREE, max_wait_ms=60_000)
-    assert waiting == [2]
-    assert len(produced) == 1
+    commit(led, 1)
+    assert (len(produced), answered(), len(soon)) == (1, 0, 1)
+    soon.pop()()
+    assert (answered(), len(soon)) == (16, 1), "a few at a time"
+    # What is noted between two slices is not lost, and schedules no second series of them.
+    led.manager.append(1, 0, [(other, encode(1))], lambda outcomes: None)
+    led.fetch(1, replica=TWO, partitions=[other])
+    late = led.fetch(1, max_wait_ms=60_000)
+    led.produce(acks=1)
+    commit(led, 2)
+    assert (answered(), late) == (16, [])
+    while soon:
+        assert len(soon) == 1
+        soon.pop()()
+    assert (answered(), len(late)) == (80, 1)
+    assert purgatories_are_empty(led)
+    led.fetch(2, max_wait_ms=60_000)
+    led.produce(acks=1)
+    commit(led, 3)
+    assert len(soon) == 1, "the next record schedules the next slice"
 
 
 @pytest.mark.parametrize("replica", [-1, TWO])
