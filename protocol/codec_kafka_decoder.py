@@ -1,11 +1,11 @@
 """Compiles a declared class, at one version of Kafka's protocol, into the Python that decodes it.
 
 A decoder trusts nothing. Before anything is allocated, it rejects counts that the remaining bytes could not
-hold, counts and tagged fields above `MAX_ARRAY_LENGTH`, and more elements in all than `MAX_INNER_ELEMENTS`,
-because a byte or two may become an object of a hundred. The size of a message without its records is bounded
-by `MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown tagged fields are skipped,
-fields that the version lacks take their defaults, bytes after the message are ignored. For any bytes the
-outcome is a message or `MalformedFrame`.
+hold, counts and tagged fields above `MAX_ARRAY_LENGTH`, and more elements in all than `MAX_INNER_ELEMENTS`
+(numbers count in requests, which anybody may send, not in responses). The size of a message without its
+records is bounded by `MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown tagged
+fields are skipped, fields that the version lacks take their defaults, bytes after the message are ignored.
+For any bytes the outcome is a message or `MalformedFrame`.
 
 A message without records is decoded from a copy as bytes, which are read faster than a view. Records are
 views of the frame.
@@ -33,13 +33,18 @@ from barnabas.protocol.codec_kafka_source import (
 )
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.schema import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, WireField, WireType, wire_fields
+from barnabas.protocol.schema import (
+    MAX_ARRAY_LENGTH,
+    MAX_HEAD_BYTES,
+    MAX_INNER_ELEMENTS,
+    RequestOf,
+    WireField,
+    WireType,
+    wire_fields,
+)
 
 Decoder = Callable[[memoryview, int], Any]
 """Reads the message that starts at a position; raises MalformedFrame."""
-
-MAX_INNER_ELEMENTS: Final = 1 << 18
-"""The maximum sum of elements of all arrays within arrays of a message; numbers do not count."""
 
 _SIZES: Final = {"?": 1, "b": 1, "B": 1, "h": 2, "i": 4, "q": 8, "d": 8, "16s": 16}
 _MAX_UVARINT_BYTES: Final = 5
@@ -48,7 +53,7 @@ _UUIDS_REMEMBERED: Final = 4096
 
 def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decoder:
     """The function that decodes a declared class in one version."""
-    maker = _DecoderMaker(version, flexible, has_records(cls, version))
+    maker = _DecoderMaker(version, flexible, has_records(cls, version), issubclass(cls, RequestOf))
     maker.make(cls)
     run: Decoder = maker.compile(f"kafka decoder of {cls.__name__} {version}")
     return run
@@ -62,12 +67,13 @@ class _DecoderMaker(SourceMaker):
     targets and shapes of the fields of fixed size whose read is not written yet.
     """
 
-    def __init__(self, version: int, flexible: bool, with_records: bool) -> None:
+    def __init__(self, version: int, flexible: bool, with_records: bool, is_request: bool) -> None:
         super().__init__(version, flexible)
         self._run: list[tuple[str, str]] = []
         self._then: list[str] = []
         self._loops = 0
         self._with_records = with_records
+        self._is_request = is_request
         self.scope |= {
             "_uuid": _uuid,
             "_uvarint": read_uvarint,
@@ -234,10 +240,14 @@ class _DecoderMaker(SourceMaker):
         size = _SIZES[char]
         shapes = [struct.Struct(f">{max(0, k - offset)}{char}").unpack_from for k in range(SHORT_ARRAY)]
         table = self.constant("unpacks", shapes)
-        with self.block(f"if {offset} <= {n} < {SHORT_ARRAY}:"):
+        is_inner = self._is_request and self._loops > 0
+        short = f"{offset} <= {n} < {SHORT_ARRAY}"
+        if is_inner:
+            short += f" and (inner := inner + {n}) <= {MAX_INNER_ELEMENTS}"
+        with self.block(f"if {short}:"):
             self.line(f"{target} = list({table}[{n}](v, p))")
         with self.block("else:"):
-            self._check_count(where, n, size)
+            self._check_count(where, n, size, is_inner=is_inner)
             self.line(f"{target} = list(_many(f'>{{{self._length(n)}}}{char}', v, p))")
         self.line(f"p += ({self._length(n)}) * {size}")
 

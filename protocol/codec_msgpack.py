@@ -14,7 +14,8 @@ of a longer one is ignored, so that old and new peers understand each other. For
 the last records field are ignored; bytes that follow the array within the head are rejected. msgspec checks
 every type and range; for any malformed bytes the outcome is `MalformedFrame`.
 
-A head has a bound of its own (`MAX_HEAD_BYTES`, `MAX_ARRAY_LENGTH`), because a parsed byte may become many.
+A head has bounds of its own (`MAX_HEAD_BYTES`, `MAX_ARRAY_LENGTH`, in requests `MAX_INNER_ELEMENTS`), because
+a parsed byte may become many.
 
 Everything here may be called from any thread.
 """
@@ -31,7 +32,10 @@ import barnabas.protocol.messages  # noqa: F401 - importing the declarations fil
 from barnabas.protocol.errors import MalformedFrame, MessageTooComplex
 from barnabas.protocol.schema import (
     APIS,
+    INTEGER_BITS,
     MAX_HEAD_BYTES,
+    MAX_INNER_ELEMENTS,
+    Api,
     Buffer,
     RequestHead,
     RequestOf,
@@ -72,6 +76,14 @@ _FIRST_RESPONSE_BYTE: Final = _FIXARRAY | len(_ResponseHead.__struct_fields__)
 class _Step(NamedTuple):
     place: int
     name: str
+
+
+class _Array(NamedTuple):
+    """A field of a request that is an array or has arrays, as far as their elements count."""
+
+    name: str
+    is_array: bool
+    inner: tuple[_Array, ...]
 
 
 class _BodyCodec(NamedTuple):
@@ -122,6 +134,9 @@ def decode_request(payload: memoryview) -> RequestHead:
     if api is None:
         raise MalformedFrame(f"unknown api key {head.api_key}")
     body = _decode(api.request, head.body, records)
+    # Each element takes a byte at least.
+    if len(memoryview(head.body)) > MAX_INNER_ELEMENTS:
+        _check_inner_elements(api, body)
     return RequestHead(api.key, None, head.correlation_id, head.client_id, body)
 
 
@@ -169,6 +184,42 @@ def _decode(cls: type[Any], raw_body: msgspec.Raw, records: memoryview) -> Any:
     if path:
         _take_records(body, path, records)
     return body
+
+
+def _check_inner_elements(api: Api, body: Any) -> None:
+    arrays = _arrays_of(api.request, numbers_count=not api.is_native_only, is_inner=False)
+    count = _inner_elements(body, arrays, is_inner=False)
+    if count > MAX_INNER_ELEMENTS:
+        name = api.request.__name__
+        raise MalformedFrame(f"{name} has {count} elements in inner arrays; {MAX_INNER_ELEMENTS} are allowed")
+
+
+def _arrays_of(cls: type[Any], *, numbers_count: bool, is_inner: bool) -> tuple[_Array, ...]:
+    arrays = []
+    for name, wire, _ in wire_fields(cls):
+        inner: tuple[_Array, ...] = ()
+        if wire.struct is not None:
+            within = is_inner or wire.is_array
+            inner = _arrays_of(wire.struct, numbers_count=numbers_count, is_inner=within)
+        counts = is_inner and wire.is_array and (numbers_count or wire.kind not in INTEGER_BITS)
+        if counts or inner:
+            arrays.append(_Array(name, wire.is_array, inner))
+    return tuple(arrays)
+
+
+def _inner_elements(message: Any, arrays: tuple[_Array, ...], *, is_inner: bool) -> int:
+    """The number of elements of all arrays within arrays."""
+    count = 0
+    for name, is_array, inner in arrays:
+        value = getattr(message, name)
+        if not is_array:
+            count += _inner_elements(value, inner, is_inner=is_inner)
+        elif value:
+            if is_inner:
+                count += len(value)
+            if inner:
+                count += sum(_inner_elements(element, inner, is_inner=True) for element in value)
+    return count
 
 
 def _body_codec(cls: type[Any]) -> _BodyCodec:

@@ -118,6 +118,12 @@ MAX_ARRAY_LENGTH: Final = 1 << 17
 """The maximum length of an array in a message."""
 MAX_HEAD_BYTES: Final = 8 * 1024 * 1024
 """The maximum size of a message without its records; room for some 200,000 partitions."""
+MAX_INNER_ELEMENTS: Final = 1 << 18
+"""The maximum sum of elements of all arrays within arrays of a request.
+
+A byte or two of a request may become an object of hundreds of bytes in its handler. Numbers, such as
+partitions, count like structures, but not in the controller's requests: they list the replicas of every
+partition."""
 _MAX_LENGTH: Final = msgspec.Meta(max_length=MAX_ARRAY_LENGTH)
 
 

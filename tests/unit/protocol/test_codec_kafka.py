@@ -20,7 +20,6 @@ from barnabas.protocol.codec_kafka import (
     for_another_request,
     is_kafka,
 )
-from barnabas.protocol.codec_kafka_decoder import MAX_INNER_ELEMENTS
 from barnabas.protocol.codec_kafka_encoder import compile_encoder
 from barnabas.protocol.codec_kafka_source import is_carried, smallest_size
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, Unencodable
@@ -30,6 +29,7 @@ from barnabas.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
+    ForgottenTopic,
 )
 from barnabas.protocol.messages.groups import ListGroupsRequest
 from barnabas.protocol.messages.list_offsets import (
@@ -49,7 +49,14 @@ from barnabas.protocol.messages.produce import (
     TopicProduceData,
 )
 from barnabas.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
-from barnabas.protocol.schema import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, ApiKey, WireType, wire_fields
+from barnabas.protocol.schema import (
+    MAX_ARRAY_LENGTH,
+    MAX_HEAD_BYTES,
+    MAX_INNER_ELEMENTS,
+    ApiKey,
+    WireType,
+    wire_fields,
+)
 from tests.support.cases import each
 from tests.support.kafka_messages import CASES, Case, messages, payload, produce
 from tests.support.soak import searched
@@ -445,6 +452,22 @@ def test_arrays_within_arrays_are_bounded_together(version: int) -> None:
 
     assert len(decode_request(memoryview(asked(topics - 1))).body.topics) == topics - 1
     assert f"ListOffsetsTopic.partitions claims an array of {per_topic}" in refusal(asked(topics + 1))
+
+
+@pytest.mark.parametrize("version", [7, 12])
+@pytest.mark.parametrize("per_topic", [3, 1 << 12])
+def test_numbers_in_arrays_within_arrays_of_a_request_are_bounded_too(version: int, per_topic: int) -> None:
+    """A handler makes an object of each."""
+
+    def asked(topics: int) -> bytes:
+        forgotten = [ForgottenTopic(topic="", partitions=[0] * per_topic)] * topics
+        body = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], forgotten_topics_data=forgotten)
+        return request_bytes(body, version)
+
+    topics = MAX_INNER_ELEMENTS // (per_topic + 1)
+    assert len(decode_request(memoryview(asked(topics))).body.forgotten_topics_data) == topics
+    too_many = asked(MAX_INNER_ELEMENTS // per_topic + 1)
+    assert f"ForgottenTopic.partitions claims an array of {per_topic}" in refusal(too_many)
 
 
 def test_a_message_without_records_is_bounded() -> None:

@@ -5,6 +5,7 @@ import struct
 import threading
 import tracemalloc
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,10 +23,20 @@ from barnabas.protocol.codec_msgpack import (
     open_response,
 )
 from barnabas.protocol.errors import MalformedFrame, MessageTooComplex
+from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.messages.fetch import (
+    FetchPartition,
     FetchPartitionResponse,
+    FetchRequest,
     FetchResponse,
+    FetchTopic,
     FetchTopicResponse,
+    ForgottenTopic,
+)
+from barnabas.protocol.messages.inter_broker import (
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.topics import DeleteTopicsRequest
@@ -33,6 +44,7 @@ from barnabas.protocol.schema import (
     APIS,
     MAX_ARRAY_LENGTH,
     MAX_HEAD_BYTES,
+    MAX_INNER_ELEMENTS,
 )
 from tests.support.cases import class_name, each
 from tests.support.kafka_messages import messages, payload, produce
@@ -295,6 +307,57 @@ def test_an_array_above_its_limit_is_refused() -> None:
     assert "Expected `array` of length <= 131072" in refusal(payload(encode_request(1, "c", request)))
     request.topic_names.pop()
     assert decode_request(payload(encode_request(1, "c", request))).body == request
+
+
+PER_TOPIC = 1 << 12
+
+
+def fetch_of(topics: int) -> FetchRequest:
+    partitions = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=0)] * PER_TOPIC
+    return FetchRequest(
+        max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="t", partitions=partitions)] * topics
+    )
+
+
+def forgetting(topics: int) -> FetchRequest:
+    forgotten = [ForgottenTopic(topic="t", partitions=[0] * PER_TOPIC)] * topics
+    return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], forgotten_topics_data=forgotten)
+
+
+def replicas_of(partitions: int) -> UpdateMetadataRequest:
+    state = UpdateMetadataPartition(
+        partition_index=0,
+        controller_epoch=0,
+        leader=0,
+        leader_epoch=0,
+        isr=[0] * PER_TOPIC,
+        partition_epoch=0,
+        replicas=[],
+    )
+    topic = UpdateMetadataTopic(topic_name="t", topic_id=NO_TOPIC_ID, partition_states=[state] * partitions)
+    return UpdateMetadataRequest(
+        controller_id=1, controller_epoch=1, broker_epoch=1, topic_states=[topic], live_brokers=[]
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "is_bounded"),
+    [
+        pytest.param(fetch_of, True, id="structures"),
+        pytest.param(forgetting, True, id="numbers"),
+        pytest.param(replicas_of, False, id="numbers of the controller"),
+    ],
+)
+def test_the_elements_of_inner_arrays_of_a_request_are_bounded_together(
+    make: Callable[[int], Any], is_bounded: bool
+) -> None:
+    most = MAX_INNER_ELEMENTS // PER_TOPIC
+    for count in (most, most + 1):
+        data = payload(encode_request(1, "c", make(count)))
+        if is_bounded and count > most:
+            assert f"has {count * PER_TOPIC} elements in inner arrays" in refusal(data)
+        else:
+            assert decode_request(data).body == make(count)
 
 
 def test_a_message_above_the_maximum_size_is_not_sent() -> None:
