@@ -61,6 +61,7 @@ class Membership:
         self._epoch = NO_BROKER_EPOCH
         self._must_check = threading.Event()
         self._thread = make_thread("registration", self._check_registration, on_fatal)
+        replicas.roles.is_elected = self._is_elected
 
     def join(self, registration: BrokerRegistration) -> None:
         """Register. Raises BrokerIdTaken, ZooKeeperUnavailable or SessionLost."""
@@ -177,6 +178,26 @@ class Membership:
         # Read after the registration, so that requests of earlier controllers to it are refused.
         self._replicas.roles.registered(broker_epoch, self._controller_epoch())
         self._must_check.set()
+
+    def _is_elected(self, controller_epoch: int) -> bool:
+        """Whether ZooKeeper confirms that a controller of this epoch was elected.
+
+        False if it cannot be asked; the controller sends its request again. On the thread of the controller's
+        requests, which must not wait for ZooKeeper longer than necessary.
+        """
+        if not self._store.session.is_connected:
+            logger.warning(
+                "controller epoch %d is not confirmed: no connection to ZooKeeper", controller_epoch
+            )
+            return False
+        try:
+            return self._store.election.has_reached(controller_epoch)
+        except MalformedZnode as error:
+            logger.error("accepting controller epoch %d unconfirmed: %s", controller_epoch, error)
+            return True
+        except (SessionLost, ZooKeeperUnavailable) as error:
+            logger.warning("controller epoch %d is not confirmed: %s", controller_epoch, error)
+            return False
 
     def _controller_epoch(self) -> ControllerEpoch:
         try:

@@ -19,8 +19,8 @@ from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from barnabas.zookeeper.json_nodes import MalformedZnode
-from barnabas.zookeeper.requests import Watch, delete, exists, first_error, get
-from barnabas.zookeeper.session import ZooKeeperSession
+from barnabas.zookeeper.requests import Watch, delete, exists, first_error, get, sync
+from barnabas.zookeeper.session import Outcome, ZooKeeperSession
 from barnabas.zookeeper.znodes import ControllerNode
 
 log = logging.getLogger("barnabas.controller")
@@ -57,8 +57,17 @@ class ControllerElection:
             return ControllerNode(broker_id=NO_BROKER, session_id=stat.ephemeralOwner, czxid=stat.czxid)
 
     def epoch(self) -> ControllerEpoch:
-        """The epoch of the last election, 0 before the first."""
-        outcome = self._session.attempt(get(paths.CONTROLLER_EPOCH))
+        """The epoch of the last election, 0 before the first; ZooKeeper's server may be a moment behind."""
+        return self._decoded(self._session.attempt(get(paths.CONTROLLER_EPOCH)))
+
+    def has_reached(self, epoch: int) -> bool:
+        """Whether an election has given a controller this epoch or a later one. Raises MalformedZnode."""
+        if self.epoch() >= epoch:
+            return True
+        _, outcome = self._session.run_all([sync(paths.CONTROLLER_EPOCH), get(paths.CONTROLLER_EPOCH)])
+        return self._decoded(outcome) >= epoch
+
+    def _decoded(self, outcome: Outcome) -> ControllerEpoch:
         if isinstance(outcome.error, NoNodeError):
             return ControllerEpoch(0)
         return znodes.decode_epoch(paths.CONTROLLER_EPOCH, outcome.get()[0])

@@ -39,6 +39,11 @@ def get(path: str, watch: Watch | None = None) -> Start:
     return lambda zk: zk.get_async(path, watch)
 
 
+def sync(path: str) -> Start:
+    """Later reads of the session see every change that was committed before."""
+    return lambda zk: zk.sync_async(path)
+
+
 def get_many(paths: Sequence[str]) -> Start:
     return lambda zk: zk.get_many_async(paths)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.replication.roles import UnconfirmedController
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -65,7 +66,10 @@ def handle_update_metadata(services: Services, request: ApiRequest) -> None:
 
 
 def _apply_in_order(services: Services, request: ApiRequest, apply: Callable[[Any], Any]) -> None:
-    """Answer a request of the controller; refuse an old controller epoch; do not apply a late copy."""
+    """Answer a request of the controller; refuse an old controller epoch; do not apply a late copy.
+
+    An epoch that ZooKeeper does not confirm closes the connection; the controller sends the request again.
+    """
     body = request.body
     order = services.request_order
     with order.lock:
@@ -78,6 +82,9 @@ def _apply_in_order(services: Services, request: ApiRequest, apply: Callable[[An
                 response = apply(body)
         except ApiError as error:
             response = body.response_type(error_code=int(error.code))
+        except UnconfirmedController as error:
+            request.raw.close_connection(f"{type(body).__name__}: {error}")
+            return
     request.respond(response)
 
 

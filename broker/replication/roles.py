@@ -27,7 +27,7 @@ from barnabas.broker.replication.failures import DiskFailures, FailedReplicas
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import (
     NO_BROKER_EPOCH,
     NO_CONTROLLER_EPOCH,
@@ -54,6 +54,13 @@ state_change_logger = logging.getLogger("barnabas.state_change")
 
 
 _SYNCS_AT_ONCE: Final = 16
+
+
+class UnconfirmedController(LocalError):
+    """A request claims a controller epoch that is not known, and that ZooKeeper does not confirm now.
+
+    The answer is no error code: a real controller sends the request again.
+    """
 
 
 class Fetchers(Protocol):
@@ -155,6 +162,8 @@ class RoleChanges:
         """The newest controller epoch that this broker knows."""
         self.broker_epoch = NO_BROKER_EPOCH
         """Requests for an earlier broker epoch are refused."""
+        self.is_elected: Callable[[int], bool] = lambda epoch: True
+        """Whether ZooKeeper confirms that a controller of an epoch was elected; it may wait."""
         self._logs = logs
         self._fetchers = fetchers
         self._disk_failures = disk_failures
@@ -475,7 +484,10 @@ class RoleChanges:
             self._role_changed(name)
 
     def check_epochs(self, controller_epoch: int, broker_epoch: int) -> None:
-        """Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH."""
+        """Raises STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH or UnconfirmedController."""
+        # Anybody may claim a high epoch, and then the real controller would be refused until a restart.
+        if controller_epoch > self.controller_epoch and not self.is_elected(controller_epoch):
+            raise UnconfirmedController(f"ZooKeeper does not confirm controller epoch {controller_epoch}")
         with self._lock:
             self._check_epochs(controller_epoch, broker_epoch)
 

@@ -14,6 +14,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.protocol.messages.inter_broker import StopReplicaRequest
 from barnabas.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -51,6 +52,17 @@ def unharmed(shared_cluster: LocalCluster, broker: Endpoint) -> Iterator[None]:
     assert [process.running_process.pid for process in shared_cluster.brokers] == before
     assert writes_and_reads(shared_cluster.bootstrap, TOPIC)
     ClusterView(shared_cluster).wait_isr(TOPIC, 3)
+
+
+def test_a_false_controller_epoch_is_not_believed(shared_cluster: LocalCluster) -> None:
+    lie = StopReplicaRequest(controller_id=1, controller_epoch=2**31 - 1, broker_epoch=2**62, topic_states=[])
+    for process in shared_cluster.brokers:
+        with RawClient(process.endpoint) as client:
+            client.send(encoded(lie))
+            assert client.is_closed_by_broker()
+    # Every broker still takes roles from the controller.
+    ClusterView(shared_cluster).create_topic("after-a-lie", 3, 3)
+    assert writes_and_reads(shared_cluster.bootstrap, "after-a-lie")
 
 
 def metadata_request() -> bytes:

@@ -22,6 +22,9 @@ class RawRequest:
     def __init__(self) -> None:
         self._rest: Callable[[], None] = lambda: None
 
+    def close_connection(self, reason: str) -> None:
+        """As a lost answer: the controller sends the request again when the world lets it time out."""
+
     def continue_in(self, lane: Lane, rest: Callable[[], None]) -> None:
         rest()
 

@@ -211,6 +211,12 @@ def test_one_of_three_wins_the_election(open_store: OpenStore) -> None:
     node = stores[2].election.current()
     assert node is not None
     assert (node.broker_id, stores[1].election.epoch()) == (0, 1)
+    assert [stores[1].election.has_reached(epoch) for epoch in (0, 1, 2, 2**31 - 1)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_node_of_our_own_session_does_not_block_our_election(

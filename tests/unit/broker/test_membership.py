@@ -34,7 +34,9 @@ class Store:
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(is_connected=True, threads=Threads(), call_soon=lambda work: work())
-        self.election = SimpleNamespace(epoch=lambda: ControllerEpoch(1))
+        self.election = SimpleNamespace(
+            epoch=lambda: ControllerEpoch(1), has_reached=lambda epoch: self.looked() and epoch <= 1
+        )
         self.epoch = 0
         self.updates = 0
         self.due: list[Exception] = []
@@ -62,9 +64,13 @@ class Store:
             return True
         return False
 
-    def is_registered(self, broker: object, broker_epoch: BrokerEpoch, watch: Callable[[Any], None]) -> bool:
+    def looked(self) -> bool:
         if self.looks:
             raise self.looks.pop(0)
+        return True
+
+    def is_registered(self, broker: object, broker_epoch: BrokerEpoch, watch: Callable[[Any], None]) -> bool:
+        self.looked()
         self.watches.append(watch)
         return broker_epoch == self.epoch and not self.is_deleted
 
@@ -77,6 +83,7 @@ class Replicas:
         self.fence = Fence()
         self.broker_epoch = NO_BROKER_EPOCH
         self.controller_epoch: object = None
+        self.is_elected: Callable[[int], bool] | None = None
 
     def registered(self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch) -> None:
         self.broker_epoch = broker_epoch
@@ -104,6 +111,30 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[Joined]:
     yield Joined(member, store, replicas)
     member.stop()
     wait_for(lambda: not member._thread.is_alive(), "the end of the thread")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_believed"),
+    [
+        (None, False),
+        (SessionLost("gone"), False),
+        (ZooKeeperUnavailable("no answer"), False),
+        # A controller continues from the highest epoch that it knows.
+        (MalformedZnode("/controller_epoch holds b'x'"), True),
+    ],
+)
+def test_a_controller_epoch_is_believed_after_a_look_at_zookeeper(
+    joined: Joined, error: Exception | None, is_believed: bool
+) -> None:
+    _, store, replicas = joined
+    wait_for(lambda: store.watches)
+    assert replicas.is_elected(1)
+    store.looks = [error] if error else []
+    assert replicas.is_elected(2) is is_believed
+    store.session.is_connected = False
+    store.looks = [AssertionError("it must not wait")]
+    assert not replicas.is_elected(2)
+    store.looks = []
 
 
 def test_an_unforeseen_error_only_delays_a_registration(joined: Joined) -> None:

@@ -182,6 +182,25 @@ def test_requests_with_an_old_controller_or_broker_epoch_are_refused(serving: Se
     assert serving.call(update, INTERNAL).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
 
 
+def test_a_controller_epoch_that_zookeeper_does_not_confirm_changes_nothing(serving: Serving) -> None:
+    roles = serving.managed.manager.roles
+    asked: list[int] = []
+
+    def is_elected(epoch: int) -> bool:
+        asked.append(epoch)
+        return epoch <= 2
+
+    roles.is_elected = is_elected
+    lie = StopReplicaRequest(controller_id=2, controller_epoch=2**31 - 1, broker_epoch=2**62, topic_states=[])
+    connection = serving.send(lie, INTERNAL)
+    assert connection.closed == "StopReplicaRequest: ZooKeeper does not confirm controller epoch 2147483647"
+    for sequence in (0, 1):
+        answer = serving.call(leader_and_isr(controller_epoch=1, epoch=1, sequence=sequence), INTERNAL)
+        assert answer.error_code == ErrorCode.NONE
+    assert serving.managed.manager.partition(TP).is_leader
+    assert asked == [2**31 - 1, 1], "a known epoch needs no look"
+
+
 def test_a_late_request_is_answered_and_not_applied(serving: Serving) -> None:
     manager, metadata_cache = serving.managed.manager, serving.managed.metadata
     second = state()
