@@ -57,7 +57,8 @@ def handle(services: Services, request: ApiRequest) -> None:
 
 def _list(services: Services, request: ApiRequest, body: ListOffsetsRequest) -> None:
     version = request.api_version
-    isolation = Isolation.of_request(body.replica_id, body.isolation_level)
+    # Whatever replica id a request claims: followers get the offsets of their leader with its records.
+    isolation = Isolation.of_consumer(body.isolation_level)
     counts = Counter(
         (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
     )

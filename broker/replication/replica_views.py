@@ -35,9 +35,11 @@ class Isolation(Enum):
 
     @classmethod
     def of_request(cls, replica_id: int, isolation_level: int) -> Isolation:
-        """By the fields of a Fetch or ListOffsets request; consumers have a negative replica id."""
-        if replica_id >= 0:
-            return _FOLLOWER
+        """By the fields of a Fetch request; consumers have a negative replica id."""
+        return _FOLLOWER if replica_id >= 0 else cls.of_consumer(isolation_level)
+
+    @classmethod
+    def of_consumer(cls, isolation_level: int) -> Isolation:
         return _READ_COMMITTED if isolation_level == 1 else _READ_UNCOMMITTED
 
 

@@ -92,13 +92,8 @@ def test_offsets_by_position_and_by_time(leading: Serving) -> None:
     produce(leading, batch(b"later", timestamp_ms=9_000))
     assert place(list_offset(leading, EARLIEST_TIMESTAMP)) == (0, -1, 0)
     assert place(list_offset(leading, LATEST_TIMESTAMP)) == (4, -1, 0)
-    assert place(list_offset(leading, LATEST_TIMESTAMP, replica=2)) == (5, -1, 0)
     assert place(list_offset(leading, 0)) == (0, 1_000, 0)
     assert place(list_offset(leading, 1_001)) == (1, 1_001, 0)
-    # A consumer does not get uncommitted records.
-    assert place(list_offset(leading, 5_000)) == (-1, -1, -1)
-    assert place(list_offset(leading, 5_000, replica=2)) == (4, 9_000, 0)
-    assert place(list_offset(leading, MAX_TIMESTAMP, replica=2)) == (4, 9_000, 0)
     leading.managed.manager.partition(TP).log.increment_log_start_offset(1)
     assert place(list_offset(leading, EARLIEST_TIMESTAMP)) == (1, -1, 0)
 
@@ -112,10 +107,24 @@ def test_the_latest_offset_has_no_older_epoch_than_its_records(
     def in_the_next_epoch(partition: Partition, *asked: Any) -> Any:
         leading.managed.tell(state(epoch=2))
         produce(leading, batch(b"a"))
+        catch_up(leading)
         return latest_offset(partition, *asked)
 
     monkeypatch.setattr(Partition, "latest_offset", in_the_next_epoch)
-    assert place(list_offset(leading, LATEST_TIMESTAMP, replica=2)) == (1, -1, 2)
+    assert place(list_offset(leading, LATEST_TIMESTAMP)) == (1, -1, 2)
+
+
+@pytest.mark.parametrize("version", [None, 11])
+@pytest.mark.parametrize("replica", [-2, -1, 2, 7])
+def test_uncommitted_records_have_no_offset_whatever_replica_asks(
+    leading: Serving, replica: int, version: int | None
+) -> None:
+    produce(leading, batch(b"a"))
+    catch_up(leading)
+    produce(leading, batch(b"later", timestamp_ms=9_000))
+    assert place(list_offset(leading, LATEST_TIMESTAMP, replica=replica, version=version)) == (1, -1, 0)
+    for timestamp in (5_000, MAX_TIMESTAMP):
+        assert place(list_offset(leading, timestamp, replica=replica, version=version)) == (-1, -1, -1)
 
 
 @pytest.mark.parametrize(
