@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 _NETWORK: Final = Lane.NETWORK
 _STOPPING: Final = "the broker is stopping"
+_RUN_NS: Final = 2_000_000
+"""How long a connection may run requests on the network thread before others have their turn."""
 _TURNS_BEFORE_AFTER_RUN: Final = 4
 """How often the loop polls its sockets before it calls `after_run`.
 
@@ -115,21 +117,33 @@ class Connection(asyncio.BufferedProtocol):
         if self._queue_is_full or not may_read or not self._is_reading:
             self._set_reading()
 
-    def _run(self, first: Request) -> None:
-        """Run requests of the network lane; where another lane follows, queue the connection there."""
+    def _run(self, request: Request | None) -> None:
+        """Run requests of the network lane; where another lane follows, queue the connection there.
+
+        A run has a budget of time, so that the thread's other connections do not wait for a peer that
+        pipelines many requests: it continues in the next turn of the loop.
+        """
         thread, lanes = self._thread, self._lanes
-        request: Request | None = first
+        deadline_ns = time.monotonic_ns() + _RUN_NS
         thread.begin_run()
         try:
-            while request is not None:
-                lanes.run(request)
+            while True:
+                if request is not None:
+                    lanes.run(request)
+                is_late = time.monotonic_ns() >= deadline_ns
                 with self._lock:
                     lane = self._pipeline.finish(request)
-                    request = None
-                    if lane is _NETWORK:
+                    if lane is _NETWORK and not is_late:
                         request = self._pipeline.take()
-                    elif lane is not None:
+                        continue
+                    if lane is not None and lane is not _NETWORK:
                         self._queue_is_full = self._queue_up(lane)
+                    has_ended = lane is None and self._pipeline.phase is HALF_CLOSED
+                break
+            if lane is _NETWORK:
+                thread.continue_soon(self._continue)
+            elif has_ended:
+                thread.wake_for(self)
             thread.after_run_soon()
         except BaseException as error:
             logger.critical(
@@ -138,6 +152,14 @@ class Connection(asyncio.BufferedProtocol):
             lanes.on_fatal(error)
         finally:
             thread.end_run()
+
+    def _continue(self) -> None:
+        """Run the next request of a run whose time was over; it is claimed, also if the socket is gone."""
+        with self._lock:
+            request = self._pipeline.take()
+        self._run(request)
+        if self._queue_is_full:
+            self._set_reading()
 
     def eof_received(self) -> bool:
         with self._lock:
@@ -477,6 +499,10 @@ class NetworkThread:
             self.lanes.on_fatal(error)
         finally:
             self.end_run()
+
+    def continue_soon(self, run: Callable[[], None]) -> None:
+        """Continue a run in the next turn of the loop."""
+        self._loop.call_soon(run)
 
     def after_run_soon(self) -> None:
         """Have `after_run` called a few turns of the loop later, once for all runs until then."""

@@ -172,6 +172,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(busy_time, "monotonic_ns", clock)
     monkeypatch.setattr(lanes, "monotonic_ns", clock)
     monkeypatch.setattr(network_thread, "time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr(network_thread, "_RUN_NS", 12 * MS)
     return clock
 
 
@@ -218,6 +219,38 @@ def test_what_follows_a_run_comes_once_for_the_runs_of_a_few_turns(rig: Rig) -> 
         rig.log.clear()
         receive(connection, b"network again")
         assert rig.log.pop() == "network again"
+
+
+def test_a_run_that_takes_long_continues_after_the_other_connections(rig: Rig) -> None:
+    connection, wire = rig.connected()
+    other, _ = rig.connected()
+    receive(connection, *[b"network %d" % number for number in range(1, 6)], b"io 6")
+    assert rig.log == ["network 1", "network 2", "network 3"]
+    assert wire.written == 3 * frame(b"ok"), "its answers do not wait for the rest"
+    receive(other, b"network other")
+    receive(connection, b"network 7")
+    assert rig.log[3:] == ["network other"], "the run is continued by the loop alone"
+    rig.turn()
+    assert rig.log[4:] == ["network 4", "network 5"]
+    rig.work()
+    assert [name for name in rig.log[6:] if name != "after"] == ["io 6", "network 7"]
+
+
+@pytest.mark.parametrize("is_ended_by", ["the peer's end", "a reset"])
+def test_the_rest_of_a_run_of_a_connection_that_ends(rig: Rig, is_ended_by: str) -> None:
+    connection, wire = rig.connected()
+    receive(connection, *[b"network %d?" % number for number in range(1, 6)])
+    if is_ended_by == "a reset":
+        connection.connection_lost(None)
+        rig.turn()
+        assert rig.log == ["network 1?", "network 2?", "network 3?", "lost"]
+        assert not connection._pipeline.pending
+    else:
+        connection.eof_received()
+        for _ in range(3):
+            rig.turn()
+        assert [name for name in rig.log if name != "after"] == [f"network {n}?" for n in range(1, 6)]
+        assert wire.ending == "closed"
 
 
 def test_a_request_in_turn_runs_on_a_worker_when_an_earlier_one_is_answered(rig: Rig) -> None:
