@@ -173,6 +173,15 @@ class _Blocks:
         return memoryview(lease).cast("B")
 
 
+class _Unpooled(bytearray):
+    """Memory outside the pool, which reports its size when the last view of it is freed."""
+
+    returned: deque[int]
+
+    def __del__(self) -> None:
+        self.returned.append(len(self))
+
+
 class ReadBuffers:
     """Pooled memory for reads of files. `blocks` is the number of blocks of each size.
 
@@ -180,13 +189,34 @@ class ReadBuffers:
     sent as views and no single place knows when the last byte was sent. Reads into memory that was used
     before are cheap, so the block that was returned last is leased first.
 
-    If slow readers hold all blocks, a lease is a small allocation of its own, so reads continue with smaller
-    answers. Returning a block takes no lock, since the garbage collector may do it.
+    If slow readers hold all blocks, a lease is an allocation of its own, so that reads for the broker itself,
+    such as those of a recovery, always succeed. These allocations are counted, and while `is_short` reads for
+    a peer must wait. Returning memory takes no lock, since the garbage collector may do it.
     """
 
-    def __init__(self, blocks: dict[int, int] = _BLOCKS) -> None:
+    def __init__(self, blocks: dict[int, int] = _BLOCKS, most_unpooled_bytes: int = 64 * 1024 * 1024) -> None:
         self._blocks = {size: _Blocks(size, most) for size, most in sorted(blocks.items())}
         self._largest = self._blocks[max(blocks)]
+        self._most_unpooled_bytes = most_unpooled_bytes
+        self._lock = threading.Lock()
+        # The lock guards the count, from which returned sizes are still to be taken.
+        self._unpooled_bytes = 0
+        self._returned = deque[int]()
+
+    @property
+    def unpooled_bytes(self) -> int:
+        """The bytes that are leased outside the pool."""
+        with self._lock:
+            while self._returned:
+                self._unpooled_bytes -= self._returned.popleft()
+            return self._unpooled_bytes
+
+    @property
+    def is_short(self) -> bool:
+        """Whether so much is leased outside the pool that a read for a peer must wait."""
+        most = self._most_unpooled_bytes
+        # Without the returned sizes the count is too high at most.
+        return self._unpooled_bytes >= most and self.unpooled_bytes >= most
 
     def lease(self, size: int) -> memoryview:
         """Memory of at most `size` (1 or more), with any content.
@@ -196,13 +226,20 @@ class ReadBuffers:
         fitting = (blocks for block_size, blocks in self._blocks.items() if size <= block_size)
         lease = next(fitting, self._largest).lease()
         if lease is None:
-            return memoryview(bytearray(min(size, SMALL_BYTES)))
+            return self._unpooled(min(size, SMALL_BYTES))
         return lease[:size]
 
     def exactly(self, size: int) -> memoryview:
         """A lease of the whole length, because a single batch must be read whole."""
         lease = self.lease(size)
-        return lease if len(lease) == size else memoryview(bytearray(size))
+        return lease if len(lease) == size else self._unpooled(size)
+
+    def _unpooled(self, size: int) -> memoryview:
+        memory = _Unpooled(size)
+        memory.returned = self._returned
+        with self._lock:
+            self._unpooled_bytes += size
+        return memoryview(memory)
 
 
 READ_BUFFERS: Final = ReadBuffers()

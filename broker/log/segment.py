@@ -234,7 +234,7 @@ class Segment:
                 return None
             length = max(max_bytes + self.index_interval_bytes, _LEAST_READ_BYTES)
             length = min(length, size - position)
-            if length > _MOST_COPIED_BYTES and not may_wait:
+            if not may_wait and (length > _MOST_COPIED_BYTES or READ_BUFFERS.is_short):
                 raise NotCached
             data = READ_BUFFERS.lease(length)
             count = self.file.read_into(data, position, may_wait=may_wait)

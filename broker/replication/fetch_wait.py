@@ -5,8 +5,9 @@ A fetch begins on the thread that received it, usually a network thread, which m
 pooled memory, without the interpreter lock, and answer the fetch. A consumer of old records takes only disk
 and memory bandwidth from the producers.
 
-Bounded: the threads (the reads that wait for disks at once), the fetches that wait for a thread, and the
-bytes of one answer, which stay in memory until the socket has taken them.
+Bounded: the threads (the reads that wait for disks at once), the fetches that wait for a thread, the bytes of
+one answer, which stay in memory until the socket has taken them, and those of all answers. If peers that do
+not read hold too much, a fetch waits in its thread, and is then answered without its cold records.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from barnabas.broker.log.batch_scan import READ_BUFFERS
 from barnabas.broker.purgatory import Cancel, DelayedOperation
 from barnabas.broker.replication.isr import NearConsumer
 from barnabas.broker.replication.partition import Partition
@@ -40,6 +42,9 @@ _NO_ERROR: Final = ErrorCode.NONE
 _MAX_COLD_BYTES: Final = 4 * 1024 * 1024
 _THREADS: Final = 4
 _MAX_WAITING: Final = 1_000
+_MEMORY_WAIT_S: Final = 0.1
+"""How long a fetch waits for memory. The threads wait too, because every cold read needs some."""
+_MEMORY_LOOK_S: Final = 0.005
 
 PartitionOf = Callable[[TopicPartition], Partition]
 NoteError = Callable[[ApiError], None]
@@ -205,6 +210,7 @@ class FetchReader:
         self._condition = threading.Condition()
         self._waiting: deque[Work] = deque()
         self._is_running = False
+        self._stopped = threading.Event()
         self._threads = [make_thread(f"cold-read-{number}", self._run, on_fatal) for number in range(threads)]
 
     def start(self) -> None:
@@ -214,6 +220,7 @@ class FetchReader:
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End after the reads in progress; waiting reads are dropped, since their connections are closed."""
+        self._stopped.set()
         with self._condition:
             was_running, self._is_running = self._is_running, False
             self._waiting.clear()
@@ -278,6 +285,8 @@ class FetchReader:
         The records are copies in memory, so an answer holds at most `_MAX_COLD_BYTES` of them. ``turn``
         chooses the first partition, so that each comes first at times.
         """
+        if not self._has_memory():
+            return result
         outcomes = list(result.outcomes)
         cold = [index for index, outcome in enumerate(outcomes) if outcome.read and outcome.read.is_cold]
         begin = turn % len(cold) if cold else 0
@@ -297,6 +306,15 @@ class FetchReader:
             allowed_bytes -= len(outcome.read.records)
             is_urgent = is_urgent or outcome.read.is_urgent
         return FetchResult(outcomes, bytes_read, is_urgent)
+
+    def _has_memory(self) -> bool:
+        """Whether memory for cold records is free, at once or in a moment."""
+        looks = round(_MEMORY_WAIT_S / _MEMORY_LOOK_S)
+        while READ_BUFFERS.is_short:
+            if looks <= 0 or self._stopped.wait(_MEMORY_LOOK_S):
+                return False
+            looks -= 1
+        return True
 
     def _read_one(
         self,

@@ -1,11 +1,16 @@
 """Peers that ask for as much as they can, over real sockets: what a broker holds for them is bounded."""
 
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from barnabas.broker.handlers.dispatcher import in_turn, lane_of
+from barnabas.broker.log import segment
+from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES, ReadBuffers
+from barnabas.broker.replication import fetch_wait
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.frames import LENGTH_BYTES
 from barnabas.protocol.messages.delete_records import (
@@ -105,3 +110,59 @@ def test_what_waits_is_forgotten_with_its_connection(
     for client in clients:
         client.reset()
     wait_for(lambda: purgatory.waiting == 0, lambda: f"{purgatory.waiting} wait", timeout_s=20)
+
+
+SLOW_READERS = 24
+
+
+def test_consumers_that_do_not_read_their_old_records_hold_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = b"x" * 1_000_000
+    name = tmp_path / "cold"
+    first = Serving(name)
+    first.managed.tell(state(isr=(1,), replicas=(1,)))
+    produce(first, batch(value), batch(value))
+    first.close()
+    most = 4 * len(value)
+    buffers = ReadBuffers({SMALL_BYTES: 4, LARGE_BYTES: 2}, most_unpooled_bytes=most)
+    for module in (segment, fetch_wait):
+        monkeypatch.setattr(module, "READ_BUFFERS", buffers)
+    serving = Serving(name)
+    serving.managed.tell(state(isr=(1,), replicas=(1,)))
+    manager = serving.managed.manager
+    manager.start()
+    fatal: list[BaseException] = []
+    server = start_server(
+        serving.dispatch,
+        on_fatal=fatal.append,
+        lane_of=lane_of,
+        in_turn=in_turn,
+        socket_send_buffer_bytes=16_384,
+    )
+    served = Served(server, fatal)
+    ask = native(fetch_request(0))
+    clients = [served.client(receive_buffer_bytes=16_384) for _ in range(SLOW_READERS)]
+    for client in clients:
+        client.send(*[ask] * 4)
+    # An answer is on its way to each, with records or without them.
+    starts = [client.socket.recv(4, socket.MSG_WAITALL) for client in clients]
+    sizes = [int.from_bytes(start) for start in starts]
+    reading = manager._reader
+    wait_for(lambda: not reading._waiting)
+    assert buffers.unpooled_bytes <= most + 4 * len(value)
+    assert sum(size > len(value) for size in sizes) <= SLOW_READERS / 2
+    for client in clients:
+        client.reset()
+    late = served.client()
+
+    def has_records() -> bool:
+        late.send(ask)
+        return len(late.receive()) > len(value)
+
+    wait_for(has_records)
+    late.socket.close()
+    server.stop()
+    manager.stop()
+    serving.close()
+    assert not fatal

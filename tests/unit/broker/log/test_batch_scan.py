@@ -166,3 +166,19 @@ def test_if_all_blocks_are_leased_each_reader_gets_a_small_one(buffers: ReadBuff
     assert len(buffers.exactly(LARGE_BYTES)) == LARGE_BYTES
     del held[0]
     assert len(buffers.lease(LARGE_BYTES)) == LARGE_BYTES
+
+
+def test_what_is_leased_outside_the_pool_is_counted_until_its_last_view_is_freed() -> None:
+    buffers = ReadBuffers({SMALL_BYTES: 1}, most_unpooled_bytes=100_000)
+    pooled = buffers.lease(10)
+    assert (buffers.unpooled_bytes, buffers.is_short) == (0, False)
+    small, whole = buffers.lease(30_000), buffers.exactly(70_000)
+    assert (buffers.unpooled_bytes, buffers.is_short) == (100_000, True)
+    part = whole[:5].toreadonly()
+    del small, whole
+    assert (buffers.unpooled_bytes, buffers.is_short) == (70_000, False)
+    more = buffers.exactly(30_000)
+    assert buffers.is_short
+    del part
+    assert not buffers.is_short, "the count is taken again"
+    assert (len(pooled), len(more)) == (10, 30_000)

@@ -199,6 +199,37 @@ def test_a_cancelled_fetch_gives_up_its_place_in_the_queue(make_rig: Callable[..
     assert rig.readers[NAMES[1]].waiting_threads == []
 
 
+def test_without_memory_a_fetch_waits_and_is_answered_without_its_cold_records(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig(threads=1)
+    memory = Memory()
+    monkeypatch.setattr(fetch_wait, "READ_BUFFERS", memory)
+    rig.readers[NAMES[1]].is_cold = False
+    memory.short_for = 3
+    rig.fetch(*NAMES[:2])
+    (result,) = rig.wait_for(1)
+    assert (min(sizes(result)) > 0, memory.looks) == (True, 4)
+    memory.short_for = 1_000_000
+    rig.fetch(*NAMES[:2])
+    assert [size > 0 for size in sizes(rig.wait_for(2)[1])] == [False, True]
+    assert memory.looks < 100
+
+
+class Memory:
+    """The buffers of the process, of which too many are leased while the next looks come."""
+
+    def __init__(self) -> None:
+        self.short_for = 0
+        self.looks = 0
+
+    @property
+    def is_short(self) -> bool:
+        self.looks += 1
+        self.short_for -= 1
+        return self.short_for >= 0
+
+
 def test_a_sector_that_cannot_be_read_is_the_answer_for_its_partition(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig()
     failure = LogDirFailure(Path("/logs/t-0"), OSError(5, "Input/output error"))
