@@ -112,10 +112,10 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
                 request.raw.park(cancel)
             request.raw.release_frame()
 
-        if services.replicas.looks_long_into(accepted):
+        if services.replicas.waits_for_disk(accepted):
+            request.raw.continue_in(Lane.DISK, write)
+        elif services.replicas.looks_long_into(accepted):
             request.raw.continue_in(Lane.RECORDS, write)
-        elif request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(accepted):
-            request.raw.continue_in(Lane.GENERAL, write)
         else:
             write()
 
@@ -144,6 +144,10 @@ def _confirm(
 
     The connection's later requests wait, so that none overtakes this one.
     """
+    if request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(batches):
+        # The guards take the locks of the logs, which an append that waits for a disk holds.
+        request.raw.continue_in(Lane.DISK, lambda: _confirm(services, request, batches, append))
+        return
     try:
         producer = _only_producer(request.body.transactional_id, batches)
     except ApiError as error:

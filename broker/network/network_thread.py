@@ -419,6 +419,16 @@ class NetworkThread:
         """
         self._call(self._work, work)
 
+    def call_after_turns(self, work: Callable[[], None], turns: int = _TURNS_BEFORE_AFTER_RUN) -> None:
+        """Call a function a few turns of the loop later, after what its sockets have now was received."""
+        self._call(self._count_down, work, turns)
+
+    def _count_down(self, work: Callable[[], None], turns: int) -> None:
+        if turns:
+            self._loop.call_soon(self._count_down, work, turns - 1)
+        else:
+            work()
+
     def _call(self, callback: Callable[..., object], *values: Any) -> None:
         if threading.get_ident() == self._thread.ident:
             self._loop.call_soon(callback, *values)
@@ -508,12 +518,9 @@ class NetworkThread:
         """Have `after_run` called a few turns of the loop later, once for all runs until then."""
         if not self._after_run_is_pending:
             self._after_run_is_pending = True
-            self._loop.call_soon(self._after_run, _TURNS_BEFORE_AFTER_RUN)
+            self._loop.call_soon(self._count_down, self._after_run, _TURNS_BEFORE_AFTER_RUN - 1)
 
-    def _after_run(self, turns: int) -> None:
-        if turns > 1:
-            self._loop.call_soon(self._after_run, turns - 1)
-            return
+    def _after_run(self) -> None:
         self._after_run_is_pending = False
         try:
             self.lanes.after_run()

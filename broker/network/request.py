@@ -26,6 +26,8 @@ class Lane(Enum):
     """`num.io.threads` workers."""
     RECORDS = "records"
     """Workers that check records, which may take seconds."""
+    DISK = "disk"
+    """Workers for appends that wait for a disk: they hold up nothing but each other."""
     CONTROL = "control"
     """A worker for the controller's requests, which wait for no client's."""
 

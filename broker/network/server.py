@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _RECORDS_WORKERS: Final = 2
 """Decompressed records take a multiple of their size: the number of threads bounds the memory."""
+_DISK_WORKERS: Final = 4
 _CONTROL_WORKERS: Final = 1
 
 
@@ -129,6 +130,7 @@ class SocketServer:
         counts = {
             Lane.GENERAL: config.num_io_threads,
             Lane.RECORDS: _RECORDS_WORKERS,
+            Lane.DISK: _DISK_WORKERS,
             Lane.CONTROL: _CONTROL_WORKERS,
         }
         for lane, count in counts.items():
@@ -158,6 +160,17 @@ class SocketServer:
         Any thread, once the server has started. It is dropped if the thread has ended.
         """
         self.network_threads[0].call_soon(work)
+
+    def are_turning(self, timeout_s: float = 1.0) -> bool:
+        """Whether every network thread takes a few turns of its loop within the time.
+
+        Then it has read what the sockets had when this was called. True before the start.
+        """
+        turned = [threading.Event() for _ in self.network_threads]
+        for thread, event in zip(self.network_threads, turned, strict=True):
+            thread.call_after_turns(event.set)
+        deadline = time.monotonic() + timeout_s
+        return all(event.wait(max(0.0, deadline - time.monotonic())) for event in turned)
 
     def stop(self, drain_timeout_ms: int = 2_000) -> None:
         """Stop in little more than the drain time even if a handler hangs.

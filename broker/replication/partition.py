@@ -19,6 +19,7 @@ import threading
 from collections.abc import Container
 from typing import Final
 
+from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.log.appending import AppendResult, ProducedBatches, first_base_offset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
@@ -58,6 +59,10 @@ from barnabas.protocol.invariants import check_offset_order, invariant
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 
 _EMPTY: Final = memoryview(b"")
+_SLOW_APPEND_MS: Final = 100.0
+"""An append that takes longer shows a slow disk."""
+_SLOW_DISK_MS: Final = 10_000.0
+"""How long a disk counts as slow after such an append."""
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
 _LEADER: Final = Role.LEADER
 _CLIENT: Final = AppendOrigin.CLIENT
@@ -68,7 +73,9 @@ _READ_COMMITTED: Final = Isolation.READ_COMMITTED
 class Partition(ReplicaRole):
     """``max_lag_ms`` is ``replica.lag.time.max.ms``; times are monotonic milliseconds.
 
-    The public attributes are changed under the lock, and each may be read without it.
+    The public attributes are changed under the lock, and each may be read without it. The append lock is
+    taken first by everything that changes the records or the role. An append that waits for a slow disk holds
+    it alone: reads, followers' fetches and acknowledgements need the other one only.
     """
 
     def __init__(
@@ -87,6 +94,8 @@ class Partition(ReplicaRole):
         self.min_insync_replicas = min_insync_replicas
         self._is_min_isr_strict = is_min_isr_strict
         self._set_high_watermark(Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset)))
+        self._append_lock = threading.Lock()
+        self._slow_until_ms = 0.0
         self._lock = threading.Lock()
         self._followers = FollowerStates(broker_id, max_lag_ms)
 
@@ -107,6 +116,13 @@ class Partition(ReplicaRole):
     def effective_min_isr(self) -> int:
         """The in-sync replicas that acks=all demands; as in Kafka, no more than the partition has."""
         return min(self.min_insync_replicas, len(self._replicas))
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether the next append may wait for the disk: by the topic's settings, or as one did lately."""
+        return self.log.config.waits_for_disk or (
+            self._slow_until_ms > 0.0 and monotonic_ms() < self._slow_until_ms
+        )
 
     def view(self) -> ReplicaView:
         with self._lock:
@@ -131,7 +147,7 @@ class Partition(ReplicaRole):
 
         Raises STALE_CONTROLLER_EPOCH for a state older than this replica's.
         """
-        with self._lock:
+        with self._append_lock, self._lock:
             if not self._is_news(state):
                 return False
             is_new_leader = self.role is not _LEADER
@@ -159,7 +175,7 @@ class Partition(ReplicaRole):
 
     def make_follower(self, state: LeaderAndIsrPartition) -> bool:
         """Follow the given leader from now on. Returns and raises as `make_leader`."""
-        with self._lock:
+        with self._append_lock, self._lock:
             if not self._is_news(state):
                 return False
             self._take_over(state)
@@ -170,7 +186,7 @@ class Partition(ReplicaRole):
 
     def set_offline(self, refusal: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """Give up the role. ``refusal`` is the error of later requests, such as KAFKA_STORAGE_ERROR."""
-        with self._lock:
+        with self._append_lock, self._lock:
             self._give_up(refusal)
             self._followers.clear()
 
@@ -198,7 +214,8 @@ class Partition(ReplicaRole):
         log = self.log
         if origin is _CLIENT:
             produced = self._prepared(produced, wall_clock_ms)
-        with self._lock:
+        self.check_leading(since=since)
+        with self._append_lock:
             self.check_leading(since=since)
             if require_all and self._is_under_min_isr():
                 raise api_error(
@@ -206,10 +223,15 @@ class Partition(ReplicaRole):
                     f"{self.partition} has {len(self._followers.isr.in_sync_replicas)} in-sync replicas, "
                     f"min.insync.replicas is {self.min_insync_replicas}",
                 )
+            began_ms = monotonic_ms()
             appended = log.append_as_leader(
                 produced, self.leader_epoch, wall_clock_ms, origin=origin, guards=guards
             )
-            self._advance_high_watermark(now_ms)
+            ended_ms = monotonic_ms()
+            if ended_ms - began_ms > _SLOW_APPEND_MS:
+                self._slow_until_ms = ended_ms + _SLOW_DISK_MS
+            with self._lock:
+                self._advance_high_watermark(now_ms)
         if log.must_flush:
             log.flush(wall_clock_ms)
         return appended
@@ -370,7 +392,7 @@ class Partition(ReplicaRole):
 
         Raises as `check_leading`, and OFFSET_OUT_OF_RANGE beyond the committed records.
         """
-        with self._lock:
+        with self._append_lock, self._lock:
             self.check_leading()
             start = self.high_watermark if offset == -1 else Offset(offset)
             if not 0 <= start <= self.high_watermark:
@@ -534,28 +556,30 @@ class Partition(ReplicaRole):
 
         Raises FENCED_LEADER_EPOCH if the epoch has passed: the records may be another history's.
         """
-        with self._lock:
+        with self._append_lock:
             self._check_following(leader_epoch)
             before = self.log.log_end_offset
             if first_base_offset(records, before) < before <= leader_log_start_offset:
                 # The leader's log starts within its first batch, and all records here are below that start.
                 # They may be of another history, which the leader's epochs no longer show. No batch continues
                 # them.
-                self._restart_at(before)
+                with self._lock:
+                    self._restart_at(before)
             if len(records) > 0:
                 self.log.append_as_follower(records, wall_clock_ms, leader_epoch)
-            high_watermark = min(leader_high_watermark, self.log.log_end_offset)
-            if high_watermark > self.high_watermark:
-                self._set_high_watermark(Offset(high_watermark))
-            # Not beyond the high watermark: uncommitted records may not be dropped.
-            log_start_offset = Offset(min(leader_log_start_offset, self.high_watermark))
-            if log_start_offset > self.log.log_start_offset:
-                self._increment_log_start(log_start_offset)
+            with self._lock:
+                high_watermark = min(leader_high_watermark, self.log.log_end_offset)
+                if high_watermark > self.high_watermark:
+                    self._set_high_watermark(Offset(high_watermark))
+                # Not beyond the high watermark: uncommitted records may not be dropped.
+                log_start_offset = Offset(min(leader_log_start_offset, self.high_watermark))
+                if log_start_offset > self.log.log_start_offset:
+                    self._increment_log_start(log_start_offset)
             return self.log.log_end_offset > before
 
     def truncate_for(self, leader_epoch: LeaderEpoch, leader_answer: EpochEnd) -> rules.Truncation:
         """Truncate this follower's log to where its history agrees with the leader's."""
-        with self._lock:
+        with self._append_lock, self._lock:
             self._check_following(leader_epoch)
             truncation = rules.truncation_for(leader_answer, self.log.epoch_cache, self.log.log_end_offset)
             self._truncate(truncation.offset)
@@ -563,7 +587,7 @@ class Partition(ReplicaRole):
 
     def restart_at(self, leader_epoch: LeaderEpoch, offset: Offset) -> None:
         """Drop all records and continue at the leader's log start; the leader does not have them either."""
-        with self._lock:
+        with self._append_lock, self._lock:
             self._check_following(leader_epoch)
             self._restart_at(offset)
 

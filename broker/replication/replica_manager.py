@@ -256,7 +256,7 @@ class ReplicaManager:
     def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:
         """Whether an append of these batches may wait for the disk."""
         return any(
-            (partition := self.roles.partitions.get(name)) is not None and partition.log.config.waits_for_disk
+            (partition := self.roles.partitions.get(name)) is not None and partition.waits_for_disk
             for name, _ in batches
         )
 
@@ -555,9 +555,10 @@ class ReplicaManager:
 
     # Background work, called by the scheduler
 
-    def shrink_isrs(self) -> None:
+    def shrink_isrs(self, *, may_shrink: bool = True) -> None:
         """Remove replicas from the ISRs that have not been caught up for ``replica.lag.time.max.ms``.
 
+        Not unless it ``may_shrink``: the followers' fetches may lie unread.
         High watermarks stop waiting for such replicas. Roles that were refused lately, or that failed some
         time ago, are requested again.
         """
@@ -567,7 +568,7 @@ class ReplicaManager:
         now_ms = self._now_ms()
         for partition in self.partitions():
             if partition.is_leader:
-                pending = partition.propose_shrink(now_ms)
+                pending = partition.propose_shrink(now_ms) if may_shrink else None
                 if pending is not None:
                     self.isr_changes.submit(partition, pending)
                 elif not partition.is_proven(now_ms, self._max_lag_ms / 2):

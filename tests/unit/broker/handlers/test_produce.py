@@ -158,8 +158,8 @@ def test_other_acks_are_refused(leading: Serving, acks: int) -> None:
     ("settings", "lane"),
     [
         ({"compression_type": Compression.GZIP}, Lane.RECORDS),
-        ({"flush_messages": 1}, Lane.GENERAL),
-        ({"preallocate": True}, Lane.GENERAL),
+        ({"flush_messages": 1}, Lane.DISK),
+        ({"preallocate": True}, Lane.DISK),
     ],
 )
 def test_batches_that_take_time_continue_on_a_worker(

@@ -656,3 +656,27 @@ def test_a_change_of_listeners_that_cannot_be_bound_changes_nothing(serve: Serve
     client = served.client()
     client.send(b"a")
     assert client.receive() == b"a"
+
+
+def test_a_network_thread_turns_unless_a_request_keeps_it() -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def process(request: Request) -> None:
+        entered.set()
+        assert gate.wait(DEADLINE_S)
+        request.respond_nothing()
+
+    fatal: list[BaseException] = []
+    assert SocketServer(config_from(REQUIRED), on_fatal=fatal.append).are_turning(0), "it has no thread yet"
+    server = start_server(process, on_fatal=fatal.append, lane_of=lambda view: Lane.NETWORK)
+    served = Served(server, fatal)
+    assert server.are_turning(DEADLINE_S)
+    client = served.client()
+    client.send(b"x")
+    assert entered.wait(DEADLINE_S)
+    assert not server.are_turning(0.01)
+    gate.set()
+    assert server.are_turning(DEADLINE_S)
+    client.socket.close()
+    server.stop()
+    assert not fatal

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log.appending import parse_produced
+from barnabas.broker.log.appending import AppendResult, parse_produced
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
+from barnabas.broker.replication import partition as partition_module
 from barnabas.broker.replication.isr import CommittedIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation, PartitionRead, Role
@@ -25,6 +26,7 @@ from tests.support.building import (
     THREE,
     TP,
     TWO,
+    Clock,
     append,
     fetch_params,
     fetched,
@@ -444,3 +446,67 @@ def test_the_isr_check_does_not_wait_for_a_slow_flush(tmp_path: Path) -> None:
         appending.join(DEADLINE_S)
     assert log.recovery_point == 1
     log.abandon()
+
+
+def test_an_append_that_waits_for_the_disk_holds_up_nothing_else(tmp_path: Path) -> None:
+    """The network thread does all this, for every partition of the broker."""
+    disk = SlowDisk()
+    log = Log.open(TP, LogLoader(tmp_path / str(TP), log_config(), now_ms=0, files=disk))
+    partition = partition_of(log)
+    partition.make_leader(state(isr=(ME, TWO), replicas=(ME, TWO)), 0.0)
+    records = parse_produced(build_batch([(None, b"v")]))
+
+    def append() -> AppendResult:
+        return partition.append_as_leader(records, require_all=False, now_ms=0.0, wall_clock_ms=0)
+
+    first = append()
+    disk.is_slow = disk.slows_writes = True
+    appending = threading.Thread(target=append, daemon=True)
+    done: list[object] = []
+
+    def serve() -> None:
+        done.append(read(partition, 0).high_watermark)
+        done.append(partition.acknowledgement(first))
+        done.append(fetched(partition, TWO, 1).high_watermark_moved)
+        done.append(partition.acknowledgement(first))
+        done.append(partition.latest_offset(-1, Isolation.READ_UNCOMMITTED))
+        done.append(partition.propose_shrink(1e6))
+        done.append(partition.advance_high_watermark(1e6))
+
+    appending.start()
+    try:
+        assert disk.began.wait(DEADLINE_S)
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        serving.join(DEADLINE_S)
+        assert done[:5] == [0, None, True, ErrorCode.NONE, 1]
+        assert len(done) == 7, "the partition is locked while its log is written"
+        assert partition.log_end_offset == 1
+    finally:
+        disk.released.set()
+        appending.join(DEADLINE_S)
+    assert partition.log_end_offset == 2
+    log.abandon()
+
+
+def test_a_disk_counts_as_slow_for_a_while_after_a_slow_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = leader_of(1, 2)
+    clock, log = Clock(), partition.log
+    monkeypatch.setattr(partition_module, "monotonic_ms", clock)
+    append_to_log = log.append_as_leader
+
+    def append_in(ms: float) -> bool:
+        def slow(*args: object, **options: object) -> AppendResult:
+            clock.now_ms += ms
+            return append_to_log(*args, **options)  # type: ignore[arg-type] - passed on as they came
+
+        monkeypatch.setattr(log, "append_as_leader", slow)
+        append(partition)
+        return partition.waits_for_disk
+
+    assert not append_in(100.0)
+    assert append_in(101.0)
+    clock.now_ms += 9_999.0
+    assert partition.waits_for_disk
+    clock.now_ms += 1.0
+    assert not partition.waits_for_disk
