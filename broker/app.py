@@ -168,6 +168,7 @@ class Broker:
             expire_offsets=coordination.groups.expire_offsets,
             expire_transactional_ids=coordination.transactions.expire_ids,
             producer_id_expiration_ms=lambda: self._producer_id_expiration_ms,
+            are_loops_turning=self._server.are_turning,
             on_fatal=self._on_fatal,
         )
         self._start_part("background work", background.start, background.stop)

@@ -124,8 +124,12 @@ class BackgroundWork:
         expire_offsets: Callable[[], object],
         expire_transactional_ids: Callable[[], object],
         producer_id_expiration_ms: Callable[[], int],
+        are_loops_turning: Callable[[], bool],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
+        """``are_loops_turning`` tells whether the network threads have read their sockets."""
+        self._replicas, self._are_loops_turning = replicas, are_loops_turning
+
         def flush_interval_ms() -> float:
             # Kafka checks flush.ms only each log.flush.scheduler.interval.ms, by default never.
             least_ms = max(_LEAST_FLUSH_CHECK_MS, min(logs.least_flush_ms(), _FLUSH_CHECK_MS))
@@ -167,11 +171,17 @@ class BackgroundWork:
         ]
         due = [task for task in tasks if task[0] <= _LONGEST_INTERVAL_MS]
         self._isr_check = Scheduler(on_fatal=on_fatal, name="isr-check")
-        self._isr_check.every(config.replica_lag_time_max_ms / 2, "ISR check", replicas.shrink_isrs)
+        self._isr_check.every(config.replica_lag_time_max_ms / 2, "ISR check", self._check_isrs)
         self._scheduler = Scheduler(on_fatal=on_fatal, threads=min(config.background_threads, len(due) + 1))
         self._scheduler.every(flush_interval_ms, "flush", lambda: logs.flush_pass(wall_clock_ms()))
         for interval_ms, name, work in due:
             self._scheduler.every(interval_ms, name, work)
+
+    def _check_isrs(self) -> None:
+        may_shrink = self._are_loops_turning()
+        if not may_shrink:
+            logger.warning("no ISR shrinks now: the network threads are stuck, fetches may lie unread")
+        self._replicas.shrink_isrs(may_shrink=may_shrink)
 
     def start(self) -> None:
         self._isr_check.start()

@@ -199,8 +199,9 @@ class Replicas:
     def __init__(self) -> None:
         self.isr_checks = 0
 
-    def shrink_isrs(self) -> None:
+    def shrink_isrs(self, *, may_shrink: bool) -> None:
         self.isr_checks += 1
+        self.may_shrink = may_shrink
 
     def checkpoint_high_watermarks(self) -> None:
         return
@@ -236,6 +237,7 @@ def make_background(
     config: BrokerConfig,
     replicas: Replicas | None = None,
     faults: list[BaseException] | None = None,
+    are_loops_turning: Callable[[], bool] = lambda: True,
 ) -> BackgroundWork:
     return BackgroundWork(
         config,
@@ -244,6 +246,7 @@ def make_background(
         expire_offsets=lambda: None,
         expire_transactional_ids=lambda: None,
         producer_id_expiration_ms=lambda: 1 << 40,
+        are_loops_turning=are_loops_turning,
         on_fatal=(faults if faults is not None else []).append,
     )
 
@@ -337,3 +340,17 @@ def test_a_topics_flush_ms_is_honoured_without_a_scheduler_interval(
     finally:
         background.stop()
     assert idle.recovery_point == 0
+
+
+@pytest.mark.parametrize("is_turning", [False, True])
+def test_no_isr_shrinks_while_a_network_thread_is_stuck(
+    is_turning: bool, logs: LogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    replicas = Replicas()
+    config = make_config(replica_lag_time_max_ms=2, replica_fetch_wait_max_ms=1)
+    background = make_background(logs, config, replicas, are_loops_turning=lambda: is_turning)
+    background.start()
+    wait_for(lambda: replicas.isr_checks)
+    background.stop()
+    assert replicas.may_shrink is is_turning
+    assert ("fetches may lie unread" in caplog.text) is not is_turning
