@@ -15,7 +15,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Container
 from typing import Final
 
@@ -27,7 +26,6 @@ from barnabas.broker.log.record_checks import prepare_records
 from barnabas.broker.replication import rules
 from barnabas.broker.replication.isr import (
     CommittedIsr,
-    FollowerStates,
     IsrState,
     NearConsumer,
     PendingIsr,
@@ -59,10 +57,6 @@ from barnabas.protocol.invariants import check_offset_order, invariant
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 
 _EMPTY: Final = memoryview(b"")
-_SLOW_APPEND_MS: Final = 100.0
-"""An append that takes longer shows a slow disk."""
-_SLOW_DISK_MS: Final = 10_000.0
-"""How long a disk counts as slow after such an append."""
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
 _LEADER: Final = Role.LEADER
 _CLIENT: Final = AppendOrigin.CLIENT
@@ -74,8 +68,9 @@ class Partition(ReplicaRole):
     """``max_lag_ms`` is ``replica.lag.time.max.ms``; times are monotonic milliseconds.
 
     The public attributes are changed under the lock, and each may be read without it. The append lock is
-    taken first by everything that changes the records or the role. An append that waits for a slow disk holds
-    it alone: reads, followers' fetches and acknowledgements need the other one only.
+    taken first by everything that changes the records or the role, except `learn_leader`, which may not wait
+    for a disk. An append that waits for a slow disk holds it alone: reads, followers' fetches and
+    acknowledgements need the other one only.
     """
 
     def __init__(
@@ -89,15 +84,11 @@ class Partition(ReplicaRole):
         min_insync_replicas: int,
         is_min_isr_strict: bool = False,
     ) -> None:
-        super().__init__(partition, broker_id)
+        super().__init__(partition, broker_id, max_lag_ms)
         self.log = log
         self.min_insync_replicas = min_insync_replicas
         self._is_min_isr_strict = is_min_isr_strict
         self._set_high_watermark(Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset)))
-        self._append_lock = threading.Lock()
-        self._slow_until_ms = 0.0
-        self._lock = threading.Lock()
-        self._followers = FollowerStates(broker_id, max_lag_ms)
 
     @property
     def log_end_offset(self) -> Offset:
@@ -116,13 +107,6 @@ class Partition(ReplicaRole):
     def effective_min_isr(self) -> int:
         """The in-sync replicas that acks=all demands; as in Kafka, no more than the partition has."""
         return min(self.min_insync_replicas, len(self._replicas))
-
-    @property
-    def waits_for_disk(self) -> bool:
-        """Whether the next append may wait for the disk: by the topic's settings, or as one did lately."""
-        return self.log.config.waits_for_disk or (
-            self._slow_until_ms > 0.0 and monotonic_ms() < self._slow_until_ms
-        )
 
     def view(self) -> ReplicaView:
         with self._lock:
@@ -216,20 +200,20 @@ class Partition(ReplicaRole):
             produced = self._prepared(produced, wall_clock_ms)
         self.check_leading(since=since)
         with self._append_lock:
-            self.check_leading(since=since)
-            if require_all and self._is_under_min_isr():
-                raise api_error(
-                    ErrorCode.NOT_ENOUGH_REPLICAS,
-                    f"{self.partition} has {len(self._followers.isr.in_sync_replicas)} in-sync replicas, "
-                    f"min.insync.replicas is {self.min_insync_replicas}",
-                )
+            with self._lock:
+                self.check_leading(since=since)
+                leader_epoch = self.leader_epoch
+                if require_all and self._is_under_min_isr():
+                    raise api_error(
+                        ErrorCode.NOT_ENOUGH_REPLICAS,
+                        f"{self.partition} has {len(self._followers.isr.in_sync_replicas)} in-sync replicas, "
+                        f"min.insync.replicas is {self.min_insync_replicas}",
+                    )
             began_ms = monotonic_ms()
             appended = log.append_as_leader(
-                produced, self.leader_epoch, wall_clock_ms, origin=origin, guards=guards
+                produced, leader_epoch, wall_clock_ms, origin=origin, guards=guards
             )
-            ended_ms = monotonic_ms()
-            if ended_ms - began_ms > _SLOW_APPEND_MS:
-                self._slow_until_ms = ended_ms + _SLOW_DISK_MS
+            self._note_append(began_ms, monotonic_ms())
             with self._lock:
                 self._advance_high_watermark(now_ms)
         if log.must_flush:
@@ -331,19 +315,6 @@ class Partition(ReplicaRole):
                 # Perhaps of a log that was truncated because this broker no longer leads.
                 self._check_readable(current_leader_epoch, from_any_replica)
             raise
-
-    def is_read_at(self, follower: BrokerId) -> bool:
-        """Whether consumers may be reading from this follower, so that it needs the high watermark soon."""
-        return follower in self._followers.read_by_consumers
-
-    @property
-    def is_read_at_followers(self) -> bool:
-        return bool(self._followers.read_by_consumers)
-
-    def forget_consumers(self, now_ms: float) -> None:
-        """Forget the followers from which consumers do not read any more."""
-        with self._lock:
-            self._followers.forget_consumers(now_ms)
 
     def _end_for(self, isolation: Isolation, log_end_offset: Offset) -> Offset:
         if isolation is _FOLLOWER:
@@ -460,36 +431,6 @@ class Partition(ReplicaRole):
             moved = self._advance_high_watermark(now_ms)
             pending = self._followers.propose_expand(follower, self.high_watermark, registered_broker_epoch)
             return FollowerProgress(moved, pending)
-
-    def is_witnessed(self, now_ms: float) -> bool:
-        """Whether the fetches of the other replicas prove that this one leads; see `rules.are_witnesses`."""
-        with self._lock:
-            return self.role is _LEADER and self._followers.are_witnesses(now_ms)
-
-    def is_proven(self, now_ms: float, max_age_ms: float) -> bool:
-        """Whether this replica does not lead, or certainly led within that time: by the fetches of the ISR or
-        by ZooKeeper.
-        """
-        if self.role is not _LEADER or now_ms - self._followers.proven_ms <= max_age_ms:
-            return True
-        with self._lock:
-            return self._followers.is_proven(now_ms, max_age_ms)
-
-    def learn_leader(self, leader: BrokerId, leader_epoch: LeaderEpoch, asked_ms: float) -> bool:
-        """ZooKeeper, asked at that time, has this leader. Returns whether it deposes this one.
-
-        Then this replica has no role until the controller sends the next, which may not be able to reach it.
-        """
-        with self._lock:
-            if self.role is not _LEADER or leader_epoch < self.leader_epoch:
-                return False
-            if leader == self.broker_id:
-                self._followers.proven_ms = max(self._followers.proven_ms, asked_ms)
-                return False
-            self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            self.leader, self.leader_epoch = leader, leader_epoch
-            self._followers.clear()
-            return True
 
     def propose_shrink(self, now_ms: float) -> PendingIsr | None:
         """Propose that lagging replicas leave the ISR, if there are any and no change is pending."""

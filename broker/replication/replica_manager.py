@@ -169,8 +169,7 @@ class ReplicaManager:
             on_deposed=self._deposed,
             on_fatal=on_fatal,
         )
-        self._to_wake: deque[TopicPartition] = deque()
-        self._parked: dict[BrokerId, DelayedFetch] = {}
+        self._to_wake, self._parked = deque[TopicPartition](), dict[BrokerId, DelayedFetch]()
 
     def start(self) -> None:
         self.isr_changes.start()
@@ -256,7 +255,8 @@ class ReplicaManager:
     def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:
         """Whether an append of these batches may wait for the disk."""
         return any(
-            (partition := self.roles.partitions.get(name)) is not None and partition.waits_for_disk
+            (partition := self.roles.partitions.get(name)) is not None
+            and (partition.log.config.waits_for_disk or partition.is_on_slow_disk)
             for name, _ in batches
         )
 
@@ -428,10 +428,9 @@ class ReplicaManager:
     ) -> Cancel | None:
         """Read, and call ``answer`` once: now if there is enough or something is wrong, else later.
 
-        The result, if there is one, ends the wait for records or for the disk without an answer.
-
-        A follower has one long poll at a time: a newer fetch, even an empty one, answers the older at once.
-        So a follower of additional partitions need not wait until its poll expires.
+        The result, if any, ends the wait without an answer. A follower has one long poll at a time: a newer
+        fetch, even an empty one, answers the older at once. So a follower of additional partitions need not
+        wait until its poll expires.
         """
 
         def counted(answered: FetchResult) -> None:
@@ -439,16 +438,13 @@ class ReplicaManager:
             answer(answered)
 
         result = self._reader.read_all(params, source.items())
-        moved: list[TopicPartition] = []
         if params.is_follower:
             superseded = self._parked.pop(params.replica_id, None)
             if superseded is not None:
                 superseded.force_complete()
-            result, moved = self._note_progress(params, result)
+            result = self._note_progress(params, result)
         elif self.fence.reason is not None:
             result = refusing_to_wait(result, self.doubt)
-        for name in moved:
-            self._wake_consumers_of(name)
         return self._answer_or_park(params, source, result, counted)
 
     def send_consumers_near(self) -> None:
@@ -512,13 +508,8 @@ class ReplicaManager:
             and follower in partition.adding
         )
 
-    def _note_progress(
-        self, params: FetchParams, result: FetchResult
-    ) -> tuple[FetchResult, list[TopicPartition]]:
-        """Move high watermarks and expand ISRs by the log ends that a follower's fetch reports.
-
-        Returns its answer, and the partitions whose consumers to wake.
-        """
+    def _note_progress(self, params: FetchParams, result: FetchResult) -> FetchResult:
+        """Move high watermarks and expand ISRs by the log ends that a follower's fetch reports."""
         now_ms = self._now_ms()
         registered = self._metadata.current.broker_epoch(params.replica_id)
         moved = []
@@ -550,17 +541,16 @@ class ReplicaManager:
                 moved.append(item.partition)
             self.deletions.check(item.partition)
         for name in moved:
-            self._acknowledge(name)
-        return result._replace(outcomes=outcomes, is_urgent=is_urgent), moved
+            self._high_watermark_moved(name)
+        return result._replace(outcomes=outcomes, is_urgent=is_urgent)
 
     # Background work, called by the scheduler
 
     def shrink_isrs(self, *, may_shrink: bool = True) -> None:
         """Remove replicas from the ISRs that have not been caught up for ``replica.lag.time.max.ms``.
 
-        Not unless it ``may_shrink``: the followers' fetches may lie unread.
-        High watermarks stop waiting for such replicas. Roles that were refused lately, or that failed some
-        time ago, are requested again.
+        Not unless it ``may_shrink``: their fetches may lie unread. High watermarks stop waiting for such
+        replicas. Roles that were refused lately, or that failed some time ago, are requested again.
         """
         if self.roles.failed.take_due():
             self.disk_failures.note_refused_role()

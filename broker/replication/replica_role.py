@@ -1,15 +1,18 @@
-"""The role of a replica, its leader and epochs, and the requests that it refuses for them.
+"""The role of a replica, the proof that it leads, and the requests that it refuses for its role and epochs.
 
 A request of an older or newer leader epoch is refused (KIP-320). A leader that continues in a later epoch has
 led since its first one: its log was not truncated, so its earlier appends are still in it.
 
-`Partition` changes the attributes under its lock; each may be read without it.
+The attributes are changed under the locks, see `Partition`; each may be read without them.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Final
 
+from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.replication.isr import FollowerStates
 from barnabas.broker.replication.replica_views import EVER, Role
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import (
@@ -23,12 +26,16 @@ from barnabas.protocol.ids import (
 )
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 
+_SLOW_APPEND_MS: Final = 100.0
+"""An append that takes longer shows a slow disk."""
+_SLOW_DISK_MS: Final = 10_000.0
+"""How long a disk counts as slow after such an append."""
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
 _LEADER: Final = Role.LEADER
 
 
 class ReplicaRole:
-    def __init__(self, partition: TopicPartition, broker_id: BrokerId) -> None:
+    def __init__(self, partition: TopicPartition, broker_id: BrokerId, max_lag_ms: float) -> None:
         self.partition = partition
         self.role = Role.NONE
         self.leader = NO_BROKER
@@ -43,6 +50,10 @@ class ReplicaRole:
         self.adding: tuple[BrokerId, ...] = ()
         """The replicas that a reassignment adds."""
         self.is_reassigning = False
+        self._append_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._followers = FollowerStates(broker_id, max_lag_ms)
+        self._slow_until_ms = 0.0
 
     @property
     def replicas(self) -> tuple[BrokerId, ...]:
@@ -57,6 +68,60 @@ class ReplicaRole:
     def is_added(self) -> bool:
         """Whether a reassignment adds this replica."""
         return self.broker_id in self.adding
+
+    @property
+    def is_on_slow_disk(self) -> bool:
+        """Whether a late append of this leader took so long that the next one may as well."""
+        return self._slow_until_ms > 0.0 and monotonic_ms() < self._slow_until_ms
+
+    def _note_append(self, began_ms: float, ended_ms: float) -> None:
+        if ended_ms - began_ms > _SLOW_APPEND_MS:
+            self._slow_until_ms = ended_ms + _SLOW_DISK_MS
+
+    # The proof that this replica leads, and its followers' consumers
+
+    def is_witnessed(self, now_ms: float) -> bool:
+        """Whether the fetches of the other replicas prove that this one leads; see `rules.are_witnesses`."""
+        with self._lock:
+            return self.role is _LEADER and self._followers.are_witnesses(now_ms)
+
+    def is_proven(self, now_ms: float, max_age_ms: float) -> bool:
+        """Whether this replica does not lead, or certainly led within that time: by the fetches of the ISR or
+        by ZooKeeper.
+        """
+        if self.role is not _LEADER or now_ms - self._followers.proven_ms <= max_age_ms:
+            return True
+        with self._lock:
+            return self._followers.is_proven(now_ms, max_age_ms)
+
+    def learn_leader(self, leader: BrokerId, leader_epoch: LeaderEpoch, asked_ms: float) -> bool:
+        """ZooKeeper, asked at that time, has this leader. Returns whether it deposes this one.
+
+        Then this replica has no role until the controller sends the next, which may not be able to reach it.
+        """
+        with self._lock:
+            if self.role is not _LEADER or leader_epoch < self.leader_epoch:
+                return False
+            if leader == self.broker_id:
+                self._followers.proven_ms = max(self._followers.proven_ms, asked_ms)
+                return False
+            self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.leader, self.leader_epoch = leader, leader_epoch
+            self._followers.clear()
+            return True
+
+    def is_read_at(self, follower: BrokerId) -> bool:
+        """Whether consumers may be reading from this follower, so that it needs the high watermark soon."""
+        return follower in self._followers.read_by_consumers
+
+    @property
+    def is_read_at_followers(self) -> bool:
+        return bool(self._followers.read_by_consumers)
+
+    def forget_consumers(self, now_ms: float) -> None:
+        """Forget the followers from which consumers do not read any more."""
+        with self._lock:
+            self._followers.forget_consumers(now_ms)
 
     # Changes
 

@@ -12,6 +12,7 @@ from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.replication import partition as partition_module
+from barnabas.broker.replication import replica_role
 from barnabas.broker.replication.isr import CommittedIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation, PartitionRead, Role
@@ -492,7 +493,8 @@ def test_an_append_that_waits_for_the_disk_holds_up_nothing_else(tmp_path: Path)
 def test_a_disk_counts_as_slow_for_a_while_after_a_slow_append(monkeypatch: pytest.MonkeyPatch) -> None:
     partition = leader_of(1, 2)
     clock, log = Clock(), partition.log
-    monkeypatch.setattr(partition_module, "monotonic_ms", clock)
+    for module in (partition_module, replica_role):
+        monkeypatch.setattr(module, "monotonic_ms", clock)
     append_to_log = log.append_as_leader
 
     def append_in(ms: float) -> bool:
@@ -502,11 +504,11 @@ def test_a_disk_counts_as_slow_for_a_while_after_a_slow_append(monkeypatch: pyte
 
         monkeypatch.setattr(log, "append_as_leader", slow)
         append(partition)
-        return partition.waits_for_disk
+        return partition.is_on_slow_disk
 
     assert not append_in(100.0)
     assert append_in(101.0)
     clock.now_ms += 9_999.0
-    assert partition.waits_for_disk
+    assert partition.is_on_slow_disk
     clock.now_ms += 1.0
-    assert not partition.waits_for_disk
+    assert not partition.is_on_slow_disk
