@@ -100,8 +100,8 @@ class Reassignments:
         self._watch = watch
         self._under_way: dict[TopicPartition, None] = {}
         """Until the end is written to the topic's znode."""
-        self._is_requested = False
-        """Whether ``/admin/reassign_partitions`` may exist."""
+        self._requested: set[TopicPartition] = set()
+        """What ``/admin/reassign_partitions`` named when it was last read."""
 
     def under_way(self) -> dict[TopicPartition, ReplicaAssignment]:
         """The partitions that are being reassigned."""
@@ -163,7 +163,7 @@ class Reassignments:
             log.error("a request to reassign partitions is removed: %s", error)
             self._writer.set_reassignments({}, -1)
             return
-        self._is_requested = request is not None
+        self._requested = set() if request is None else set(request.targets)
         if request is None:
             return
         # Once begun, a partition stays in the node until it is done: do not begin it again.
@@ -173,17 +173,11 @@ class Reassignments:
                 log.error("the reassignment of %s to %s is refused: %s", tp, list(new[tp]), refusal.text)
         self._trim_request()
 
-    def check_progress(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Finish the reassignments whose targets are in sync; called after ISRs or brokers have changed."""
-        finished = [
-            tp
-            for tp in (self._under_way if partitions is None else partitions)
-            if tp in self._under_way and self._is_target_in_sync(tp)
-        ]
+    def check_progress(self) -> None:
+        """Finish the reassignments whose targets are in sync; cheap if there is none."""
+        finished = [tp for tp in self._under_way if self._is_target_in_sync(tp)]
         if finished:
             self._advance(finished)
-        elif partitions is None and self._under_way:
-            self._write_ends()
         self._trim_request()
 
     def _is_target_in_sync(self, tp: TopicPartition) -> bool:
@@ -296,9 +290,9 @@ class Reassignments:
         # Send the requests before the znodes are written: if this controller ends in between, the next one
         # sends them again, so no broker keeps a log that no znode names.
         self._flush()
-        self._write_ends()
+        self.write_ends()
 
-    def _write_ends(self) -> None:
+    def write_ends(self) -> None:
         """Write the ends of reassignments; while a topic's znode cannot be read, that waits."""
         ends: dict[TopicPartition, ReplicaAssignment] = {}
         for tp in list(self._under_way):
@@ -326,7 +320,8 @@ class Reassignments:
 
     def _trim_request(self) -> None:
         """Remove from ``/admin/reassign_partitions`` what is done or was refused."""
-        if not self._is_requested:
+        under_way = self.under_way()
+        if self._requested <= under_way.keys():
             return
         try:
             request = read_reassignments(self._store.session)
@@ -334,10 +329,10 @@ class Reassignments:
             # Its watch has fired.
             return
         if request is None:
-            self._is_requested = False
+            self._requested.clear()
             return
-        under_way = self.under_way()
         left = {tp: target for tp, target in request.targets.items() if tp in under_way}
+        self._requested = set(left)
         if left != request.targets:
             self._writer.set_reassignments(left, request.version)
 

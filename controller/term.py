@@ -237,10 +237,10 @@ class ControllerTerm:
                 self._leader_and_isr_answered(event)
             case events.StopReplicaAnswered():
                 self._deletion.answered(event)
-                # A topic that is gone now may have been reassigned.
-                self._reassignments.check_progress()
             case _:
                 raise TypeError(f"{event} is not for a controller term")
+        # Whatever reads a state again may find an ISR that its leader has changed without a notification.
+        self._reassignments.check_progress()
         self._flush()
 
     # Brokers
@@ -347,7 +347,6 @@ class ControllerTerm:
                 self._batch.mark_full(broker)
         self._deletion.brokers_returned({replica.tp.topic for replica in affected})
         self._deletion.resume()
-        self._reassignments.check_progress()
 
     def _is_complete_for(self, broker: BrokerId) -> bool:
         """Whether the context has all partitions of a broker, so that its other logs may be set aside."""
@@ -450,7 +449,7 @@ class ControllerTerm:
         added = self._topics.load_changed(also)
         if added:
             self._partitions_created(added)
-        self._reassignments.check_progress()
+        self._reassignments.write_ends()
         self._send_all_if_readable(were_all_readable)
 
     def _send_all_if_readable(self, were_all_readable: bool) -> None:
@@ -493,7 +492,6 @@ class ControllerTerm:
                 state.leader,
             )
         self._batch.add_metadata_for_all(assigned)
-        self._reassignments.check_progress(assigned)
         self._writer.delete_isr_changes(changes)
 
     def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:

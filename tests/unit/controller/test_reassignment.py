@@ -1,5 +1,6 @@
 """Reassignments step by step, over a cluster in memory; their rules as pure functions."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,12 @@ from barnabas.controller.election import elect_for_reassignment
 from barnabas.controller.reassignment import Target
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, StopReplicaRequest
+from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionError,
+    StopReplicaRequest,
+)
 from barnabas.zookeeper import admin_requests, paths
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import ReplicaAssignment
@@ -304,6 +310,36 @@ def test_a_dead_broker_may_stay_or_be_replaced_but_not_be_added(cluster: Cluster
     cluster.channels.batches.clear()
     cluster.restart(1)
     assert P0 not in cluster.channels.leadership(1)
+
+
+def fail_the_disk(cluster: Cluster) -> None:
+    error = PartitionError(
+        topic_name=P0.topic, partition_index=0, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR)
+    )
+    response = LeaderAndIsrResponse(error_code=0, partition_errors=[error])
+    cluster.handle(cluster.event(events.LeaderAndIsrAnswered, 1, response))
+
+
+def stop_the_leader(cluster: Cluster) -> None:
+    cluster.handle(events.ControlledShutdown(BrokerId(1), cluster.epoch_of(1), lambda code, remaining: None))
+
+
+@pytest.mark.parametrize(
+    "lead_elsewhere",
+    [lambda cluster: cluster.die(1), fail_the_disk, stop_the_leader],
+    ids=["its broker dies", "its disk fails", "its broker stops"],
+)
+def test_a_reassignment_ends_though_its_leader_did_not_say_that_the_target_is_in_sync(
+    cluster: Cluster, lead_elsewhere: Callable[[Cluster], None]
+) -> None:
+    """A leader writes the ISRs of a round, and notifies the controller after that."""
+    move(cluster, 3, 4)
+    cluster.zookeeper.shrink_isr(P0, 1, 2, 3, 4)
+    lead_elsewhere(cluster)
+    assert cluster.states[P0].leader in (3, 4)
+    assert stored(cluster) == assigned(3, 4)
+    assert 0 in deleted(cluster, 2)
+    assert under_way(cluster) == set()
 
 
 def test_a_topic_is_deleted_during_a_reassignment(cluster: Cluster) -> None:
