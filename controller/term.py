@@ -345,8 +345,7 @@ class ControllerTerm:
         for broker in brokers:
             if self._is_complete_for(broker):
                 self._batch.mark_full(broker)
-        self._deletion.brokers_returned({replica.tp.topic for replica in affected})
-        self._deletion.resume()
+        self._deletion.retry({replica.tp.topic for replica in affected})
 
     def _is_complete_for(self, broker: BrokerId) -> bool:
         """Whether the context has all partitions of a broker, so that its other logs may be set aside."""
@@ -527,7 +526,7 @@ class ControllerTerm:
         """Resend their roles to brokers that reported a failure; the answers name the failed replicas.
 
         Such a broker has lost a log dir, or lacked descriptors or memory for a role, which may succeed now.
-        So the roles of failed replicas are sent too.
+        So the roles of failed replicas are sent too, and the deletions of replicas are retried.
         """
         failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
         live = self.context.live_or_shutting_down
@@ -538,7 +537,8 @@ class ControllerTerm:
                 self.epoch,
                 sorted(brokers),
             )
-        replicas = self._not_deleted(self.context.replicas_on(brokers))
+        affected = self.context.replicas_on(brokers)
+        replicas = self._not_deleted(affected)
         failed = self.context.failed_replicas.intersection(replicas)
         self.context.failed_replicas -= failed
         resent = [
@@ -549,6 +549,7 @@ class ControllerTerm:
         self._replicas.move(resent, ReplicaState.ONLINE)
         if failed:
             self._partitions.trigger_online()
+        self._deletion.retry({replica.tp.topic for replica in affected})
         self._writer.delete_log_dir_failures(failures)
 
     def _replicas_failed(self, failed: Collection[Replica]) -> None:

@@ -2,8 +2,8 @@
 
 A topic is deleted when every replica has confirmed that its files are gone. A replica that cannot confirm
 (its broker is down, or its disk failed) makes the topic ineligible for now; the deletion continues when the
-broker returns. Meanwhile no leader is elected for it, and no topic with its name can be created. Runs on the
-controller's event thread.
+broker returns or asks for its roles again. Meanwhile no leader is elected for it, and no topic with its name
+can be created. Runs on the controller's event thread.
 """
 
 from __future__ import annotations
@@ -112,11 +112,15 @@ class TopicDeletion:
             log.warning("deletion of %s waits: a replica cannot be reached or failed", topic)
         self._context.topics_ineligible_for_deletion |= topics
 
-    def brokers_returned(self, topics: Collection[str]) -> None:
-        """A broker with replicas of these topics is back: retry, unless other brokers are missing."""
+    def retry(self, topics: Collection[str]) -> None:
+        """A broker with replicas of these topics is back or asks for its roles.
+
+        A topic of which another broker is missing waits for that one.
+        """
         waiting = self._context.topics_ineligible_for_deletion & set(topics)
         self._context.topics_ineligible_for_deletion -= waiting
         self._mark_ineligible(waiting)
+        self.resume()
 
     def _mark_ineligible(self, topics: Collection[str]) -> None:
         live = self._context.live_or_shutting_down

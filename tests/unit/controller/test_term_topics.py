@@ -222,6 +222,14 @@ def test_a_deletion_waits_for_a_broker_that_is_down(cluster: Cluster) -> None:
     assert cluster.zookeeper.assignments == {}
 
 
+def ask_for_roles(cluster: Cluster) -> None:
+    """Broker 3 could not delete its replica for a passing reason, and asks for its roles."""
+    answer_stops(cluster, 3, error=ErrorCode.KAFKA_STORAGE_ERROR)
+    cluster.channels.forget()
+    cluster.zookeeper.failures["log_dir_event_0"] = BrokerId(3)
+    cluster.handle(events.LogDirFailureNotified())
+
+
 def fail_link(cluster: Cluster) -> None:
     cluster.channels.forget()
     cluster.handle(cluster.event(events.LinkFailed, 3))
@@ -242,9 +250,10 @@ def return_after(fault: Callable[[Cluster], None]) -> Callable[[Cluster], None]:
     [
         return_after(lambda cluster: cluster.die(3)),
         return_after(lambda cluster: answer_stops(cluster, 3, error=ErrorCode.KAFKA_STORAGE_ERROR)),
+        ask_for_roles,
         fail_link,
     ],
-    ids=["its broker dies", "its disk fails", "its link fails"],
+    ids=["its broker dies", "its disk fails", "its broker asks for its roles", "its link fails"],
 )
 def test_a_deletion_continues_with_the_last_replica_after(
     cluster: Cluster, interruption: Callable[[Cluster], None]
