@@ -175,9 +175,13 @@ class ControllerWriter:
         raise outcome.error
 
     def delete_topic(self, topic: str) -> None:
-        """Remove all of a topic: its tree, its overrides, and last the request to delete it."""
-        self._delete_tree(paths.topic(topic))
+        """Remove all of a topic: its overrides, its tree, and last the request to delete it.
+
+        If this controller ends in between, the next one repeats the removal, unless the topic's node is gone:
+        then it only clears the request. So nothing else may be left by then.
+        """
         self._delete_tree(paths.topic_config(topic))
+        self._delete_tree(paths.topic(topic))
         self.clear_deletion_requests([topic])
 
     def clear_deletion_requests(self, topics: Iterable[str]) -> None:

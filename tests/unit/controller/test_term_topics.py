@@ -1,7 +1,10 @@
 """The controller's handling of topics: first leaders, added partitions, settings and deletions."""
 
+import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,9 @@ from barnabas.protocol.messages.inter_broker import (
     PartitionError,
     StopReplicaResponse,
 )
+from barnabas.zookeeper import paths
 from barnabas.zookeeper.controller_writer import ControllerWriter
+from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.znodes import TopicAssignment
 from tests.support.controller_fakes import T0, T1, Cluster, make_cluster, state
@@ -273,6 +278,30 @@ def test_a_deletion_continues_under_the_next_controller(cluster: Cluster) -> Non
     assert cluster.channels.leadership(1) == {}
     answer_stops(cluster, 1, 2, 3)
     assert cluster.zookeeper.assignments == {}
+
+
+@pytest.mark.parametrize("writes", range(9))
+def test_a_controller_that_ends_within_the_removal_of_a_topic_leaves_nothing_for_ever(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    cluster.zookeeper.configure("t", **{"retention.ms": "5"})
+    request_deletion(cluster, "t")
+    answer_stops(cluster, 1, 2)
+    write, left = cluster.writer._fenced_all, itertools.repeat(None, writes)
+
+    def write_unless_ended(operations: Any) -> Any:
+        for _ in left:
+            return write(operations)
+        raise ControllerMoved("another controller was elected")
+
+    monkeypatch.setattr(cluster.writer, "_fenced_all", write_unless_ended)
+    with contextlib.suppress(ControllerMoved):
+        answer_stops(cluster, 3)
+    cluster.elect()
+    answer_stops(cluster, 1, 2, 3)
+    assert cluster.zookeeper.assignments == {}
+    assert cluster.zookeeper.deletions == []
+    assert paths.topic_config("t") not in cluster.zookeeper.server.nodes
 
 
 def test_deletion_requests_are_cleared_where_deletion_is_disabled() -> None:
