@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.storage_errors import StorageError
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.broker.log.storage_errors import DAMAGE, StorageError
+from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_MS: Final = 60_000
 LONGEST_PAUSE_MS: Final = 3_600_000
 _LONGEST_REASON: Final = 500
-_DAMAGED: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
 
 
 class LogState(NamedTuple):
@@ -107,7 +106,7 @@ class UncleanableLogs:
 
 def describe(error: Exception) -> str:
     """The reason for operators, in one line."""
-    if isinstance(error, ApiError) and error.code in _DAMAGED:
+    if isinstance(error, ApiError) and error.code in DAMAGE:
         reason = f"the log is damaged ({error}); `barnabas log verify` shows where"
     elif isinstance(error, StorageError):
         reason = f"cannot write or read files: {error}"

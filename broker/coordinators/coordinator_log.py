@@ -24,11 +24,12 @@ from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
+from barnabas.broker.log.storage_errors import DAMAGE, CorruptLog
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Buffer
-from barnabas.protocol.errors import ErrorCode, MalformedFrame, Unencodable, api_error
-from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, Unencodable
+from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.record_batch import (
@@ -36,6 +37,7 @@ from barnabas.protocol.record_batch import (
     HEADER_BYTES,
     TRANSACTIONAL_MASK,
     BatchHeader,
+    check_batch,
     iter_batches,
 )
 from barnabas.protocol.records import MarkerType, decode_fields, decode_marker
@@ -107,13 +109,13 @@ class _TransactionReader:
 
     def read(self, header: BatchHeader, batch: Buffer) -> None:
         if header.is_control:
-            for _, _, key, value, _ in decode_fields(batch):
+            for _, _, key, value, _ in decode_fields(batch, check_crc=False):
                 marker = decode_marker(key, value)
                 if marker is not None:
                     self._ended(header.producer_id, marker.type is MarkerType.COMMIT)
             return
         pending = self._pending.setdefault(header.producer_id, {})
-        for offset, _, key, value, _ in decode_fields(batch):
+        for offset, _, key, value, _ in decode_fields(batch, check_crc=False):
             if key is None:
                 _report_without_key(self._log, offset)
             elif value is None:
@@ -146,23 +148,23 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> LastRecords | None:
     """The last records of a log; None if they are no longer wanted.
 
     It reads to the end of the log, not to the high watermark, because a leader keeps all its records. Raises
-    KAFKA_STORAGE_ERROR, and CORRUPT_MESSAGE for a damaged batch: without it the state would be out of date.
+    KAFKA_STORAGE_ERROR, and CorruptLog for a damaged batch: without it the state would be out of date. A
+    batch that is whole, but contains no records, is the same in every replica: CORRUPT_MESSAGE or
+    INVALID_RECORD.
     """
     last_by_key: dict[bytes, LastRecord] = {}
     transactions = _TransactionReader(log, last_by_key)
-    position, end = int(log.log_start_offset), log.log_end_offset
+    position, end = log.log_start_offset, log.log_end_offset
     while position < end:
         if not is_wanted():
             return None
-        records = log.read(position, READ_BYTES, upper_bound_offset=end).records
         before = position
-        for at, header in iter_batches(records):
-            position = max(position, header.last_offset + 1)
-            batch = records[at : at + header.size_bytes]
+        for header, batch in _read_batches(log, position, end):
+            position = max(position, Offset(header.last_offset + 1))
             if header.attributes & _OF_TRANSACTIONS:
                 transactions.read(header, batch)
                 continue
-            for offset, _, key, value, _ in decode_fields(batch):
+            for offset, _, key, value, _ in decode_fields(batch, check_crc=False):
                 if key is None:
                     _report_without_key(log, offset)
                 elif value is None:
@@ -171,8 +173,22 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> LastRecords | None:
                 else:
                     last_by_key[key] = offset, value
         if position == before:
-            raise api_error(ErrorCode.CORRUPT_MESSAGE, f"{log} cannot be read after offset {position}")
+            raise CorruptLog(log.folder, None, position, log.recovery_point, "there is no whole batch")
     return LastRecords(last_by_key, transactions.pending())
+
+
+def _read_batches(log: Log, offset: Offset, end: Offset) -> list[tuple[BatchHeader, Buffer]]:
+    """Read whole batches from an offset; checked, but not decoded."""
+    try:
+        records = log.read(offset, READ_BYTES, upper_bound_offset=end).records
+        return [
+            (check_batch(records, at), records[at : at + header.size_bytes])
+            for at, header in iter_batches(records)
+        ]
+    except ApiError as error:
+        if error.code not in DAMAGE:
+            raise
+        raise CorruptLog(log.folder, None, offset, log.recovery_point, str(error)) from error
 
 
 def _report_without_key(log: Log, offset: int) -> None:

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
 from barnabas.broker.coordinators.coordinator_log import LastRecords, last_records, without_collection
+from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -256,19 +257,21 @@ class LedShards(Generic[S]):
             with without_collection():
                 records = self._last_records(shard)
                 entries = None if records is None else self._fill(shard, records)
+        except CorruptLog as damage:
+            if not self._replicas.roles.hand_over(shard.partition, shard.since, damage):
+                self._note_lonely(shard, damage)
+            self._retry(shard, damage)
+            return
         except ApiError as error:
             self._replicas.disk_failures.note(error)
-            if shard.state is ShardState.LOADING and not self._is_stopping:
-                logger.error("%s cannot be loaded and is retried: %s", shard.partition, error)
-                with self._condition:
-                    self._to_load.append(shard)
-                    self._condition.wait(RETRY_MS / 1000)
+            self._retry(shard, error)
             return
         except Exception as error:  # noqa: BLE001 - any error fails only this partition
             self._failed(shard, error)
             return
         if records is None or entries is None:
             return
+        self._replicas.roles.failed.clear(shard.partition)
         load_ms = self._now_ms() - started_ms
         self.longest_load_ms = max(self.longest_load_ms, load_ms)
         logger.info(
@@ -286,6 +289,20 @@ class LedShards(Generic[S]):
                 shard.start_loaded()
         except Exception as error:  # noqa: BLE001 - any error fails only this partition
             self._failed(shard, error)
+
+    def _retry(self, shard: S, error: ApiError) -> None:
+        if shard.state is ShardState.LOADING and not self._is_stopping:
+            logger.error("%s cannot be loaded and is retried: %s", shard.partition, error)
+            with self._condition:
+                self._to_load.append(shard)
+                self._condition.wait(RETRY_MS / 1000)
+
+    def _note_lonely(self, shard: S, damage: CorruptLog) -> None:
+        """The log is damaged, and no other replica may lead: tell the operator once."""
+        failed = self._replicas.roles.failed
+        if shard.partition not in failed.reasons():
+            doing = f"loading its {self._contents}, while no other replica is in sync"
+            failed.note(shard.partition, damage, doing, is_retried=False)
 
     def _failed(self, shard: S, error: Exception) -> None:
         """An unforeseen error stops no broker: the next coordinator would fail on the same bytes."""

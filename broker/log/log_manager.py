@@ -84,7 +84,7 @@ class LogManager:
         """Logs that did not open for lack of descriptors or memory; the next `get_or_create` retries them."""
         self.strays = StrayLogs(self._files)
         self.on_dir_failed: Callable[[Sequence[TopicPartition]], None] | None = None
-        """Called once for each dir that goes offline, with its partitions; without locks, on any thread."""
+        """Called with the partitions of each dir or log that goes offline; without locks, on any thread."""
 
     @classmethod
     def open(
@@ -313,6 +313,27 @@ class LogManager:
             self.on_dir_failed(lost)
         return lost
 
+    def fail_log(self, damage: CorruptLog, log: Log) -> None:
+        """Take a log with damaged records offline, as if the start had found them.
+
+        Takes the logs' locks, so the caller must hold none.
+        """
+        key = log.topic_partition
+        log_dir = self._dirs[log.folder.parent]
+        # Without its recovery point the next start would take the damage for a torn tail.
+        self._guarded(partial(self._table.write_checkpoints, log_dir), log)
+        with self._lock:
+            if self._logs.get(key) is not log:
+                # It was deleted or moved, or its dir is offline.
+                return
+            del self._logs[key]
+            log_dir.log_count -= 1
+            self._keep_out(key, log.folder, damage)
+        logger.error("%s is offline until the next start: %s", key, damage)
+        log.abandon()
+        if self.on_dir_failed is not None:
+            self.on_dir_failed([key])
+
     def dir_of_offline(self, topic_partition: TopicPartition) -> Path | None:
         """The log dir of an offline partition, or None if it is unknown."""
         reason = self.offline_partitions.get(topic_partition)
@@ -457,13 +478,16 @@ class LogManager:
             is_foreseen = isinstance(error, ApiError | CheckpointDamaged)
             logger.error("%s stays offline: %s", key, error, exc_info=not is_foreseen)
             with self._lock:
-                self.offline_partitions[key] = error
-                self._damaged[key] = folder
-                self._dirs[folder.parent].keep(key)
+                self._keep_out(key, folder, error)
                 if isinstance(error, StorageCallFailed):
                     self._unopened[key] = scanned
                 else:
                     self._unopened.pop(key, None)
+
+    def _keep_out(self, key: TopicPartition, folder: Path, reason: Exception) -> None:
+        self.offline_partitions[key] = reason
+        self._damaged[key] = folder
+        self._dirs[folder.parent].keep(key)
 
     def _loader(self, scanned: ScannedLog, now_ms: int, topic_id: TopicId | None = None) -> LogLoader:
         return scanned.loader(self._config_of(scanned.key.topic), now_ms, topic_id, self._files)

@@ -141,6 +141,12 @@ class LogGone(ApiError):
         super().__init__(f"{path.parent.name} was deleted or closed during the read")
 
 
+DAMAGE: Final = frozenset(
+    {ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT}
+)
+"""The errors with which a reader of a log refuses damaged bytes."""
+
+
 class CorruptLog(ApiError):
     """A log is damaged below its recovery point, or after a clean stop: its replica must not go online.
 
@@ -151,14 +157,15 @@ class CorruptLog(ApiError):
     retriable = True
 
     def __init__(
-        self, path: Path, position: int, offset: int, recovery_point: int | None, reason: str
+        self, path: Path, position: int | None, offset: int, recovery_point: int | None, reason: str
     ) -> None:
-        """``recovery_point`` is None in a log that was closed cleanly."""
+        """``position`` is that in a file; ``recovery_point`` is None in a log that was closed cleanly."""
         if recovery_point is None:
             reason = f"after a clean stop: {reason}"
         elif offset < recovery_point:
             reason = f"below the recovery point {recovery_point}: {reason}"
-        super().__init__(f"{path} is damaged at byte {position}, offset {offset}, {reason}")
+        place = "" if position is None else f"byte {position}, "
+        super().__init__(f"{path} is damaged at {place}offset {offset}, {reason}")
         self.path = path
         self.position = position
         self.offset = offset

@@ -32,6 +32,11 @@ class CommittedIsr:
         """All replicas that may be in the ISR that ZooKeeper holds."""
         return self.in_sync_replicas
 
+    @property
+    def certain(self) -> frozenset[BrokerId]:
+        """The replicas that are in the ISR that ZooKeeper holds, whether a pending change succeeds or not."""
+        return self.in_sync_replicas
+
 
 @dataclass(frozen=True, slots=True)
 class PendingIsr:
@@ -52,6 +57,10 @@ class PendingIsr:
     @property
     def maximal(self) -> frozenset[BrokerId]:
         return self.in_sync_replicas | self.joining.keys()
+
+    @property
+    def certain(self) -> frozenset[BrokerId]:
+        return self.in_sync_replicas - self.leaving
 
     @property
     def proposed(self) -> frozenset[BrokerId]:

@@ -22,7 +22,7 @@ from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import for_each
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.log.storage_errors import StorageCallFailed
+from barnabas.broker.log.storage_errors import CorruptLog, StorageCallFailed
 from barnabas.broker.replication.failures import DiskFailures, FailedReplicas
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
@@ -299,6 +299,20 @@ class RoleChanges:
                 return
             self._fail(name, error, f"following in leader epoch {leader_epoch}")
         self._role_changed(name)
+
+    def hand_over(self, name: TopicPartition, since: LeaderEpoch, damage: CorruptLog) -> bool:
+        """Take the damaged log of a leadership offline, so that another member of the ISR leads.
+
+        False, and nothing is done, if no other member is sure to stay in the ISR: no other could lead then.
+        """
+        partition = self.partitions.get(name)
+        if partition is None or not partition.is_leader or partition.leading_since != since:
+            # The controller has decided already.
+            return True
+        if not partition.isr.certain - {self.broker_id}:
+            return False
+        self._logs.fail_log(damage, partition.log)
+        return True
 
     def _take_role(
         self,

@@ -15,8 +15,10 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.waiting import wait_for
 
+from .group_client import GroupClient
 from .raw_client import RawClient, batch_of
 from .tools import KILLED, ClusterView
 
@@ -29,13 +31,13 @@ def log_dir_of(cluster: LocalCluster, broker_id: int) -> Path:
     return Path(folder)
 
 
-def flip_a_byte(folder: Path) -> None:
-    """Flip a bit in the value of an early record of the only segment."""
+def flip_a_byte(folder: Path, text: bytes = b"record-20") -> None:
+    """Flip a bit in the first occurrence of a text in the only segment, which a broker may have open."""
     (path,) = folder.glob("*.log")
-    data = bytearray(path.read_bytes())
-    at = data.index(b"record-20")
-    data[at] ^= 1
-    path.write_bytes(data)
+    at = path.read_bytes().index(text)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([text[0] ^ 1]))
 
 
 def wait_flushed(folder: Path, key: TopicPartition, offset: int) -> None:
@@ -127,6 +129,24 @@ def test_a_damaged_follower_is_seen_in_status_repaired_and_rebuilt_by_its_leader
     wait_for(lambda: records_in(folders[0]) == records_in(folders[1]), "the contents differ")
     assert len(records_in(folders[1])) == RECORDS
     assert kept.exists()
+
+
+@pytest.mark.brokers(settings=SETTINGS | {"offsets.topic.num.partitions": "1"})
+def test_groups_pass_by_a_coordinator_whose_log_is_damaged(cluster: LocalCluster) -> None:
+    view = ClusterView(cluster)
+    view.create_topic("t")
+    with GroupClient(cluster, "some-group") as client:
+        for number in range(RECORDS):
+            client.commit(number)
+        view.wait_isr(OFFSETS_TOPIC, 3)
+        (partition,) = view.partitions(OFFSETS_TOPIC)
+        first, damaged, sound = partition.replicas
+        assert client.coordinator == first
+        flip_a_byte(log_dir_of(cluster, damaged) / f"{OFFSETS_TOPIC}-0", b"some-group")
+        cluster.kill(first)
+        assert client.committed() == RECORDS - 1
+        assert client.coordinator == sound
+    wait_for(lambda: is_offline(cluster, damaged, OFFSETS_TOPIC), "the damaged replica is not offline")
 
 
 def records_in(folder: Path) -> list[bytes]:

@@ -28,6 +28,7 @@ from barnabas.protocol.messages.groups import (
 )
 from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest
+from barnabas.protocol.record_batch import LENGTH_OFFSET, MAGIC_OFFSET
 from barnabas.protocol.records import MarkerType
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.building import LAG_MS, LIVE, NONE, led_by, metadata, state
@@ -401,30 +402,92 @@ def test_a_recreated_offsets_topic_has_no_groups(hosting: Serving) -> None:
     assert fetched(hosting) == {("topic", 1): 8}
 
 
-def test_a_log_that_cannot_be_read_keeps_its_groups_loading(
-    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+def spoil_reads(log: Log, monkeypatch: pytest.MonkeyPatch, at: int, mask: int) -> None:
+    """Damage a byte of all that is read."""
+    whole = log.read
+
+    def read_damaged(*arguments: Any, **options: Any) -> Any:
+        result = whole(*arguments, **options)
+        damaged = bytearray(result.records)
+        damaged[at] ^= mask
+        return result._replace(records=memoryview(damaged))
+
+    monkeypatch.setattr(log, "read", read_damaged)
+
+
+def why_failed(hosting: Serving) -> str:
+    """The failure of the replica of the offsets topic, as `barnabas status` shows it."""
+    topic, *_ = hosting.call(DescribeReplicasRequest(topics=[OFFSETS_TOPIC])).topics
+    failure: str = topic.replicas[0].failure
+    return failure
+
+
+DAMAGE = [(-1, 1), (MAGIC_OFFSET, 1), (LENGTH_OFFSET, 0x80)]
+
+
+@pytest.mark.parametrize(("at", "mask"), DAMAGE, ids=["CRC", "magic", "length"])
+def test_a_damaged_log_keeps_its_groups_loading_while_no_other_replica_is_in_sync(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, at: int, mask: int
 ) -> None:
     hosting.send(commit(7))
     lead(hosting, epoch=1, leader=2)
     lead(hosting, epoch=2)
-    log = hosting.managed.manager.partition(PARTITION).log
-    whole = log.read
-
-    def damaged(*arguments: Any, **options: Any) -> Any:
-        result = whole(*arguments, **options)
-        spoilt = bytearray(result.records)
-        spoilt[-1] ^= 1
-        return result._replace(records=memoryview(spoilt))
-
     monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
-    monkeypatch.setattr(log, "read", damaged)
-    # Close the former shard, and load once.
-    assert run_once(hosting.groups.shards)
-    assert run_once(hosting.groups.shards)
-    assert hosting.call(fetch()).groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    monkeypatch.setattr(log, "read", whole)
+    with monkeypatch.context() as patch:
+        spoil_reads(hosting.managed.manager.partition(PARTITION).log, patch, at, mask)
+        # Close the former shard, and load twice.
+        for _ in range(3):
+            assert run_once(hosting.groups.shards)
+        assert hosting.call(fetch()).groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert "no other replica is in sync" in why_failed(hosting)
+        assert [record.levelname for record in caplog.records].count("CRITICAL") == 1
     work(hosting)
     assert fetched(hosting) == {("topic", 0): 7}
+    assert why_failed(hosting) == ""
+
+
+@pytest.mark.parametrize(("at", "mask"), DAMAGE, ids=["CRC", "magic", "length"])
+def test_a_damaged_log_goes_offline_if_another_replica_is_in_sync(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch, at: int, mask: int
+) -> None:
+    notified: list[BrokerId] = []
+    manager = hosting.managed.manager
+    monkeypatch.setattr(
+        manager.disk_failures._store, "notify_log_dir_failure", notified.append, raising=False
+    )
+    hosting.send(commit(7))
+    lead(hosting, epoch=1, leader=2)
+    lead(hosting, epoch=2, isr=(1, 2))
+    spoil_reads(manager.partition(PARTITION).log, monkeypatch, at, mask)
+    monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
+    # Close the former shard, and load.
+    for _ in range(2):
+        assert run_once(hosting.groups.shards)
+    assert manager.disk_failures.work_off()
+    assert notified == [1]
+    assert hosting.managed.tell(
+        state(leader=1, epoch=2, isr=(1, 2)), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID
+    ) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    work(hosting)
+    assert hosting.call(fetch()).groups[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_damaged_log_stays_while_the_last_other_replica_may_leave_the_isr(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the only member of the ISR could be the damaged one, which is offline."""
+    manager = hosting.managed.manager
+    hosting.send(commit(7))
+    lead(hosting, epoch=1, leader=2)
+    lead(hosting, epoch=2, isr=(1, 2))
+    partition = manager.partition(PARTITION)
+    spoil_reads(partition.log, monkeypatch, -1, 1)
+    monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
+    hosting.managed.pass_time(60_000)
+    assert partition.propose_shrink(hosting.managed.now_ms()) is not None
+    for _ in range(3):
+        run_once(hosting.groups.shards)
+    assert manager.logs.get(PARTITION) is partition.log
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, name: str, group_id: str = "g") -> None:

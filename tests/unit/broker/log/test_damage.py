@@ -143,6 +143,36 @@ def test_a_sealed_segment_that_must_be_read_and_is_damaged_keeps_only_its_log_of
     assert {path: path.read_bytes() for path in segments[:-1]} == before
 
 
+@pytest.mark.parametrize("kind", ["crash", "clean"])
+def test_a_log_whose_reader_finds_damage_goes_offline_until_the_next_start(
+    managers: Managers, kind: str
+) -> None:
+    """The start does not read the segments below the recovery point, and must not truncate there."""
+    manager, segments = fill(managers)
+    log, lost = online(manager, KEY), list[TopicPartition]()
+    manager.on_dir_failed = lost.extend
+    log.increment_log_start_offset(1)
+    flip_bits(segments[1], 70)
+    damage = CorruptLog(log.folder, None, 2, log.recovery_point, "CRC")
+    for _ in range(2):
+        manager.fail_log(damage, log)
+    assert lost == [KEY]
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        manager.get_or_create(KEY, TOPIC_ID, 0)
+    assert manager.dir_of_offline(KEY) == managers.paths[0]
+    assert (manager.get(KEY), manager.get(OTHER) is None) == (None, False)
+    # The unused end of the last file is cut off.
+    before = [path.read_bytes() for path in segments[:-1]]
+    stop(managers, manager, kind)
+    manager = managers.open()
+    again = online(manager, KEY)
+    assert (again.log_start_offset, again.log_end_offset) == (1, 9)
+    assert [path.read_bytes() for path in segments[:-1]] == before
+    manager.fail_log(damage, again)
+    assert manager.delete(KEY, 0)
+    assert not log.folder.exists()
+
+
 def test_an_unforeseen_error_of_one_log_keeps_only_that_log_offline(
     managers: Managers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
