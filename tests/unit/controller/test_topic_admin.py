@@ -172,7 +172,7 @@ def test_a_topic_that_exists_is_refused_and_one_being_deleted_says_so(rig: Rig) 
     refusal(rig.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "already exists")
     rig.admin.delete_topics([DeleteTopicState(name="t")])
     refusal(rig.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "still being deleted")
-    # Its overrides are deleted after its node: a topic created in between would lose its own.
+    # The request is removed last: a topic created in between would be deleted by it.
     del rig.zookeeper.assignments["t"]
     refusal(rig.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "still being deleted")
     rig.controller.writer.delete_topic("t")
