@@ -21,6 +21,9 @@ R = TypeVar("R")
 Q = TypeVar("Q")
 """The requests to others that a machine makes."""
 
+MAX_CLOCK_SKEW_MS: Final = 600_000
+"""By so much the wall clocks of two brokers may differ before a time-out or an expiry comes too early."""
+
 Token = Any
 """The receiver of an answer. A machine keeps it and returns it once, with the answer. It is never None."""
 
@@ -30,6 +33,14 @@ class Moment(NamedTuple):
 
     monotonic_ms: float
     wall_ms: int
+
+    def latest(self, stamp_ms: int) -> int:
+        """When, by this broker's wall clock, another broker may have made a stamp at the latest.
+
+        A coordinator counts from there when it loads a record. So a clock that is ahead ends nothing early,
+        and moves of the coordinator, however many, delay an end by no more than the skew.
+        """
+        return min(stamp_ms + MAX_CLOCK_SKEW_MS, self.wall_ms)
 
 
 Settled = Callable[[ErrorCode, int, Moment], None]

@@ -127,6 +127,7 @@ class Group:
         for producer_id, of_producer in pending.items():
             for partition, committed in of_producer.items():
                 group.offsets.load_pending(producer_id, partition, committed)
+        group.offsets.loaded(now)
         if stored is not None:
             group._rebalance.load(stored, coordinator_epoch, now)
         return group

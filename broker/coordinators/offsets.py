@@ -110,6 +110,9 @@ class GroupOffsets:
         """By producer id."""
         self._pending: dict[TopicPartition, dict[int, CommittedOffset]] = {}
         """The same pending offsets, by partition and producer id; no dictionary in it is empty."""
+        self._loaded_at = Moment(0.0, 0)
+        self._loaded_end = 0
+        """The records before this offset were stamped by other brokers' clocks."""
 
     def __len__(self) -> int:
         return len(self._committed)
@@ -192,6 +195,12 @@ class GroupOffsets:
         if former is None or former.record_offset <= committed.record_offset:
             pending[partition] = committed
             self._pending.setdefault(partition, {})[producer_id] = committed
+
+    def loaded(self, now: Moment) -> None:
+        """The last offset from the log has been added."""
+        self._loaded_at = now
+        values = (each for name in self.all_partitions() for each in self._values(name))
+        self._loaded_end = max((each.record_offset for each in values), default=-1) + 1
 
     # ---- commits
 
@@ -310,15 +319,24 @@ class GroupOffsets:
         Topics that are ``still_read`` and partitions with a commit in flight or pending never expire.
         """
         expired = []
-        for partition, (value, _) in self._committed.items():
+        for partition, committed in self._committed.items():
             if partition.topic in still_read or self._is_unstable(partition):
                 continue
-            expires_at_ms = value.expire_timestamp_ms
-            if expires_at_ms is None:
-                expires_at_ms = (value.commit_timestamp_ms if since_ms is None else since_ms) + retention_ms
+            value = committed.value
+            committed_ms = self._committed_ms(committed)
+            if value.expire_timestamp_ms is not None:
+                expires_at_ms = committed_ms + value.expire_timestamp_ms - value.commit_timestamp_ms
+            else:
+                expires_at_ms = (committed_ms if since_ms is None else since_ms) + retention_ms
             if now_ms >= expires_at_ms:
                 expired.append(partition)
         return expired
+
+    def _committed_ms(self, committed: CommittedOffset) -> int:
+        """The time of a commit, by the wall clock of this broker."""
+        stamp_ms = committed.value.commit_timestamp_ms
+        is_loaded = committed.record_offset < self._loaded_end
+        return self._loaded_at.latest(stamp_ms) if is_loaded else stamp_ms
 
     # ---- reads
 

@@ -155,6 +155,9 @@ class Rebalance:
             self._members.leader_id = stored.leader
         since_ms = stored.current_state_timestamp_ms
         self.state_since_ms = None if since_ms == NO_TIMESTAMP else since_ms
+        if self.state is GroupState.EMPTY and self.state_since_ms is not None:
+            # Its offsets expire by this. An Empty group writes no record with it.
+            self.state_since_ms = now.latest(self.state_since_ms)
         self._find_subscribed_topics()
         if len(self._members) > self._config.group_max_size:
             self._prepare(f"it was loaded with more than {self._config.group_max_size} members", now)

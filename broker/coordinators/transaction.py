@@ -149,6 +149,7 @@ class Transaction:
         "_outbox",
         "_stored",
         "_timeout_ms",
+        "_used_ms",
         "_waiting",
         "_wants_producer_id",
         "next_deadline_ms",
@@ -178,6 +179,8 @@ class Transaction:
         self._new_producer_id: ProducerId | None = None
         self._timeout_ms = math.inf
         """The end of the ongoing transaction, by the monotonic clock."""
+        self._used_ms = stored.last_update_timestamp_ms
+        """The last change, by the wall clock of this broker."""
         self.next_deadline_ms = math.inf
 
     @classmethod
@@ -203,7 +206,8 @@ class Transaction:
         elif stored.state is TransactionState.PREPARE_EPOCH_FENCE:
             ongoing = stored._replace(state=TransactionState.ONGOING)
             self._append(_Change(fenced(ongoing, now), [], must_succeed=True))
-        self._set_timeout(now)
+        self._used_ms = now.latest(stored.last_update_timestamp_ms)
+        self._set_timeout(now, now.latest(stored.start_timestamp_ms))
         return self._take(now)
 
     # ---- views
@@ -316,7 +320,9 @@ class Transaction:
     def expire(self, now: Moment) -> Effects:
         """Remove the id from the log if it has not been used for transactional.id.expiration.ms."""
         is_busy = self._change is not None or self._markers is not None or self._waiting is not None
-        if not is_busy and self._stored is not BLANK and has_expired(self._stored, self._limits, now):
+        if is_busy or self._stored is BLANK:
+            return Effects()
+        if has_expired(self._stored, self._limits, self._used_ms, now):
             self._append(_Change(None, [], must_succeed=False))
         return self._take(now)
 
@@ -492,10 +498,14 @@ class Transaction:
             return
         if self._new_producer_id in (target.producer_id, target.next_producer_id):
             self._new_producer_id = None
-        self._stored = target
+        former, self._stored = self._stored, target
         for asker in change.askers:
             self._outbox.answer(asker.token, asker.response)
-        self._set_timeout(now)
+        if target.last_update_timestamp_ms != former.last_update_timestamp_ms:
+            self._used_ms = target.last_update_timestamp_ms
+        timeout_at = timeout_at_ms(target)
+        if timeout_at is None or timeout_at != timeout_at_ms(former):
+            self._set_timeout(now, target.start_timestamp_ms)
         if target.state in DECIDED:
             self._request_markers(target)
             self._complete_if_all_have_markers(now)
@@ -531,15 +541,14 @@ class Transaction:
 
     # ---- time
 
-    def _set_timeout(self, now: Moment) -> None:
+    def _set_timeout(self, now: Moment, start_ms: int) -> None:
         """Convert the end of the ongoing transaction to the monotonic clock, which no operator sets."""
-        at_ms = timeout_at_ms(self._stored)
-        if at_ms is None:
+        if timeout_at_ms(self._stored) is None:
             self._timeout_ms = math.inf
             return
         # Another broker's clock may have been ahead when the transaction began.
-        left_ms = min(max(0, at_ms - now.wall_ms), self._stored.timeout_ms)
-        self._timeout_ms = now.monotonic_ms + left_ms
+        passed_ms = max(0, now.wall_ms - start_ms)
+        self._timeout_ms = now.monotonic_ms + max(0, self._stored.timeout_ms - passed_ms)
 
     def _take(self, now: Moment) -> Effects:
         change, deadline_ms = self._change, math.inf

@@ -460,8 +460,9 @@ def timeout_at_ms(stored: TransactionMetadata) -> int | None:
     return stored.start_timestamp_ms + stored.timeout_ms
 
 
-def has_expired(stored: TransactionMetadata, limits: TransactionLimits, now: Moment) -> bool:
-    return stored.state in IDLE and stored.last_update_timestamp_ms <= now.wall_ms - limits.expiration_ms
+def has_expired(stored: TransactionMetadata, limits: TransactionLimits, used_ms: int, now: Moment) -> bool:
+    """``used_ms`` is the time of the last change, by the wall clock of ``now``."""
+    return stored.state in IDLE and used_ms <= now.wall_ms - limits.expiration_ms
 
 
 def _later(stored: TransactionMetadata, now: Moment) -> int:

@@ -49,7 +49,7 @@ def an_append_that_timed_out_has_failed(setattr_: SetAttr) -> None:
     setattr_(transaction, "_NOT_APPENDED", frozenset(ErrorCode))
 
 
-@found_in("exactly once", 83)
+@found_in("exactly once", 25)
 def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     """Kafka sends the markers at once."""
     resume = Transaction.resume
@@ -159,7 +159,7 @@ def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_is_end_of_prepared", credulous)
 
 
-@found_in("exactly once", 2, alone=Promise.ENDS)
+@found_in("exactly once", 12, alone=Promise.ENDS)
 def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     def impatient(stored: TransactionMetadata) -> int | None:
         timeout_ms = stored.prepared_timeout_ms if stored.is_prepared else stored.timeout_ms
@@ -186,7 +186,7 @@ def unloaded_requests_are_forgotten(setattr_: SetAttr) -> None:
 
 @found_in("exactly once", 2)
 def any_id_expires(setattr_: SetAttr) -> None:
-    setattr_(transaction, "has_expired", lambda stored, limits, now: True)
+    setattr_(transaction, "has_expired", lambda stored, limits, used_ms, now: True)
 
 
 @found_in("exactly once", 2)
@@ -212,7 +212,7 @@ def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_next_incarnation", same)
 
 
-@found_in("exactly once", 5)
+@found_in("exactly once", 28)
 def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     fenced = transaction_rules.fenced
 

@@ -1,10 +1,13 @@
 """Committed offsets: when they become valid, expire, are refused and are deleted."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
-from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord
+from barnabas.broker.coordinators.effects import MAX_CLOCK_SKEW_MS
+from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.group_records import GroupMetadataValue, OffsetAndMetadata, OffsetRecord
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
@@ -140,6 +143,61 @@ def test_the_retention_of_a_group_without_members_counts_since_it_became_empty(r
     assert committed(rig) == (7, E.NONE)
     assert expire(rig, 1) == {T0, "group"}
     assert rig.group.is_dead
+
+
+@pytest.fixture(params=["a group without members", "a group that only stores offsets", "an old client"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Moving:
+    """A group with an offset, whose coordinator moves to brokers with other clocks."""
+
+    def __init__(self, rig: GroupRig, kind: str) -> None:
+        self.rig = rig
+        self._stored: GroupMetadataValue | None = None
+        if kind == "a group without members":
+            rig.stable("m")
+            rig.leave("m")
+            self._stored = rig.stored()
+            rig.settle()
+        if kind == "an old client":
+            value = replace(rig.offset(7), expire_timestamp_ms=rig.moment().wall_ms + RETENTION_MS)
+            rig.commit_from_outside(offsets={T0: value})
+            rig.settle()
+        else:
+            store(rig, T0)
+
+    def move(self, ahead_ms: float = 0) -> None:
+        rig = self.rig
+        rig.now_ms += ahead_ms
+        rig.group = Group.load("g", self._stored, rig.group.offsets.copy(), 1, rig.config, rig.moment())
+
+
+@pytest.mark.parametrize("ahead_ms", [-MAX_CLOCK_SKEW_MS, MAX_CLOCK_SKEW_MS])
+def test_a_clock_that_differs_expires_no_offset_early(rig: GroupRig, kind: str, ahead_ms: int) -> None:
+    moving = Moving(rig, kind)
+    moving.move(ahead_ms)
+    assert expire(rig, RETENTION_MS - 1) == set()
+    assert T0 in expire(rig, 1)
+
+
+def test_an_offset_expires_although_its_coordinator_moves_again_and_again(rig: GroupRig, kind: str) -> None:
+    moving = Moving(rig, kind)
+    while rig.now_ms < RETENTION_MS + MAX_CLOCK_SKEW_MS:
+        assert expire(rig, 0) == set()
+        moving.move()
+        rig.now_ms += RETENTION_MS / 5
+    assert T0 in expire(rig, 0)
+
+
+def test_a_commit_after_a_move_expires_by_the_clock_that_stamped_it(rig: GroupRig) -> None:
+    Moving(rig, "a group that only stores offsets").move()
+    rig.now_ms += RETENTION_MS / 2
+    rig.commit_from_outside(offsets={T0: rig.offset(8)})
+    rig.settle(base_offset=2)
+    assert expire(rig, RETENTION_MS - 1) == set()
+    assert expire(rig, 1) == {T0}
 
 
 def test_a_consumer_group_loses_only_offsets_of_other_topics(rig: GroupRig) -> None:

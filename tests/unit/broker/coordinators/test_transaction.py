@@ -2,6 +2,7 @@
 
 import pytest
 
+from barnabas.broker.coordinators.effects import MAX_CLOCK_SKEW_MS
 from barnabas.broker.coordinators.transaction import APPEND_RETRY_MS
 from barnabas.broker.coordinators.transaction_effects import (
     MAX_WAITING,
@@ -326,6 +327,56 @@ def test_a_transaction_times_out() -> None:
     assert rig.stored.producer_epoch == 1
     assert rig.send(commit(0)) == Ended(ErrorCode.PRODUCER_FENCED)
     assert rig.send(add(0)) is ErrorCode.PRODUCER_FENCED
+
+
+def move_coordinator(rig: TransactionRig, ahead_ms: float = 0) -> None:
+    """The next coordinator, whose wall clock is ahead."""
+    rig.now_ms += ahead_ms
+    rig.load(rig.stored)
+
+
+@pytest.mark.parametrize("ahead_ms", [-MAX_CLOCK_SKEW_MS, 2 * TIMEOUT_MS, MAX_CLOCK_SKEW_MS])
+def test_a_clock_that_differs_aborts_no_fresh_transaction(ahead_ms: int) -> None:
+    rig = ongoing()
+    move_coordinator(rig, ahead_ms)
+    assert rig.do_all(add(0, P2)) is OK
+    rig.pass_time(TIMEOUT_MS - 1)
+    assert rig.state is S.ONGOING
+    rig.pass_time(1)
+    rig.finish()
+    assert rig.state is S.COMPLETE_ABORT
+
+
+def test_a_transaction_times_out_although_its_coordinator_moves_again_and_again() -> None:
+    rig = ongoing()
+    while rig.now_ms < TIMEOUT_MS + MAX_CLOCK_SKEW_MS:
+        assert rig.state is S.ONGOING
+        move_coordinator(rig)
+        rig.pass_time(TIMEOUT_MS / 2)
+    rig.finish()
+    assert rig.state is S.COMPLETE_ABORT
+
+
+def test_added_partitions_do_not_prolong_a_loaded_transaction() -> None:
+    rig = ongoing()
+    move_coordinator(rig)
+    rig.pass_time(TIMEOUT_MS - 1)
+    assert rig.do_all(add(0, P2)) is OK
+    rig.pass_time(1)
+    assert rig.state is S.PREPARE_EPOCH_FENCE
+
+
+@pytest.mark.parametrize("ahead_ms", [-MAX_CLOCK_SKEW_MS, MAX_CLOCK_SKEW_MS])
+def test_a_clock_that_differs_expires_no_id_early(ahead_ms: int) -> None:
+    rig = TransactionRig()
+    rig.do_all(init())
+    move_coordinator(rig, ahead_ms)
+    rig.now_ms += rig.limits.expiration_ms - 1
+    rig.do(rig.machine.expire(rig.now))
+    assert not rig.appends
+    rig.now_ms += 1
+    rig.do(rig.machine.expire(rig.now))
+    assert rig.appends
 
 
 def test_an_unused_id_expires() -> None:
