@@ -134,12 +134,22 @@ class TopicAdmin:
             name = _name_of(topic, existing, by_id)
             if not self._settings.delete_topic_enable:
                 raise api_error(ErrorCode.TOPIC_DELETION_DISABLED)
-            writer.request_deletion(name)
-            log.info("deletion of topic %s is requested", name)
             topic_id = ids.get(name, NO_TOPIC_ID)
+            # By name it is for any topic of the name; by id it must not delete one that is made in between.
+            wanted = topic_id if TopicId(topic.topic_id) != NO_TOPIC_ID else NO_TOPIC_ID
+            if not writer.request_deletion(name, wanted):
+                self._check_requested(name, topic_id)
+            log.info("deletion of topic %s is requested", name)
             return DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE)
 
         return _results(topics, delete, _not_deleted)
+
+    def _check_requested(self, name: str, topic_id: TopicId) -> None:
+        """Raises REQUEST_TIMED_OUT if the earlier request is for another topic: the controller removes it."""
+        requested = self._store.deletion_requests().get(name, topic_id)
+        if requested not in (NO_TOPIC_ID, topic_id):
+            text = f"an earlier topic {name!r} is still being deleted, with the id {requested}"
+            raise api_error(ErrorCode.REQUEST_TIMED_OUT, text)
 
     def count_partitions(self, topic: str) -> int | None:
         """How many partitions a topic has in ZooKeeper, None for no such topic; raises ApiError."""

@@ -9,7 +9,7 @@ can be created. Runs on the controller's event thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
 from barnabas.controller.events import StopReplicaAnswered
@@ -17,7 +17,7 @@ from barnabas.controller.partition_state import PartitionStateMachine
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.request_batch import RequestBatch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
 
 log = logging.getLogger("barnabas.controller")
@@ -43,15 +43,23 @@ class TopicDeletion:
         self._batch = batch
         self._is_enabled = is_enabled
 
-    def request(self, topics: Collection[str]) -> None:
-        """Begin the requested deletions; requests for unknown topics are cleared."""
+    def request(self, topics: Mapping[str, TopicId]) -> None:
+        """Begin the requested deletions; requests for unknown topics are cleared.
+
+        `NO_TOPIC_ID` requests the deletion of any topic of the name.
+        """
         if not topics:
             return
         if not self._is_enabled:
             log.warning("delete.topic.enable is false: cleared the requests to delete %s", sorted(topics))
             self._writer.clear_deletion_requests(topics)
             return
-        unknown = [topic for topic in topics if topic not in self._context.assignments]
+        ids = self._context.topic_ids
+        unknown = [
+            topic
+            for topic, topic_id in topics.items()
+            if topic not in self._context.assignments or topic_id not in (NO_TOPIC_ID, ids.get(topic))
+        ]
         if unknown:
             log.warning("cleared the requests to delete topics that do not exist: %s", sorted(unknown))
             self._writer.clear_deletion_requests(unknown)

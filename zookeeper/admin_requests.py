@@ -2,7 +2,8 @@
 
 ``/admin/preferred_replica_election`` names partitions that their preferred replicas shall lead,
 ``/admin/reassign_partitions`` names partitions and their new replicas. The controller removes what it has
-carried out. A node that cannot be read raises `MalformedZnode`. The functions with a session block and raise
+carried out. A node that cannot be read raises `MalformedZnode`. ``/admin/delete_topics/<name>`` requests the
+deletion of a topic; Kafka writes no data into it and reads none. The functions with a session block and raise
 as the session does. Source: the JSON formats of Apache Kafka 3.9 in ZooKeeper mode.
 """
 
@@ -11,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.zookeeper import paths
-from barnabas.zookeeper.json_nodes import dump, int32, load, reading
+from barnabas.zookeeper.json_nodes import MalformedZnode, dump, int32, load, reading
 from barnabas.zookeeper.requests import Watch, exists, read
 from barnabas.zookeeper.session import ZooKeeperSession
+from barnabas.zookeeper.znodes import decode_uuid, encode_uuid
 
 
 class StoredReassignments(NamedTuple):
@@ -42,6 +44,19 @@ def _read_watched(session: ZooKeeperSession, path: str, watch: Watch | None) -> 
         return None
     node = read(session, [path]).get(path)
     return None if node is None else (node[0], int(node[1].version))
+
+
+def encode_deletion(topic_id: TopicId) -> bytes:
+    """The data of a request to delete only the topic with this id; `NO_TOPIC_ID` means any of the name."""
+    return b"" if topic_id == NO_TOPIC_ID else dump({"version": 1, "topic_id": encode_uuid(topic_id)})
+
+
+def decode_deletion(data: bytes) -> TopicId:
+    """`NO_TOPIC_ID` for a request of Kafka's tools."""
+    try:
+        return TopicId(decode_uuid(load(paths.DELETE_TOPICS, data)["topic_id"]))
+    except (MalformedZnode, KeyError, ValueError, TypeError):
+        return NO_TOPIC_ID
 
 
 def encode_preferred_elections(partitions: Collection[TopicPartition]) -> bytes:

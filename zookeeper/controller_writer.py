@@ -25,7 +25,7 @@ from kazoo.exceptions import (
     NotEmptyError,
 )
 
-from barnabas.protocol.ids import ControllerEpoch, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, ControllerEpoch, TopicId, TopicPartition
 from barnabas.zookeeper import admin_requests, paths, znodes
 from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
 from barnabas.zookeeper.requests import first_error, get, get_children, read_partition_states, recreate
@@ -165,9 +165,13 @@ class ControllerWriter:
         if error is not None and not isinstance(error, BadVersionError | NoNodeError):
             raise error
 
-    def request_deletion(self, topic: str) -> bool:
-        """Ask for a topic's deletion; False when it had been asked for already."""
-        outcome = self._fenced_under([paths.DELETE_TOPICS], _create(paths.delete_topic(topic), b""))
+    def request_deletion(self, topic: str, topic_id: TopicId = NO_TOPIC_ID) -> bool:
+        """Ask for a topic's deletion, or only for that of the topic with an id.
+
+        False when a deletion of a topic of that name had been asked for already.
+        """
+        create = _create(paths.delete_topic(topic), admin_requests.encode_deletion(topic_id))
+        outcome = self._fenced_under([paths.DELETE_TOPICS], create)
         if outcome.error is None:
             return True
         if isinstance(outcome.error, NodeExistsError):

@@ -32,6 +32,7 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.admin_requests import decode_deletion
 from barnabas.zookeeper.configs import ConfigStore, Entity
 from barnabas.zookeeper.controller_election import ControllerElection
 from barnabas.zookeeper.errors import (
@@ -229,8 +230,12 @@ class ClusterStore:
         """The states of the partitions that have a readable state znode."""
         return read_partition_states(self.session, partitions)
 
-    def deletion_requests(self, watch: Watch | None = None) -> list[str]:
-        return list_children(self.session, paths.DELETE_TOPICS, watch)
+    def deletion_requests(self, watch: Watch | None = None) -> dict[str, TopicId]:
+        """By topic the id of the topic to delete; `NO_TOPIC_ID` for any topic of the name."""
+        names = list_children(self.session, paths.DELETE_TOPICS, watch)
+        nodes = read(self.session, [paths.delete_topic(name) for name in names])
+        requests = {name: nodes.get(paths.delete_topic(name)) for name in names}
+        return {name: decode_deletion(node[0]) for name, node in requests.items() if node is not None}
 
     # ISR
 

@@ -247,7 +247,7 @@ def test_no_write_of_a_replaced_controller_succeeds(open_store: OpenStore, write
             write()
     assert store.partition_states([TP]) == before
     assert store.topics() == ["t"]
-    assert store.deletion_requests() == []
+    assert store.deletion_requests() == {}
     assert store.election.current() is not None
 
 

@@ -18,7 +18,7 @@ from barnabas.protocol.messages.inter_broker import (
     PartitionError,
     StopReplicaResponse,
 )
-from barnabas.zookeeper import paths
+from barnabas.zookeeper import admin_requests, paths
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.json_nodes import MalformedZnode
@@ -315,6 +315,37 @@ def test_deletion_requests_are_cleared_where_deletion_is_disabled() -> None:
 def test_a_request_to_delete_an_unknown_topic_is_cleared(cluster: Cluster) -> None:
     request_deletion(cluster, "nosuch")
     assert cluster.zookeeper.deletions == []
+
+
+@pytest.mark.parametrize("is_before_takeover", [True, False])
+def test_a_request_by_id_does_not_delete_a_topic_that_was_made_in_place_of_that_one(
+    cluster: Cluster, is_before_takeover: bool
+) -> None:
+    earlier = cluster.zookeeper.assignments["t"]
+    assert isinstance(earlier, TopicAssignment)
+    request_deletion(cluster, "t")
+    answer_stops(cluster, 1, 2, 3)
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3)})
+    cluster.zookeeper.put(paths.delete_topic("t"), admin_requests.encode_deletion(earlier.topic_id))
+    cluster.channels.forget()
+    if is_before_takeover:
+        cluster.elect()
+    cluster.handle(events.DeletionRequested())
+    assert cluster.channels.stops(1) == []
+    assert "t" in cluster.zookeeper.assignments
+    assert cluster.zookeeper.deletions == []
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"{", b'{"topic_id": 5}', b"the id of the topic"])
+def test_a_request_without_an_id_deletes_the_topic_of_the_name(cluster: Cluster, data: bytes) -> None:
+    """Kafka's tools write no data; others may write anything."""
+    topic = cluster.zookeeper.assignments["t"]
+    assert isinstance(topic, TopicAssignment)
+    written = admin_requests.encode_deletion(topic.topic_id) if data.startswith(b"the id") else data
+    cluster.zookeeper.put(paths.delete_topic("t"), written)
+    cluster.handle(events.DeletionRequested())
+    answer_stops(cluster, 1, 2, 3)
+    assert "t" not in cluster.zookeeper.assignments
 
 
 def test_a_topic_whose_creation_was_not_seen_yet_can_be_deleted(cluster: Cluster) -> None:

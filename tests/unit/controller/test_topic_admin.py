@@ -8,7 +8,7 @@ import pytest
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.controller.topic_policy import TopicPolicy, TopicRequest
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -18,7 +18,7 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicState,
 )
 from barnabas.protocol.topic_names import validate_topic_name
-from barnabas.zookeeper import paths
+from barnabas.zookeeper import admin_requests, paths
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
 from barnabas.zookeeper.json_nodes import MalformedZnode
@@ -196,6 +196,20 @@ def test_topics_are_deleted_by_name_or_by_id(rig: Rig) -> None:
         ("b", b.topic_id, ErrorCode.NONE),
     ]
     assert rig.zookeeper.deletions == ["a", "b"]
+    # Kafka's brokers write no data and read none.
+    data = [rig.zookeeper.server.data(paths.delete_topic(name)) for name in ("a", "b")]
+    assert data[0] == b""
+    assert admin_requests.decode_deletion(data[1]) == b.topic_id
+
+
+@pytest.mark.parametrize("is_by_id", [True, False])
+def test_a_request_to_delete_an_earlier_topic_of_the_name_holds_up_another(rig: Rig, is_by_id: bool) -> None:
+    [made] = rig.admin.create_topics([CreatableTopic(name="t")])
+    wish = DeleteTopicState(topic_id=made.topic_id) if is_by_id else DeleteTopicState(name="t")
+    for topic_id, code in [(uuid.uuid4(), ErrorCode.REQUEST_TIMED_OUT), (made.topic_id, ErrorCode.NONE)]:
+        rig.zookeeper.put(paths.delete_topic("t"), admin_requests.encode_deletion(TopicId(topic_id)))
+        [result] = rig.admin.delete_topics([wish])
+        assert result.error_code == code
 
 
 def test_an_unknown_topic_cannot_be_deleted(rig: Rig) -> None:
