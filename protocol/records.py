@@ -174,14 +174,12 @@ def _append_common(fields: list[RecordFields], data: bytes, start: int, header: 
 
     Returns the position of that record, or the end.
 
-    It reads every number as one of one or two bytes. A record for which that is wrong, or that is unusual in
-    any other way (headers, a long timestamp delta, malformed bytes), fails one of the comparisons.
+    It reads numbers as one or two bytes, and the lengths of one header as one. A record for which that is
+    wrong, or that is unusual otherwise (long timestamp delta, malformed bytes), fails one of the comparisons.
     """
     append, size = fields.append, len(data)
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     previous_delta = (fields[-1][0] - base_offset) << 1 if fields else -1
-    key: bytes | None
-    value: bytes | None
     try:
         for _ in range(header.record_count - len(fields)):
             length, position = data[start], start + 1
@@ -197,7 +195,7 @@ def _append_common(fields: list[RecordFields], data: bytes, start: int, header: 
                 position += 1
             number = data[position]
             position += 1
-            key = None
+            key: bytes | None = None
             if number != 1:
                 key_end = position + (number >> 1)
                 key = data[position:key_end]
@@ -205,7 +203,7 @@ def _append_common(fields: list[RecordFields], data: bytes, start: int, header: 
                 length |= (number & 1) | (number & 128) << 7
             number = data[position]
             position += 1
-            value = None
+            value: bytes | None = None
             if number != 1:
                 if number > 127:
                     number += (data[position] << 7) - 128
@@ -214,22 +212,35 @@ def _append_common(fields: list[RecordFields], data: bytes, start: int, header: 
                 value = data[position:value_end]
                 position = value_end
                 length |= number & ~0x3FFE
+            name_end = 0
+            if data[position]:
+                name_start, number = position + 2, data[position + 1]
+                name_end = name_start + (number >> 1)
+                if data[position] != 2 or (number | data[name_end]) & 129:
+                    return start
+                position = name_end + (data[name_end] >> 1)
             # Bit 0 of a folded number is its sign; a bit above the fourteenth means a third byte.
             if (
                 (length | delta) & ~0x3FFE
                 or time > 127
                 or position + 1 != end
                 or end > size
-                or data[position]
                 or delta <= previous_delta
             ):
                 return start
-            append((base_offset + (delta >> 1), base_timestamp + ((time >> 1) ^ -(time & 1)), key, value, ()))
+            headers = (_header(data, name_start, name_end, end),) if name_end else ()
+            time = base_timestamp + ((time >> 1) ^ -(time & 1))
+            append((base_offset + (delta >> 1), time, key, value, headers))
             start, previous_delta = end, delta
     except IndexError:
         # A misread number may point past the end; that does not mean that the bytes are malformed.
         return start
     return start
+
+
+def _header(data: bytes, name_start: int, name_end: int, end: int) -> tuple[str, bytes]:
+    """The header whose value begins after the byte at ``name_end``."""
+    return data[name_start:name_end].decode(errors="replace"), data[name_end + 1 : end]
 
 
 def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:

@@ -1,5 +1,6 @@
 """Batch headers and records: golden bytes, round trips, and every way in which bytes can be wrong."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from barnabas.protocol.record_batch import (
     write_crc,
 )
 from barnabas.protocol.records import (
+    Headers,
     Marker,
     MarkerType,
     Record,
@@ -160,17 +162,27 @@ def test_records_of_the_common_form_take_the_fast_way_and_all_sizes_come_back(
     monkeypatch.setattr(records_module, "_decode_record", decode_record)
     builder = RecordBatchBuilder(max_bytes=1 << 30)
     expected, uncommon = [], 0
+    common_headers: list[Headers] = [(("h", b"1"),), (("ü" * 31 + "n", b"v" * 63),), (("", b""),)]
+    other_headers: list[Headers] = [
+        (("h", None),),
+        (("n" * 64, b""),),
+        (("h", b"v" * 64),),
+        (("h", b""),) * 2,
+    ]
+    some_headers = itertools.cycle([*common_headers, *other_headers])
     values = [*range(8_170, 8_200), *range(200), *[index % 5 for index in range(8_200)]]
     for index, size in enumerate(values):
         key = None if index % 3 else b"k" * (index % 130)
         delta = index // 2 * 37 % 160 - 80 if index else 0
-        headers = (("h", b"1"),) if index % 1_000 == 999 else ()
+        headers = next(some_headers) if index % 500 == 499 else ()
+        headers_size = sum(2 + len(name.encode()) + len(value or b"") for name, value in headers)
         builder.append(key, b"v" * size, headers, 5_000 + delta)
         expected.append(Record(7 + index, 5_000 + delta, key, b"v" * size, headers))
         key_size = len(key or b"")
         # Two bytes for the record's length and the value's, and for the offset delta; one for the others.
-        is_short = key_size < 64 and key_size + size + 7 < 8_192 and index < 8_192 and -64 <= delta < 64
-        uncommon += bool(headers) or not is_short
+        total = key_size + size + headers_size + 7
+        is_short = key_size < 64 and total < 8_192 and index < 8_192 and -64 <= delta < 64
+        uncommon += headers in other_headers or not is_short
     assert decode_records(builder.build(base_offset=7)) == expected
     assert len(slow) == uncommon
     decode_records(build_batch([(b"the last", b"too")]))
