@@ -128,7 +128,7 @@ def _offsets_fields(record: Record) -> dict[str, Any]:
     if record.key is None:
         return record_fields(record) | {"not_decoded": "a record without a key"}
     try:
-        read = from_bytes(record.key, record.value)
+        read = from_bytes(record.key, record.value, record.headers)
     except MalformedFrame as error:
         return record_fields(record) | {"not_decoded": str(error)}
     if isinstance(read, OffsetRecord):

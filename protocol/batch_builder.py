@@ -24,7 +24,7 @@ from barnabas.protocol.record_batch import (
     TimestampType,
     write_crc,
 )
-from barnabas.protocol.records import MarkerType, encode_marker
+from barnabas.protocol.records import Headers, MarkerType, encode_marker
 from barnabas.protocol.schema import Buffer
 from barnabas.protocol.varint import encode_varint
 
@@ -178,17 +178,17 @@ class RecordBatchBuilder:
 
 
 def build_batch(
-    records: Iterable[tuple[bytes | None, bytes | None]],
+    records: Iterable[tuple[bytes | None, bytes | None, *tuple[Headers, ...]]],
     *,
     timestamp_ms: int = 0,
     base_offset: int = 0,
     partition_leader_epoch: int = -1,
     compression: Compression = Compression.NONE,
 ) -> bytearray:
-    """One batch of these (key, value) pairs, all with one timestamp, for tools and tests."""
+    """One batch of (key, value) pairs or (key, value, headers), with one timestamp, for tools and tests."""
     builder = RecordBatchBuilder(max_bytes=_NO_LIMIT, compression=compression)
-    for key, value in records:
-        builder.append(key, value, None, timestamp_ms)
+    for key, value, *headers in records:
+        builder.append(key, value, headers[0] if headers else None, timestamp_ms)
     return builder.build(base_offset=base_offset, partition_leader_epoch=partition_leader_epoch)
 
 

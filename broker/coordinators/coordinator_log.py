@@ -40,7 +40,7 @@ from barnabas.protocol.record_batch import (
     check_batch,
     iter_batches,
 )
-from barnabas.protocol.records import MarkerType, decode_fields, decode_marker
+from barnabas.protocol.records import Headers, MarkerType, decode_fields, decode_marker
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +54,13 @@ READ_BYTES: Final = 1 << 20
 _ACKS_ALL: Final = -1
 _OF_TRANSACTIONS: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 _MAX_RECORD_OVERHEAD_BYTES: Final = 30
+_MAX_HEADER_OVERHEAD_BYTES: Final = 10
 
 R = TypeVar("R")
 KeyValue = tuple[bytes, bytes | None]
-LastRecord = tuple[int, bytes]
-"""The offset and the value of the last record of a key; a plain tuple, which the collector ignores."""
+Encoded = tuple[bytes, bytes | None, Headers]
+LastRecord = tuple[int, bytes, Headers]
+"""The offset, value and headers of the last record of a key; a plain tuple, which the collector ignores."""
 Settled = Callable[[ErrorCode, int], None]
 """Takes NONE and the offset of the append's first record, or the error of the log and -1."""
 Removed = Callable[[ErrorCode], None]
@@ -115,13 +117,13 @@ class _TransactionReader:
                     self._ended(header.producer_id, marker.type is MarkerType.COMMIT)
             return
         pending = self._pending.setdefault(header.producer_id, {})
-        for offset, _, key, value, _ in decode_fields(batch, check_crc=False):
+        for offset, _, key, value, headers in decode_fields(batch, check_crc=False):
             if key is None:
                 _report_without_key(self._log, offset)
             elif value is None:
                 pending.pop(key, None)
             else:
-                pending[key] = offset, value
+                pending[key] = offset, value, headers
 
     def _ended(self, producer_id: int, is_commit: bool) -> None:
         pending = self._pending.pop(producer_id, {})
@@ -164,14 +166,14 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> LastRecords | None:
             if header.attributes & _OF_TRANSACTIONS:
                 transactions.read(header, batch)
                 continue
-            for offset, _, key, value, _ in decode_fields(batch, check_crc=False):
+            for offset, _, key, value, headers in decode_fields(batch, check_crc=False):
                 if key is None:
                     _report_without_key(log, offset)
                 elif value is None:
                     last_by_key.pop(key, None)
                     transactions.removed(key, offset)
                 else:
-                    last_by_key[key] = offset, value
+                    last_by_key[key] = offset, value, headers
         if position == before:
             raise CorruptLog(log.folder, None, position, log.recovery_point, "there is no whole batch")
     return LastRecords(last_by_key, transactions.pending())
@@ -243,10 +245,10 @@ class _Batch:
     def size_bytes(self) -> int:
         return self._builder.size_bytes
 
-    def add(self, records: Sequence[KeyValue], settled: Settled, now_ms: int) -> None:
+    def add(self, records: Sequence[Encoded], settled: Settled, now_ms: int) -> None:
         self.written.append(_Written(settled, self._builder.record_count))
-        for key, value in records:
-            self._builder.append(key, value, None, now_ms)
+        for key, value, headers in records:
+            self._builder.append(key, value, headers, now_ms)
 
     def build(self) -> bytearray:
         producer = self.kind.producer
@@ -280,7 +282,8 @@ class _Removal:
 class CoordinatorLog(Generic[R]):
     """The appends to one partition, while this broker leads it since one epoch.
 
-    ``encode`` makes the key and the value of a record; it raises Unencodable.
+    ``encode`` makes the key and the value of a record, and ``headers_of`` its headers; they raise
+    Unencodable.
     """
 
     def __init__(
@@ -290,6 +293,7 @@ class CoordinatorLog(Generic[R]):
         since: LeaderEpoch,
         *,
         encode: Callable[[R], KeyValue],
+        headers_of: Callable[[R], Headers] = lambda record: (),
         timeout_ms: int,
         max_batch_bytes: Callable[[], int],
         wall_clock_ms: Callable[[], int],
@@ -298,6 +302,7 @@ class CoordinatorLog(Generic[R]):
         self._partition = partition
         self._since = since
         self._encode = encode
+        self._headers_of = headers_of
         self._timeout_ms = timeout_ms
         self._max_batch_bytes = max_batch_bytes
         self._wall_clock_ms = wall_clock_ms
@@ -432,10 +437,10 @@ class CoordinatorLog(Generic[R]):
             return {}
         return {self._partition: {producer.producer_id: producer.guard}}
 
-    def _encoded(self, records: Sequence[R]) -> list[KeyValue] | None:
+    def _encoded(self, records: Sequence[R]) -> list[Encoded] | None:
         """None if a record cannot be written."""
         try:
-            return [self._encode(record) for record in records]
+            return [(*self._encode(record), self._headers_of(record)) for record in records]
         except Unencodable:
             logger.exception("a record for %s cannot be written", self._partition)
             return None
@@ -465,5 +470,7 @@ def _report(settled: Settled, error: ErrorCode, offset: int) -> None:
         logger.critical("the outcome of an append could not be handled", exc_info=True)
 
 
-def _size(records: Sequence[KeyValue]) -> int:
-    return sum(len(key) + len(value or b"") + _MAX_RECORD_OVERHEAD_BYTES for key, value in records)
+def _size(records: Sequence[Encoded]) -> int:
+    parts = sum(len(key) + len(value or b"") + _MAX_RECORD_OVERHEAD_BYTES for key, value, _ in records)
+    headers = (header for *_, headers in records for header in headers)
+    return parts + sum(len(name) + len(value or b"") + _MAX_HEADER_OVERHEAD_BYTES for name, value in headers)

@@ -18,7 +18,7 @@ from barnabas.broker.coordinators.coordinator_log import LastRecords
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Effects, TransactionEnd
-from barnabas.broker.coordinators.group_records import to_bytes
+from barnabas.broker.coordinators.group_records import headers_of, to_bytes
 from barnabas.broker.coordinators.group_shard import GroupShard, groups_of
 from barnabas.broker.coordinators.internal_topic import new_offsets_topic
 from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls, TopicCoordinator
@@ -77,7 +77,12 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
 
     def _make_shard(self, partition: Partition, topic_id: TopicId | None, since: LeaderEpoch) -> GroupShard:
         leadership = self._leadership(
-            partition, topic_id, since, encode=to_bytes, timeout_ms=self._config.offsets_commit_timeout_ms
+            partition,
+            topic_id,
+            since,
+            encode=to_bytes,
+            headers_of=headers_of,
+            timeout_ms=self._config.offsets_commit_timeout_ms,
         )
         shard = GroupShard(leadership, self._config)
         with self._lock:

@@ -4,9 +4,9 @@ A group is the last `GroupRecord` of its id; its offsets are the last `OffsetRec
 record without a value is a tombstone: it removes the former one.
 
 Keys and values begin with two bytes of version. A key's version also says what kind of record it is: 0 and 1
-are a committed offset, 2 a group. Keys are written in the highest version, groups in the one that Kafka 3.9
-writes, offsets in the flexible one (4) of KIP-915, which Kafka reads from 3.5 on: it skips the tagged field
-with the topic id. All versions of values are read.
+are a committed offset, 2 a group. Values of every version are read; version 3 is written, as by Kafka 3.9,
+because programs that watch this topic know no later one. The id of an offset's topic is in a header of the
+record, which Kafka and such programs ignore; Barnabas wrote it into a tagged field of version 4 before.
 
 Pure functions; any thread. Source: ``OffsetCommitKey.json`` and others in Apache Kafka's group coordinator.
 """
@@ -22,6 +22,7 @@ from typing import Final
 from barnabas.protocol.codec_kafka import VersionedCodec
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.records import Headers
 from barnabas.protocol.schema import array, int32, int64, message, opaque, string, topic_uuid
 
 NO_TIMESTAMP: Final = -1
@@ -37,6 +38,7 @@ _VALUE_VERSIONS: Final = range(5)
 _FLEXIBLE_SINCE: Final = 4
 _OFFSET_VALUE_WRITTEN: Final = 3
 _OFFSET_VALUE_WITH_TOPIC_ID: Final = 4
+_TOPIC_ID_HEADER: Final = "topic_id"
 _OFFSET_VALUE_WITH_EXPIRY: Final = 1
 """The only version with an expiry; it has no leader epoch, as in Kafka."""
 _GROUP_VALUE_WRITTEN: Final = 3
@@ -49,6 +51,7 @@ _TOPIC_ID_TAG: Final = b"\x01\x00\x10"
 """One tagged field, with tag 0 and 16 bytes."""
 _TAGGED_OFFSET_BYTES: Final = _TAGGED_OFFSET.size + 8 + len(_TOPIC_ID_TAG) + 16
 _LONGEST_SHORT: Final = 0x7F
+_TOPIC_ID_BYTES: Final = 16
 
 
 @message
@@ -149,27 +152,34 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
     return key, None if record.value is None else _GROUP_VALUE.encode(record.value, _GROUP_VALUE_WRITTEN)
 
 
+def headers_of(record: Record) -> Headers:
+    """The headers of a record, which go with the key and the value."""
+    value = record.value
+    if not isinstance(value, OffsetAndMetadata) or value.topic_id is None:
+        return ()
+    return ((_TOPIC_ID_HEADER, value.topic_id.bytes),)
+
+
 def _offset(committed: OffsetAndMetadata) -> bytes:
-    """Encode as version 4, as 3 without a topic id, or as 1 if the client set the expiry."""
+    """Encode as version 3, or as 1 if the client set the expiry."""
     expires_ms = committed.expire_timestamp_ms
-    version = _OFFSET_VALUE_WRITTEN if committed.topic_id is None else _OFFSET_VALUE_WITH_TOPIC_ID
     value = OffsetCommitValue(
         offset=committed.committed_offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
         commit_timestamp_ms=committed.commit_timestamp_ms,
         expire_timestamp_ms=_NEVER if expires_ms is None else expires_ms,
-        topic_id=NO_TOPIC_ID if committed.topic_id is None else committed.topic_id,
     )
-    return _OFFSET_VALUE.encode(value, version if expires_ms is None else _OFFSET_VALUE_WITH_EXPIRY)
+    version = _OFFSET_VALUE_WRITTEN if expires_ms is None else _OFFSET_VALUE_WITH_EXPIRY
+    return _OFFSET_VALUE.encode(value, version)
 
 
-def from_bytes(key: bytes, value: bytes | None) -> Record:
+def from_bytes(key: bytes, value: bytes | None, headers: Headers = ()) -> Record:
     """The record of a key and a value. Raises MalformedFrame, also for other kinds of records."""
     version = _OFFSET_KEY.version_of(key)
     if version in _OFFSET_KEY_VERSIONS:
         group_id, name = read_offset_key(key)
-        return OffsetRecord(group_id, name, None if value is None else read_offset_value(value))
+        return OffsetRecord(group_id, name, None if value is None else read_offset_value(value, headers))
     if version == _GROUP_KEY_VERSION:
         group_key: GroupMetadataKey = _GROUP_KEY.decode(key)
         return GroupRecord(group_key.group, None if value is None else _read_group(value))
@@ -195,7 +205,7 @@ def _group_and_topic(start: bytes) -> tuple[str, str]:
     return key.group, key.topic
 
 
-def read_offset_value(data: bytes) -> OffsetAndMetadata:
+def read_offset_value(data: bytes, headers: Headers = ()) -> OffsetAndMetadata:
     """Raises MalformedFrame. The common versions are decoded without the codec, because it is slower."""
     if len(data) >= _TAGGED_OFFSET_BYTES:
         version, offset, leader_epoch, length = _TAGGED_OFFSET.unpack_from(data)
@@ -216,7 +226,8 @@ def read_offset_value(data: bytes) -> OffsetAndMetadata:
         if version == _OFFSET_VALUE_WRITTEN and length >= 0 and end + 8 == len(data):
             metadata = _text(data[_COMMON_OFFSET.size : end]) if length else ""
             committed_ms = int.from_bytes(data[end:], "big", signed=True)
-            return OffsetAndMetadata(offset, committed_ms, leader_epoch, metadata)
+            topic_id = _topic_id_in(headers) if headers else None
+            return OffsetAndMetadata(offset, committed_ms, leader_epoch, metadata, None, topic_id)
     value: OffsetCommitValue = _OFFSET_VALUE.decode(data)
     expires = value.expire_timestamp_ms
     return OffsetAndMetadata(
@@ -225,8 +236,15 @@ def read_offset_value(data: bytes) -> OffsetAndMetadata:
         leader_epoch=LeaderEpoch(value.leader_epoch),
         metadata=value.metadata,
         expire_timestamp_ms=None if expires == _NEVER else expires,
-        topic_id=None if value.topic_id == NO_TOPIC_ID else TopicId(value.topic_id),
+        topic_id=_topic_id_in(headers) if value.topic_id == NO_TOPIC_ID else TopicId(value.topic_id),
     )
+
+
+def _topic_id_in(headers: Headers) -> TopicId | None:
+    for name, value in headers:
+        if name == _TOPIC_ID_HEADER and value is not None and len(value) == _TOPIC_ID_BYTES:
+            return _topic_id(value)
+    return None
 
 
 def _text(data: bytes) -> str:

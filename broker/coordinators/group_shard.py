@@ -52,11 +52,11 @@ def groups_of(
     """
     groups: dict[str, LoadedGroup] = {}
     unreadable = UnreadableRecords(partition)
-    for key, (offset, value) in records.by_key.items():
+    for key, (offset, value, headers) in records.by_key.items():
         try:
             if is_offset_key(key):
                 group_id, name = read_offset_key(key)
-                committed = CommittedOffset(read_offset_value(value), offset)
+                committed = CommittedOffset(read_offset_value(value, headers), offset)
                 if is_of_earlier_topic(name, committed.value, topic_ids):
                     continue
                 group = groups.get(group_id)
@@ -70,10 +70,10 @@ def groups_of(
         except MalformedFrame as error:
             unreadable.report(offset, error)
     for producer_id, pending in records.pending.items():
-        for key, (offset, value) in pending.items():
+        for key, (offset, value, headers) in pending.items():
             try:
                 group_id, name = read_offset_key(key)
-                committed = CommittedOffset(read_offset_value(value), offset)
+                committed = CommittedOffset(read_offset_value(value, headers), offset)
             except MalformedFrame as error:
                 unreadable.report(offset, error)
                 continue

@@ -25,6 +25,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.ids import LeaderEpoch, TopicId
 from barnabas.protocol.messages.topics import CreatableTopic
+from barnabas.protocol.records import Headers
 
 M = TypeVar("M", bound=Machine)
 S = TypeVar("S", bound=MachineShard[Any])
@@ -130,14 +131,16 @@ class TopicCoordinator(ABC, Generic[S, M]):
         since: LeaderEpoch,
         *,
         encode: Callable[[Any], KeyValue],
+        headers_of: Callable[[Any], Headers] = lambda record: (),
         timeout_ms: int,
     ) -> Leadership:
-        """``encode`` and ``timeout_ms`` are described at `CoordinatorLog`."""
+        """``encode``, ``headers_of`` and ``timeout_ms`` are described at `CoordinatorLog`."""
         log = CoordinatorLog[Any](
             self._replicas,
             partition.partition,
             since,
             encode=encode,
+            headers_of=headers_of,
             timeout_ms=timeout_ms,
             max_batch_bytes=partial(max_batch_bytes, partition),
             wall_clock_ms=lambda: self._now().wall_ms,

@@ -49,7 +49,7 @@ def transactions_of(records: LastRecords, partition: TopicPartition) -> LoadedTr
     stored: dict[str, TransactionMetadata] = {}
     unreadable: set[str] = set()
     report = UnreadableRecords(partition)
-    for key, (offset, value) in records.by_key.items():
+    for key, (offset, value, _) in records.by_key.items():
         transactional_id = None
         try:
             transactional_id = read_key(key)

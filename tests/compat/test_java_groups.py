@@ -83,7 +83,7 @@ def test_kafkas_tools_work_with_groups_and_read_the_offsets_topic(
         for path in copied_logs(compat_cluster, group, tmp_path)[:1]
     )
     key = f'"group":"{group}","topic":"{topic}","partition":0'
-    assert re.search(re.escape(key) + r'}} payload: {"version":"4","data":{"offset":0,"leaderEpoch":', dumped)
+    assert re.search(re.escape(key) + r'}} payload: {"version":"3","data":{"offset":0,"leaderEpoch":', dumped)
     assert re.search(re.escape(key) + r"}} payload: <DELETE>", dumped)
     stored = rf'key: {{"type":"2","data":{{"group":"{group}"}}}} payload: {{"version":"3","data":{{'
     assert re.search(stored + r'"protocolType":"consumer","generation":1,"protocol":"range"', dumped)

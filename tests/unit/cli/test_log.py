@@ -12,6 +12,7 @@ from barnabas.broker.coordinators.group_records import (
     GroupRecord,
     OffsetAndMetadata,
     OffsetRecord,
+    headers_of,
     to_bytes,
 )
 from barnabas.broker.log.log import Log
@@ -21,7 +22,7 @@ from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, HEADER, parse_header, write_crc
-from barnabas.protocol.records import MarkerType
+from barnabas.protocol.records import Headers, MarkerType
 from tests.support.defaults import log_config
 from tests.support.log_kinds import generation_of_one
 from tests.support.logs import append_batches, marker, produced
@@ -248,8 +249,9 @@ def test_the_offsets_topic_is_decoded(tmp_path: Path, capsys: Output) -> None:
     path = tmp_path / "00000000000000000000.log"
     topic_id = TopicId(uuid.UUID(int=1))
     key = TopicPartition("t", 3)
-    records: list[tuple[bytes | None, bytes | None]] = [
-        to_bytes(OffsetRecord("g", key, OffsetAndMetadata(42, 1_000, 5, "note", None, topic_id))),
+    offset = OffsetRecord("g", key, OffsetAndMetadata(42, 1_000, 5, "note", None, topic_id))
+    records: list[tuple[bytes | None, bytes | None, *tuple[Headers, ...]]] = [
+        (*to_bytes(offset), headers_of(offset)),
         to_bytes(OffsetRecord("g", key, None)),
         to_bytes(GroupRecord("g", generation_of_one())),
         to_bytes(GroupRecord("g", None)),

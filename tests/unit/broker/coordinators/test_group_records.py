@@ -13,6 +13,7 @@ from barnabas.broker.coordinators.group_records import (
     OffsetAndMetadata,
     OffsetRecord,
     from_bytes,
+    headers_of,
     to_bytes,
 )
 from barnabas.protocol.errors import MalformedFrame
@@ -53,15 +54,16 @@ GROUP = GroupMetadataValue(
 
 
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 126, 127, 5_000])
-def test_an_offset_has_its_topic_id_in_the_flexible_version(length: int) -> None:
+def test_an_offset_is_written_as_by_kafka_3_9_with_its_topic_id_in_a_header(length: int) -> None:
     topic_id = TopicId(uuid.UUID(int=0xABCDEF))
     value = OffsetAndMetadata(
         42, 1_700, LeaderEpoch(5), "ä" * (length // 2) + "m" * (length % 2), topic_id=topic_id
     )
     key, data = to_bytes(OffsetRecord("g", NAME, value))
     assert data is not None
-    assert data[:2] == b"\x00\x04"
-    result = from_bytes(key, data)
+    epoch_and_metadata = struct.pack(">i", 5) + text(value.metadata)
+    assert data == struct.pack(">hq", 3, 42) + epoch_and_metadata + struct.pack(">q", 1_700)
+    result = from_bytes(key, data, headers_of(OffsetRecord("g", NAME, value)))
     assert result == OffsetRecord("g", NAME, value)
     assert isinstance(result, OffsetRecord)
     assert result.value is not None
@@ -115,6 +117,33 @@ def test_negative_numbers_are_kept(topic_id: TopicId | None) -> None:
     value = OffsetAndMetadata(-1, -2, LeaderEpoch(-1), "m", topic_id=topic_id)
     record = OffsetRecord("g", TopicPartition("topic", -3), value)
     assert from_bytes(*to_bytes(record)) == record
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 126, 127, 5_000])
+def test_an_offset_of_an_earlier_version_of_barnabas_has_its_topic_id_in_a_tagged_field(length: int) -> None:
+    topic_id = TopicId(uuid.UUID(int=0xABCDEF))
+    metadata = "ä" * (length // 2) + "m" * (length % 2)
+    size = len(metadata.encode()) + 1
+    varint = bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])
+    data = (
+        struct.pack(">hqi", 4, 42, 5)
+        + (varint + metadata.encode() + struct.pack(">q", 1_700))
+        + (b"\x01\x00\x10" + topic_id.bytes)
+    )
+    result = from_bytes(OFFSET_KEY, data)
+    assert isinstance(result, OffsetRecord)
+    assert result.value == OffsetAndMetadata(42, 1_700, LeaderEpoch(5), metadata)
+    assert result.value.topic_id == topic_id
+
+
+@pytest.mark.parametrize("header", [("other", b"x" * 16), ("topic_id", None), ("topic_id", b"x" * 15)])
+def test_other_headers_are_ignored(header: tuple[str, bytes | None]) -> None:
+    value = OffsetAndMetadata(42, 1_700)
+    topic_id = TopicId(uuid.UUID(int=5))
+    result = from_bytes(*to_bytes(OffsetRecord("g", NAME, value)), (header, ("topic_id", topic_id.bytes)))
+    assert isinstance(result, OffsetRecord)
+    assert result.value is not None
+    assert result.value.topic_id == topic_id
 
 
 def test_metadata_that_is_not_utf_8_is_refused() -> None:
