@@ -265,7 +265,9 @@ class BrokerConfig(LogSettings):
     offsets_retention_minutes: int = setting(POSITIVE, 10_080, "How long an empty group's offsets are kept.")
     offsets_retention_check_interval_ms: int = setting(POSITIVE_LONG, 600_000, "How often that is checked.")
     offset_metadata_max_bytes: int = setting(
-        NOT_NEGATIVE, 4_096, "The longest text that may be committed with an offset."
+        NOT_NEGATIVE,
+        4_096,
+        "The longest text that may be committed with an offset, in UTF-16 units as in Kafka.",
     )
     offsets_commit_timeout_ms: int = setting(
         POSITIVE, 5_000, "How long a commit waits for the in-sync replicas."

@@ -93,6 +93,11 @@ def is_of_earlier_topic(
     return value.topic_id is not None and topic_ids.get(name.topic, value.topic_id) != value.topic_id
 
 
+def _length_in_java(text: str) -> int:
+    """The length by which Kafka limits metadata, although the setting's name says bytes: UTF-16 units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
+
+
 class GroupOffsets:
     """``transactions`` is kept up to date with the producers whose commits are in flight or pending here."""
 
@@ -213,7 +218,7 @@ class GroupOffsets:
         """Append a commit; it is answered when the log has it, or at once if all of it is refused."""
         refused: CommitResponse = {}
         for partition, value in offsets.items():
-            if value.metadata and len(value.metadata.encode()) > self._max_metadata_bytes:
+            if value.metadata and _length_in_java(value.metadata) > self._max_metadata_bytes:
                 refused[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
         if refused:
             offsets = {partition: value for partition, value in offsets.items() if partition not in refused}
