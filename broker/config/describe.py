@@ -173,10 +173,11 @@ def altered(
     result = dict(current)
     for alteration in alterations:
         name, operation = alteration.name, ConfigOperation(alteration.operation)
-        _check_name(kind, name, current)
         if operation is ConfigOperation.DELETE:
+            # As in Kafka of any name: a tool may remove a setting of its own.
             result.pop(name, None)
             continue
+        _check_name(kind, name, current)
         text = alteration.value or ""
         if operation is not ConfigOperation.SET:
             text = _changed_list(kind, operation, name, text, result, layers)
@@ -246,7 +247,7 @@ def _check_request(alterations: Sequence[Alteration]) -> None:
 
 
 def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str]) -> None:
-    # A setting that is set may be kept or deleted, even if this broker does not know it.
+    # A setting that is set may be kept, even if this broker does not know it.
     if name in current:
         return
     if kind is ConfigResourceType.TOPIC:

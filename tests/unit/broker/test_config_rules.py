@@ -393,7 +393,6 @@ def test_all_settings_may_be_replaced() -> None:
     ("kind", "change", "code", "text"),
     [
         (TOPIC, Alteration("retention.m", SET, "5"), ErrorCode.INVALID_CONFIG, "mean retention.ms"),
-        (TOPIC, Alteration("retention.m", DELETE, None), ErrorCode.INVALID_CONFIG, "unknown topic setting"),
         (TOPIC, Alteration("segment.bytes", SET, "13"), ErrorCode.INVALID_CONFIG, "at least 14"),
         (TOPIC, Alteration("retention.ms", SET, None), ErrorCode.INVALID_REQUEST, "no value for"),
         (TOPIC, Alteration("retention.ms", 4, "1"), ErrorCode.INVALID_REQUEST, "operation 4"),
@@ -417,6 +416,13 @@ def test_an_invalid_change_is_refused_with_name_and_range(
         altered(kind, {}, [change], layers())
     assert caught.value.code is code
     assert change.name in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [TOPIC, BROKER])
+def test_a_setting_that_is_not_set_may_be_deleted_whatever_its_name(kind: ConfigResourceType) -> None:
+    """A tool may remove a setting of its own, and repeat that."""
+    assert altered(kind, {}, [Alteration("nosuch", DELETE, None)], layers()) == {}
+    assert altered(kind, {"nosuch": "1"}, [Alteration("nosuch", DELETE, None)], layers()) == {}
 
 
 def test_a_setting_may_be_named_once_in_a_request() -> None:
