@@ -33,7 +33,16 @@ def _describe(services: Services, transactional_id: str) -> DescribedTransaction
         described = services.transactions.describe(transactional_id)
     except ApiError as error:
         described, code = None, error.code
-    return described or DescribedTransaction(error_code=code, transactional_id=transactional_id)
+    if described is not None and described.error_code == ErrorCode.NONE:
+        return described
+    # As in Kafka: zeros, since there are clients that cannot decode -1 here.
+    return DescribedTransaction(
+        error_code=code,
+        transactional_id=transactional_id,
+        transaction_start_time_ms=0,
+        producer_id=0,
+        producer_epoch=0,
+    )
 
 
 def handle_list(services: Services, request: ApiRequest) -> None:

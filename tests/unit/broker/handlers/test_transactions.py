@@ -358,6 +358,8 @@ def test_ids_are_described(coordinating: Serving) -> None:
     )
     assert [(topic.topic, topic.partitions) for topic in described.topics] == [("topic", [0, 1])]
     assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    # As Kafka: some clients cannot decode -1 in these fields.
+    assert (unknown.producer_id, unknown.producer_epoch, unknown.transaction_start_time_ms) == (0, 0, 0)
 
 
 def listed(serving: Serving, **filters: object) -> set[str]:
