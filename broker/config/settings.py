@@ -73,6 +73,11 @@ class BrokerConfig(LogSettings):
     inter_broker_listener_name: str = setting(
         Text(), DERIVED, "The listener that brokers and the controller use."
     )
+    inter_broker_protocol_version: str = setting(
+        Choice("3.9-IV0"),
+        "3.9-IV0",
+        "The version of Kafka that brokers behave like. Without effect: user interfaces show it.",
+    )
     log_dirs: tuple[str, ...] = setting(
         TextList(), REQUIRED, "The folders that hold the partitions (log.dir names a single one)."
     )

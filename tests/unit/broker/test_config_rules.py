@@ -310,6 +310,9 @@ def test_only_requested_names_and_parts_are_described() -> None:
     assert (result.name, result.synonyms, result.documentation) == ("retention.ms", [], None)
     assert not result.read_only
     assert [result.name for result in describe_broker(layers(), ["log.dirs", "nosuch"])] == ["log.dirs"]
+    # User interfaces take the version of the cluster from it.
+    (version,) = describe_broker(layers(), ["inter.broker.protocol.version"])
+    assert (version.value, version.read_only) == ("3.9-IV0", True)
 
 
 def test_an_unusable_override_in_zookeeper_has_no_effect() -> None:
