@@ -130,9 +130,9 @@ def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
         seen: dict[bytes, Any] = {}
         for _, header in iter_batches(log.read(log.log_start_offset, 1 << 24).records):
             batch = log.read(header.base_offset, 1).records
-            for offset, _, key, value, _ in decode_fields(batch):
+            for offset, _, key, value, headers in decode_fields(batch):
                 if key is not None and value is not None:
-                    seen.setdefault(key, (offset, value))
+                    seen.setdefault(key, (offset, value, headers))
         if found is None:
             return None
         return found._replace(by_key={key: seen[key] for key in found.by_key})

@@ -122,7 +122,7 @@ def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("exactly once", 59)
+@found_in("exactly once", 105)
 def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
