@@ -30,7 +30,7 @@ from tests.simulation.planted import SetAttr, found_in
 from tests.simulation.promises import Promise
 
 
-@found_in("exactly once", 10)
+@found_in("exactly once", 95)
 def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> None:
     append, request = Transaction._append, Transaction._request_markers
 
@@ -122,7 +122,7 @@ def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("exactly once", 105)
+@found_in("exactly once", 149)
 def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
@@ -212,7 +212,7 @@ def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_next_incarnation", same)
 
 
-@found_in("exactly once", 28)
+@found_in("exactly once", 36)
 def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     fenced = transaction_rules.fenced
 
@@ -278,7 +278,7 @@ def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -
     setattr_(transaction_shard, "read_value", forgetful)
 
 
-@found_in("exactly once", 44)
+@found_in("exactly once", 62)
 def a_refused_marker_counts_as_written(setattr_: SetAttr) -> None:
     """By a broker that does not lead the partition any more."""
     written = frozenset({*transaction_markers._WRITTEN, ErrorCode.NOT_LEADER_OR_FOLLOWER})
@@ -290,7 +290,7 @@ def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
     setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
 
 
-@found_in("exactly once", 11, alone=Promise.G1A)
+@found_in("exactly once", 32, alone=Promise.G1A)
 def every_transaction_is_committed(setattr_: SetAttr) -> None:
     _mark(setattr_, lambda marker: marker._replace(committed=True))
 
