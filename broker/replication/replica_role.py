@@ -40,6 +40,8 @@ class ReplicaRole:
         self.role = Role.NONE
         self.leader = NO_BROKER
         self.leader_epoch = NO_LEADER_EPOCH
+        self.told_epoch = NO_LEADER_EPOCH
+        """The epoch of the controller's last LeaderAndIsr; `leader_epoch` may be a later one of ZooKeeper."""
         self.controller_epoch = NO_CONTROLLER_EPOCH
         self.leading_since = NO_LEADER_EPOCH
         """The epoch in which this replica last became leader; its log is not truncated while it leads on."""
@@ -136,7 +138,7 @@ class ReplicaRole:
     def _take_over(self, state: LeaderAndIsrPartition) -> None:
         """Take the leader, the epochs and the replicas of a new state."""
         self.leader = BrokerId(state.leader)
-        self.leader_epoch = LeaderEpoch(state.leader_epoch)
+        self.leader_epoch = self.told_epoch = LeaderEpoch(state.leader_epoch)
         self.controller_epoch = ControllerEpoch(state.controller_epoch)
         self._replicas = tuple(BrokerId(replica) for replica in state.replicas)
         self.adding = tuple(BrokerId(replica) for replica in state.adding_replicas)

@@ -443,7 +443,7 @@ class RoleChanges:
                     if partition is not None and not _is_of(partition.log, topic_id):
                         partition = None
                     # A negative epoch matches every epoch: the topic is being deleted.
-                    if partition is not None and 0 <= state.leader_epoch < partition.leader_epoch:
+                    if partition is not None and 0 <= state.leader_epoch < partition.told_epoch:
                         code = ErrorCode.FENCED_LEADER_EPOCH
                     else:
                         code = self._try_remove(name, topic_id, state.delete_partition)

@@ -358,6 +358,13 @@ def test_an_older_stop_is_refused(managed: Managed) -> None:
     assert list(managed.fetchers.followed) == [TP]
 
 
+def test_a_stop_is_obeyed_that_was_sent_before_the_leader_that_zookeeper_names(managed: Managed) -> None:
+    managed.tell(state(epoch=0))
+    assert managed.manager.partition(TP).learn_leader(BrokerId(3), LeaderEpoch(2), 0.0)
+    assert managed.stop_replica(1, delete=True) == []
+    assert managed.logs.deleted == [TP]
+
+
 def test_a_deletion_is_accepted_in_every_epoch_and_when_repeated(managed: Managed) -> None:
     managed.tell(state(epoch=3))
     partition = managed.manager.partition(TP)
