@@ -144,7 +144,7 @@ def registrations_are_watched_once(setattr_: SetAttr) -> None:
     setattr_(ControllerTerm, "_brokers_changed", forgetting)
 
 
-@found_in("usual", 54)
+@found_in("usual", 73)
 def a_controller_resigns_after_a_late_expiry(setattr_: SetAttr) -> None:
     """Found in this code: a controller elected again in its next session resigned, and there was no other."""
     handle = Controller._handle

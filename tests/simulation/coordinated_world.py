@@ -291,6 +291,8 @@ class CoordinatedWorld(TimedWorld):
         self.parts: dict[BrokerId, Parts] = {}
         self._deposed: dict[tuple[TopicId | None, TopicPartition], tuple[int, dict[BrokerId, float]]] = {}
         """The newest leader epoch in which a broker has led a partition, and the time of each broker then."""
+        self._began: dict[tuple[BrokerId, TopicId | None, TopicPartition], tuple[int, float]] = {}
+        """The epoch in which each broker has led a partition last, and when it took that role."""
         self._patch = pytest.MonkeyPatch()
         # Member ids must be the same in every run of a seed.
         ids: Any = SimpleNamespace(uuid4=lambda: f"{draw.getrandbits(32):08x}")
@@ -326,8 +328,9 @@ class CoordinatedWorld(TimedWorld):
     def _check_deposed(self) -> None:
         """A broker acts as a leader only for a short time after another one has begun to lead.
 
-        Each time is by the broker's own clock. One that ZooKeeper names again, in an epoch that it does not
-        know yet, may act: without it nothing was committed meanwhile.
+        Each time is by the broker's own clock. A controller's request is news however late it comes, so the
+        time begins with it. One that ZooKeeper names again, in an epoch that it does not know yet, may act:
+        without it nothing was committed meanwhile.
         """
         replicas = [
             (broker, partition)
@@ -342,8 +345,12 @@ class CoordinatedWorld(TimedWorld):
                 times = {broker.id: broker.now_ms() for broker in self.brokers.values()}
                 self._deposed[key] = int(partition.leader_epoch), times
         for broker, partition in replicas:
-            epoch, times = self._deposed[partition.log.topic_id, partition.partition]
-            passed_ms = broker.now_ms() - times[broker.id]
+            key = partition.log.topic_id, partition.partition
+            if self._began.get((broker.id, *key), (-1, 0.0))[0] != partition.leader_epoch:
+                self._began[(broker.id, *key)] = int(partition.leader_epoch), broker.now_ms()
+            epoch, times = self._deposed[key]
+            _, began_ms = self._began[(broker.id, *key)]
+            passed_ms = broker.now_ms() - max(times[broker.id], began_ms)
             if (
                 partition.leader_epoch < epoch
                 and passed_ms > self.max_lag_ms + _UNNOTICED_MS

@@ -133,7 +133,7 @@ def followers_join_below_the_start_of_the_epoch(setattr_: SetAttr) -> None:
     )
 
 
-@found_in("usual", 45)
+@found_in("usual", 50)
 def the_state_is_written_without_comparing(setattr_: SetAttr) -> None:
     write = store._set_state
     setattr_(store, "_set_state", lambda path, data, version, *rest: write(path, data, -1, *rest))
