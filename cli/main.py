@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 from barnabas.cli import exit_codes
+from barnabas.cli.output import errors_alone
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.suggestions import did_you_mean, suggestion
 
@@ -157,11 +158,11 @@ def _run(words: list[str], chosen: str | None) -> int:
     if options.command is None:
         parser.print_help()
         return exit_codes.USAGE
-    if options.command not in _REPORTED_BY_LOG:
-        # The command itself reports that no broker can be reached.
-        logging.getLogger("barnabas.client.cluster").setLevel(logging.ERROR)
+    # Most commands report themselves that no broker can be reached.
+    is_reported_by_log = options.command in _REPORTED_BY_LOG
     try:
-        code: int = options.run(options)
+        with nullcontext() if is_reported_by_log else errors_alone("barnabas.client.cluster"):
+            code: int = options.run(options)
         # Flush here, so that a closed pipe raises here and not at exit. Without a stdout (`>&-`) it is None.
         if sys.stdout is not None:
             sys.stdout.flush()

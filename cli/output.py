@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
     from barnabas.protocol.records import Record
 
 _TABLE_WIDTH: Final = 200
+
+
+@contextmanager
+def errors_alone(logger_name: str) -> Iterator[None]:
+    """Keep warnings of a logger out of the output; the command reports what they say itself."""
+    logger = logging.getLogger(logger_name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def print_json(value: Any) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
-import logging
 import sys
 import threading
 import time
@@ -30,7 +29,7 @@ from barnabas.cli.arguments import (
 )
 from barnabas.cli.cluster_view import silence_explained
 from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError, exit_code_of
-from barnabas.cli.output import count, print_json
+from barnabas.cli.output import count, errors_alone, print_json
 from barnabas.client.config import ProducerConfig
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.producer.batch import RecordMetadata
@@ -103,11 +102,11 @@ class _Tally:
 
 
 async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO) -> int:
-    # The command reports the failures of records itself, once and not for each batch.
-    logging.getLogger("barnabas.client.producer.sender").setLevel(logging.ERROR)
     tally = _Tally()
-    async with silence_explained(options, bootstrap, "acknowledged", tally.progress):
-        return await _write(options, bootstrap, source, tally)
+    # The failures of records are reported once, not for each batch.
+    with errors_alone("barnabas.client.producer.sender"):
+        async with silence_explained(options, bootstrap, "acknowledged", tally.progress):
+            return await _write(options, bootstrap, source, tally)
 
 
 async def _write(options: argparse.Namespace, bootstrap: str, source: BinaryIO, tally: _Tally) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import os
 import re
 import subprocess
@@ -265,6 +266,14 @@ def test_a_broker_that_cannot_be_reached_is_reported_once() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == exit_codes.NOT_REACHABLE
     assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_command_leaves_the_loggers_as_they_were(capsys: Output) -> None:
+    names = ("barnabas.client.cluster", "barnabas.client.producer.sender")
+    before = [logging.getLogger(name).level for name in names]
+    assert main(["topics", "list", "-b", "127.0.0.1:1"]) == exit_codes.NOT_REACHABLE
+    assert main(["produce", "t", os.devnull, "-b", "127.0.0.1:1"]) == exit_codes.NOT_REACHABLE
+    assert [logging.getLogger(name).level for name in names] == before
 
 
 def test_a_dead_zookeeper_is_named_before_a_command_waits_for_it(tmp_path: Path, capsys: Output) -> None:
