@@ -12,6 +12,7 @@ from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
 from tests.simulation.broker import SimBroker
 from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
+from tests.simulation.ends import heal, heal_the_living
 from tests.simulation.log_transactions import TRANSACTION_WORK, TransactionChaos
 from tests.simulation.profiles import USUAL, Profile
 from tests.simulation.topic_chaos import MOVE_WORK, TOPIC_CURES, TOPIC_FAULTS, TOPIC_WORK, TopicChaos
@@ -99,7 +100,8 @@ class Chaos(DiskChaos, TopicChaos, TransactionChaos):
         self._has_transactions = profile.has_transactions
         if profile.has_transactions:
             self.begin_transactions()
-        # A separate generator, so that histories without topic changes do not depend on it.
+        # Separate generators, so that the steps do not depend on them.
+        self._leaves_dead = random.Random(f"end of {seed}").random() < 0.5
         topics = random.Random(f"topics of {seed}")
         if profile.has_moves or (profile is USUAL and topics.random() < 0.5):
             self.topics = Topics(self.world)
@@ -117,8 +119,11 @@ class Chaos(DiskChaos, TopicChaos, TransactionChaos):
             step: Callable[[], None] = getattr(self, name)
             step()
             self.world.check()
+        if self._leaves_dead:
+            self.trace.append("heal_the_living")
+            heal_the_living(self.world, self._may_shrink)
         self.trace.append("heal")
-        self.world.heal()
+        heal(self.world)
         self.world.settle()
         if self._has_transactions:
             self.end_transactions()
@@ -312,6 +317,14 @@ class Chaos(DiskChaos, TopicChaos, TransactionChaos):
         host = self._any_host()
         if host.is_up and self._may_fall(host):
             host.crash()
+
+    def die_midway(self) -> None:
+        """A broker dies between the requests of an ISR change, perhaps before it notifies the controller."""
+        broker = self._any()
+        if broker.can_act and self._may_fall(broker):
+            broker.member.client.break_after(self.random.randint(0, 4), is_last_done=True)
+            self.world.work_off(broker.id)
+            broker.crash()
 
     def expire(self) -> None:
         host = self._any_host()

@@ -28,6 +28,13 @@ from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment
 from tests.simulation.planted import SetAttr, found_in
 
 _ANY_VERSION: Final = -1
+_FAILURES: Final = (
+    events.BrokerSuspected,
+    events.ControlledShutdown,
+    events.LeaderAndIsrAnswered,
+    events.LogDirFailureNotified,
+)
+"""Events that lead to elections."""
 
 
 @found_in("usual", 104)
@@ -170,7 +177,7 @@ def a_returning_broker_gets_no_requests(setattr_: SetAttr) -> None:
     setattr_(ControllerTerm, "_returned", lambda self, broker: self.context.suspected.discard(broker))
 
 
-@found_in("moves", 0)
+@found_in("moves", 8)
 def a_preferred_replica_leads_out_of_sync(setattr_: SetAttr) -> None:
     """It is elected because it is alive."""
 
@@ -182,7 +189,7 @@ def a_preferred_replica_leads_out_of_sync(setattr_: SetAttr) -> None:
     setattr_(partition_state, "elect_preferred", elect)
 
 
-@found_in("moves", 0)
+@found_in("moves", 2)
 def a_target_counts_as_in_sync(setattr_: SetAttr) -> None:
     """The ISR becomes the target, also of replicas that have not caught up."""
     elect = partition_state.elect_for_reassignment
@@ -202,7 +209,7 @@ def a_reassignment_ends_with_its_controller(setattr_: SetAttr) -> None:
     setattr_(Reassignments, "resume", lambda self, partitions: None)
 
 
-@found_in("moves", 35)
+@found_in("moves", 36)
 def a_reassignment_hinders_a_deletion(setattr_: SetAttr) -> None:
     """Found in this code: it ended while the deletion waited for the replica that it removed."""
     check = Reassignments._is_target_in_sync
@@ -215,6 +222,25 @@ def a_reassignment_hinders_a_deletion(setattr_: SetAttr) -> None:
             self._context.topics_to_delete = marked
 
     setattr_(Reassignments, "_is_target_in_sync", hindering)
+
+
+@found_in("moves", 36)
+def a_reassignment_waits_for_its_leaders_notification(setattr_: SetAttr) -> None:
+    """Found in this code: an election reads the ISR, but nothing compares that with the target."""
+    handle, check = ControllerTerm.handle, Reassignments.check_progress
+    is_failure = False
+
+    def handling(self: ControllerTerm, event: events.Event) -> None:
+        nonlocal is_failure
+        is_failure = isinstance(event, _FAILURES)
+        handle(self, event)
+
+    def deaf(self: Reassignments) -> None:
+        if not is_failure:
+            check(self)
+
+    setattr_(ControllerTerm, "handle", handling)
+    setattr_(Reassignments, "check_progress", deaf)
 
 
 @found_in("usual", 36)

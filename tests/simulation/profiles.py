@@ -194,6 +194,7 @@ MOVES: Final = Profile(
         "power_loss": 0.0,
         "restart_unseen": 0.0,
         "wipe": 0.0,
+        "die_midway": 2.0,
         "fail_disk": 0.3,
         "fetch": 50.0,
         "deliver": 60.0,

@@ -1,6 +1,7 @@
 """Steps of histories that are written by hand."""
 
 from barnabas.protocol.ids import BrokerId
+from tests.simulation.ends import heal
 from tests.simulation.world import MAX_LAG_MS, World
 
 A, B, C, D = (BrokerId(number) for number in (1, 2, 3, 4))
@@ -52,7 +53,7 @@ def deliver_requests(world: World, *brokers: BrokerId) -> None:
 
 def heal_and_settle(world: World, committed: list[int] | None = None) -> None:
     """End all faults; then the records with these values are committed, if they are given."""
-    world.heal()
+    heal(world)
     world.settle()
     if committed is not None:
         assert [entry.value for entry in world.truth.committed] == committed

@@ -14,6 +14,7 @@ from typing import Any, Final
 from barnabas.protocol.errors import RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.broker import SimBroker
+from tests.simulation.ends import heal
 from tests.simulation.member import SESSION_TIMEOUT_MS
 from tests.simulation.requests import SimRequest
 from tests.simulation.world import Message, World
@@ -107,7 +108,7 @@ class TimedWorld(World):
     def end_faults(self) -> None:
         self.is_faulty = False
         self.deaf_until_ms.clear()
-        self.heal()
+        heal(self)
 
     # Brokers
 

@@ -76,21 +76,27 @@ class Topics:
             return False
         if self._world.zookeeper.children(paths.DELETE_TOPICS):
             return False
-        return not any(self._left_overs()) and not any(
+        return not any(self.left_overs(self._world.hosts)) and not any(
             replicas.is_changing for name in self._ids for replicas in self.partitions_of(name).values()
         )
 
-    def _left_overs(self) -> Iterator[str]:
-        for host in self._world.hosts.values():
+    def assigned_to(self, name: str) -> set[BrokerId]:
+        """The brokers with replicas of a topic that may be marked for deletion; none if it is gone."""
+        topic_id = self._ids.get(name)
+        partitions = {} if topic_id is None else self._replicas[topic_id]
+        return {broker for replicas in partitions.values() for broker in replicas.replicas}
+
+    def left_overs(self, brokers: Iterable[BrokerId]) -> Iterator[str]:
+        """The logs on these brokers of topics that are deleted, and of partitions that have moved away."""
+        deleted = self.marked.difference(self._ids.values())
+        for host in (self._world.hosts[broker] for broker in brokers):
             logs = host.disk.logs
             for log in logs.all_logs():
-                if log.topic_id in self.marked or self._has_left(log.topic_partition, log.topic_id, host.id):
+                if log.topic_id in deleted or self._has_left(log.topic_partition, log.topic_id, host.id):
                     yield f"broker {host.id} has {log}"
             for stray in logs.strays.all():
                 # A replica that was moved from a dead broker is set aside when that returns.
-                if stray.topic_id in self.marked and not self._has_left(
-                    stray.partition, stray.topic_id, host.id
-                ):
+                if stray.topic_id in deleted and not self._has_left(stray.partition, stray.topic_id, host.id):
                     yield f"broker {host.id} has {stray}"
 
     def _has_left(self, tp: TopicPartition, topic_id: TopicId | None, broker: BrokerId) -> bool:
@@ -106,7 +112,7 @@ class Topics:
     def describe(self) -> str:
         nodes = self._world.zookeeper.nodes
         asked = {path: nodes[path].data for path in (*_REQUESTS, paths.DELETE_TOPICS) if path in nodes}
-        left = [*self._world.zookeeper.children(paths.DELETE_TOPICS), *self._left_overs()]
+        left = [*self._world.zookeeper.children(paths.DELETE_TOPICS), *self.left_overs(self._world.hosts)]
         assigned = {name: self.partitions_of(name) for name in self._ids}
         return f"topics {assigned}, hidden {list(self.hidden)}, requests {asked}, to be deleted: {left}"
 

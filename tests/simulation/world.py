@@ -51,7 +51,7 @@ TP = TopicPartition("t", 0)
 MAX_LAG_MS = 1_000
 _DELETE_RETENTION_MS = 200
 _MAX_MESSAGES = 48
-_ROUNDS = 400
+ROUNDS = 400
 
 
 OPEN_WORLDS: list[World] = []
@@ -482,9 +482,9 @@ class World:
 
     def settle(self) -> None:
         """Take turns until nothing changes any more; raises if that takes too many."""
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             self.take_turns()
-            if self.is_whole and self.controller is not None and not self._is_anything_left:
+            if self.is_whole and self.is_idle:
                 return
         raise AssertionError(f"the cluster does not come to rest:\n{self.describe()}")
 
@@ -507,64 +507,19 @@ class World:
         self.check()
 
     @property
-    def _is_anything_left(self) -> bool:
-        return any(host.member.is_busy for host in self.hosts.values() if host.can_act) or any(
-            self.hosts[broker].can_act and link.has_something
-            for channels in self.channels
-            if self.hosts[channels.source].can_act
-            for broker, link in channels.links.items()
+    def is_idle(self) -> bool:
+        """Whether there is a controller, and no process has anything to do or to send."""
+        is_busy = any(host.member.is_busy for host in self.hosts.values() if host.can_act)
+        return (
+            self.controller is not None
+            and not is_busy
+            and not any(
+                self.hosts[broker].can_act and link.has_something
+                for channels in self.channels
+                if self.hosts[channels.source].can_act
+                for broker, link in channels.links.items()
+            )
         )
-
-    def heal(self) -> None:
-        """All faults end."""
-        self.cut.clear()
-        self.zookeeper.expire_silent(0)
-        for host in self.hosts.values():
-            self.doors[host.id] = Door.OPEN
-            host.is_paused = False
-            if not host.is_up and not host.is_lost:
-                host.start()
-            elif host.disk.has_failed:
-                host.crash()
-                host.start()
-            host.disk.slow_ms = 0.0
-            self.clear_suspicion(host.id)
-            # Fetches with lost requests or answers time out.
-            host.fetchers.lose_answers()
-        self.messages += self.held_back
-        self.held_back.clear()
-        while self.deliver():
-            continue
-        for channels in self.channels:
-            for broker in channels.links:
-                channels.time_out(broker)
-        if any(host.is_lost for host in self.hosts.values()):
-            self._notice_losses()
-            for host in self.hosts.values():
-                if host.is_lost:
-                    host.is_lost = False
-                    host.start()
-        self._heal_topics()
-
-    def _notice_losses(self) -> None:
-        """The controller removes the lost brokers from the ISRs.
-
-        It cannot while the topic's nodes are unreadable or gone. Such a topic is healed first, unless a whole
-        member is still registered as the ISR says: then the controller will elect that one.
-        """
-        while self.control():
-            self.check()
-        if not all(truth.is_anybody_trusted for truth in self.truths.values() if truth.lossy):
-            self._heal_topics()
-            while self.control():
-                self.check()
-
-    def _heal_topics(self) -> None:
-        """Undo the changes by hand."""
-        for _ in range(_ROUNDS):
-            if self.topics is None or self.topics.heal():
-                break
-            self.take_turns()
 
     def describe(self) -> str:
         registered = [host for host in self.hosts if self.is_registered(host)]
