@@ -5,7 +5,7 @@ the name of a weight.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from barnabas.protocol.ids import NO_BROKER, TopicPartition
@@ -13,6 +13,7 @@ from tests.simulation.broker import SimBroker
 from tests.simulation.coordinated_judge import CoordinatedJudge
 from tests.simulation.coordinated_world import OFFSETS, STATES, CoordinatedWorld
 from tests.simulation.disk_chaos import DiskChaos
+from tests.simulation.ends import heal, owed
 from tests.simulation.promises import Promise
 
 _CALM_MS: Final = 100_000
@@ -97,7 +98,7 @@ class CoordinatedChaos(DiskChaos):
 
     def _restart_all(self) -> None:
         for broker in self.world.brokers.values():
-            if not broker.is_up:
+            if not broker.is_up and not broker.is_lost:
                 broker.start()
                 self.world.clear_suspicion(broker.id)
 
@@ -219,14 +220,36 @@ class CoordinatedChaos(DiskChaos):
         """Whether all that the faults have left is done, and the history may go on."""
 
     def end_faults(self) -> None:
+        """In half of the histories a broker is dead then, and stays so until the others are at rest."""
         self.world.run_until(self.faults_end_ms)
+        dead = self._any()
+        if self.random.random() < 0.5 and self._is_another_healthy(dead):
+            self._restart_all()
+            if dead.is_up:
+                self._end(dead)
+            dead.is_lost = True
         self.world.end_faults()
 
-    def come_to_rest(self, is_at_rest: Callable[[], bool] | None = None) -> None:
+    def come_to_rest(self) -> None:
+        self._come_to_rest()
+        if self._is_any_lost:
+            heal(self.world)
+            self._come_to_rest()
+
+    def _come_to_rest(self) -> None:
         world = self.world
-        world.run_until(world.now_ms + _CALM_MS, is_at_rest or self.is_at_rest)
+        world.run_until(world.now_ms + _CALM_MS, self.is_at_rest)
         world.check()
-        assert world.is_whole, f"the cluster is not whole:\n{world.describe()}"
+        assert self.is_calm, "\n".join(["the cluster is not whole:", *owed(world), world.describe()])
         for fault in self.judge.faults_at_rest():
             self.judge.require(Promise.REST, False, fault)
         self.judge.checked[Promise.REST] += 1
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether all replicas are in sync, or while a broker is lost, all replicas of the others."""
+        return next(owed(self.world), None) is None if self._is_any_lost else self.world.is_whole
+
+    @property
+    def _is_any_lost(self) -> bool:
+        return any(broker.is_lost for broker in self.world.brokers.values())

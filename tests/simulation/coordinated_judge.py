@@ -108,6 +108,8 @@ class CoordinatedJudge(PromiseKeeper):
             if stored.state not in IDLE:
                 yield f"{transactional_id} is {stored}"
         for broker in world.brokers.values():
+            if not broker.is_up:
+                continue
             for partition in broker.replicas.partitions():
                 if partition.last_stable_offset != partition.high_watermark:
                     yield f"broker {broker.id}: {partition.view()} is not stable"

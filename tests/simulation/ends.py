@@ -44,13 +44,7 @@ def heal_the_living(world: World, may_shrink: Callable[[SimBroker], bool]) -> No
     for host in world.hosts.values():
         if host.is_up and host.disk.has_failed and host.disk.logs.has_online_dir:
             host.crash()
-    _heal_links(world)
-    for host in world.hosts.values():
-        if host.is_up:
-            world.doors[host.id] = Door.OPEN
-            host.is_paused = False
-            _reach(world, host)
-    _deliver_all(world)
+    mend_the_living(world)
     if not any(host.is_up for host in world.hosts.values()):
         return
     _heal_topics(world)
@@ -60,6 +54,17 @@ def heal_the_living(world: World, may_shrink: Callable[[SimBroker], bool]) -> No
             return
     left = "\n".join(owed(world))
     raise AssertionError(f"the living do not come to rest:\n{left}\n{world.describe()}")
+
+
+def mend_the_living(world: World) -> None:
+    """The links and all live processes work from now on."""
+    _heal_links(world)
+    for host in world.hosts.values():
+        if host.is_up:
+            world.doors[host.id] = Door.OPEN
+            host.is_paused = False
+            _reach(world, host)
+    _deliver_all(world)
 
 
 def _heal_links(world: World) -> None:

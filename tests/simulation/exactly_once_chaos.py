@@ -148,7 +148,7 @@ class Chaos(CoordinatedChaos):
 
     def is_at_rest(self) -> bool:
         faults = itertools.chain(self.judge.faults_of_offsets(), self.judge.faults_at_rest())
-        return self.world.is_whole and next(faults, None) is None
+        return self.is_calm and next(faults, None) is None
 
     def _use(self, transactional_id: str) -> None:
         """A new producer commits a transaction over all partitions.

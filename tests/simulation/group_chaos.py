@@ -394,6 +394,6 @@ class Chaos(CoordinatedChaos):
 
     def is_at_rest(self) -> bool:
         world = self.world
-        if world.now_ms < self.faults_end_ms + _LEAST_CALM_MS or not world.is_whole:
+        if world.now_ms < self.faults_end_ms + _LEAST_CALM_MS or not self.is_calm:
             return False
         return next(self.judge.faults_at_rest(), None) is None

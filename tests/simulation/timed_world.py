@@ -14,7 +14,7 @@ from typing import Any, Final
 from barnabas.protocol.errors import RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.broker import SimBroker
-from tests.simulation.ends import heal
+from tests.simulation.ends import heal, mend_the_living
 from tests.simulation.member import SESSION_TIMEOUT_MS
 from tests.simulation.requests import SimRequest
 from tests.simulation.world import Message, World
@@ -106,9 +106,13 @@ class TimedWorld(World):
         return self.is_faulty and self.random.random() < probability
 
     def end_faults(self) -> None:
+        """All faults end, but lost brokers stay down."""
         self.is_faulty = False
         self.deaf_until_ms.clear()
-        heal(self)
+        if any(host.is_lost for host in self.hosts.values()):
+            mend_the_living(self)
+        else:
+            heal(self)
 
     # Brokers
 

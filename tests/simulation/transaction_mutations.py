@@ -30,7 +30,7 @@ from tests.simulation.planted import SetAttr, found_in
 from tests.simulation.promises import Promise
 
 
-@found_in("exactly once", 95)
+@found_in("exactly once", 10)
 def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> None:
     append, request = Transaction._append, Transaction._request_markers
 
@@ -122,7 +122,7 @@ def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("exactly once", 149)
+@found_in("exactly once", 59)
 def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
@@ -290,7 +290,7 @@ def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
     setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
 
 
-@found_in("exactly once", 32, alone=Promise.G1A)
+@found_in("exactly once", 8, alone=Promise.G1A)
 def every_transaction_is_committed(setattr_: SetAttr) -> None:
     _mark(setattr_, lambda marker: marker._replace(committed=True))
 
@@ -315,7 +315,7 @@ def _mark(setattr_: SetAttr, change: Callable[[TransactionMarker], TransactionMa
     setattr_(transaction_markers._Part, "marker", lambda self: change(marker(self)))
 
 
-@found_in("exactly once", 10, alone=Promise.G1B)
+@found_in("exactly once", 16, alone=Promise.G1B)
 def pending_offsets_are_shown(setattr_: SetAttr) -> None:
     fetch = GroupOffsets.fetch
 
