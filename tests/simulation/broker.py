@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.handlers.services import RequestOrder
 from barnabas.broker.log.log import Log
@@ -26,6 +26,8 @@ from tests.support.zookeeper_client import Door
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+EPOCH_MS: Final = 1_700_000_000_000
 
 
 class SimTopicSettings:
@@ -58,6 +60,8 @@ class SimBroker:
         self._world = world
         self._clock_factor = 1.0
         self._clock_set_ms = (0.0, 0.0)
+        self.wall_skew_ms = 0
+        """How far its wall clock is ahead of the world's."""
         self.start()
 
     @property
@@ -92,6 +96,10 @@ class SimBroker:
         """The time by the broker's own clock."""
         here, world = self._clock_set_ms
         return here + (self._world.now_ms - world) * self._clock_factor
+
+    def wall_ms(self) -> int:
+        """The time by its wall clock, which an operator may set."""
+        return EPOCH_MS + int(self._world.now_ms) + self.wall_skew_ms
 
     def set_clock(self, factor: float) -> None:
         """From now on its clock runs at this multiple of the world's rate."""

@@ -30,6 +30,8 @@ FAULTS_OF_BROKERS: Final = {
     "alone": 0.7,
     "expire": 0.5,
     "expire_ids": 1.0,
+    "expire_offsets": 1.0,
+    "set_wall_clock": 0.7,
     "depose": 0.4,
     "change_level": 1.0,
 }
@@ -151,6 +153,15 @@ class CoordinatedChaos(DiskChaos):
         """Transactional ids that were not used for some time are forgotten."""
         if (broker := self._some_broker()) is not None:
             self.world.parts[broker.id].transactions.expire_ids()
+
+    def expire_offsets(self) -> None:
+        """A broker looks for offsets that were not committed for a long time; here is none."""
+        if (broker := self._some_broker()) is not None:
+            self.world.parts[broker.id].groups.expire_offsets()
+
+    def set_wall_clock(self) -> None:
+        if (broker := self._some_broker()) is not None:
+            self.world.skew(broker)
 
     def depose(self) -> None:
         self.world.depose_controller()

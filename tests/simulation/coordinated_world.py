@@ -62,7 +62,7 @@ from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment
 from tests.simulation.broker import SimBroker
 from tests.simulation.member import raise_it
 from tests.simulation.requests import LISTENER, SimRequest
-from tests.simulation.timed_world import EPOCH_MS, TimedWorld, Token
+from tests.simulation.timed_world import TimedWorld, Token
 from tests.simulation.topics import Topics
 from tests.simulation.truth import Violation
 from tests.simulation.world import TOPIC_ID
@@ -78,6 +78,10 @@ _APPEND_TIMEOUT_MS: Final = 1_000
 _EXPIRATION_MS: Final = 2_500
 _UNNOTICED_MS: Final = 500
 """The time, beside the allowed lag, for messages that were under way when a leader was elected."""
+_RETENTION_MINUTES: Final = 5
+"""Longer than a history, and shorter than two wall clocks may differ."""
+MAX_SKEW_MS: Final = 240_000
+"""From the world's clock; two brokers may differ by twice as much."""
 _HANDLERS: Final[dict[type, Any]] = {
     JoinGroupRequest: groups.handle_join,
     SyncGroupRequest: groups.handle_sync,
@@ -117,6 +121,7 @@ def _config(broker_id: int, group_max_size: int, group_initial_rebalance_delay_m
         listener_security_protocol_map=f"{LISTENER}:PLAINTEXT",
         inter_broker_listener_name=LISTENER,
         offsets_topic_num_partitions=1,
+        offsets_retention_minutes=_RETENTION_MINUTES,
         group_max_size=group_max_size,
         group_initial_rebalance_delay_ms=group_initial_rebalance_delay_ms,
         transaction_state_log_num_partitions=len(STATES),
@@ -132,7 +137,7 @@ class Parts:
 
     def __init__(self, world: CoordinatedWorld, broker: SimBroker) -> None:
         def now() -> Moment:
-            return Moment(broker.now_ms(), EPOCH_MS + int(world.now_ms))
+            return Moment(broker.now_ms(), broker.wall_ms())
 
         profile = world.profile
         config = _config(broker.id, profile.group_max_size, profile.group_initial_rebalance_delay_ms)
@@ -300,6 +305,13 @@ class CoordinatedWorld(TimedWorld):
         self._patch.setattr(transaction_coordinator, "APPEND_TIMEOUT_MS", _APPEND_TIMEOUT_MS)
         super().__init__(draw, 3, draw.choice((1, 2, 2)), tp=OFFSETS, is_controller_apart=draw.random() < 0.5)
         self.has_transactions = True
+        for broker in self.brokers.values():
+            self.skew(broker)
+
+    def skew(self, broker: SimBroker) -> None:
+        """Set a broker's wall clock: half of them are right."""
+        skew_ms = self.random.randint(-MAX_SKEW_MS, MAX_SKEW_MS)
+        broker.wall_skew_ms = skew_ms if self.random.random() < 0.5 else 0
 
     def close(self) -> None:
         super().close()

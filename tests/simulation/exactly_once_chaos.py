@@ -16,11 +16,11 @@ from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import ProducerEpoch, ProducerId
 from barnabas.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic, DeleteTopicState
+from tests.simulation.broker import EPOCH_MS
 from tests.simulation.coordinated_chaos import CoordinatedChaos
 from tests.simulation.coordinated_world import MAX_TIMEOUT_MS, OFFSETS, STATES, CoordinatedWorld
 from tests.simulation.exactly_once_clients import BRIEF, DATA, PROFILE, Kind, OffsetReader, Producer, Reader
 from tests.simulation.exactly_once_judge import Judge
-from tests.simulation.timed_world import EPOCH_MS
 
 _LAST_MS: Final = 30_000
 _IDS: Final = ("x", "y")

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from barnabas.broker.coordinators.group_records import OffsetRecord, from_bytes
 from barnabas.broker.coordinators.transaction_records import TransactionMetadata
 from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH
-from barnabas.broker.coordinators.transaction_state import DECIDED
+from barnabas.broker.coordinators.transaction_state import DECIDED, TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, TopicPartition
 from barnabas.protocol.messages.offsets import OffsetFetchRequest
-from barnabas.protocol.messages.produce import InitProducerIdResponse
+from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.protocol.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from tests.simulation.truth import Truth
 
 
+_ENDED_BY_TIME = (TransactionState.PREPARE_EPOCH_FENCE, TransactionState.PREPARE_ABORT)
+
+
 @dataclass(eq=False)
 class Attempt:
     """One transaction of one producer."""
@@ -57,6 +60,7 @@ class Attempt:
     epoch: tuple[int, int]
     """The producer's id and epoch."""
     version: int
+    began_ms: float
     sent: dict[int, int] = field(default_factory=dict)
     """Value → the moment of its first request."""
     acknowledged: dict[TopicPartition, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -101,6 +105,7 @@ class Judge(CoordinatedJudge):
             Promise.FENCING,
             Promise.OFFSETS,
             Promise.ENDS,
+            Promise.TIMEOUTS,
             Promise.MARKERS,
             Promise.PRODUCERS,
             Promise.REST,
@@ -127,11 +132,13 @@ class Judge(CoordinatedJudge):
         self._owners: dict[str, list[tuple[int, Producer]]] = defaultdict(list)
         """Transactional id → the moments of answers to InitProducerId, and who was answered."""
         self._given: dict[tuple[int, int], Producer] = {}
+        self._init_ms: dict[str, float] = {}
+        """Transactional id → when an InitProducerId last arrived, which may abort its transaction."""
 
     # Steps of clients
 
     def begin(self, producer: Producer, number: int, epoch: tuple[int, int]) -> Attempt:
-        attempt = Attempt(producer, number, epoch, producer.version)
+        attempt = Attempt(producer, number, epoch, producer.version, self.world.now_ms)
         self.attempts.append(attempt)
         return attempt
 
@@ -147,6 +154,8 @@ class Judge(CoordinatedJudge):
     def arrives(self, token: Token) -> None:
         """A request is handled; one of version 1 may be of an earlier transaction."""
         about: About = token.about
+        if isinstance(token.request, InitProducerIdRequest):
+            self._init_ms[about.producer.transactional_id] = self.world.now_ms
         if isinstance(token.request, EndTxnRequest):
             self._excuse_later(about)
         if isinstance(token.request, TxnOffsetCommitRequest):
@@ -251,6 +260,8 @@ class Judge(CoordinatedJudge):
     def _check_move(self, name: str, former: TransactionMetadata, value: TransactionMetadata) -> None:
         """Require that a completed transaction of version 2 has a marker in each of its partitions."""
         super()._check_move(name, former, value)
+        if former.state is TransactionState.ONGOING and value.state in _ENDED_BY_TIME:
+            self._check_timeout(name, former)
         if former.state not in DECIDED or former.client_transaction_version < 2:
             return
         epoch = former.producer_id, former.producer_epoch - 1
@@ -261,6 +272,16 @@ class Judge(CoordinatedJudge):
                     of = {self._attempt_of[value].epoch for value in self._values(truth, one)}
                     text = f"{truth.tp} has no marker of {epoch}, and {name} is complete"
                     self.require(Promise.MARKERS, epoch not in of, text)
+
+    def _check_timeout(self, name: str, former: TransactionMetadata) -> None:
+        """Judge the first transaction of an epoch, unless a client may have asked for its end."""
+        epoch = former.producer_id, former.producer_epoch
+        attempts = [each for each in self.attempts if each.epoch == epoch]
+        if not attempts or attempts[0].is_end_sent or self._init_ms.get(name, -1.0) >= attempts[0].began_ms:
+            return
+        age_ms = self.world.now_ms - attempts[0].began_ms
+        text = f"{attempts[0]} is aborted after {age_ms:.0f} ms, its time-out is {former.timeout_ms} ms"
+        self.require(Promise.TIMEOUTS, age_ms >= former.timeout_ms, text)
 
     def _truths(self, names: Iterable[TopicPartition]) -> list[Truth]:
         return [truth for truth in self.world.truths.values() if truth.tp in names]

@@ -38,7 +38,7 @@ def assignments_are_handed_out_before_they_are_stored(setattr_: SetAttr) -> None
     setattr_(Group, "sync", hasty)
 
 
-@found_in("groups", 414)
+@found_in("groups", 528)
 def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
     sync = Group.sync
 
@@ -49,7 +49,7 @@ def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
     setattr_(Group, "sync", forgetful)
 
 
-@found_in("groups", 6, alone=Promise.COMMITTERS)
+@found_in("groups", 10, alone=Promise.COMMITTERS)
 def commits_of_any_generation_are_taken(setattr_: SetAttr) -> None:
     def credulous(self: Group, commit: Any) -> ErrorCode:
         return self._members.error_of(commit.member_id, commit.instance_id)
@@ -68,7 +68,7 @@ def instances_are_not_fenced(setattr_: SetAttr) -> None:
     setattr_(Members, "error_of", trusting)
 
 
-@found_in("groups", 3)
+@found_in("groups", 4)
 def a_request_given_up_is_forgotten(setattr_: SetAttr) -> None:
     def careless(self: Rebalance, member: Member, token: Any) -> None:
         self._members.set_join_token(member, token)
@@ -81,7 +81,7 @@ def sessions_never_end(setattr_: SetAttr) -> None:
     setattr_(Member, "deadline_ms", property(lambda self: float("inf")))
 
 
-@found_in("groups", 16, alone=Promise.GENERATIONS)
+@found_in("groups", 18, alone=Promise.GENERATIONS)
 def the_leader_need_not_have_joined(setattr_: SetAttr) -> None:
     setattr_(Members, "elect_joined_leader", lambda self: self.leader_id is not None)
 
@@ -98,7 +98,7 @@ def a_shard_outlives_its_leadership(setattr_: SetAttr) -> None:
     setattr_(LedShards, "role_changed", hoarding)
 
 
-@found_in("groups", 7)
+@found_in("groups", 19)
 def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
     """A new leader's high watermark may lag behind acknowledged commits."""
 
@@ -114,7 +114,7 @@ def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
     setattr_(LedShards, "_last_records", short)
 
 
-@found_in("groups", 30)
+@found_in("groups", 84)
 def requests_are_served_while_groups_are_loaded(setattr_: SetAttr) -> None:
     def serving(self: GroupShard) -> None:
         if self.state is ShardState.CLOSED:
@@ -140,7 +140,7 @@ def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
     setattr_(led_shards, "last_records", first)
 
 
-@found_in("groups", 7)
+@found_in("groups", 13)
 def appends_that_fail_are_settled_as_done(setattr_: SetAttr) -> None:
     settled = GroupShard._settled
 
@@ -150,7 +150,7 @@ def appends_that_fail_are_settled_as_done(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "_settled", hopeful)
 
 
-@found_in("groups", 0)
+@found_in("groups", 1)
 def timers_expire_once(setattr_: SetAttr) -> None:
     """A timer that fires before its group's deadline is not set again."""
 
@@ -160,7 +160,7 @@ def timers_expire_once(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "_timer_expired", silent)
 
 
-@found_in("groups", 1)
+@found_in("groups", 2)
 def offsets_of_transactions_are_valid_at_once(setattr_: SetAttr) -> None:
     def hasty(self: GroupOffsets, producer_id: int, partition: Any, committed: Any) -> None:
         self.load(partition, committed)
@@ -168,7 +168,7 @@ def offsets_of_transactions_are_valid_at_once(setattr_: SetAttr) -> None:
     setattr_(GroupOffsets, "load_pending", hasty)
 
 
-@found_in("exactly once", 2)
+@found_in("exactly once", 3)
 def loading_forgets_pending_offsets(setattr_: SetAttr) -> None:
     def forgetful(log: Any, is_wanted: Any) -> Any:
         found = last_records(log, is_wanted)
@@ -177,7 +177,7 @@ def loading_forgets_pending_offsets(setattr_: SetAttr) -> None:
     setattr_(led_shards, "last_records", forgetful)
 
 
-@found_in("groups", 6)
+@found_in("groups", 10)
 def members_are_not_fenced_in_transactions(setattr_: SetAttr) -> None:
     commit_error = Group._commit_error
 
@@ -187,7 +187,7 @@ def members_are_not_fenced_in_transactions(setattr_: SetAttr) -> None:
     setattr_(Group, "_commit_error", credulous)
 
 
-@found_in("groups", 1, alone=Promise.G1A)
+@found_in("groups", 2, alone=Promise.G1A)
 def aborted_offsets_become_valid(setattr_: SetAttr) -> None:
     ended = GroupOffsets.transaction_ended
 

@@ -19,7 +19,6 @@ from tests.simulation.member import SESSION_TIMEOUT_MS
 from tests.simulation.requests import SimRequest
 from tests.simulation.world import Message, World
 
-EPOCH_MS: Final = 1_700_000_000_000
 _LONG_POLL_MS: Final = 500
 _TICK_MS: Final = 300
 _TICKS_TO_CHECK: Final = 4
