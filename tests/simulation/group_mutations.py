@@ -140,7 +140,7 @@ def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
     setattr_(led_shards, "last_records", first)
 
 
-@found_in("groups", 13)
+@found_in("groups", 16)
 def appends_that_fail_are_settled_as_done(setattr_: SetAttr) -> None:
     settled = GroupShard._settled
 

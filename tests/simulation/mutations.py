@@ -319,7 +319,7 @@ def fetches_name_an_earlier_broker_epoch(setattr_: SetAttr) -> None:
     setattr_(LeaderFetches, "next_request", stuck)
 
 
-@found_in("usual", 36)
+@found_in("usual", 142)
 def failed_partitions_are_not_fetched_again(setattr_: SetAttr) -> None:
     failed = FollowedPartitions.failed
 

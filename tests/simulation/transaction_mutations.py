@@ -129,7 +129,7 @@ def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("exactly once", 59)
+@found_in("exactly once", 123)
 def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
@@ -143,7 +143,7 @@ def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("exactly once", 42)
+@found_in("exactly once", 57)
 def an_end_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     """Version 1 of transactions: a delayed EndTxn ends the next one."""
     end = transaction_rules._decide_end
@@ -166,7 +166,7 @@ def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_is_end_of_prepared", credulous)
 
 
-@found_in("exactly once", 12, alone=Promise.ENDS)
+@found_in("exactly once", 29, alone=Promise.ENDS)
 def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     def impatient(stored: TransactionMetadata) -> int | None:
         timeout_ms = stored.prepared_timeout_ms if stored.is_prepared else stored.timeout_ms
@@ -191,12 +191,12 @@ def unloaded_requests_are_forgotten(setattr_: SetAttr) -> None:
     setattr_(Transaction, "unload", silent)
 
 
-@found_in("exactly once", 2)
+@found_in("exactly once", 15)
 def any_id_expires(setattr_: SetAttr) -> None:
     setattr_(transaction, "has_expired", lambda stored, limits, used_ms, now: True)
 
 
-@found_in("exactly once", 2)
+@found_in("exactly once", 7)
 def a_record_does_not_tell_that_it_is_prepared(setattr_: SetAttr) -> None:
     _forget_on_loading(setattr_, prepared_timeout_ms=-1)
 
@@ -206,7 +206,7 @@ def _forget_on_loading(setattr_: SetAttr, **fields: Any) -> None:
     setattr_(transaction_shard, "read_value", lambda data: read(data)._replace(**fields))
 
 
-@found_in("exactly once", 2)
+@found_in("exactly once", 6)
 def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     """A new producer that keeps a prepared transaction gets that one's epoch."""
     make = transaction_rules._next_incarnation
@@ -285,19 +285,19 @@ def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -
     setattr_(transaction_shard, "read_value", forgetful)
 
 
-@found_in("exactly once", 62)
+@found_in("exactly once", 178)
 def a_refused_marker_counts_as_written(setattr_: SetAttr) -> None:
     """By a broker that does not lead the partition any more."""
     written = frozenset({*transaction_markers._WRITTEN, ErrorCode.NOT_LEADER_OR_FOLLOWER})
     setattr_(transaction_markers, "_WRITTEN", written)
 
 
-@found_in("exactly once", 0)
+@found_in("exactly once", 5)
 def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
     setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
 
 
-@found_in("exactly once", 8, alone=Promise.G1A)
+@found_in("exactly once", 46, alone=Promise.G1A)
 def every_transaction_is_committed(setattr_: SetAttr) -> None:
     _mark(setattr_, lambda marker: marker._replace(committed=True))
 
@@ -322,7 +322,7 @@ def _mark(setattr_: SetAttr, change: Callable[[TransactionMarker], TransactionMa
     setattr_(transaction_markers._Part, "marker", lambda self: change(marker(self)))
 
 
-@found_in("exactly once", 16, alone=Promise.G1B)
+@found_in("exactly once", 26, alone=Promise.G1B)
 def pending_offsets_are_shown(setattr_: SetAttr) -> None:
     fetch = GroupOffsets.fetch
 
@@ -406,7 +406,7 @@ def only_transactions_that_begin_in_the_range_are_aborted(setattr_: SetAttr) -> 
 
 
 @found_in("markers", 0)
-@found_in("exactly once", 5)
+@found_in("exactly once", 19)
 def a_marker_is_answered_before_it_is_replicated(setattr_: SetAttr) -> None:
     """Its transaction stays open if the next leader does not have it."""
     setattr_(markers, "_ACKS_ALL", 1)
