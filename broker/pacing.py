@@ -1,13 +1,13 @@
-"""The pace of background work on logs: bytes per second, the interpreter lock, and the end.
+"""The pace of long work on records: bytes per second, the interpreter lock, and the end.
 
-A cleaning is Python that computes, in the process that serves clients. A thread that waits for the
-interpreter lock gets it after `sys.getswitchinterval()` at the latest, and a request needs it several times.
-So a cleaning lets go of it by itself after every quarter of a millisecond of work, for about as long as the
-system's shortest sleep. If it gets the lock back late, requests are being served, and it rests again: so it
-is fast while nobody waits.
+A cleaning, or a look into large produced batches, is Python that computes, in the process that serves
+requests. A thread that waits for the interpreter lock gets it after `sys.getswitchinterval()` at the latest,
+and a request needs it several times. So such work lets go of it by itself after every quarter of a
+millisecond, for about as long as the system's shortest sleep. If it gets the lock back late, requests are
+being served, and it rests again: so it is fast while nobody waits.
 
-`IoThrottle` is shared by all cleaner threads, or by all threads that move logs between log dirs; a `Pace`
-belongs to one thread.
+`IoThrottle` is shared by all cleaner threads, or by all threads that move logs between log dirs; a `Pace` and
+`Rests` belong to one thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 WORK_S: Final = 0.000_25
 REST_S: Final = 0.000_05
 MOST_RESTS: Final = 10
-"""Bounds the rests in a row, so that a cleaning ends on the busiest broker too."""
+"""Bounds the rests in a row, so that the work ends on the busiest broker too."""
 UNDISTURBED_S: Final = 0.000_25
 """A rest that takes longer ended with a wait for the interpreter lock, or for a core."""
 _TOLERATED_S: Final = 0.01
@@ -76,6 +76,39 @@ class IoThrottle:
         self._paid_until_s = now_s
 
 
+class Rests:
+    """Called often by a thread that computes; hands on the interpreter lock after a while of work."""
+
+    def __init__(
+        self,
+        *,
+        now_s: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._now_s = now_s
+        self._sleep = sleep
+        self._rested_s = now_s()
+
+    def __call__(self) -> None:
+        if self.is_due():
+            self.rest()
+
+    def is_due(self) -> bool:
+        return self._now_s() - self._rested_s >= WORK_S
+
+    def rest(self) -> None:
+        for _ in range(MOST_RESTS):
+            began_s = self._now_s()
+            self._sleep(REST_S)
+            self.have_rested()
+            if self._rested_s - began_s < UNDISTURBED_S:
+                return
+
+    def have_rested(self) -> None:
+        """Note that the thread has waited for something else."""
+        self._rested_s = self._now_s()
+
+
 class Pace:
     """Called often by a cleaning, with the bytes read or written since the last call.
 
@@ -92,9 +125,8 @@ class Pace:
     ) -> None:
         self._throttle = throttle
         self._must_stop = must_stop
-        self._now_s = now_s
         self._sleep = sleep
-        self._rested_s = now_s()
+        self._rests = Rests(now_s=now_s, sleep=sleep)
 
     def __call__(self, size_bytes: int) -> None:
         """Raises Stopped."""
@@ -103,18 +135,10 @@ class Pace:
             while wait_s := self._throttle.wait_s():
                 self._check()
                 self._sleep(min(wait_s, _LONGEST_WAIT_S))
-                self._rested_s = self._now_s()
-        if self._now_s() - self._rested_s >= WORK_S:
+                self._rests.have_rested()
+        if self._rests.is_due():
             self._check()
-            self._rest()
-
-    def _rest(self) -> None:
-        for _ in range(MOST_RESTS):
-            began_s = self._now_s()
-            self._sleep(REST_S)
-            self._rested_s = self._now_s()
-            if self._rested_s - began_s < UNDISTURBED_S:
-                return
+            self._rests.rest()
 
     def _check(self) -> None:
         if self._must_stop():

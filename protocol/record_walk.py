@@ -5,15 +5,16 @@ key, value and headers lie inside it, the offset deltas count from 0, and no byt
 `iter_heads` reads offsets and times alone, for lookups. Both read pieces, so a batch that decompresses to
 100 MB takes the memory of a piece. Malformed bytes never cause a read past the end of the records.
 
-`_walk_common` reads records of the common form inline; any other record (numbers of three bytes, a record
-across two pieces, malformed bytes) is read by `_Reader`, slower but complete. Pure functions, any thread.
+`_walk_common` reads records of the common form inline; any other record (a key of 8 KB, a record across two
+pieces, malformed bytes) is read by `_Reader`, slower but complete. Any thread; pure functions, except that
+`walk_produced` calls its caller's `pause` between runs of records.
 
 Source: https://kafka.apache.org/documentation/#record; the rules are those of LogValidator in Kafka 3.9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -31,6 +32,8 @@ from barnabas.protocol.varint import MAX_VARINT_BYTES
 MAX_ELEMENTS: Final = 1_000_000
 """The limit for the records and headers of one batch: well compressed ones must not cost seconds."""
 PIECE_BYTES: Final = 64 * 1024
+RUN_RECORDS: Final = 200
+"""The number of records between two calls of `pause`: a fraction of a millisecond."""
 _MAX_INT_BYTES: Final = 5
 _MAX_TIME: Final = (1 << 63) - 1
 
@@ -52,9 +55,14 @@ class RecordHead(NamedTuple):
 
 
 def walk_produced(
-    batch: Buffer, header: BatchHeader, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+    batch: Buffer,
+    header: BatchHeader,
+    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    pause: Callable[[], None] = lambda: None,
 ) -> WalkedRecords:
     """Check all records of a produced batch, whose header and CRC are right.
+
+    `pause` is called after every `RUN_RECORDS` records, so that a long walk can let other threads go on.
 
     Raises INVALID_RECORD if the records contradict the header or themselves, CORRUPT_MESSAGE if they cannot
     be decoded, and MESSAGE_TOO_LARGE beyond `max_bytes` decompressed or `MAX_ELEMENTS`.
@@ -63,10 +71,11 @@ def walk_produced(
     reader = _Reader(batch, header, max_bytes)
     walk = _Walk()
     while walk.records < count:
-        _walk_common(reader, walk, count)
+        _walk_common(reader, walk, min(count, walk.records + RUN_RECORDS - 1))
         if walk.records < count:
             _walk_any(reader, walk)
         walk.check_limit()
+        pause()
     if not reader.is_at_end():
         raise api_error(
             ErrorCode.INVALID_RECORD, f"bytes follow the {count} records of a batch, from byte {reader.at} on"
@@ -223,8 +232,8 @@ class _Reader:
 def _walk_common(reader: _Reader, walk: _Walk, count: int) -> None:
     """Walk over the records up to the first that is not of the common form: the hot loop.
 
-    It reads lengths as numbers of one or two bytes. A record for which that is wrong, or that is malformed or
-    ends in another piece, fails one of the comparisons; the reader is then where it begins.
+    Numbers of one or two bytes are read inline. A record with a longer key, or that is malformed or ends in
+    another piece, fails one of the comparisons; the reader is then where it begins.
     """
     data, start, newest = reader.data, reader.position, walk.newest
     expected = first = 2 * walk.records  # Twice the offset delta, as it is encoded.
@@ -235,14 +244,17 @@ def _walk_common(reader: _Reader, walk: _Walk, count: int) -> None:
             if length > 127:
                 length += (data[position] << 7) - 128
                 position += 1
+                if length > 0x3FFF:
+                    length, position = _long_number(data, start)
             end = position + (length >> 1)
+            wrong = length & 1
             # data[position] is the record's attributes, unused in magic 2.
             time, delta = data[position + 1], data[position + 2]
             position += 3
             if time > 127:
                 time += (delta << 7) - 128
                 if time > 0x3FFF:
-                    time, position = _long_number(data, position - 2)
+                    time, position = _long_number(data, position - 2, MAX_VARINT_BYTES)
                 delta, position = data[position], position + 1
             if delta > 127:
                 delta += (data[position] << 7) - 128
@@ -255,21 +267,23 @@ def _walk_common(reader: _Reader, walk: _Walk, count: int) -> None:
                     key += (data[position] << 7) - 128
                     position += 1
                 position += key >> 1
-                length |= key & ~0x3FFE
+                wrong |= key & ~0x3FFE
             value, position = data[position], position + 1
             if value != 1:
                 if value > 127:
                     value += (data[position] << 7) - 128
                     position += 1
+                    if value > 0x3FFF:
+                        value, position = _long_number(data, position - 2)
                 position += value >> 1
-                length |= value & ~0x3FFE
+                wrong |= value & 1
             headers, position = data[position], position + 1
             if headers:
                 position, left = _skip_common_headers(data, position, headers >> 1)
                 if left or headers & 1 or headers > 127:
                     break
-            # Bit 0 of a length is its sign; a bit above the fourteenth means a third byte.
-            if position != end or delta != expected or length & ~0x3FFE:
+            # Bit 0 of a length is its sign; a bit above the fourteenth of a key's means a third byte.
+            if position != end or delta != expected or wrong:
                 break
             walk.headers += headers >> 1
             walk.keyless += key == 1
@@ -282,13 +296,13 @@ def _walk_common(reader: _Reader, walk: _Walk, count: int) -> None:
     reader.position, walk.records, walk.newest = start, expected >> 1, newest
 
 
-def _long_number(data: bytes, position: int) -> tuple[int, int]:
+def _long_number(data: bytes, position: int, most_bytes: int = _MAX_INT_BYTES) -> tuple[int, int]:
     """A number of any size as it is encoded, and the position after it.
 
     Raises IndexError if it goes on past the end or has too many bytes.
     """
     number = 0
-    for index in range(MAX_VARINT_BYTES):
+    for index in range(most_bytes):
         byte = data[position + index]
         number |= (byte & 127) << 7 * index
         if byte < 128:

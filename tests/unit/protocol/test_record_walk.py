@@ -119,6 +119,14 @@ def test_many_records_take_offset_deltas_of_three_bytes() -> None:
     assert outcome(wrong, count) is ErrorCode.INVALID_RECORD
 
 
+def test_a_long_walk_pauses_after_each_run_of_records() -> None:
+    count = 10 * record_walk.RUN_RECORDS + 7
+    sent = batch(b"".join(record(delta) for delta in range(count)), count)
+    pauses: list[None] = []
+    walk_produced(sent, parse_header(sent), pause=lambda: pauses.append(None))
+    assert 10 <= len(pauses) <= 12
+
+
 def test_more_records_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_walk, "MAX_ELEMENTS", 100)
     small = [record(delta, value=b"") for delta in range(101)]

@@ -263,10 +263,10 @@ PACKED_NOISE = batch_of((b"k", random.Random(1).randbytes(200), None, 0), compre
     [
         (PLAIN, {}, True),
         (PACKED, {}, True),
-        (LARGE * 3, {}, True),
-        (LARGE * 4, {}, False),
-        (PLAIN * 500, {}, True),
-        (PLAIN * 501, {}, False),
+        (LARGE * 37, {}, True),
+        (LARGE * 38, {}, False),
+        (PLAIN * 384, {}, True),
+        (PLAIN * 400, {}, False),
         (PACKED_NOISE, {}, False),
         (PLAIN + PACKED_NOISE, {}, False),
         (PACKED, {"compression_type": Compression.ZSTD}, True),
@@ -278,3 +278,14 @@ def test_quick_checks_are_recognized_before_they_run(
     batches: bytes, settings: dict[str, Any], is_quick: bool
 ) -> None:
     assert is_quickly_prepared(parse_produced(batches).batches, log_config(**settings)) is is_quick
+
+
+@pytest.mark.parametrize(("records", "rests"), [(300, 0), (1_000, 6)])
+def test_long_checks_rest_and_quick_ones_do_not(
+    records: int, rests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quick one may run on a network thread, which must not sleep."""
+    rested: list[None] = []
+    monkeypatch.setattr(record_checks, "Rests", lambda: lambda: rested.append(None))
+    prepared(batch_of(*[(b"k", b"v", None, 0)] * records))
+    assert len(rested) == rests
