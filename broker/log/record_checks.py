@@ -6,7 +6,7 @@ settings may demand more: a compacted topic refuses records without a key, a top
 refuses records outside them, and a topic with a `compression.type` recompresses batches.
 
 Runs before the partition's lock is taken, because it may take milliseconds. Any thread, no state; batches
-that are not `is_quickly_prepared` have workers of their own.
+that are not `are_quickly_prepared` have workers of their own.
 
 Source: https://kafka.apache.org/documentation/#topicconfigs, KIP-467 (the errors by record), KIP-937 (the
 limits on timestamps).
@@ -29,6 +29,7 @@ from barnabas.protocol.compression import (
     Compression,
     compress,
     decompress,
+    decompressed_pieces,
     framing_fault,
 )
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
@@ -45,7 +46,7 @@ from barnabas.protocol.record_batch import (
     parse_header,
     write_crc,
 )
-from barnabas.protocol.record_walk import WalkedRecords, iter_heads, walk_produced
+from barnabas.protocol.record_walk import PIECE_BYTES, WalkedRecords, iter_heads, walk_produced
 
 MAX_FAULTS: Final = 1_000
 """The number of refused records of a batch that are named."""
@@ -53,8 +54,7 @@ _QUICK_RECORDS: Final = 400
 """The number of records that a walk passes in a quarter of a millisecond or so."""
 _BYTES_LIKE_A_RECORD: Final = 2_048
 """So many bytes, at the speed of memory, take as long as a record."""
-_QUICK_DECOMPRESSED_BYTES: Final = 4 * 1024 * 1024
-"""A batch that cannot decompress to more takes a millisecond or so."""
+_QUICK_DECOMPRESSED_BYTES: Final = 256 * 1024
 _LENGTH_SIZE: Final = 4
 _LONG: Final = struct.Struct(">q")
 _ATTRIBUTES_SIZE: Final = 2
@@ -79,18 +79,46 @@ class RecordsRefused(BarnabasError):
         self.faults = faults
 
 
-def is_quickly_prepared(batches: Sequence[Appendable], config: LogConfig) -> bool:
-    """Whether `prepare_records` takes a moment only, by what the headers tell."""
-    records = size_bytes = 0
-    for _, header in batches:
-        compression = header.attributes & COMPRESSION_MASK
-        records += header.record_count
-        size_bytes += header.size_bytes
-        if compression and header.size_bytes * MAX_EXPANSION[compression] > _QUICK_DECOMPRESSED_BYTES:
-            return False
-        if config.compression_type not in (None, compression):
-            return False
+def are_quickly_prepared(request: Sequence[tuple[ProducedBatches, LogConfig]]) -> bool:
+    """Whether `prepare_records` takes a fraction of a millisecond only, for all partitions of a request.
+
+    This answer takes no longer. Compressed batches that might hold anything are decompressed for it, up to a
+    limit: for small ones that is much less work than the way to another thread and back.
+    """
+    if not _is_short_walk([header for produced, _ in request for _, header in produced.batches]):
+        return False
+    left = _QUICK_DECOMPRESSED_BYTES
+    for produced, config in request:
+        for position, header in produced.batches:
+            compression = header.compression
+            if config.compression_type not in (None, compression):
+                return False
+            if compression is not Compression.NONE:
+                packed = produced.view[position + HEADER_BYTES : position + header.size_bytes]
+                left -= _decompressed_bytes(compression, packed, left)
+                if left < 0:
+                    return False
+    return True
+
+
+def _is_short_walk(headers: Sequence[BatchHeader]) -> bool:
+    records = sum([header.record_count for header in headers])
+    size_bytes = sum([header.size_bytes for header in headers])
     return records + size_bytes // _BYTES_LIKE_A_RECORD <= _QUICK_RECORDS
+
+
+def _decompressed_bytes(compression: Compression, packed: memoryview, limit: int) -> int:
+    """An upper bound for the decompressed size, or more than `limit`."""
+    at_most = len(packed) * MAX_EXPANSION[compression]
+    if at_most <= limit:
+        return at_most
+    if len(packed) > limit:
+        return limit + 1
+    try:
+        return sum(map(len, decompressed_pieces(compression, packed, limit, PIECE_BYTES)))
+    except ApiError as error:
+        # Malformed bytes are found in as little time when the batch is refused.
+        return limit + 1 if error.code is ErrorCode.MESSAGE_TOO_LARGE else limit
 
 
 def prepare_records(
@@ -102,10 +130,9 @@ def prepare_records(
     Kafka does, for bytes that cannot be decoded; RecordsRefused for those that the topic's settings refuse.
     Raises MESSAGE_TOO_LARGE when a batch would decompress to more than `max_bytes`, has too many records, or
     takes more than `max.message.bytes` when it is recompressed. A batch that is larger already stays as it
-    is. Unless batches are `is_quickly_prepared`, the thread rests often, so that requests get the interpreter
-    lock.
+    is. Over many records the thread rests often, so that requests get the interpreter lock.
     """
-    pause = _never_pause if is_quickly_prepared(produced.batches, config) else Rests()
+    pause = _never_pause if _is_short_walk([header for _, header in produced.batches]) else Rests()
     view = produced.view
     parts: list[bytes | bytearray | memoryview] = []
     batches: list[Appendable] = []

@@ -17,7 +17,7 @@ from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
-from barnabas.broker.log.record_checks import RecordsRefused, is_quickly_prepared
+from barnabas.broker.log.record_checks import RecordsRefused, are_quickly_prepared
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Cancel, DelayedOperation, Purgatory, Reaper, SlicedChecks
 from barnabas.broker.replication.failures import DiskFailures
@@ -246,10 +246,13 @@ class ReplicaManager:
 
     def looks_long_into(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:
         """Whether checking these batches before the append may take more than a moment."""
-        return any(
-            (partition := self.roles.partitions.get(name)) is not None
-            and not is_quickly_prepared(produced.batches, partition.log.config)
-            for name, produced in batches
+        partitions = self.roles.partitions
+        return not are_quickly_prepared(
+            [
+                (produced, partition.log.config)
+                for name, produced in batches
+                if (partition := partitions.get(name)) is not None
+            ]
         )
 
     def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:

@@ -12,7 +12,7 @@ from barnabas.broker.log import record_checks
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.record_checks import (
     RecordsRefused,
-    is_quickly_prepared,
+    are_quickly_prepared,
     prepare_records,
 )
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -255,29 +255,39 @@ def test_a_batch_that_decompresses_to_much_is_walked_over_piece_by_piece() -> No
 PLAIN = batch_of((b"k", b"v", None, 0))
 LARGE = batch_of((b"k", bytes(20_000), None, 0))
 PACKED = batch_of((b"k", b"v", None, 0), compression=Compression.ZSTD)
-PACKED_NOISE = batch_of((b"k", random.Random(1).randbytes(200), None, 0), compression=Compression.ZSTD)
+PACKED_SOME = batch_of((b"k", bytes(200_000), None, 0), compression=Compression.ZSTD)
+PACKED_MUCH = batch_of((b"k", bytes(300_000), None, 0), compression=Compression.ZSTD)
+PACKED_NOISE = batch_of((b"k", random.Random(1).randbytes(300_000), None, 0), compression=Compression.ZSTD)
+CUT = odd_batch(b"", 1, compression=Compression.ZSTD, packed=compress(Compression.ZSTD, bytes(200_000))[:-2])
 
 
 @pytest.mark.parametrize(
-    ("batches", "settings", "is_quick"),
+    ("partitions", "settings", "is_quick"),
     [
-        (PLAIN, {}, True),
-        (PACKED, {}, True),
-        (LARGE * 37, {}, True),
-        (LARGE * 38, {}, False),
-        (PLAIN * 384, {}, True),
-        (PLAIN * 400, {}, False),
-        (PACKED_NOISE, {}, False),
-        (PLAIN + PACKED_NOISE, {}, False),
-        (PACKED, {"compression_type": Compression.ZSTD}, True),
-        (PACKED, {"compression_type": Compression.GZIP}, False),
-        (PLAIN, {"compression_type": Compression.GZIP}, False),
+        ([PLAIN], {}, True),
+        ([LARGE * 37], {}, True),
+        ([LARGE * 38], {}, False),
+        ([LARGE * 20, LARGE * 20], {}, False),
+        ([PLAIN * 384], {}, True),
+        ([PLAIN * 400], {}, False),
+        ([PLAIN * 200, PLAIN * 200], {}, False),
+        ([PACKED, PACKED_SOME], {}, True),
+        ([PACKED_SOME, PACKED_SOME], {}, False),
+        ([PACKED_SOME * 2], {}, False),
+        ([PACKED_MUCH], {}, False),
+        ([PACKED_NOISE], {}, False),
+        ([CUT], {}, True),
+        ([PACKED], {"compression_type": Compression.ZSTD}, True),
+        ([PACKED], {"compression_type": Compression.GZIP}, False),
+        ([PLAIN], {"compression_type": Compression.GZIP}, False),
     ],
 )
 def test_quick_checks_are_recognized_before_they_run(
-    batches: bytes, settings: dict[str, Any], is_quick: bool
+    partitions: list[bytes], settings: dict[str, Any], is_quick: bool
 ) -> None:
-    assert is_quickly_prepared(parse_produced(batches).batches, log_config(**settings)) is is_quick
+    config = log_config(**settings)
+    request = [(parse_produced(batches), config) for batches in partitions]
+    assert are_quickly_prepared(request) is is_quick
 
 
 @pytest.mark.parametrize(("records", "rests"), [(300, 0), (1_000, 6)])
