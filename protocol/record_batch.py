@@ -135,11 +135,9 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise _short_header(buffer, position) from None
 
 
-def _short_header(buffer: Buffer, position: int) -> Exception:
+def _short_header(buffer: Buffer, position: int, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> Exception:
     available = len(buffer) - position
-    return api_error(
-        ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_BYTES} bytes, {available} are left"
-    )
+    return api_error(code, f"a batch header needs {HEADER_BYTES} bytes, {available} are left")
 
 
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
@@ -166,18 +164,19 @@ def check_batch(
     position: int = 0,
     *,
     origin: int = 0,
+    cut_short: ErrorCode = ErrorCode.CORRUPT_MESSAGE,
     unknown_compression: ErrorCode = ErrorCode.CORRUPT_MESSAGE,
 ) -> BatchHeader:
     """Check that there is a whole, undamaged batch at a position; returns its header.
 
-    `origin` is the position of the buffer in its file, for error texts. Raises CORRUPT_MESSAGE (cut short,
-    impossible length, CRC), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0, 1 or unknown), INVALID_RECORD (counts
-    that do not agree), or `unknown_compression`. Attributes without a meaning may have any value.
+    `origin` is the position of the buffer in its file, for error texts. Raises CORRUPT_MESSAGE (impossible
+    length, CRC), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0, 1 or unknown), INVALID_RECORD (counts that do not
+    agree), and the given codes for the other two faults. Attributes without a meaning may have any value.
     """
     try:
         fields = _unpack_header(buffer, position)
     except struct.error:
-        raise _short_header(buffer, position) from None
+        raise _short_header(buffer, position, cut_short) from None
     _, length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, record_count = fields
     at = origin + position
     if magic != MAGIC or length < MIN_BATCH_LENGTH:
@@ -185,7 +184,7 @@ def check_batch(
     following = position + LOG_OVERHEAD_BYTES + length
     if following > len(buffer):
         raise api_error(
-            ErrorCode.CORRUPT_MESSAGE,
+            cut_short,
             f"the batch at byte {at} ends at {origin + following}, the data at {origin + len(buffer)}",
         )
     view = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
@@ -212,11 +211,16 @@ def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     """`check_batch`, plus the rules for a batch from a producer.
 
     It has at least one record, its offsets have no gaps, and it is not a control batch, which only brokers
-    write. `record_walk` checks the records themselves. Raises what `check_batch` raises, and INVALID_RECORD;
-    an unknown compression is UNKNOWN_SERVER_ERROR as in Kafka, because producers send a CORRUPT_MESSAGE
-    again.
+    write. `record_walk` checks the records themselves. Raises what `check_batch` raises, and INVALID_RECORD.
+    As in Kafka, only the CRC or the length of a whole batch causes CORRUPT_MESSAGE, which makes producers
+    send the batch again.
     """
-    header = check_batch(buffer, position, unknown_compression=ErrorCode.UNKNOWN_SERVER_ERROR)
+    header = check_batch(
+        buffer,
+        position,
+        cut_short=ErrorCode.INVALID_RECORD,
+        unknown_compression=ErrorCode.UNKNOWN_SERVER_ERROR,
+    )
     if header.record_count < 1:
         raise api_error(ErrorCode.INVALID_RECORD, "a produced batch holds no record")
     if header.last_offset_delta != header.record_count - 1:

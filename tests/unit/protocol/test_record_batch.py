@@ -269,7 +269,7 @@ def test_every_flipped_bit_after_the_leader_epoch_is_detected() -> None:
         ({"magic": 3}, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
         ({"batch_length": 48, "crc": 0}, ErrorCode.CORRUPT_MESSAGE),
         ({"batch_length": -1, "crc": 0}, ErrorCode.CORRUPT_MESSAGE),
-        ({"batch_length": 1 << 30, "crc": 0}, ErrorCode.CORRUPT_MESSAGE),
+        ({"batch_length": 1 << 30, "crc": 0}, ErrorCode.INVALID_RECORD),
         ({"crc": 1}, ErrorCode.CORRUPT_MESSAGE),
         ({"attributes": 5}, ErrorCode.UNKNOWN_SERVER_ERROR),
         ({"attributes": 0x20}, ErrorCode.INVALID_RECORD),

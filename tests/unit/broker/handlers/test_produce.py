@@ -103,7 +103,7 @@ def test_results_keep_the_order_of_the_request(leading: Serving) -> None:
     connection = produce(leading, batch(b"a")[:-3], batch(b"b"), batch(b"c"), b"")
     answers = [produced(connection, index) for index in range(4)]
     assert [(answer.index, answer.error_code, answer.base_offset) for answer in answers] == [
-        (0, ErrorCode.CORRUPT_MESSAGE, -1),
+        (0, ErrorCode.INVALID_RECORD, -1),
         (1, ErrorCode.NONE, 0),
         (2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
         (3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),

@@ -66,9 +66,9 @@ def test_the_log_of_another_topic_of_the_same_name_is_refused(open_log: OpenLog)
     ("records", "code"),
     [
         (b"", ErrorCode.INVALID_RECORD),
-        (b"x" * 20, ErrorCode.CORRUPT_MESSAGE),
-        (batch() + b"x", ErrorCode.CORRUPT_MESSAGE),
-        (batch() + batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (b"x" * 20, ErrorCode.INVALID_RECORD),
+        (batch() + b"x", ErrorCode.INVALID_RECORD),
+        (batch() + batch()[:-1], ErrorCode.INVALID_RECORD),
         (batch()[:-1] + b"x", ErrorCode.CORRUPT_MESSAGE),
         (batch(1, 300), ErrorCode.MESSAGE_TOO_LARGE),
         (batch(1, 100) * 10, ErrorCode.RECORD_LIST_TOO_LARGE),
