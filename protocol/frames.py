@@ -80,11 +80,13 @@ class BufferPool:
         except IndexError:
             return _allocate(rounded)
 
-    def release(self, buffer: PooledBuffer) -> None:
-        """Return a buffer for reuse; a buffer of any other size is left to the garbage collector."""
+    def release(self, buffer: PooledBuffer) -> bool:
+        """Return a buffer for reuse. False for a buffer of any other size: the garbage collector frees it."""
         free = self._free.get(len(buffer))
-        if free is not None:
-            free.append(buffer)
+        if free is None:
+            return False
+        free.append(buffer)
+        return True
 
 
 def _allocate(size: int) -> PooledBuffer:
@@ -107,11 +109,13 @@ class Frame:
         self._buffer = buffer
         self._pool = pool
 
-    def release(self) -> None:
-        """Return the memory for reuse. Idempotent; views into the frame are invalid from now on."""
+    def release(self) -> bool:
+        """Return the memory for reuse. Idempotent; views into the frame are invalid from now on.
+
+        Returns whether this call returned it to a pool.
+        """
         buffer, self._buffer = self._buffer, None
-        if buffer is not None and self._pool is not None:
-            self._pool.release(buffer)
+        return buffer is not None and self._pool is not None and self._pool.release(buffer)
 
 
 class FrameReceiver:
@@ -135,6 +139,17 @@ class FrameReceiver:
     def buffered_bytes(self) -> int:
         """Received bytes of an incomplete frame, without the length bytes."""
         return self._filled if self._frame is not None else len(self._length_start)
+
+    @property
+    def announced_bytes(self) -> int:
+        """The size of the incomplete frame; 0 if there is none."""
+        return len(self._frame.view) if self._frame is not None else 0
+
+    def drop(self) -> None:
+        """Free the memory of an incomplete frame. Nothing more may be received."""
+        frame, self._frame = self._frame, None
+        if frame is not None:
+            frame.release()
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """The memory that the next bytes go to; never empty."""

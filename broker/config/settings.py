@@ -103,6 +103,12 @@ class BrokerConfig(LogSettings):
     queued_max_requests: int = setting(
         POSITIVE, 500, "Requests waiting for a handler before sockets are no longer read."
     )
+    queued_max_request_bytes: int = setting(
+        Integer(-1, LONG_MAX),
+        268_435_456,
+        "Received requests hold this much memory before connections that need more than 64 KB are no longer "
+        "read; 0 and -1, Kafka's default, mean no limit.",
+    )
     socket_request_max_bytes: int = setting(
         POSITIVE, 104_857_600, "A longer request is refused before it is read."
     )

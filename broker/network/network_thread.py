@@ -26,7 +26,9 @@ import uvloop
 
 from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.lanes import Lanes, RequestQueue
-from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, ConnectionLimits, Pipeline
+from barnabas.broker.network.limits import ConnectionLimits
+from barnabas.broker.network.memory import MemoryShare, RequestMemory
+from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, Pipeline
 from barnabas.broker.network.request import Buffers, Lane, Peer, Request
 from barnabas.broker.network.request_times import RequestTimes
 from barnabas.protocol.errors import MalformedFrame
@@ -37,14 +39,11 @@ logger = logging.getLogger(__name__)
 
 _NETWORK: Final = Lane.NETWORK
 _STOPPING: Final = "the broker is stopping"
-_RUN_NS: Final = 2_000_000
-"""How long a connection may run requests on the network thread before others have their turn."""
 _TURNS_BEFORE_AFTER_RUN: Final = 4
-"""How often the loop polls its sockets before it calls `after_run`.
-
-A client that pipelines sends its next requests while its first one runs. A turn of the loop costs a few
-microseconds; a request that is still in time for this run travels to the followers in the same fetch, which
-saves two messages and the changes of threads that go with them.
+"""How often the loop polls its sockets before it calls `after_run`. A client that pipelines sends its next
+requests while its first one runs. A turn of the loop costs a few microseconds; a request that is still in
+time for this run travels to the followers in the same fetch, which saves two messages and the changes of
+threads that go with them.
 """
 
 
@@ -59,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         pool: BufferPool,
         max_frame_bytes: int,
         limits: ConnectionLimits,
+        is_protected: bool = False,
         on_lost: Callable[[], None],
     ) -> None:
         self._peer = peer
@@ -67,6 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = limits
         self._on_lost = on_lost
         self._receiver = FrameReceiver(pool, max_frame_bytes)
+        self._memory = MemoryShare(thread.memory, self._receiver, limits, is_protected, self._set_reading)
         # Only the network thread touches these.
         self._last_active_ns = peer.opened_ns
         self._transport: asyncio.Transport | None = None
@@ -94,12 +95,19 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"malformed frame: {error}")
             return
         self._last_active_ns = now_ns = time.monotonic_ns()
-        pipeline = self._pipeline
-        if not frames or pipeline.phase is CLOSING:
+        pipeline, memory = self._pipeline, self._memory
+        if pipeline.phase is CLOSING:
             return
+        if not frames:
+            if memory.has_new_frame:
+                self._set_reading()
+            return
+        is_short = memory.complete(frames)
         peer, lane_of, answer = self._peer, self._lanes.lane_of, self.answer
-        resume = self.resume
-        requests = [Request(frame, peer, lane_of(frame.view), now_ns, answer, resume) for frame in frames]
+        resume, give_back = self.resume, memory.give_back
+        requests = [
+            Request(frame, peer, lane_of(frame.view), now_ns, answer, resume, give_back) for frame in frames
+        ]
         first = None
         with self._lock:
             pipeline.receive(requests)
@@ -114,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
             may_read = pipeline.may_read
         if first is not None:
             self._run(first)
-        if self._queue_is_full or not may_read or not self._is_reading:
+        if self._queue_is_full or not may_read or not self._is_reading or is_short:
             self._set_reading()
 
     def _run(self, request: Request | None) -> None:
@@ -124,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         pipelines many requests: it continues in the next turn of the loop.
         """
         thread, lanes = self._thread, self._lanes
-        deadline_ns = time.monotonic_ns() + _RUN_NS
+        deadline_ns = time.monotonic_ns() + self._limits.run_ns
         thread.begin_run()
         try:
             while True:
@@ -195,6 +203,7 @@ class Connection(asyncio.BufferedProtocol):
             reason,
         )
         self._transport = None
+        self._memory.lose()
         self._thread.lost(self)
         self._on_lost()
 
@@ -241,6 +250,13 @@ class Connection(asyncio.BufferedProtocol):
         elif self._pipeline.is_idle:
             self._close_gently(f"idle for {(now_ns - self._last_active_ns) // 1_000_000} ms")
 
+    def close_if_overdue(self, now_ns: int) -> None:
+        """Close if others wait for the memory that this connection holds for too long."""
+        with self._lock:
+            held = self._pipeline.held()
+        if reason := self._memory.overdue(now_ns, held):
+            self.close(reason)
+
     def drain(self) -> None:
         """Read nothing more and close as soon as what is in flight has been answered and sent."""
         with self._lock:
@@ -277,6 +293,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         with self._lock:
             should_read = self._pipeline.may_read and not self._queue_is_full
+        should_read = should_read and self._memory.may_receive(self._pipeline.in_flight_bytes)
         if should_read != self._is_reading:
             self._is_reading = should_read
             if should_read:
@@ -355,7 +372,9 @@ class Connection(asyncio.BufferedProtocol):
 class NetworkThread:
     """Made and started by the server; `adopt`, `wake_for`, `call_soon` and `stop` are for any thread."""
 
-    def __init__(self, name: str, lanes: Lanes[Connection], *, max_idle_ms: int) -> None:
+    def __init__(
+        self, name: str, lanes: Lanes[Connection], *, max_idle_ms: int, max_request_bytes: int = 2**63
+    ) -> None:
         self.lanes = lanes
         self.times = RequestTimes()
         """The requests that this thread has answered, if times are measured."""
@@ -363,6 +382,7 @@ class NetworkThread:
         self._name = name
         self._max_idle_ns = max_idle_ms * 1_000_000
         self._loop = uvloop.new_event_loop()
+        self.memory = RequestMemory(max_request_bytes, self._loop.call_later, self._close_overdue)
         self._thread = make_thread(name, self._run, lanes.on_fatal)
         self._connections: set[Connection] = set()
         self._adoptions: set[asyncio.Task[None]] = set()
@@ -554,6 +574,10 @@ class NetworkThread:
         for connection in tuple(self._connections):
             connection.close_if_idle(now_ns, self._max_idle_ns)
         self._loop.call_later(self._idle_tick_s(), self._close_idle)
+
+    def _close_overdue(self, now_ns: int) -> None:
+        for connection in tuple(self._connections):
+            connection.close_if_overdue(now_ns)
 
     def _close_listener(self, name: str) -> None:
         for connection in tuple(self._connections):

@@ -22,24 +22,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
 from typing import Final
 
+from barnabas.broker.network.limits import ConnectionLimits
 from barnabas.broker.network.request import Buffers, Lane, Request
 from barnabas.protocol.invariants import InvariantViolation, invariant
 
 ENDED: Final = "closed by the peer"
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """The limits of one connection."""
-
-    max_in_flight: int = 100
-    max_in_flight_bytes: int = 16 * 1024 * 1024
-    max_unwritten_bytes: int = 1024 * 1024
 
 
 class Phase(Enum):
@@ -111,7 +102,8 @@ class Pipeline:
         self._is_paused = False
         # Requests whose answer is not sent. `pending` is always a suffix of it.
         self._unsent: deque[Request] = deque()
-        self._in_flight_bytes = 0
+        self.in_flight_bytes = 0
+        """The bytes of the frames of requests whose answer is not sent."""
         self._unsent_bytes = 0
         self._peer_is_slow = False
         self._close_reason = ""
@@ -125,14 +117,14 @@ class Pipeline:
             self.phase is OPEN
             and not self._peer_is_slow
             and len(self._unsent) < limits.max_in_flight
-            and self._in_flight_bytes < limits.max_in_flight_bytes
+            and self.in_flight_bytes < limits.max_in_flight_bytes
         )
 
     def receive(self, requests: Sequence[Request]) -> None:
         self._unsent.extend(requests)
         self.pending.extend(requests)
         for request in requests:
-            self._in_flight_bytes += request.size_bytes
+            self.in_flight_bytes += request.size_bytes
 
     # Running
 
@@ -228,13 +220,19 @@ class Pipeline:
         unsent = self._unsent
         while unsent and unsent[0].answered and not unsent[0].close_reason:
             request = unsent.popleft()
-            self._in_flight_bytes -= request.size_bytes
+            self.in_flight_bytes -= request.size_bytes
             out.extend(request.buffers)
             request.buffers = ()
             sent.append(request)
         for buffer in out:
             self._unsent_bytes -= len(buffer)
         return out
+
+    def held(self) -> list[tuple[int, int]]:
+        """What each unsent request holds, and when it came; nothing while one waits for a worker."""
+        if self.is_claimed and not self._is_paused:
+            return []
+        return [(request.held_bytes, request.received_ns) for request in self._unsent]
 
     @property
     def is_idle(self) -> bool:

@@ -59,6 +59,7 @@ class Request:
     __slots__ = (
         "__weakref__",
         "_answer",
+        "_give_back",
         "_resume",
         "answered",
         "answered_ns",
@@ -69,6 +70,7 @@ class Request:
         "failed",
         "frame",
         "handled_ns",
+        "held_bytes",
         "is_abandoned",
         "is_next",
         "is_paused",
@@ -90,12 +92,15 @@ class Request:
         received_ns: int,
         answer: Callable[[Request, Buffers, str], None],
         resume: Callable[[Request], None],
+        give_back: Callable[[int], None] | None = None,
     ) -> None:
         self.frame = frame
         self.peer = peer
         self.lane = lane
         self.received_ns = received_ns
         self.size_bytes = len(frame.view)
+        self.held_bytes = self.size_bytes if give_back is not None else 0
+        """The bytes that are counted for the frame; ``give_back`` is called with them when they are free."""
         self.rest: Callable[[], None] | None = None
         """The rest of the request, which `continue_in` left for another lane, or `pause` for later."""
         self.is_paused = False
@@ -115,6 +120,7 @@ class Request:
         self.answered_ns = 0
         self._answer = answer
         self._resume = resume
+        self._give_back = give_back
         # These belong to the connection's pipeline.
         self.answered = False
         self.is_next = True
@@ -205,4 +211,13 @@ class Request:
 
     def release_frame(self) -> None:
         """Give the frame's memory back. Idempotent; no view of the frame may be used afterwards."""
-        self.frame.release()
+        if self.frame.release():
+            self._return_bytes()
+
+    def __del__(self) -> None:
+        self._return_bytes()
+
+    def _return_bytes(self) -> None:
+        held_bytes, self.held_bytes = self.held_bytes, 0
+        if held_bytes and self._give_back is not None:
+            self._give_back(held_bytes)

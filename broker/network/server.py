@@ -14,26 +14,26 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
 
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
 from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.lanes import Lanes, RequestQueue
+from barnabas.broker.network.limits import (
+    CONTROL_WORKERS,
+    DISK_WORKERS,
+    RECORDS_WORKERS,
+    ConnectionLimits,
+)
 from barnabas.broker.network.network_thread import Connection, NetworkThread
-from barnabas.broker.network.pipeline import ConnectionLimits
 from barnabas.broker.network.request import Lane, Peer, Request
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.frames import BufferPool
+from barnabas.protocol.settings import LONG_MAX
 from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
-
-_RECORDS_WORKERS: Final = 2
-"""Decompressed records take a multiple of their size: the number of threads bounds the memory."""
-_DISK_WORKERS: Final = 4
-_CONTROL_WORKERS: Final = 1
 
 
 class CannotBind(LocalError):
@@ -124,14 +124,19 @@ class SocketServer:
         )
         self.queues = lanes.queues
         self.network_threads = [
-            NetworkThread(f"network-{number}", lanes, max_idle_ms=config.connections_max_idle_ms)
+            NetworkThread(
+                f"network-{number}",
+                lanes,
+                max_idle_ms=config.connections_max_idle_ms,
+                max_request_bytes=_share(config.queued_max_request_bytes, config.num_network_threads),
+            )
             for number in range(config.num_network_threads)
         ]
         counts = {
             Lane.GENERAL: config.num_io_threads,
-            Lane.RECORDS: _RECORDS_WORKERS,
-            Lane.DISK: _DISK_WORKERS,
-            Lane.CONTROL: _CONTROL_WORKERS,
+            Lane.RECORDS: RECORDS_WORKERS,
+            Lane.DISK: DISK_WORKERS,
+            Lane.CONTROL: CONTROL_WORKERS,
         }
         for lane, count in counts.items():
             for number in range(count):
@@ -207,6 +212,7 @@ class SocketServer:
             pool=self._pool,
             max_frame_bytes=self._config.socket_request_max_bytes,
             limits=self._limits,
+            is_protected=listener_name == protected_listener(self._config, len(self._listeners)),
             on_lost=lambda: self.quota.leave(host),
         )
         thread.adopt(sock, connection)
@@ -248,6 +254,11 @@ class SocketServer:
             listening.close()
         self._bound.clear()
         self.ports.clear()
+
+
+def _share(max_bytes: int, threads: int) -> int:
+    """The part of one network thread; without a maximum it is never reached."""
+    return max_bytes // threads if max_bytes > 0 else LONG_MAX
 
 
 def _work(lanes: Lanes[Connection], lane: Lane, busy: BusyTime) -> None:

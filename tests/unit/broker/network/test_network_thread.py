@@ -12,8 +12,8 @@ import pytest
 
 from barnabas.broker.network import busy_time, lanes, network_thread
 from barnabas.broker.network.lanes import Lanes, RequestQueue
+from barnabas.broker.network.limits import ConnectionLimits
 from barnabas.broker.network.network_thread import Connection, NetworkThread
-from barnabas.broker.network.pipeline import ConnectionLimits
 from barnabas.broker.network.request import Lane, Peer, Request, RequestKind
 from barnabas.broker.network.request_times import STAGES, percentiles_ms
 from barnabas.broker.network.server import _work
@@ -138,7 +138,7 @@ class Rig:
             self.thread,
             pool=BufferPool(),
             max_frame_bytes=1000,
-            limits=ConnectionLimits(**limits),
+            limits=ConnectionLimits(run_ns=12 * MS, **limits),
             on_lost=lambda: self.log.append("lost"),
         )
 
@@ -172,7 +172,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(busy_time, "monotonic_ns", clock)
     monkeypatch.setattr(lanes, "monotonic_ns", clock)
     monkeypatch.setattr(network_thread, "time", SimpleNamespace(monotonic_ns=clock))
-    monkeypatch.setattr(network_thread, "_RUN_NS", 12 * MS)
     return clock
 
 
