@@ -3,7 +3,7 @@
 # make test-fast   lint, types, unit and architecture tests, a sample of the simulation: before each commit
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
 # make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
-# make soak    unit tests in debug mode, clients at all features, 100,000 histories (SOAK_SCHEDULES=…, SOAK_SEED=…)
+# make soak    unit tests in debug mode, clients at all features, hostile peers, 100,000 histories (FUZZ_SEED=…, SOAK_SEED=…)
 # make flaky   process tests repeated under random load, with their rates (FLAKY_RUNS=20, FLAKY_TESTS='tests/chaos -k …')
 # make mutants MODULE=broker/log   mutants of a module or folder against its unit tests (TESTS=…, CHOOSE=1, KEEP=…, SAMPLE=…)
 # make bench   the figures in the README, measured here
@@ -69,6 +69,7 @@ chaos: setup
 soak: setup
 	ASYNCIO_DEBUG_LOOP=1 $(BIN)/python -m pytest -n $(JOBS) tests/unit
 	COMPAT_FULL=1 $(BIN)/python -m pytest -n $(JOBS) tests/compat
+	$(BIN)/python -m tests.cluster.wire_soak
 	$(BIN)/python -m tests.simulation.soak
 
 flaky: setup

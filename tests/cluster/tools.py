@@ -121,6 +121,14 @@ def resident_bytes(pid: int) -> int:
     return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
+def unforeseen_lines(folder: Path) -> Iterator[str]:
+    """The lines of a broker's logs that no peer may cause, each with its file."""
+    for log in folder.iterdir():
+        for line in log.read_text().splitlines():
+            if any(word in line for word in ("its request failed", "Traceback", "CRITICAL", " ERROR ")):
+                yield f"{log}: {line}"
+
+
 def complaint(client: RawSocket, log: Path, data: bytes) -> str:
     """Send bytes for which the broker closes the connection; returns the one line that it logs about them."""
     peer = "{}:{}#".format(*client.socket.getsockname()[:2])

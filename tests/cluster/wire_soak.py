@@ -1,0 +1,174 @@
+"""Hostile peers for minutes, in both protocols, against three brokers: part of ``make soak``.
+
+It fails if a broker ends, logs something unforeseen or does not serve another client, if its memory exceeds
+its budgets during the attack, or if it has grown between a quarter of the time and the end. Between attacks
+there are rests: only then the memory of a broker is compared with that of another time.
+
+``FUZZ_SECONDS=600`` is the time, ``FUZZ_SEED`` repeats the choices of a run. A failure names the plans in
+progress: ``FUZZ_PLANS=1200-1260`` carries out only these, again and again.
+"""
+
+import asyncio
+import itertools
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from barnabas.client.blocking import Producer
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.errors import BarnabasError
+
+from . import wire_fuzz
+from .tools import UNHARMED, ClusterView, resident_bytes, running, unforeseen_lines, writes_and_reads
+from .wire_attack import Attack
+
+_TOPIC: Final = "bystander"
+_RECORDS: Final = 30
+_ATTACK_S: Final = 15.0
+_REST_S: Final = 3.0
+_SAMPLE_S: Final = 0.25
+_MB: Final = 1_000_000
+_REQUESTS_BYTES: Final = 64 * _MB
+_MOST_AT_ONCE_BYTES: Final = _REQUESTS_BYTES + 300 * _MB
+"""Requests, pooled buffers (130 MB), old records in answers (64 MB), and decoding and decompression.
+Without a bound for received requests it was 1,300 MB."""
+_MOST_GROWN_BYTES: Final = 40 * _MB
+_SLOWEST_S: Final = 30.0
+
+
+def plans(first: int | None, last: int) -> Iterator[int]:
+    return itertools.count() if first is None else itertools.cycle(range(first, last + 1))
+
+
+class Soak:
+    """One run; `problems` says what was wrong."""
+
+    def __init__(self, cluster: LocalCluster, seed: int, numbers: Iterator[int]) -> None:
+        self._cluster = cluster
+        self._numbers = numbers
+        self._pids = [broker.running_process.pid for broker in cluster.brokers]
+        self._is_over = False
+        self._round_ends = 0.0
+        self._served: list[float] = []
+        self._peaks = [0] * len(self._pids)
+        self._rests: list[list[int]] = []
+        self.problems: list[str] = []
+        view = ClusterView(cluster)
+        for name, partitions in (*((name, 2) for name in wire_fuzz.TOPICS), (_TOPIC, 1)):
+            view.create_topic(name, partitions, 3)
+        with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+            for _ in range(_RECORDS):
+                producer.send_and_wait(_TOPIC, random.Random(seed).randbytes(900_000))
+        with view.admin() as admin:
+            ids = [topic.topic_id for topic in admin.describe_topics(wire_fuzz.TOPICS).values()]
+        self.attack = Attack(
+            seed, [broker.endpoint for broker in cluster.brokers], topic=_TOPIC, topic_ids=ids
+        )
+
+    async def run(self, seconds: float) -> None:
+        healthy = asyncio.create_task(self._stay_healthy())
+        sampling = asyncio.create_task(self._sample())
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends and not self.problems:
+            self._round_ends = min(ends, time.monotonic() + _ATTACK_S)
+            await self.attack.run(self._until_rest())
+            await asyncio.sleep(_REST_S)
+            self._rests.append([resident_bytes(pid) for pid in self._pids])
+            self._report()
+            self._look_at_brokers()
+        self._is_over = True
+        await healthy
+        await sampling
+        self._look_at_memory()
+
+    def _until_rest(self) -> Iterator[int]:
+        while time.monotonic() < self._round_ends and not self.problems:
+            yield next(self._numbers)
+
+    async def _stay_healthy(self) -> None:
+        """Be a client that must be served."""
+        while not self._is_over and not self.problems:
+            began = time.monotonic()
+            served = asyncio.to_thread(writes_and_reads, self._cluster.bootstrap, _TOPIC)
+            try:
+                is_right = await asyncio.wait_for(served, _SLOWEST_S)
+            except (BarnabasError, TimeoutError) as error:
+                self._problem(f"another client was not served: {error!r}")
+                return
+            self._served.append(time.monotonic() - began)
+            if not is_right:
+                self._problem("another client read something else than it wrote")
+
+    async def _sample(self) -> None:
+        while not self._is_over and not self.problems:
+            for index, pid in enumerate(self._pids):
+                try:
+                    self._peaks[index] = max(self._peaks[index], resident_bytes(pid))
+                except OSError:
+                    self._problem(f"broker {index + 1} has ended")
+            await asyncio.sleep(_SAMPLE_S)
+
+    def _look_at_brokers(self) -> None:
+        for broker in self._cluster.brokers:
+            broker.check_alive()
+            for line in unforeseen_lines(broker.directory / "logs"):
+                self._problem(line)
+
+    def _look_at_memory(self) -> None:
+        first = self._rests[0]
+        for index, peak in enumerate(self._peaks):
+            if peak - first[index] > _MOST_AT_ONCE_BYTES:
+                self._problem(f"broker {index + 1} held {peak:,} bytes")
+        quarter = len(self._rests) // 4
+        if quarter < 1:
+            return
+        for index in range(len(self._pids)):
+            of_broker = [rest[index] for rest in self._rests]
+            before = statistics.median(of_broker[quarter : 2 * quarter])
+            after = statistics.median(of_broker[-quarter:])
+            if after - before > _MOST_GROWN_BYTES:
+                self._problem(
+                    f"broker {index + 1} grew from {before:,.0f} to {after:,.0f} bytes: {of_broker}"
+                )
+
+    def _problem(self, text: str) -> None:
+        running = sorted(self.attack.running)
+        self.problems.append(f"{text}\n    with plans {running} in progress" if running else text)
+        print(self.problems[-1], flush=True)
+
+    def _report(self) -> None:
+        slowest = max(self._served, default=0.0)
+        held = ", ".join(f"{size // _MB}" for size in self._rests[-1])
+        peaks = ", ".join(f"{size // _MB}" for size in self._peaks)
+        print(
+            f"{self.attack.outcomes.total():,} plans; MB at rest {held}, at most {peaks}; "
+            f"{len(self._served)} times served, in {slowest:.1f} s at most",
+            flush=True,
+        )
+
+
+def main() -> int:
+    seconds = float(os.environ.get("FUZZ_SECONDS", "600"))
+    seed = int(os.environ.get("FUZZ_SEED") or random.randrange(1 << 32))
+    first, _, last = os.environ.get("FUZZ_PLANS", "").partition("-")
+    numbers = plans(int(first), int(last or first)) if first else plans(None, 0)
+    folder = Path(tempfile.mkdtemp(prefix="barnabas-wire-"))
+    print(f"FUZZ_SEED={seed} FUZZ_SECONDS={seconds:g}, brokers in {folder}", flush=True)
+    settings = {**UNHARMED, "queued.max.request.bytes": str(_REQUESTS_BYTES)}
+    with running(LocalCluster(folder, settings=settings)) as cluster:
+        soak = Soak(cluster, seed, numbers)
+        asyncio.run(soak.run(seconds))
+    for outcome, count in sorted(soak.attack.outcomes.items()):
+        print(f"{count:9,} {outcome}")
+    print(f"FUZZ_SEED={seed}: {len(soak.problems)} problems")
+    return bool(soak.problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
