@@ -183,8 +183,12 @@ class LocalBroker:
 
     @property
     def log_file(self) -> Path:
-        """The output of the broker's process: warnings and worse; its whole log is in ``logs/``."""
+        """The output of the broker's process: warnings and worse; `server_log` has the rest."""
         return self.directory / "broker.log"
+
+    @property
+    def server_log(self) -> Path:
+        return self.directory / "logs" / "server.log"
 
     @property
     def settings_file(self) -> Path:

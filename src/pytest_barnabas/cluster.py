@@ -63,7 +63,7 @@ class Cluster:
     @property
     def log_files(self) -> dict[int, str]:
         """Broker id → the path of its log."""
-        return {int(broker.id): str(broker.log_file) for broker in self._local.brokers}
+        return {int(broker.id): str(broker.server_log) for broker in self._local.brokers}
 
     def create_topic(
         self,

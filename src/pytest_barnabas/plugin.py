@@ -83,7 +83,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         from barnabas.deploy.process import tail
 
         files = [path for cluster in item.config.stash[_CLUSTERS] for path in cluster.log_files.values()]
-        report.sections += [(f"the end of {path}", tail(Path(path), 60, _LOG_BYTES)) for path in files]
+        ends = [(f"the end of {path}", tail(Path(path), 60, _LOG_BYTES)) for path in files]
+        report.sections += [(title, text) for title, text in ends if text]
     return report
 
 

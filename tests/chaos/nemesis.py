@@ -124,7 +124,7 @@ class Nemesis(RandomFaults):
         self._cluster.stop_broker(broker_id, timeout_s=8)
 
     def _start(self, broker_id: int) -> None:
-        log = self._cluster.broker(broker_id).directory / "logs" / "server.log"
+        log = self._cluster.broker(broker_id).server_log
         before = log.read_text().count(_SERVES)
         self._cluster.launch_broker(broker_id)
 
@@ -182,7 +182,7 @@ class Nemesis(RandomFaults):
         folder = self._chance.choice(partition_folders(broker.log_dirs[0], self._topic))
         flip = flip_a_bit(folder, self._chance)
         self._say(f"  {flip}")
-        log = broker.directory / "logs" / "server.log"
+        log = broker.server_log
         before = log.read_text().count(_STAYS_OFFLINE)
         self._start(broker_id)
         if log.read_text().count(_STAYS_OFFLINE) == before:

@@ -108,7 +108,7 @@ NONSENSE = {
 def test_nonsense_closes_its_connection_with_one_line_in_the_log(
     shared_cluster: LocalCluster, broker: Endpoint, what: str
 ) -> None:
-    log = next(b.directory / "logs" / "server.log" for b in shared_cluster.brokers if b.endpoint == broker)
+    log = next(b.server_log for b in shared_cluster.brokers if b.endpoint == broker)
     with RawClient(broker) as bystander, RawClient(broker) as client:
         assert "malformed" in complaint(client, log, NONSENSE[what])
         assert bystander.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False)).brokers

@@ -114,7 +114,7 @@ def test_a_controller_node_deleted_by_hand_causes_an_election_without_harm(clust
 
 
 def server_log(broker: LocalBroker) -> str:
-    return (broker.directory / "logs" / "server.log").read_text()
+    return broker.server_log.read_text()
 
 
 @pytest.mark.brokers(

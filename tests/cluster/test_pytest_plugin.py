@@ -68,8 +68,24 @@ def test_paused(barnabas_cluster, barnabas_topic):
     ran = pytest_in(suite(tmp_path, code))
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "the failure that this test wants" in ran.stdout
-    assert ran.stdout.count("the end of ") == 3
+    ends = re.findall(r"- the end of (\S+) -+\n(.*)", ran.stdout)
+    assert [Path(path).parts[-3:] for path, _ in ends] == [
+        (f"broker-{id}", "logs", "server.log") for id in (1, 2, 3)
+    ]
+    assert all(re.match(r"\d{4}-\d\d-\d\d ", line) for _, line in ends), ends
     assert "error" not in ran.stdout.splitlines()[-1]
+
+
+def test_a_failure_shows_nothing_of_an_empty_log(tmp_path: Path) -> None:
+    code = """
+def test_it(barnabas_cluster):
+    for path in barnabas_cluster.log_files.values():
+        open(path, "w").close()
+    assert not "the failure that this test wants"
+"""
+    ran = pytest_in(suite(tmp_path, code, "barnabas_brokers = 1"))
+    assert "the failure that this test wants" in ran.stdout
+    assert "the end of" not in ran.stdout
 
 
 def test_two_faults_at_a_time_are_undone_one_by_one(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class Ground:
 
     @property
     def log(self) -> Path:
-        return self.broker.directory / "logs" / "server.log"
+        return self.broker.server_log
 
     def resident_bytes(self) -> int:
         return resident_bytes(self.broker.running_process.pid)
