@@ -24,6 +24,7 @@ from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
 from barnabas.client.metadata import Leader, MetadataCache, Node, TopicInfo
 from barnabas.protocol.channel import Answer, Channel
+from barnabas.protocol.codec_msgpack import check_values
 from barnabas.protocol.dialects import NO_FEATURES
 from barnabas.protocol.errors import (
     BarnabasError,
@@ -37,7 +38,7 @@ from barnabas.protocol.errors import (
 from barnabas.protocol.frames import BufferPool
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from barnabas.protocol.schema import RequestOf
+from barnabas.protocol.schema import ApiKey, RequestOf
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -48,6 +49,9 @@ FETCH_LANE: Final = "fetch"
 """Long-polled fetches have a connection of their own, or every other request would wait for them."""
 GROUP_LANE: Final = "group"
 """Joins have one too, because they are answered when all members have joined."""
+
+_BUILT_BY_US: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+"""Requests that have no value that a user passed in unchecked; they are frequent, too."""
 
 MAX_HEDGE_S: Final = 5.0
 _HEDGE_FACTOR: Final = 2.0
@@ -166,8 +170,10 @@ class Cluster:
         """A topic and its partitions; waits until the cluster has it.
 
         Raises the cluster's last error for the topic, such as UNKNOWN_TOPIC_OR_PARTITION, after the timeout,
-        or at once if waiting cannot help (an invalid name).
+        or at once if waiting cannot help (an invalid name); TypeError for a name that is no text.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"topic {name!r}: expected a str")
         with self.asking_about([name]):
             info = await self._topic(name, timeout_ms)
             if watches:
@@ -248,7 +254,8 @@ class Cluster:
     ) -> R:
         """Ask one broker, in at most ``last_version`` of Kafka's protocol.
 
-        Raises ConnectionClosed or RequestTimedOutLocally, after requesting a refresh.
+        Raises ConnectionClosed or RequestTimedOutLocally, after requesting a refresh; Unencodable, without
+        sending it, for a value of a wrong type.
         """
         answer = await self.request_frame(
             node_id, message, timeout_ms=timeout_ms, lane=lane, last_version=last_version
@@ -266,6 +273,8 @@ class Cluster:
         last_version: int | None = None,
     ) -> Answer:
         """A `request` that also returns the frame; the answer's records are views of it."""
+        if message.api_key not in _BUILT_BY_US:
+            check_values(message)
         try:
             channel = self.channel(node_id, lane)
             answer = await channel.request_frame(message, timeout_ms=timeout_ms, last_version=last_version)

@@ -29,7 +29,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
-from barnabas.protocol.errors import MalformedFrame, MessageTooComplex
+from barnabas.protocol.errors import MalformedFrame, MessageTooComplex, Unencodable
 from barnabas.protocol.schema import (
     APIS,
     INTEGER_BITS,
@@ -39,6 +39,7 @@ from barnabas.protocol.schema import (
     Buffer,
     RequestHead,
     RequestOf,
+    WireField,
     WireType,
     wire_fields,
 )
@@ -49,6 +50,7 @@ _FRAME_START = struct.Struct(">IBBI")
 _FIXARRAY: Final = 0x90
 _UINT32_MARK: Final = 0xCE
 _MALFORMED: Final = (msgspec.MsgspecError, ValueError, RecursionError, MemoryError)
+_UNENCODABLE: Final = (msgspec.MsgspecError, TypeError, OverflowError, ValueError, RecursionError)
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
 _astuple = msgspec.structs.astuple
 
@@ -111,6 +113,47 @@ class OpenResponse(NamedTuple):
 def is_native(payload: memoryview) -> bool:
     """Whether a request's payload is native: a msgpack array marker, where Kafka has a zero byte."""
     return len(payload) > 0 and payload[0] == _FIRST_REQUEST_BYTE
+
+
+def check_values(message: Any) -> None:
+    """Raise Unencodable, with the name of the field, for a value that does not have the type of its field.
+
+    Encoders accept what msgpack has a type for; then the peer rejects the frame and closes the connection.
+    For messages without records.
+    """
+    try:
+        _body_codec(type(message)).decoder.decode(_encoder.encode(message))
+    except _UNENCODABLE as error:
+        raise Unencodable(_wrong_value(message, type(message).__name__) or str(error)) from None
+
+
+def _wrong_value(message: Any, name: str) -> str | None:
+    """The first wrong value within a structure of this name, and the expected type."""
+    for field, wire, _ in wire_fields(type(message)):
+        value, path = getattr(message, field), f"{name}.{field}"
+        if value is None and wire.nullable_since is not None:
+            continue
+        if not wire.is_array:
+            wrong = _wrong_element(value, path, wire)
+        elif isinstance(value, list | tuple | set | frozenset):
+            checked = (_wrong_element(part, f"{path}[{index}]", wire) for index, part in enumerate(value))
+            wrong = next(filter(None, checked), None)
+        else:
+            wrong = f"{path}={value!r}: expected an array"
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def _wrong_element(value: Any, path: str, wire: WireField) -> str | None:
+    if wire.struct is not None and isinstance(value, wire.struct):
+        return _wrong_value(value, path)
+    try:
+        msgspec.msgpack.decode(_encoder.encode(value), type=wire.element_type)
+    except _UNENCODABLE:
+        expected = wire.kind.value if wire.struct is None else wire.struct.__name__
+        return f"{path}={value!r}: expected {expected}"
+    return None
 
 
 def encode_request(correlation_id: int, client_id: str, body: RequestOf[Any]) -> list[Buffer]:

@@ -164,9 +164,14 @@ class WireField:
     ignorable: bool = True
 
     @property
+    def element_type(self) -> Any:
+        """The type that msgspec checks this field against, or its elements if it is an array."""
+        return _NATIVE_TYPES[self.kind] if self.struct is None else self.struct
+
+    @property
     def native_type(self) -> Any:
         """The type that msgspec checks this field against."""
-        element: Any = _NATIVE_TYPES[self.kind] if self.struct is None else self.struct
+        element: Any = self.element_type
         accepted = Annotated[list[element], _MAX_LENGTH] if self.is_array else element
         return accepted if self.nullable_since is None else Optional[accepted]  # noqa: UP045 - at run time
 

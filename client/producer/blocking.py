@@ -136,6 +136,8 @@ class Producer(BlockingClient[_producer.Producer]):
             raise ClientClosed(self._thread.closed_reason)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
+        else:
+            _producer.check_timestamp(timestamp_ms)
         topics = self._topics.get(topic)
         if topics is None:
             topics = self._thread.call(lambda: self._client._open_topic(topic))

@@ -27,7 +27,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Unpack
+from typing import Final, Unpack
 
 from barnabas.client.client import Client, interruption, ms_after
 from barnabas.client.cluster import Cluster
@@ -53,6 +53,8 @@ from barnabas.protocol.record_batch import check_produced_batch
 from barnabas.protocol.schema import Buffer
 
 log = logging.getLogger(__name__)
+
+_MAX_TIMESTAMP_MS: Final = (1 << 63) - 1
 
 Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
@@ -118,10 +120,13 @@ class Producer(Client):
 
         Waits for metadata, and room in `buffer_memory`, up to `max_block_ms` each. Raises BufferExhausted,
         UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, ClientClosed, InvalidConfiguration (no such partition)
-        and TypeError (key and value are bytes or None, headers a mapping or pairs).
+        TypeError (key and value are bytes or None, headers a mapping or pairs) and ValueError (a timestamp
+        below 0).
         """
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
+        else:
+            check_timestamp(timestamp_ms)
         queues = self._topics.get(topic)
         if queues is None:
             queues = await self._open_topic(topic)
@@ -387,6 +392,12 @@ class Producer(Client):
             raise ClientClosed(f"the producer is {state}")
         self._check_loop()
         return self._accumulator, self._sender
+
+
+def check_timestamp(timestamp_ms: int) -> None:
+    """Raise ValueError for a timestamp with which its whole batch could not be encoded."""
+    if type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _MAX_TIMESTAMP_MS:
+        raise ValueError(f"timestamp_ms={timestamp_ms!r}: expected milliseconds, 0 or more")
 
 
 def header_pairs(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:

@@ -1,6 +1,7 @@
 """The admin client, and the controller that moves."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from barnabas.client.errors import (
     RequestTimedOutLocally,
     TopicErrors,
 )
+from barnabas.protocol.errors import Unencodable
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -221,6 +223,43 @@ async def test_a_topic_that_is_not_as_it_was_asked_for_was_made_by_somebody_else
         async with quick_admin(cluster) as admin:
             with pytest.raises(ApiError, match="TOPIC_ALREADY_EXISTS"):
                 await admin.create_topics(wanted)
+
+
+@pytest.mark.parametrize("wire", ["native", "kafka"])
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda a: a.create_topics(NewTopic("t", "3")), "topics[0].num_partitions='3': expected int32"),
+        (lambda a: a.create_topics(NewTopic("t", 1.5)), "topics[0].num_partitions=1.5: expected int32"),
+        (
+            lambda a: a.create_topics(NewTopic("t", 2**40)),
+            f".num_partitions={2**40}: expected int32",
+        ),
+        (lambda a: a.create_topics(NewTopic("t", 1, 2**70)), f".replication_factor={2**70}: expected int16"),
+        (lambda a: a.create_topics(NewTopic(7)), "topics[0].name=7: expected string"),
+        (
+            lambda a: a.create_topics(NewTopic("t", configs={"retention.ms": 5})),
+            "topics[0].configs[0].value=5: expected string",
+        ),
+        (
+            lambda a: a.create_topics(NewTopic("t", replica_assignment={0: [1, "2"]})),
+            "topics[0].assignments[0].broker_ids[1]='2': expected int32",
+        ),
+        (lambda a: a.create_topics(NewTopic(object)), "topics[0].name=<class 'object'>: expected string"),
+        (lambda a: a.create_partitions({"t": "3"}), "topics[0].count='3': expected int32"),
+        (lambda a: a.delete_topics([7]), "topics[0].name=7: expected string"),
+        (
+            lambda a: a.alter_configs({ConfigResource.topic("t"): {"retention.ms": 5}}),
+            "resources[0].configs[0].value=5: expected string",
+        ),
+    ],
+)
+async def test_a_value_of_a_wrong_type_is_named_at_once(wire: str, call: Any, said: str) -> None:
+    async with FakeCluster() as cluster:
+        async with quick_admin(cluster, wire=wire) as admin:
+            with pytest.raises(Unencodable, match=re.escape(said)):
+                await call(admin)
+            await admin.create_topics(NewTopic("t"))
 
 
 async def test_partitions_are_added_and_refused_by_topic(cluster: FakeCluster) -> None:

@@ -486,6 +486,11 @@ async def test_the_exception_of_a_failed_record_is_returned(cluster: FakeCluster
         ({"value": b"", "headers": [("a", "b")]}, "expected pairs of a str and bytes or None"),
         ({"value": b"", "headers": ["abc"]}, "expected pairs of a str and bytes or None"),
         ({"value": b"", "headers": 5}, "expected pairs of a str and bytes or None"),
+        ({"topic": 5, "value": b""}, "topic 5: expected a str"),
+        ({"topic": None, "value": b""}, "topic None: expected a str"),
+        ({"value": b"", "timestamp_ms": "5"}, "timestamp_ms='5': expected milliseconds, 0 or more"),
+        ({"value": b"", "timestamp_ms": -1}, "timestamp_ms=-1: expected milliseconds, 0 or more"),
+        ({"value": b"", "timestamp_ms": 2**63}, f"timestamp_ms={2**63}: expected milliseconds, 0 or more"),
     ],
 )
 async def test_arguments_of_a_wrong_type_are_named(
@@ -493,8 +498,8 @@ async def test_arguments_of_a_wrong_type_are_named(
 ) -> None:
     async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for _ in range(2):
-            with pytest.raises(TypeError, match=message):
-                await producer.send("t", **arguments)
+            with pytest.raises((TypeError, ValueError), match=message):
+                await producer.send(**{"topic": "t", **arguments})
         assert (await producer.send_and_wait("t", b"fine")).offset == 0
         assert producer._accumulator.available_bytes == producer.config.buffer_memory
 
